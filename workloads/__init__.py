@@ -1,0 +1,1 @@
+"""Trace readers, arrival processes and length models."""
