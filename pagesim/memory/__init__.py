@@ -1,1 +1,27 @@
-""""""
+"""Allocators: who holds which block of the KV cache. They know ids and lengths, never time."""
+
+from pagesim.memory.base import Allocator, AllocatorError, Copy, Extent, Fit, OutOfBlocks, UnknownSequence
+from pagesim.memory.buddy import Buddy
+from pagesim.memory.contiguous import ContiguousAllocator
+from pagesim.memory.fit import BestFit, FirstFit
+from pagesim.memory.paged import PagedAllocator
+from pagesim.memory.placement import Placement
+from pagesim.memory.reservation import RESERVATIONS, Reservation
+
+__all__ = [
+    "RESERVATIONS",
+    "Allocator",
+    "AllocatorError",
+    "BestFit",
+    "Buddy",
+    "ContiguousAllocator",
+    "Copy",
+    "Extent",
+    "FirstFit",
+    "Fit",
+    "OutOfBlocks",
+    "PagedAllocator",
+    "Placement",
+    "Reservation",
+    "UnknownSequence",
+]

@@ -1,0 +1,200 @@
+"""The allocator's contract: what a scheduler may ask of a KV cache, and what must hold after each answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from enum import Enum
+
+Extent = tuple[int, int]
+"""A run of neighbouring blocks: (first block, number of blocks)."""
+
+Copy = tuple[int, int]
+"""A block to be copied: (from, to)."""
+
+
+class Fit(Enum):
+    """Whether memory can take a request."""
+
+    NOW = "now"
+    LATER = "later"
+    NEVER = "never"
+
+
+class AllocatorError(Exception):
+    """An operation that the contract forbids; the allocator is as it was before the call."""
+
+
+class UnknownSequence(AllocatorError):
+    """The sequence is not in this memory (never was, or was freed)."""
+
+
+class OutOfBlocks(AllocatorError):
+    """There are not enough free blocks, or no place for them."""
+
+
+class Allocator(ABC):
+    """A KV cache of ``num_blocks`` blocks of ``block_size`` token slots, shared out among sequences.
+
+    A sequence is known by an integer that its owner chooses. Lengths are in tokens, sizes in blocks.
+    An operation that raises leaves everything as it was.
+
+    Most sequences spend their lives gaining one token an iteration. Such a sequence is *growing* (from
+    ``start_growing`` on): ``grow(steps)`` gives every growing sequence its next tokens at once, and
+    ``demand(steps)`` says beforehand how many blocks that will take. This is what lets an engine leap over
+    iterations, and it gives the same blocks as ``append`` would, one token at a time.
+
+    A subclass keeps ``_lengths`` for resting sequences and adds what it needs; it must implement the
+    abstract methods and may override the rest.
+    """
+
+    grows_on_demand = False
+    """Whether a growing sequence may take further blocks; if not, everything is taken at allocation."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks is {num_blocks}; at least 1 is needed")
+        if block_size < 1:
+            raise ValueError(f"block_size is {block_size}; at least 1 is needed")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.steps_grown = 0
+        # A resting sequence has its length here; a growing one has length − steps_grown in _bases, so that a
+        # step touches no sequence at all.
+        self._lengths: dict[int, int] = {}
+        self._bases: dict[int, int] = {}
+
+    # Questions
+
+    @property
+    @abstractmethod
+    def free_blocks(self) -> int:
+        """Blocks that nobody holds."""
+
+    @abstractmethod
+    def blocks_for(self, tokens: int, output_tokens: int) -> int:
+        """Return the blocks that one sequence asks for at allocation, before a placement rounds them."""
+
+    @abstractmethod
+    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
+        """Say whether ``sequences`` samples of one request of ``tokens`` could be allocated.
+
+        Args:
+            tokens: length of the prompt (or of what must be recomputed).
+            output_tokens: tokens still to come; only a reservation policy that is told the future looks.
+            sequences: samples that share the prompt, each its own copy where memory cannot share.
+            spare: blocks that must remain free afterwards (a watermark).
+        """
+
+    def demand(self, steps: int = 1) -> int:
+        """Return the blocks that the growing sequences will take over the next ``steps`` iterations."""
+        return 0
+
+    def growable(self, steps: int, spare: int) -> int:
+        """Return how many of the next ``steps`` iterations can grow and still leave ``spare`` blocks free."""
+        return steps
+
+    def length(self, sequence: int) -> int:
+        """Return the tokens whose KV the sequence holds."""
+        base = self._bases.get(sequence)
+        if base is not None:
+            return base + self.steps_grown
+        try:
+            return self._lengths[sequence]
+        except KeyError:
+            raise self._unknown(sequence) from None
+
+    def sequences(self) -> Iterable[int]:
+        """Return the sequences whose KV is on the device."""
+        return (*self._lengths, *self._bases)
+
+    @abstractmethod
+    def extents(self, sequence: int) -> list[Extent]:
+        """Return where the sequence's blocks are, in token order; neighbouring blocks are joined."""
+
+    @abstractmethod
+    def block_table(self, sequence: int) -> list[int]:
+        """Return the sequence's blocks, one for each ``block_size`` tokens, in token order."""
+
+    @abstractmethod
+    def free_extents(self) -> list[Extent]:
+        """Return the maximal runs of free blocks, by address."""
+
+    @abstractmethod
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every block is either free or held, and no bookkeeping disagrees."""
+
+    # Changes
+
+    @abstractmethod
+    def allocate(self, sequence: int, tokens: int, output_tokens: int = 0) -> None:
+        """Give a new sequence room for ``tokens`` (and for what its reservation policy adds).
+
+        Raises:
+            OutOfBlocks: ``probe`` would not have said NOW.
+            AllocatorError: the sequence is already here, or ``tokens`` is below 1.
+        """
+
+    @abstractmethod
+    def append(self, sequence: int) -> Copy | None:
+        """Make room for one more token of a resting sequence; return the block copied for it, if any.
+
+        Raises:
+            UnknownSequence: the sequence is not here, or is growing.
+            OutOfBlocks: no block is free, or a fixed reservation is full.
+        """
+
+    @abstractmethod
+    def fork(self, parent: int, child: int) -> None:
+        """Make a new sequence with the parent's tokens: shared where memory can share, else a second copy."""
+
+    @abstractmethod
+    def free(self, sequence: int) -> None:
+        """Take the sequence's blocks back (those that no other sequence shares)."""
+
+    def start_growing(self, sequence: int) -> None:
+        """From now on ``grow`` gives this sequence a token a step."""
+        self._bases[sequence] = self._pop_resting(sequence) - self.steps_grown
+
+    def stop_growing(self, sequence: int) -> None:
+        """Let a growing sequence rest at its present length."""
+        if sequence not in self._bases:
+            raise self._unknown(sequence)
+        self._lengths[sequence] = self._bases.pop(sequence) + self.steps_grown
+
+    def grow(self, steps: int = 1) -> list[Copy]:
+        """Give every growing sequence ``steps`` more tokens; return the blocks copied on write.
+
+        Raises:
+            OutOfBlocks: ``demand(steps)`` exceeds the free blocks.
+        """
+        self.steps_grown += steps
+        return []
+
+    # For subclasses
+
+    def _unknown(self, sequence: int) -> UnknownSequence:
+        return UnknownSequence(f"sequence {sequence} is not in memory")
+
+    def _pop_resting(self, sequence: int) -> int:
+        try:
+            return self._lengths.pop(sequence)
+        except KeyError:
+            raise self._unknown(sequence) from None
+
+    def _check_new(self, sequence: int, tokens: int) -> None:
+        if sequence in self._lengths or sequence in self._bases:
+            raise AllocatorError(f"sequence {sequence} is already in memory")
+        if tokens < 1:
+            raise AllocatorError(f"sequence {sequence} asks for {tokens} tokens; at least 1 is needed")
+
+
+def join_extents(blocks: Iterable[int]) -> list[Extent]:
+    """Return runs of neighbouring blocks, in the order given."""
+    runs: list[Extent] = []
+    for block in blocks:
+        if runs and block == sum(runs[-1]):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((block, 1))
+    return runs

@@ -1,0 +1,342 @@
+"""Paged memory: block tables, reference counts, fork, copy-on-write, and a CPU pool to swap to (vLLM)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pagesim.memory.base import Allocator, Copy, Extent, Fit, OutOfBlocks, UnknownSequence, join_extents
+from pagesim.memory.reservation import Reservation
+
+
+class PagedAllocator(Allocator):
+    """Blocks anywhere, named by a table a sequence; taken when needed or, with a reservation, up front.
+
+    The free list is a stack, block 0 at its bottom, as in the paper's vLLM. Growing sequences are filed by
+    the step at which they next need a block (their residue modulo the block size), so that what a step takes
+    is known without looking at any sequence.
+
+    Args:
+        num_blocks: blocks on the device.
+        block_size: token slots a block.
+        cpu_blocks: blocks of the swap space.
+        reservation: None to take blocks on demand; else a policy that takes all of them at allocation.
+            Reserved blocks are private: a fork is then a copy.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, cpu_blocks: int = 0, reservation: Reservation | None = None
+    ) -> None:
+        super().__init__(num_blocks, block_size)
+        self.cpu_blocks = cpu_blocks
+        self.reservation = reservation
+        self.grows_on_demand = reservation is None
+        self._free = list(range(num_blocks))
+        self._free_cpu = list(range(cpu_blocks))
+        self._tables: dict[int, list[int]] = {}
+        # Only blocks that several tables name have an entry here.
+        self._references: dict[int, int] = {}
+        # Growing sequences whose last block is shared: their next token copies it.
+        self._sharing_tail: set[int] = set()
+        # _due[c]: tables that need a block when steps_grown ≡ c (mod block_size).
+        self._due: list[dict[int, list[int]]] = [{} for _ in range(block_size)]
+        self._reserved: dict[int, int] = {}
+        self._swapped: dict[int, list[int]] = {}
+        self._cpu_references: dict[int, int] = {}
+        self._swapped_lengths: dict[int, int] = {}
+
+    # Questions
+
+    @property
+    def free_blocks(self) -> int:
+        return len(self._free)
+
+    @property
+    def free_cpu_blocks(self) -> int:
+        """Blocks of the swap space that nobody holds."""
+        return len(self._free_cpu)
+
+    def blocks_for(self, tokens: int, output_tokens: int) -> int:
+        if self.reservation is not None:
+            tokens = self.reservation.tokens(tokens, output_tokens)
+        return -(-tokens // self.block_size)
+
+    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
+        if self.reservation is None:
+            wanted = -(-tokens // self.block_size) + spare
+        else:
+            wanted = self.blocks_for(tokens, output_tokens) * sequences + spare
+        if wanted <= len(self._free):
+            return Fit.NOW
+        return Fit.LATER if wanted <= self.num_blocks else Fit.NEVER
+
+    def demand(self, steps: int = 1) -> int:
+        if steps == 0:
+            return 0
+        size = self.block_size
+        due = self._due
+        rounds, rest = divmod(steps, size)
+        start = self.steps_grown + 1
+        blocks = sum([len(due[step % size]) for step in range(start, start + rest)])
+        if rounds:
+            blocks += rounds * sum(map(len, due))
+        if self._sharing_tail:
+            blocks += self._copies_due()
+        return blocks
+
+    def growable(self, steps: int, spare: int) -> int:
+        if self._sharing_tail:
+            steps = min(steps, 1)
+        room = len(self._free) - spare
+        # Demand only rises with the steps: usually all of them fit, and only the end is tested.
+        if self.demand(steps) <= room:
+            return steps
+        low, high = 0, steps  # demand(low) fits (if anything does), demand(high) does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.demand(middle) <= room:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def extents(self, sequence: int) -> list[Extent]:
+        return join_extents(self._table(sequence))
+
+    def block_table(self, sequence: int) -> list[int]:
+        return self._table(sequence)[: -(-self.length(sequence) // self.block_size)]
+
+    def references(self, block: int) -> int:
+        """Return how many tables name a block that is held."""
+        return self._references.get(block, 1)
+
+    def free_extents(self) -> list[Extent]:
+        return join_extents(sorted(self._free))
+
+    def distinct_blocks(self, sequences: Iterable[int]) -> int:
+        """Return how many different blocks these sequences hold, on the device or in the swap space."""
+        tables = [self._swapped[s] if s in self._swapped else self._table(s) for s in sequences]
+        return len(tables[0]) if len(tables) == 1 else len(set().union(*tables))
+
+    # Changes
+
+    def allocate(self, sequence: int, tokens: int, output_tokens: int = 0) -> None:
+        self._check_new(sequence, tokens)
+        if sequence in self._swapped:
+            raise self._swapped_away(sequence)
+        self._tables[sequence] = self._take(self.blocks_for(tokens, output_tokens))
+        self._lengths[sequence] = tokens
+        if self.reservation is not None:
+            self._reserved[sequence] = self.reservation.tokens(tokens, output_tokens)
+
+    def append(self, sequence: int) -> Copy | None:
+        length = self._lengths.get(sequence)
+        if length is None:
+            raise self._unknown(sequence)
+        copied = None
+        table = self._tables[sequence]
+        if length == len(table) * self.block_size:
+            if self.reservation is not None:
+                raise OutOfBlocks(f"sequence {sequence} has filled its reservation of {length} tokens")
+            table.extend(self._take(1))
+        elif self._references:
+            copied = self._own(table, length // self.block_size)
+        self._lengths[sequence] = length + 1
+        return copied
+
+    def fork(self, parent: int, child: int) -> None:
+        tokens = self.length(parent)
+        self._check_new(child, tokens)
+        table = self._table(parent)
+        if self.reservation is not None:
+            self._tables[child] = self._take(len(table))
+            self._reserved[child] = self._reserved[parent]
+        else:
+            self._tables[child] = list(table)
+            for block in table:
+                self._references[block] = self._references.get(block, 1) + 1
+            if parent in self._bases and tokens % self.block_size:
+                self._sharing_tail.add(parent)
+        self._lengths[child] = tokens
+
+    def free(self, sequence: int) -> None:
+        table = self._tables.pop(sequence, None)
+        if table is None:
+            raise self._unknown(sequence)
+        if self._lengths.pop(sequence, None) is None:
+            self._leave_growing(sequence)
+        self._reserved.pop(sequence, None)
+        _release(table, self._references, self._free)
+
+    def start_growing(self, sequence: int) -> None:
+        table = self._table(sequence)
+        length = self._pop_resting(sequence)
+        base = length - self.steps_grown
+        self._bases[sequence] = base
+        if self.reservation is None:
+            # The token that opens a new block arrives at the step with base + steps ≡ 1 (mod block_size).
+            self._due[(1 - base) % self.block_size][sequence] = table
+            if self._references and length % self.block_size and self.references(table[-1]) > 1:
+                self._sharing_tail.add(sequence)
+
+    def stop_growing(self, sequence: int) -> None:
+        if sequence not in self._bases:
+            raise self._unknown(sequence)
+        length = self.length(sequence)
+        self._leave_growing(sequence)
+        self._lengths[sequence] = length
+
+    def grow(self, steps: int = 1) -> list[Copy]:
+        if self.demand(steps) > len(self._free):
+            raise OutOfBlocks(f"{steps} more tokens a sequence take more than {len(self._free)} free blocks")
+        copies = self._copy_tails() if self._sharing_tail and steps else []
+        size, due, free = self.block_size, self._due, self._free
+        start = self.steps_grown + 1
+        for step in range(start, start + steps):
+            for table in due[step % size].values():
+                table.append(free.pop())
+        self.steps_grown += steps
+        return copies
+
+    def swap_out(self, sequences: Sequence[int]) -> list[Copy]:
+        """Move sequences to the swap space, sharing among them preserved.
+
+        Returns:
+            For each distinct block, (device block, CPU block).
+
+        Raises:
+            OutOfBlocks: the swap space has too few free blocks.
+        """
+        blocks = list(dict.fromkeys(block for s in sequences for block in self._table(s)))
+        if len(blocks) > len(self._free_cpu):
+            raise OutOfBlocks(f"swapping out takes {len(blocks)} blocks, {len(self._free_cpu)} are free")
+        away = {block: self._free_cpu.pop() for block in blocks}
+        for s in sequences:
+            self._swapped_lengths[s] = self.length(s)
+            self._swapped[s] = [away[block] for block in self._tables[s]]
+            self.free(s)
+        if len(sequences) > 1:
+            self._cpu_references.update(_shared(self._swapped[s] for s in sequences))
+        return list(away.items())
+
+    def swap_in(self, sequences: Sequence[int]) -> list[Copy]:
+        """Bring sequences back, sharing among them preserved; they rest at the length that they had.
+
+        Returns:
+            For each distinct block, (CPU block, device block).
+
+        Raises:
+            OutOfBlocks: the device has too few free blocks.
+            UnknownSequence: one of them is not in the swap space.
+        """
+        for s in sequences:
+            if s not in self._swapped:
+                raise UnknownSequence(f"sequence {s} is not in the swap space")
+        blocks = list(dict.fromkeys(block for s in sequences for block in self._swapped[s]))
+        back = dict(zip(blocks, self._take(len(blocks)), strict=True))
+        for s in sequences:
+            self._tables[s] = [back[block] for block in self._swapped[s]]
+            self._lengths[s] = self._swapped_lengths[s]
+            self.drop_swapped(s)
+        if len(sequences) > 1:
+            self._references.update(_shared(self._tables[s] for s in sequences))
+        return list(back.items())
+
+    def drop_swapped(self, sequence: int) -> None:
+        """Give up a sequence in the swap space."""
+        if sequence not in self._swapped:
+            raise UnknownSequence(f"sequence {sequence} is not in the swap space")
+        del self._swapped_lengths[sequence]
+        _release(self._swapped.pop(sequence), self._cpu_references, self._free_cpu)
+
+    def check_integrity(self) -> None:
+        for table in self._tables.values():
+            assert len(set(table)) == len(table), "a table names a block twice"
+        named = {block for table in self._tables.values() for block in table}
+        assert _shared(self._tables.values()) == self._references, "reference counts are off"
+        assert _shared(self._swapped.values()) == self._cpu_references, "CPU reference counts are off"
+        assert sorted([*named, *self._free]) == list(range(self.num_blocks)), "blocks are owned twice or lost"
+        away = {block for table in self._swapped.values() for block in table}
+        assert sorted([*away, *self._free_cpu]) == list(range(self.cpu_blocks)), "CPU blocks are lost"
+        assert set(self._tables) == set(self.sequences())
+        assert sum(map(len, self._due)) == (len(self._bases) if self.reservation is None else 0)
+        for sequence, table in self._tables.items():
+            needed = -(-self.length(sequence) // self.block_size)
+            exact = self.reservation is None
+            assert len(table) == needed if exact else len(table) >= needed, f"{sequence}'s table is off"
+
+    # Inside
+
+    def _table(self, sequence: int) -> list[int]:
+        try:
+            return self._tables[sequence]
+        except KeyError:
+            raise self._unknown(sequence) from None
+
+    def _swapped_away(self, sequence: int) -> UnknownSequence:
+        return UnknownSequence(f"sequence {sequence} is in the swap space; swap it in first")
+
+    def _take(self, blocks: int) -> list[int]:
+        free = self._free
+        if blocks > len(free):
+            raise OutOfBlocks(f"{blocks} blocks are needed, {len(free)} are free")
+        taken = free[len(free) - blocks :]
+        del free[len(free) - blocks :]
+        taken.reverse()
+        return taken
+
+    def _own(self, table: list[int], index: int) -> Copy | None:
+        """Replace a shared block of a table by a copy, so that it can be written."""
+        block = table[index]
+        if self._references.get(block, 1) == 1:
+            return None
+        (own,) = self._take(1)
+        _release([block], self._references, self._free)
+        table[index] = own
+        return block, own
+
+    def _leave_growing(self, sequence: int) -> None:
+        base = self._bases.pop(sequence)
+        if self.reservation is None:
+            del self._due[(1 - base) % self.block_size][sequence]
+            self._sharing_tail.discard(sequence)
+
+    def _copies_due(self) -> int:
+        """Return the blocks that the next token's copies take: the last sharer of a block keeps it."""
+        tails: dict[int, int] = {}
+        for sequence in self._sharing_tail:
+            block = self._tables[sequence][-1]
+            tails[block] = tails.get(block, 0) + 1
+        return sum(min(count, self._references.get(block, 1) - 1) for block, count in tails.items())
+
+    def _copy_tails(self) -> list[Copy]:
+        """Copy on write, in the order in which the sequences started to grow."""
+        copies = [
+            self._own(table, len(table) - 1)
+            for table in (self._tables[s] for s in self._bases if s in self._sharing_tail)
+        ]
+        self._sharing_tail.clear()
+        return [copy for copy in copies if copy is not None]
+
+
+def _release(table: list[int], references: dict[int, int], free: list[int]) -> None:
+    """Drop one table's names of its blocks; those that nobody names any more are free."""
+    if not references:
+        free.extend(table)
+        return
+    for block in table:
+        count = references.get(block, 1)
+        if count == 1:
+            free.append(block)
+        elif count == 2:
+            del references[block]
+        else:
+            references[block] = count - 1
+
+
+def _shared(tables: Iterable[list[int]]) -> dict[int, int]:
+    """Return for each block that several tables name how many do."""
+    counts: dict[int, int] = {}
+    for table in tables:
+        for block in table:
+            counts[block] = counts.get(block, 0) + 1
+    return {block: count for block, count in counts.items() if count > 1}

@@ -1,0 +1,48 @@
+"""Reservation policies: for how many tokens a sequence takes memory when it is admitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A named guess of a sequence's final length.
+
+    Args:
+        name: the policy's name.
+        guess: output length to reserve for, from the true one (which only an oracle may look at).
+        max_model_len: no sequence is longer, so nothing beyond it is ever reserved.
+    """
+
+    name: str
+    guess: Callable[[int], int]
+    max_model_len: int
+
+    def tokens(self, prompt_tokens: int, output_tokens: int) -> int:
+        """Return the tokens to reserve for a sequence with this prompt."""
+        return max(prompt_tokens, min(prompt_tokens + self.guess(output_tokens), self.max_model_len))
+
+
+def reserve_max(max_model_len: int) -> Reservation:
+    """Every sequence may become as long as the model allows (Orca Max)."""
+    return Reservation("max", lambda _: max_model_len, max_model_len)
+
+
+def reserve_pow2(max_model_len: int) -> Reservation:
+    """The output is known to within the next power of two (Orca Pow2)."""
+    return Reservation("pow2", lambda output: 1 << (output - 1).bit_length() if output else 0, max_model_len)
+
+
+def reserve_oracle(max_model_len: int) -> Reservation:
+    """The output length is known (Orca Oracle): what no real system can do."""
+    return Reservation("oracle", lambda output: output, max_model_len)
+
+
+RESERVATIONS: dict[str, Callable[[int], Reservation]] = {
+    "max": reserve_max,
+    "pow2": reserve_pow2,
+    "oracle": reserve_oracle,
+}
+"""Policies that reserve at admission, by name; ``on-demand``, the paged allocator's own, reserves nothing."""

@@ -1,0 +1,101 @@
+"""The scheduler's contract, and the plan that it makes for one iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pagesim.memory import Allocator, Copy
+from pagesim.scheduling.group import Group
+
+
+@dataclass(slots=True)
+class Plan:
+    """One iteration: who runs, and what happened to memory on the way.
+
+    Attributes:
+        prompts: groups whose whole prompt (or what must be recomputed) runs in this iteration.
+        resumed: groups that came back from the swap space.
+        recomputed: groups that lost their memory and wait again.
+        swapped_out: groups that moved to the swap space.
+        diverged: groups whose samples shared all their memory until this iteration.
+        stuck: groups that can never go on; they leave with what they have.
+        batched_tokens: tokens as the scheduler's own limit counts them.
+        tokens: tokens whose KV is computed, a padded one included.
+        context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
+        query_key_pairs: over the prompts, pairs of a query and a key that it attends to (causal).
+        copies: blocks copied on write; swaps_out, swaps_in: blocks moved.
+    """
+
+    prompts: list[Group] = field(default_factory=list)
+    resumed: list[Group] = field(default_factory=list)
+    recomputed: list[Group] = field(default_factory=list)
+    swapped_out: list[Group] = field(default_factory=list)
+    diverged: list[Group] = field(default_factory=list)
+    stuck: list[Group] = field(default_factory=list)
+    batched_tokens: int = 0
+    tokens: int = 0
+    context_tokens: int = 0
+    query_key_pairs: int = 0
+    copies: list[Copy] = field(default_factory=list)
+    swaps_out: list[Copy] = field(default_factory=list)
+    swaps_in: list[Copy] = field(default_factory=list)
+
+    @property
+    def executes(self) -> bool:
+        """Whether anything is computed or moved; if not, the iteration takes no time and leaves no record."""
+        return bool(self.tokens or self.swaps_out or self.swaps_in)
+
+
+class Scheduler(Protocol):
+    """Decides, iteration by iteration, who runs; applies its decisions to the memory as it takes them.
+
+    Decisions within an iteration depend on what the earlier ones left free, so a scheduler works on the
+    allocator itself, as the real ones do, and reports what it did.
+
+    The engine's loop is: ``plan(now)``; if the plan executes, time passes; ``steady()`` says for how many
+    further iterations nothing would be decided, and ``advance(steps)`` takes them at once; ``finish()``
+    collects who has generated the last token.
+    """
+
+    memory: Allocator
+    running_groups: int
+    running_sequences: int
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have arrived and do not run and are not swapped out."""
+
+    @property
+    def swapped(self) -> int:
+        """Groups in the swap space."""
+
+    @property
+    def next_arrival(self) -> int | None:
+        """When the next request arrives, in ticks; None when no more will."""
+
+    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        """Say whether an empty system could ever serve such a request; if not, it is turned away."""
+
+    def plan(self, now: int) -> Plan:
+        """Let arrivals up to ``now`` in and decide the next iteration."""
+
+    def steady(self) -> int:
+        """Return for how many iterations after the planned one no decision can differ, if nobody arrives."""
+
+    @property
+    def arrival_matters(self) -> bool:
+        """Whether the next arrival could change a decision before somebody finishes."""
+
+    def advance(self, steps: int) -> None:
+        """Run that many iterations (at most what ``steady`` said) like the planned one, prompts left out."""
+
+    def finish(self) -> list[Group]:
+        """Free those whose last token was generated and return them, in the order in which they ran."""
+
+    def running(self) -> Iterable[Group]:
+        """Return the running groups in their order."""
+
+    def blocked_externally(self) -> bool:
+        """Say whether free memory would hold the head of the queue and only no placement exists."""

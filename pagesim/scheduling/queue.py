@@ -1,0 +1,77 @@
+"""The waiting queue, first come first served: fresh arrivals behind a pointer, the preempted in their place."""
+
+from __future__ import annotations
+
+from bisect import insort
+from operator import attrgetter
+
+from pagesim.scheduling.group import Arrivals, Group
+
+
+class WaitingQueue:
+    """Requests that have arrived and do not run.
+
+    A queue that grows to a hundred thousand requests under overload costs nothing: fresh ones are a range of
+    rows. A preempted group takes its place by arrival, behind those that arrived at the same instant.
+    """
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self.arrivals = arrivals
+        self.arrived = 0  # requests [0, arrived) have arrived
+        self._fresh = 0  # requests [_fresh, arrived) have never run
+        self._preempted: list[Group] = []
+        self._sequences = 0
+        self._first_fresh: Group | None = None
+
+    def __len__(self) -> int:
+        return self.arrived - self._fresh + len(self._preempted)
+
+    def arrive(self, now: int) -> None:
+        """Let everybody in who has arrived by ``now``."""
+        ticks = self.arrivals.ticks
+        arrived = self.arrived
+        while arrived < len(ticks) and ticks[arrived] <= now:
+            arrived += 1
+        self.arrived = arrived
+
+    @property
+    def next_arrival(self) -> int | None:
+        """When the next request arrives, in ticks; None when no more will."""
+        return self.arrivals.ticks[self.arrived] if self.arrived < len(self.arrivals) else None
+
+    def head(self) -> Group | None:
+        """Return the request whose turn it is, made a group if it is fresh; None when nobody waits."""
+        fresh = self._fresh
+        if self._preempted:
+            first = self._preempted[0]
+            if fresh == self.arrived or first.arrival < self.arrivals.ticks[fresh]:
+                return first
+        elif fresh == self.arrived:
+            return None
+        if self._first_fresh is None:
+            self._first_fresh = self._make_group(fresh)
+        return self._first_fresh
+
+    def pop(self, group: Group) -> None:
+        """Take the head, as ``head`` returned it, out of the queue."""
+        if group is self._first_fresh:
+            self._first_fresh = None
+            self._fresh += 1
+            self._sequences += group.samples
+        else:
+            del self._preempted[0]
+
+    def requeue(self, group: Group) -> None:
+        """Put a preempted group back."""
+        insort(self._preempted, group, key=attrgetter("arrival"))
+
+    def _make_group(self, index: int) -> Group:
+        arrivals = self.arrivals
+        first = self._sequences
+        return Group(
+            row=arrivals.row[index],
+            arrival=arrivals.ticks[index],
+            prompt=arrivals.prompt[index],
+            output=arrivals.output[index],
+            sequences=tuple(range(first, first + arrivals.samples[index])),
+        )
