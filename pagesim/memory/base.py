@@ -112,6 +112,14 @@ class Allocator(ABC):
     def extents(self, sequence: int) -> list[Extent]:
         """Return where the sequence's blocks are, in token order; neighbouring blocks are joined."""
 
+    def held_blocks(self, sequence: int) -> int:
+        """Return how many blocks the sequence names, shared ones included."""
+        return sum(blocks for _, blocks in self.extents(sequence))
+
+    def reserved_tokens(self, sequence: int) -> int:
+        """Return the tokens that were reserved for the sequence at allocation; 0 if none beyond its prompt."""
+        return 0
+
     @abstractmethod
     def block_table(self, sequence: int) -> list[int]:
         """Return the sequence's blocks, one for each ``block_size`` tokens, in token order."""

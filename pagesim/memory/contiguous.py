@@ -29,11 +29,9 @@ class ContiguousAllocator(Allocator):
         return self._free_blocks
 
     def reserved_tokens(self, sequence: int) -> int:
-        """Return the tokens that the policy guessed the sequence would need."""
         return self._held[sequence][2]
 
     def held_blocks(self, sequence: int) -> int:
-        """Return the blocks that the sequence holds, rounding included."""
         return self.placement.rounded(self._held[sequence][1])
 
     def blocks_for(self, tokens: int, output_tokens: int) -> int:

@@ -99,6 +99,12 @@ class PagedAllocator(Allocator):
                 high = middle
         return low
 
+    def held_blocks(self, sequence: int) -> int:
+        return len(self._table(sequence))
+
+    def reserved_tokens(self, sequence: int) -> int:
+        return self._reserved.get(sequence, 0)
+
     def extents(self, sequence: int) -> list[Extent]:
         return join_extents(self._table(sequence))
 

@@ -24,6 +24,7 @@ class Plan:
         batched_tokens: tokens as the scheduler's own limit counts them.
         tokens: tokens whose KV is computed, a padded one included.
         context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
+        decode_context: the part of it that belongs to decoding sequences.
         query_key_pairs: over the prompts, pairs of a query and a key that it attends to (causal).
         copies: blocks copied on write; swaps_out, swaps_in: blocks moved.
     """
@@ -37,6 +38,7 @@ class Plan:
     batched_tokens: int = 0
     tokens: int = 0
     context_tokens: int = 0
+    decode_context: int = 0
     query_key_pairs: int = 0
     copies: list[Copy] = field(default_factory=list)
     swaps_out: list[Copy] = field(default_factory=list)

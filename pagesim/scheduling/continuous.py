@@ -128,6 +128,7 @@ class ContinuousBatching:
         if self._swapped and not plan.swapped_out:
             self._swap_in(plan)
         plan.batched_tokens = plan.tokens = self.running_sequences
+        plan.decode_context = self._context
         self._restless = bool(plan.recomputed or plan.swapped_out)
         if not self._swapped:
             self._admit(plan)

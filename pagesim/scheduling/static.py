@@ -67,6 +67,7 @@ class StaticBatching:
             self.memory.grow(1)
             self._steps_done += 1
             plan.batched_tokens = plan.tokens = self.running_sequences
+            plan.decode_context = self.running_sequences * (self._padded_input + self._steps_done)
         else:
             self._form_batch(plan)
         plan.context_tokens = self.running_sequences * (self._padded_input + self._steps_done)

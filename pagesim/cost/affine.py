@@ -1,0 +1,48 @@
+"""The affine cost model: a constant, and so much a token, a token of context, a swapped block."""
+
+from __future__ import annotations
+
+import math
+
+from pagesim.clock import TICKS_PER_SECOND, to_ticks
+from pagesim.cost.base import UNBOUNDED, DecodeRun, IterationShape
+from pagesim.errors import PagesimError
+
+
+class Affine:
+    """Seconds = ``step_s`` + ``token_s``·batched tokens + ``context_s``·context + ``block_s``·swapped blocks.
+
+    Each coefficient is rounded to a whole picosecond.
+
+    Raises:
+        PagesimError: a coefficient is negative or not finite, or all of an iteration would take no time.
+    """
+
+    def __init__(self, step_s: float, token_s: float, context_s: float, block_s: float = 0.0) -> None:
+        for name, value in (("s", step_s), ("s/token", token_s), ("s/context token", context_s)):
+            _check(name, value)
+        _check("s/swapped block", block_s)
+        if to_ticks(step_s) + to_ticks(token_s) <= 0:
+            raise PagesimError(
+                f"cost affine:{step_s:g},{token_s:g},…: an iteration must take at least "
+                f"{1 / TICKS_PER_SECOND:g} s; raise the first or the second number"
+            )
+        self._step = to_ticks(step_s)
+        self._token = to_ticks(token_s)
+        self._context = to_ticks(context_s)
+        self._block = to_ticks(block_s)
+
+    def iteration(self, shape: IterationShape) -> int:
+        swaps = self._block * shape.blocks_swapped
+        if not shape.tokens:
+            return swaps
+        return self._step + self._token * shape.batched_tokens + self._context * shape.context_tokens + swaps
+
+    def decode(self, sequences: int, context: int) -> DecodeRun:
+        first = self._step + self._token * sequences + self._context * context
+        return DecodeRun(first, self._context * sequences, UNBOUNDED)
+
+
+def _check(name: str, value: float) -> None:
+    if not (math.isfinite(value) and 0 <= value <= 1e3):
+        raise PagesimError(f"cost affine: the coefficient in {name} is {value}; it must be from 0 to 1000")

@@ -1,0 +1,202 @@
+"""The engine: replays arrivals through a scheduler on a simulated clock. The only SimPy in the house.
+
+One turn of its loop is one decision: the scheduler plans an iteration, the executor says how long it takes, and
+where the scheduler knows that nothing can change for a while the engine leaps over the iterations that follow.
+A leap is never an approximation: the records, iteration by iteration, are those of stepping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import simpy
+
+from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
+from pagesim.errors import PagesimError
+from pagesim.executors import Executor
+from pagesim.memory import PagedAllocator
+from pagesim.records import Recorder, Status, Stretch
+from pagesim.scheduling import Plan, Scheduler
+
+
+class Engine:
+    """Runs one scheduler to the end.
+
+    Args:
+        scheduler: with its memory and its arrivals.
+        executor: what an iteration takes.
+        recorder: what is written down.
+        leap: whether iterations that decide nothing are taken at once; without, each is planned.
+        until: no iteration is scheduled after this instant, in ticks; None for no end.
+        watch: called with the number of requests that are over, for a progress bar.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        recorder: Recorder,
+        *,
+        leap: bool = True,
+        until: int | None = None,
+        watch: Callable[[int], None] | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.recorder = recorder
+        self.leap = leap
+        self.until = LONGEST_S * TICKS_PER_SECOND if until is None else until
+        self.watch = watch
+        self.over = 0
+        self.leaps = 0
+        self._ends_early = until is not None
+
+    def run(self) -> None:
+        """Replay everything.
+
+        Raises:
+            PagesimError: the simulated time exceeds what the clock can count.
+        """
+        environment = simpy.Environment()
+        environment.process(self._serve(environment))
+        environment.run()
+        self.recorder.flush()
+
+    def _serve(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+        scheduler, recorder = self.scheduler, self.recorder
+        while environment.now <= self.until:
+            now = environment.now
+            plan = scheduler.plan(now)
+            if plan.executes:
+                yield environment.timeout(self._iterate(plan, now))
+                self._collect_finished(environment.now)
+                recorder.flush_if_full()
+                continue
+            self._note_departures(plan, now)
+            if plan.recomputed or plan.stuck:
+                continue  # memory was given back: whoever waits may be admitted at the same instant
+            arrival = scheduler.next_arrival
+            if arrival is None:
+                return
+            yield environment.timeout(arrival - now)
+        if not self._ends_early:
+            raise PagesimError(
+                f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
+            )
+
+    def _iterate(self, plan: Plan, now: int) -> int:
+        """Carry out a planned iteration and those that follow without a decision; return the ticks of all."""
+        scheduler, recorder = self.scheduler, self.recorder
+        ticks = self.executor.execute(plan)
+        end = now + ticks
+        self._note_departures(plan, now)
+        for group in plan.diverged:
+            recorder.diverge(group)
+        joined = 0
+        for group in plan.prompts:
+            recorder.enter(group, now, end)
+            joined += group.samples
+        for group in plan.resumed:
+            recorder.enter(group, now, end)
+            joined += group.samples
+        sequences = scheduler.running_sequences
+        memory = scheduler.memory
+        paged = memory if isinstance(memory, PagedAllocator) else None
+        stretch = Stretch(
+            iteration=recorder.iterations,
+            iterations=1,
+            clock=now,
+            planned_at=now,
+            first_ticks=ticks,
+            increment=0,
+            growth=memory.steps_grown,
+            running_groups=scheduler.running_groups,
+            running_sequences=sequences,
+            swapped=scheduler.swapped,
+            waiting=scheduler.waiting,
+            free_blocks=memory.free_blocks,
+            free_cpu_blocks=paged.free_cpu_blocks if paged else 0,
+            batched_tokens=plan.batched_tokens,
+            tokens=plan.tokens,
+            context_tokens=plan.context_tokens,
+            context_growth=0,
+            swapped_in=len(plan.swaps_in),
+            swapped_out=len(plan.swaps_out),
+            copied=len(plan.copies),
+            preempted=len(plan.recomputed) + len(plan.swapped_out),
+            external_blocks=memory.free_blocks if scheduler.blocked_externally() else 0,
+            continuing=sequences - joined,
+        )
+        recorder.stretch(stretch)
+        self.leaps += 1
+        if not self.leap:
+            return ticks
+        return ticks + self._leap(stretch, end)
+
+    def _leap(self, planned: Stretch, start: int) -> int:
+        """Take the decode iterations that follow the planned one from ``start`` on; return their ticks."""
+        scheduler = self.scheduler
+        steps = scheduler.steady()
+        if steps <= 0 or start > self.until:
+            return 0
+        sequences = scheduler.running_sequences
+        context = planned.context_tokens + sequences
+        run = self.executor.decode_run(sequences, context)
+        if run is None:
+            return 0
+        first, increment, linear = run
+        steps = min(steps, linear)
+        if scheduler.arrival_matters:
+            arrival = scheduler.next_arrival
+            if arrival is not None:
+                # The first iteration that starts at or after the arrival must be planned.
+                steps = min(steps, steps_before(first, increment, arrival - start))
+        if self._ends_early:
+            steps = min(steps, steps_before(first, increment, int(self.until) - start + 1))
+        if steps <= 0:
+            return 0
+        free_before = scheduler.memory.free_blocks
+        demand = scheduler.memory.demand(1)
+        scheduler.advance(steps)
+        self.recorder.stretch(
+            planned._replace(
+                iteration=self.recorder.iterations,
+                iterations=steps,
+                clock=start,
+                first_ticks=first,
+                increment=increment,
+                growth=planned.growth + 1,
+                free_blocks=free_before - demand,
+                batched_tokens=sequences,
+                tokens=sequences,
+                context_tokens=context,
+                context_growth=sequences,
+                swapped_in=0,
+                swapped_out=0,
+                copied=0,
+                preempted=0,
+                continuing=sequences,
+            )
+        )
+        return span_of(first, increment, steps)
+
+    def _note_departures(self, plan: Plan, now: int) -> None:
+        """Write down who lost memory or was given up while the plan was made."""
+        for group in plan.recomputed:
+            self.recorder.preempt(group, now, swapped=False)
+        for group in plan.swapped_out:
+            self.recorder.preempt(group, now, swapped=True)
+        for group in plan.stuck:
+            self.recorder.leave(group.row, now, Status.STUCK)
+            self._count_over()
+
+    def _collect_finished(self, now: int) -> None:
+        for group in self.scheduler.finish():
+            self.recorder.leave(group.row, now, Status.FINISHED)
+            self._count_over()
+
+    def _count_over(self) -> None:
+        self.over += 1
+        if self.watch is not None:
+            self.watch(self.over)

@@ -1,0 +1,41 @@
+"""The predicted executor: a cost model says how long an iteration takes; nothing is computed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pagesim.cost import CostModel, DecodeRun, IterationShape
+from pagesim.scheduling import Plan
+
+
+class Executor(Protocol):
+    """Carries out what a scheduler planned and says how many ticks it took."""
+
+    def execute(self, plan: Plan) -> int:
+        """Carry out one iteration; return its ticks."""
+
+    def decode_run(self, sequences: int, context: int) -> DecodeRun | None:
+        """Return the time of the decode iterations ahead, or None where each must be carried out."""
+
+
+class PredictedExecutor:
+    """Asks a cost model."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self.cost = cost
+
+    def execute(self, plan: Plan) -> int:
+        return self.cost.iteration(
+            IterationShape(
+                batched_tokens=plan.batched_tokens,
+                tokens=plan.tokens,
+                context_tokens=plan.context_tokens,
+                decode_context=plan.decode_context,
+                query_key_pairs=plan.query_key_pairs,
+                blocks_swapped=len(plan.swaps_in) + len(plan.swaps_out),
+                blocks_copied=len(plan.copies),
+            )
+        )
+
+    def decode_run(self, sequences: int, context: int) -> DecodeRun:
+        return self.cost.decode(sequences, context)

@@ -1,0 +1,181 @@
+"""The ledger: every token slot of the KV cache under one name, at every iteration, in exact integers.
+
+An engine that leaps does not look at memory in between. It leaves *stays* behind: from which iteration to which
+a sequence held memory, how long it was then, and by what rule its memory follows from its length. From those the
+ledger of every single iteration follows, so leaping loses nothing. Definitions: ``docs/metrics.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Column = npt.NDArray[np.int64]
+
+ENTRIES = ("used", "reserved", "over_reserved", "rounding", "external", "cached", "free")
+"""The strict view's entries; they sum to the capacity."""
+
+ON_DEMAND = -1
+"""In ``Stay.held_blocks``: memory is taken block by block as the sequence grows."""
+
+
+class Stay(NamedTuple):
+    """A sequence's memory from one iteration to another, both included.
+
+    Attributes:
+        first, last: iterations.
+        length: tokens whose KV is held once iteration ``first`` has run.
+        final: tokens that the sequence will have in the end, the last one counted.
+        held_blocks: blocks held throughout, or ``ON_DEMAND`` for as many as the tokens need.
+        reserved: tokens that were reserved; 0 on demand.
+        sharers: sequences that name these blocks, each with all of these tokens.
+        grows: 1 if every step of growth adds a token, 0 if the length rests.
+    """
+
+    first: int
+    last: int
+    length: int
+    final: int
+    held_blocks: int
+    reserved: int
+    sharers: int
+    grows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Columns over iterations, ``[I]``, in token slots unless said otherwise.
+
+    Attributes:
+        entries: the strict view, by the names in ``ENTRIES``.
+        logical_blocks: blocks that the running sequences would hold for their tokens if they shared nothing.
+        physical_blocks: blocks held.
+    """
+
+    entries: dict[str, Column]
+    logical_blocks: Column
+    physical_blocks: Column
+
+
+class LedgerError(AssertionError):
+    """The stays and the allocator disagree: a fault in pagesim, never in its input."""
+
+
+def expand(
+    stays: Column, growth: Column, *, block_size: int, num_blocks: int, external_blocks: Column
+) -> Ledger:
+    """Return the ledger of consecutive iterations.
+
+    Args:
+        stays: rows of `Stay`, ``[S, 8]``; iterations count from the first of these.
+        growth: how many steps of growth had been taken at each iteration, ``[I]``, never falling.
+        block_size: token slots a block.
+        num_blocks: blocks of the cache.
+        external_blocks: free blocks that are unusable for the head of the queue, ``[I]``.
+    """
+    size = len(growth)
+    first, last, length, final, held, reserved, sharers, grows = stays.T
+    growing = grows.astype(bool)
+    on_demand = held == ON_DEMAND
+    steps = np.where(growing, growth[last] - growth[first], 0)
+    end_length = length + steps
+
+    # Where a sequence is in an iteration, its length is base + growth there: so sums over the running
+    # sequences are differences at the ends of stays, summed up, and no sequence is looked at twice.
+    def present(weights: Column) -> Column:
+        return _sum_changes(size, (first, weights), (last + 1, -weights))
+
+    base = np.where(growing, length - growth[first], length)
+    used = present(base) + growth * present(grows)
+
+    # A static batch goes on generating for a row that has all its own tokens: those are nobody's.
+    excess = np.maximum(end_length - final, 0)
+    over = np.flatnonzero(excess)
+    if len(over):
+        turn = np.searchsorted(growth, growth[first[over]] + final[over] - length[over], side="right")
+        surplus = final[over] - base[over]
+        used -= _sum_changes(size, (turn, -surplus), (last[over] + 1, surplus))
+        ones = np.ones(len(over), np.int64)
+        used -= growth * _sum_changes(size, (turn, ones), (last[over] + 1, -ones))
+
+    needed = -(-length // block_size)
+    end_needed = -(-end_length // block_size)
+    # Iterations at which a growing sequence opens a new block: at lengths needed·size + 1 and every size on.
+    openings = np.where(growing, end_needed - needed, 0)
+    stay_of = np.repeat(np.arange(len(stays)), openings)
+    nth = np.arange(len(stay_of)) - np.repeat(np.cumsum(openings) - openings, openings)
+    at_growth = (growth[first] - length)[stay_of] + (needed[stay_of] + nth) * block_size + 1
+    opened_at = np.searchsorted(growth, at_growth)
+
+    def blocks_of(weights: Column) -> Column:
+        return present(weights * needed) + _sum_changes(
+            size, (opened_at, weights[stay_of]), (last + 1, -weights * (end_needed - needed))
+        )
+
+    physical = blocks_of(on_demand.astype(np.int64)) + present(np.where(on_demand, 0, held))
+    logical = blocks_of(sharers)
+
+    # On demand, slots are lost for good only in the sequence's last block, from when it is opened.
+    last_block = -(-final // block_size)
+    lost = np.where(on_demand, last_block * block_size - final, 0)
+    from_start = on_demand & (needed == last_block)
+    opens_it = on_demand & ~from_start & (end_needed == last_block)
+    opening = (growth[first] - length + (last_block - 1) * block_size + 1)[opens_it]
+    rounding = _sum_changes(
+        size,
+        (first[from_start], lost[from_start]),
+        (last[from_start] + 1, -lost[from_start]),
+        (np.searchsorted(growth, opening), lost[opens_it]),
+        (last[opens_it] + 1, -lost[opens_it]),
+    )
+    fixed = np.where(on_demand, 0, held * block_size)
+    guess = np.clip(reserved, final, np.maximum(fixed, final))
+    over_reserved = present(np.where(on_demand, 0, guess - final))
+    rounding += present(np.where(on_demand, 0, np.maximum(fixed - guess, 0)))
+
+    allocated = physical * block_size
+    external = external_blocks * block_size
+    entries = {
+        "used": used,
+        "reserved": allocated - used - over_reserved - rounding,
+        "over_reserved": over_reserved,
+        "rounding": rounding,
+        "external": external,
+        "cached": np.zeros(size, np.int64),
+        "free": num_blocks * block_size - allocated - external,
+    }
+    if size and min(int(column.min()) for column in entries.values()) < 0:
+        raise LedgerError("an entry of the ledger is negative")
+    return Ledger(entries, logical, physical)
+
+
+def paper_view(entries: dict[str, Column], capacity: int, *, reserves: bool) -> dict[str, Column]:
+    """Return the paper's four categories (Fig. 2) from the strict view, in token slots.
+
+    Args:
+        entries: the strict view.
+        capacity: token slots of the cache.
+        reserves: whether memory is reserved ahead; where it is taken on demand the paper shows no
+            reservation and no internal fragmentation.
+    """
+    nothing = np.zeros_like(entries["used"])
+    reservation = entries["reserved"] if reserves else nothing
+    internal = entries["over_reserved"] if reserves else nothing
+    return {
+        "token_states": entries["used"],
+        "reservation": reservation,
+        "internal": internal,
+        "external": capacity - entries["used"] - reservation - internal,
+    }
+
+
+def _sum_changes(size: int, *changes: tuple[Column, Column]) -> Column:
+    """Return the running sum, ``[size]``, of amounts that change at given indices (some one past the end)."""
+    total = np.zeros(size + 1, np.int64)
+    for where, amount in changes:
+        # Sums of whole numbers below 2⁵³ are exact in float64, and bincount is much faster than add.at.
+        total += np.bincount(where, amount, size + 1).astype(np.int64)
+    return np.cumsum(total)[:size]

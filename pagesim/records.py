@@ -1,0 +1,262 @@
+"""Records: what the engine writes down, in columns: a row a stretch of like iterations, a row a request.
+
+The recorder keeps whole picoseconds and counts. Every now and then it turns what it has into a `Chunk`, with the
+ledger of every iteration, and forgets it: memory stays bounded however long a run is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from pagesim.ledger import ON_DEMAND, Column, Ledger, LedgerError, Stay, expand
+from pagesim.memory import Allocator
+from pagesim.scheduling import Group
+
+CHUNK_ITERATIONS = 1 << 17
+
+
+class Status(IntEnum):
+    """How a request ended."""
+
+    UNFINISHED = 0
+    FINISHED = 1
+    REJECTED = 2
+    STUCK = 3
+
+
+class Stretch(NamedTuple):
+    """Consecutive iterations that differ only by growth; times in ticks.
+
+    Attributes:
+        iteration: number of the first one.
+        iterations: how many.
+        clock: when the first was scheduled.
+        planned_at: when the scheduler last looked at the queue.
+        first_ticks, increment: iteration ``j`` lasts ``first_ticks + j·increment``.
+        growth: steps of growth taken when the first one runs; one more each iteration.
+        running_groups, running_sequences, swapped: after scheduling.
+        waiting: at ``planned_at``, after scheduling.
+        free_blocks: on the device, in the first iteration.
+        free_cpu_blocks: in the swap space.
+        batched_tokens, tokens: in each.
+        context_tokens: in the first one; ``context_growth`` more each iteration.
+        swapped_in, swapped_out, copied: blocks moved.
+        preempted: groups.
+        external_blocks: free but unusable for the head of the queue.
+        continuing: sequences that also got a token in the iteration before.
+    """
+
+    iteration: int
+    iterations: int
+    clock: int
+    planned_at: int
+    first_ticks: int
+    increment: int
+    growth: int
+    running_groups: int
+    running_sequences: int
+    swapped: int
+    waiting: int
+    free_blocks: int
+    free_cpu_blocks: int
+    batched_tokens: int
+    tokens: int
+    context_tokens: int
+    context_growth: int
+    swapped_in: int
+    swapped_out: int
+    copied: int
+    preempted: int
+    external_blocks: int
+    continuing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some consecutive stretches, iteration by iteration.
+
+    Attributes:
+        stretches: the columns of `Stretch`, ``[S]`` each.
+        stretch: for each iteration the index of its stretch, ``[I]``.
+        offset: for each iteration its place in its stretch, ``[I]``.
+        clock, ticks: when each iteration was scheduled and how long it took, ``[I]``, in ticks.
+        ledger: of each iteration.
+        late: gaps between two tokens of a sequence that was preempted in between, in ticks, ``[G]``.
+    """
+
+    stretches: dict[str, Column]
+    stretch: Column
+    offset: Column
+    clock: Column
+    ticks: Column
+    ledger: Ledger
+    late: Column
+
+
+class _OpenStay(NamedTuple):
+    """The present stay of a running group: what `Stay` needs to know of its beginning."""
+
+    first: int
+    length: int
+    group: Group
+    together: bool
+    held: list[tuple[int, int]]
+
+
+class Recorder:
+    """Collects what happens and hands it on in chunks.
+
+    Args:
+        memory: the allocator of the run.
+        requests: rows of the trace.
+        consume: called with each chunk, in order.
+    """
+
+    def __init__(self, memory: Allocator, requests: int, consume: Callable[[Chunk], None]) -> None:
+        self.memory = memory
+        self.consume = consume
+        self.iterations = 0
+        self.first_scheduled = array("q", [-1]) * requests
+        self.first_token = array("q", [-1]) * requests
+        self.finish = array("q", [-1]) * requests
+        self.recomputes = array("i", [0]) * requests
+        self.swaps = array("i", [0]) * requests
+        self.status = bytearray(requests)
+        self.recomputed_total = 0
+        self.swapped_total = 0
+        self._chunk_start = 0
+        self._stretches = array("q")
+        self._stays = array("q")
+        self._open: dict[int, _OpenStay] = {}  # by the request's row
+        self._late = array("q")
+        self._away_since: dict[int, int] = {}
+
+    # Requests
+
+    def enter(self, group: Group, now: int, end: int) -> None:
+        """A group starts to run in an iteration that lasts from ``now`` to ``end``."""
+        row = group.row
+        # Where memory can share, the samples of a prompt share all of it until they append.
+        memory = self.memory
+        together = group.samples > 1 and memory.grows_on_demand and group.length == group.prompt
+        held = (
+            []
+            if memory.grows_on_demand
+            else [(memory.held_blocks(s), memory.reserved_tokens(s)) for s in group.sequences]
+        )
+        self._open[row] = _OpenStay(self.iterations, group.length, group, together, held)
+        away_since = self._away_since.pop(row, None)
+        if away_since is not None:
+            self._late.extend([end - away_since] * group.samples)
+        if self.first_scheduled[row] < 0:
+            self.first_scheduled[row] = now
+            self.first_token[row] = end
+
+    def diverge(self, group: Group) -> None:
+        """The samples of a group, which shared all their memory, each write their own from this iteration on."""
+        self._close(group.row)
+        length = group.base + self.memory.steps_grown
+        self._open[group.row] = _OpenStay(self.iterations, length, group, False, [])
+
+    def preempt(self, group: Group, now: int, *, swapped: bool) -> None:
+        """A group lost its place before this iteration."""
+        self._close(group.row)
+        self._away_since[group.row] = now
+        if swapped:
+            self.swaps[group.row] += 1
+            self.swapped_total += 1
+        else:
+            self.recomputes[group.row] += 1
+            self.recomputed_total += 1
+
+    def leave(self, row: int, now: int, status: Status) -> None:
+        """A request is over; ``now`` is when its last token was there, or when it was given up."""
+        self._close(row)
+        self._away_since.pop(row, None)
+        self.finish[row] = now
+        self.status[row] = status
+
+    # Iterations
+
+    def stretch(self, stretch: Stretch) -> None:
+        """Some iterations have run, and every group is still as it was in them."""
+        self._stretches.extend(stretch)
+        self.iterations += stretch.iterations
+
+    def flush_if_full(self) -> None:
+        """Hand on a chunk if there is enough for one."""
+        if self.iterations - self._chunk_start >= CHUNK_ITERATIONS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what there is as a chunk."""
+        if self.iterations == self._chunk_start:
+            return
+        for row, stay in list(self._open.items()):
+            self._close(row)
+            # It goes on in the next iteration, one token longer unless the engine says otherwise first.
+            length = stay.group.base + self.memory.steps_grown + 1
+            self._open[row] = stay._replace(first=self.iterations, length=length)
+        rows = np.frombuffer(self._stretches, np.int64).reshape(-1, len(Stretch._fields))
+        stretches = {name: rows[:, i].copy() for i, name in enumerate(Stretch._fields)}
+        stays = np.frombuffer(self._stays, np.int64).reshape(-1, len(Stay._fields)).copy()
+        stays[:, :2] -= self._chunk_start
+        self.consume(self._expand(stretches, stays, np.frombuffer(self._late, np.int64).copy()))
+        self._chunk_start = self.iterations
+        del rows
+        self._stretches, self._stays, self._late = array("q"), array("q"), array("q")
+
+    def _expand(self, stretches: dict[str, Column], stays: Column, late: Column) -> Chunk:
+        counts = stretches["iterations"]
+        stretch = np.repeat(np.arange(len(counts)), counts)
+        offset = np.arange(len(stretch)) - np.repeat(np.cumsum(counts) - counts, counts)
+        first, increment = stretches["first_ticks"][stretch], stretches["increment"][stretch]
+        clock = stretches["clock"][stretch] + offset * first + increment * (offset * (offset - 1) // 2)
+        growth = stretches["growth"][stretch] + offset
+        ledger = expand(
+            stays,
+            growth,
+            block_size=self.memory.block_size,
+            num_blocks=self.memory.num_blocks,
+            external_blocks=stretches["external_blocks"][stretch],
+        )
+        # The allocator's own count, taken at the head of every stretch, must agree with the ledger's.
+        heads = np.flatnonzero(offset == 0)
+        held = self.memory.num_blocks - stretches["free_blocks"]
+        if not np.array_equal(ledger.physical_blocks[heads], held):
+            at = int(np.flatnonzero(ledger.physical_blocks[heads] != held)[0])
+            raise LedgerError(
+                f"iteration {stretches['iteration'][at]}: the allocator holds {held[at]} blocks, "
+                f"the ledger counts {ledger.physical_blocks[heads][at]}"
+            )
+        return Chunk(stretches, stretch, offset, clock, first + offset * increment, ledger, late)
+
+    def _close(self, row: int) -> None:
+        """Write down the stay of a group that ran until the last iteration."""
+        stay = self._open.pop(row, None)
+        if stay is None or stay.first == self.iterations:
+            return
+        for closed in self._closed(stay):
+            self._stays.extend(closed)
+
+    def _closed(self, stay: _OpenStay) -> Iterable[Stay]:
+        first, length, group, together, held = stay
+        last, final = self.iterations - 1, group.final_length
+        if held:
+            for blocks, reserved in held:
+                yield Stay(first, last, length, final, blocks, reserved, 1, 1)
+        elif group.samples == 1 or together:
+            yield Stay(first, last, length, final, ON_DEMAND, 0, group.samples, 1)
+        else:
+            prefix_blocks = group.prompt // self.memory.block_size
+            prefix = prefix_blocks * self.memory.block_size
+            if prefix:
+                yield Stay(first, last, prefix, prefix, prefix_blocks, 0, group.samples, 0)
+            for _ in group.sequences:
+                yield Stay(first, last, length - prefix, final - prefix, ON_DEMAND, 0, 1, 1)
