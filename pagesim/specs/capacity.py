@@ -94,7 +94,13 @@ def capacity(
         CapacityError: the model does not fit, or the cache cannot hold ``max_model_len`` tokens.
         PagesimError: an argument is out of bounds.
     """
-    _check(block_size, sizing, gpu_memory_utilization, max_num_batched_tokens, swap_gib, num_blocks)
+    _check(sizing, gpu_memory_utilization, swap_gib)
+    _at_least_one(
+        block_size=block_size,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=max_model_len,
+        num_blocks=num_blocks,
+    )
     block_bytes = block_size * model.kv_bytes_per_token(kv_dtype, tp)
     paper = sizing == "paper"
     batched = max_num_batched_tokens or (PAPER_BATCHED_TOKENS if paper else VLLM_BATCHED_TOKENS)
@@ -111,7 +117,7 @@ def capacity(
         rest = _cache_bytes(model, gpu, tp, batched, utilization, sizing)
         gpu_blocks = rest // counted_bytes * counted // block_size
         if gpu_blocks < 1:
-            needed = max(block_bytes, counted_bytes)
+            needed = -(-block_size // counted) * counted_bytes
             raise _does_not_fit(model, gpu, tp, batched, utilization, sizing, needed)
 
     longest = max_model_len
@@ -129,25 +135,17 @@ def capacity(
     return Capacity(gpu_blocks, cpu_blocks, block_size, block_bytes, weights, activations, tp)
 
 
-def _check(
-    block_size: int,
-    sizing: str,
-    utilization: float,
-    batched: int | None,
-    swap_gib: float,
-    num_blocks: int | None,
-) -> None:
+def _check(sizing: str, utilization: float, swap_gib: float) -> None:
     if sizing not in ("paper", "vllm"):
         raise PagesimError(f"sizing is {sizing!r}; it must be paper or vllm")
     if not 0 < utilization <= 1:
         raise PagesimError(f"gpu_memory_utilization is {utilization}; it must be above 0 and at most 1")
     if not 0 <= swap_gib < float("inf"):
         raise PagesimError(f"swap_gib is {swap_gib}; it must be a finite number from 0")
-    for name, value in (
-        ("block_size", block_size),
-        ("max_num_batched_tokens", batched),
-        ("num_blocks", num_blocks),
-    ):
+
+
+def _at_least_one(**counts: int | None) -> None:
+    for name, value in counts.items():
         if value is not None and value < 1:
             raise PagesimError(f"{name} is {value}; it must be at least 1")
 

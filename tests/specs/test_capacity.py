@@ -141,6 +141,7 @@ def test_what_fits_never_exceeds_the_memory(name, device, tp, block_size, sizing
     [
         ({"block_size": 0}, "block_size is 0; it must be at least 1"),
         ({"num_blocks": 0}, "num_blocks is 0"),
+        ({"max_model_len": 0}, "max_model_len is 0"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens is 0"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization is 1.5"),
         ({"swap_gib": -1}, "swap_gib is -1"),
