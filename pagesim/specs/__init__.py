@@ -1,0 +1,27 @@
+"""specs: what a model and a GPU are, in numbers, and how many KV blocks the one leaves free on the other."""
+
+from __future__ import annotations
+
+from pagesim.specs.capacity import Capacity, capacity
+from pagesim.specs.catalogue import model, models
+from pagesim.specs.gpus import GpuSpec, Link, gpu, gpus
+from pagesim.specs.huggingface import from_hf_config
+from pagesim.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
+from pagesim.specs.parallel import ALL_REDUCES_PER_LAYER, all_reduce_bytes_per_token
+
+__all__ = [
+    "ALL_REDUCES_PER_LAYER",
+    "Capacity",
+    "GpuSpec",
+    "LatentAttention",
+    "Link",
+    "MixtureOfExperts",
+    "ModelSpec",
+    "all_reduce_bytes_per_token",
+    "capacity",
+    "from_hf_config",
+    "gpu",
+    "gpus",
+    "model",
+    "models",
+]
