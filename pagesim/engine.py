@@ -15,7 +15,6 @@ import simpy
 from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.errors import PagesimError
 from pagesim.executors import Executor
-from pagesim.memory import PagedAllocator
 from pagesim.records import Recorder, Status, Stretch
 from pagesim.scheduling import Plan, Scheduler
 
@@ -102,7 +101,6 @@ class Engine:
             joined += group.samples
         sequences = scheduler.running_sequences
         memory = scheduler.memory
-        paged = memory if isinstance(memory, PagedAllocator) else None
         stretch = Stretch(
             iteration=recorder.iterations,
             iterations=1,
@@ -116,7 +114,7 @@ class Engine:
             swapped=scheduler.swapped,
             waiting=scheduler.waiting,
             free_blocks=memory.free_blocks,
-            free_cpu_blocks=paged.free_cpu_blocks if paged else 0,
+            free_cpu_blocks=memory.free_cpu_blocks,
             batched_tokens=plan.batched_tokens,
             tokens=plan.tokens,
             context_tokens=plan.context_tokens,

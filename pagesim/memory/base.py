@@ -36,6 +36,8 @@ class OutOfBlocks(AllocatorError):
 class Allocator(ABC):
     """A KV cache of ``num_blocks`` blocks of ``block_size`` token slots, shared out among sequences.
 
+    Beside it stands a swap space of ``cpu_blocks`` blocks, which only an allocator that can swap uses.
+
     A sequence is known by an integer that its owner chooses. Lengths are in tokens, sizes in blocks.
     An operation that raises leaves everything as it was.
 
@@ -51,13 +53,16 @@ class Allocator(ABC):
     grows_on_demand = False
     """Whether a growing sequence may take further blocks; if not, everything is taken at allocation."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, cpu_blocks: int = 0) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}; at least 1 is needed")
         if block_size < 1:
             raise ValueError(f"block_size is {block_size}; at least 1 is needed")
+        if cpu_blocks < 0:
+            raise ValueError(f"cpu_blocks is {cpu_blocks}; it cannot be negative")
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.cpu_blocks = cpu_blocks
         self.steps_grown = 0
         # A resting sequence has its length here; a growing one has length − steps_grown in _bases, so that a
         # step touches no sequence at all.
@@ -70,6 +75,11 @@ class Allocator(ABC):
     @abstractmethod
     def free_blocks(self) -> int:
         """Blocks that nobody holds."""
+
+    @property
+    def free_cpu_blocks(self) -> int:
+        """Blocks of the swap space that nobody holds."""
+        return self.cpu_blocks
 
     @abstractmethod
     def blocks_for(self, tokens: int, output_tokens: int) -> int:

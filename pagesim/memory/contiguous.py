@@ -14,10 +14,13 @@ class ContiguousAllocator(Allocator):
         placement: where runs go; its pool is this memory.
         block_size: token slots a block.
         reservation: how many tokens a sequence reserves.
+        cpu_blocks: swap space, never used.
     """
 
-    def __init__(self, placement: Placement, block_size: int, reservation: Reservation) -> None:
-        super().__init__(placement.num_blocks, block_size)
+    def __init__(
+        self, placement: Placement, block_size: int, reservation: Reservation, cpu_blocks: int = 0
+    ) -> None:
+        super().__init__(placement.num_blocks, block_size, cpu_blocks)
         self.placement = placement
         self.reservation = reservation
         self._free_blocks = placement.num_blocks

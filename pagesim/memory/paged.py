@@ -26,8 +26,7 @@ class PagedAllocator(Allocator):
     def __init__(
         self, num_blocks: int, block_size: int, cpu_blocks: int = 0, reservation: Reservation | None = None
     ) -> None:
-        super().__init__(num_blocks, block_size)
-        self.cpu_blocks = cpu_blocks
+        super().__init__(num_blocks, block_size, cpu_blocks)
         self.reservation = reservation
         self.grows_on_demand = reservation is None
         self._free = list(range(num_blocks))
@@ -52,7 +51,6 @@ class PagedAllocator(Allocator):
 
     @property
     def free_cpu_blocks(self) -> int:
-        """Blocks of the swap space that nobody holds."""
         return len(self._free_cpu)
 
     def blocks_for(self, tokens: int, output_tokens: int) -> int:
