@@ -1,1 +1,53 @@
 """pagesim: replay LLM serving traces through KV-cache memory systems and see where the memory goes."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pagesim.api import compare, simulate
+    from pagesim.errors import CapacityError, PagesimError, TraceError
+    from pagesim.request import Request, Trace
+    from pagesim.results import Result, load
+    from pagesim.workloads import make_trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CapacityError",
+    "PagesimError",
+    "Request",
+    "Result",
+    "Trace",
+    "TraceError",
+    "compare",
+    "load",
+    "make_trace",
+    "simulate",
+]
+
+_HOMES = {
+    "CapacityError": "errors",
+    "PagesimError": "errors",
+    "Request": "request",
+    "Result": "results",
+    "Trace": "request",
+    "TraceError": "errors",
+    "compare": "api",
+    "load": "results",
+    "make_trace": "workloads",
+    "simulate": "api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # pandas takes half a second to import; the command line's --help shall not wait for it.
+    if name in _HOMES:
+        from importlib import import_module
+
+        value = getattr(import_module(f"pagesim.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'pagesim' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,8 +1,8 @@
 """The engine: replays arrivals through a scheduler on a simulated clock. The only SimPy in the house.
 
-One turn of its loop is one decision: the scheduler plans an iteration, the executor says how long it takes, and
-where the scheduler knows that nothing can change for a while the engine leaps over the iterations that follow.
-A leap is never an approximation: the records, iteration by iteration, are those of stepping.
+One turn of its loop is one decision: the scheduler plans an iteration, the executor says how long it takes,
+and where the scheduler knows that nothing can change for a while the engine leaps over the iterations that
+follow. A leap is never an approximation: the records, iteration by iteration, are those of stepping.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Engine:
         self.executor = executor
         self.recorder = recorder
         self.leap = leap
-        self.until = LONGEST_S * TICKS_PER_SECOND if until is None else until
+        self.until = int(LONGEST_S) * TICKS_PER_SECOND if until is None else until
         self.watch = watch
         self.over = 0
-        self.leaps = 0
+        self.decisions = 0
         self._ends_early = until is not None
 
     def run(self) -> None:
@@ -65,11 +65,11 @@ class Engine:
     def _serve(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         scheduler, recorder = self.scheduler, self.recorder
         while environment.now <= self.until:
-            now = environment.now
+            now = int(environment.now)
             plan = scheduler.plan(now)
             if plan.executes:
                 yield environment.timeout(self._iterate(plan, now))
-                self._collect_finished(environment.now)
+                self._collect_finished(int(environment.now))
                 recorder.flush_if_full()
                 continue
             self._note_departures(plan, now)
@@ -127,7 +127,7 @@ class Engine:
             continuing=sequences - joined,
         )
         recorder.stretch(stretch)
-        self.leaps += 1
+        self.decisions += 1
         if not self.leap:
             return ticks
         return ticks + self._leap(stretch, end)
@@ -151,7 +151,7 @@ class Engine:
                 # The first iteration that starts at or after the arrival must be planned.
                 steps = min(steps, steps_before(first, increment, arrival - start))
         if self._ends_early:
-            steps = min(steps, steps_before(first, increment, int(self.until) - start + 1))
+            steps = min(steps, steps_before(first, increment, self.until - start + 1))
         if steps <= 0:
             return 0
         free_before = scheduler.memory.free_blocks

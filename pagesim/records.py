@@ -1,7 +1,7 @@
 """Records: what the engine writes down, in columns: a row a stretch of like iterations, a row a request.
 
-The recorder keeps whole picoseconds and counts. Every now and then it turns what it has into a `Chunk`, with the
-ledger of every iteration, and forgets it: memory stays bounded however long a run is.
+The recorder keeps whole picoseconds and counts. Every now and then it turns what it has into a `Chunk`, with
+the ledger of every iteration, and forgets it: memory stays bounded however long a run is.
 """
 
 from __future__ import annotations
@@ -130,6 +130,8 @@ class Recorder:
         self.status = bytearray(requests)
         self.recomputed_total = 0
         self.swapped_total = 0
+        self.blocks_in = 0
+        self.blocks_out = 0
         self._chunk_start = 0
         self._stretches = array("q")
         self._stays = array("q")
@@ -159,7 +161,7 @@ class Recorder:
             self.first_token[row] = end
 
     def diverge(self, group: Group) -> None:
-        """The samples of a group, which shared all their memory, each write their own from this iteration on."""
+        """The samples of a group, which shared all their memory, write their own from this iteration on."""
         self._close(group.row)
         length = group.base + self.memory.steps_grown
         self._open[group.row] = _OpenStay(self.iterations, length, group, False, [])
@@ -188,6 +190,8 @@ class Recorder:
         """Some iterations have run, and every group is still as it was in them."""
         self._stretches.extend(stretch)
         self.iterations += stretch.iterations
+        self.blocks_in += stretch.swapped_in
+        self.blocks_out += stretch.swapped_out
 
     def flush_if_full(self) -> None:
         """Hand on a chunk if there is enough for one."""

@@ -2,6 +2,7 @@
 
 from pagesim.cost.affine import Affine
 from pagesim.cost.base import CostModel, DecodeRun, IterationShape
-from pagesim.cost.roofline import Roofline
+from pagesim.cost.parse import parse_cost
+from pagesim.cost.roofline import Efficiency, Roofline
 
-__all__ = ["Affine", "CostModel", "DecodeRun", "IterationShape", "Roofline"]
+__all__ = ["Affine", "CostModel", "DecodeRun", "Efficiency", "IterationShape", "Roofline", "parse_cost"]

@@ -16,8 +16,8 @@ class Efficiency:
     """What share of the datasheet's numbers is reached, and the time outside kernels.
 
     The defaults are rules of thumb and not measurements: large matrix products and streaming reads reach
-    about 80 % of peak; the attention kernels of 2023 read the cache at about 65 % of peak bandwidth; an engine
-    whose loop is Python spends about 3 ms an iteration outside its kernels.
+    about 80 % of peak; the attention kernels of 2023 read the cache at about 65 % of peak bandwidth; an
+    engine whose loop is Python spends about 3 ms an iteration outside its kernels.
 
     Attributes:
         flops: share of peak operations a second, in matrix products.
@@ -46,9 +46,9 @@ class Roofline:
     """Seconds an iteration = overhead + linear layers + attention + all-reduces + swaps + copies.
 
     Linear layers take the longer of reading the weights and activations and of computing the tokens.
-    Attention in decoding takes the longer of reading the context's KV and of computing with it; in a prompt it
-    is bound by operations. Under tensor parallelism each GPU does its share, and two all-reduces a layer are
-    added. Swapped blocks cross each GPU's own host link.
+    Attention in decoding takes the longer of reading the context's KV and of computing with it; in a prompt
+    it is bound by operations. Under tensor parallelism each GPU does its share, and two all-reduces a layer
+    are added. Swapped blocks cross each GPU's own host link.
 
     Args:
         model, gpu: what runs where.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pagesim.memory import Allocator, Copy
-from pagesim.scheduling.group import Group
+from pagesim.scheduling.group import Arrivals, Group
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Scheduler(Protocol):
     collects who has generated the last token.
     """
 
-    memory: Allocator
+    memory: Allocator  # empty at first
     running_groups: int
     running_sequences: int
 
@@ -79,6 +79,13 @@ class Scheduler(Protocol):
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         """Say whether an empty system could ever serve such a request; if not, it is turned away."""
+
+    def expect(self, arrivals: Arrivals) -> None:
+        """Say, once and before anything else happens, who is going to arrive.
+
+        Raises:
+            PagesimError: the scheduler does not serve such requests under its options.
+        """
 
     def plan(self, now: int) -> Plan:
         """Let arrivals up to ``now`` in and decide the next iteration."""

@@ -9,44 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
+from typing import Literal
 
+from pagesim.errors import PagesimError
 from pagesim.memory import Allocator, Fit, PagedAllocator
 from pagesim.scheduling.base import Plan
 from pagesim.scheduling.group import Arrivals, Group
 from pagesim.scheduling.queue import WaitingQueue
+
+Preemption = Literal["default", "recompute", "swap"]
 
 
 class ContinuousBatching:
     """See `Scheduler` for the contract.
 
     Args:
-        arrivals: the requests to come.
         memory: empty.
         watermark: share of the blocks that an admission must leave free.
         max_num_seqs: limit on running groups plus the samples of the one that joins.
         max_num_batched_tokens: limit on running sequences plus the prompts that join, in one iteration.
         max_model_len: no request is longer.
-        swap_always: whether a group of one sequence is swapped out too, instead of recomputed.
+        preemption: ``default`` recomputes a group of one sequence and swaps a larger one, as the paper's
+            system does; the others force one of the two.
     """
 
     def __init__(
         self,
-        arrivals: Arrivals,
         memory: Allocator,
         *,
         watermark: float,
         max_num_seqs: int,
         max_num_batched_tokens: int,
         max_model_len: int,
-        swap_always: bool = False,
+        preemption: Preemption = "default",
     ) -> None:
         self.memory = memory
-        self.queue = WaitingQueue(arrivals)
+        self.queue = WaitingQueue()
         self.watermark_blocks = int(watermark * memory.num_blocks)
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
-        self.swap_always = swap_always
+        self.preemption = preemption
         self.running_groups = 0
         self.running_sequences = 0
         self._paged = memory if isinstance(memory, PagedAllocator) else None
@@ -55,7 +58,7 @@ class ContinuousBatching:
         self._finishes: list[tuple[int, int, Group]] = []  # a heap; preempted groups leave stale entries
         self._orders = 0
         self._context = 0
-        self._widest = max(arrivals.samples, default=1)
+        self._widest = 1  # samples of the widest group to come
         self._undiverged: list[Group] = []
         self._restless = False
 
@@ -119,6 +122,14 @@ class ContinuousBatching:
         )
 
     # The contract's actions
+
+    def expect(self, arrivals: Arrivals) -> None:
+        self.queue.expect(arrivals)
+        self._widest = max(arrivals.samples, default=1)
+        if self.preemption == "recompute" and self._widest > 1:
+            raise PagesimError(
+                "preemption recompute cannot be forced on requests of several samples: the engine swaps them"
+            )
 
     def plan(self, now: int) -> Plan:
         self.queue.arrive(now)
@@ -203,7 +214,7 @@ class ContinuousBatching:
         group.length = group.base + self.memory.steps_grown + 1
         if group in plan.diverged:
             plan.diverged.remove(group)
-        if group.samples == 1 and not self.swap_always:
+        if group.samples == 1 and self.preemption != "swap":
             for sequence in group.sequences:
                 self.memory.free(sequence)
             self.queue.requeue(group)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+
+import numpy as np
 
 from pagesim.clock import to_tick_column
-from pagesim.request import Trace
+from pagesim.request import IntColumn, Trace
 
 
 class Arrivals:
@@ -14,14 +15,15 @@ class Arrivals:
 
     Args:
         trace: requests in order of arrival.
-        rows: the rows of the trace that take part; the others were turned away at the door.
+        rows: the rows of the trace that take part, ``[N]``; the others were turned away at the door.
     """
 
-    def __init__(self, trace: Trace, rows: Sequence[int]) -> None:
-        def column(values: object) -> array[int]:
-            return array("q", values[rows].tobytes())  # type: ignore[index]
+    def __init__(self, trace: Trace, rows: IntColumn) -> None:
+        def column(values: IntColumn) -> array[int]:
+            return array("q", values.astype(np.int64).tobytes())
 
-        self.row = array("q", rows)
+        trace = trace.take(rows)
+        self.row = column(rows)
         self.ticks = column(to_tick_column(trace.arrival_s))
         self.prompt = column(trace.prompt_tokens)
         self.output = column(trace.output_tokens)
@@ -29,6 +31,9 @@ class Arrivals:
 
     def __len__(self) -> int:
         return len(self.row)
+
+
+NOBODY = Arrivals(Trace(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)), np.empty(0, np.int64))
 
 
 class Group:

@@ -1,11 +1,11 @@
-"""The waiting queue, first come first served: fresh arrivals behind a pointer, the preempted in their place."""
+"""The waiting queue, first come first served: fresh arrivals behind a pointer, the preempted by arrival."""
 
 from __future__ import annotations
 
 from bisect import insort
 from operator import attrgetter
 
-from pagesim.scheduling.group import Arrivals, Group
+from pagesim.scheduling.group import NOBODY, Arrivals, Group
 
 
 class WaitingQueue:
@@ -15,8 +15,8 @@ class WaitingQueue:
     rows. A preempted group takes its place by arrival, behind those that arrived at the same instant.
     """
 
-    def __init__(self, arrivals: Arrivals) -> None:
-        self.arrivals = arrivals
+    def __init__(self) -> None:
+        self.arrivals = NOBODY
         self.arrived = 0  # requests [0, arrived) have arrived
         self._fresh = 0  # requests [_fresh, arrived) have never run
         self._preempted: list[Group] = []
@@ -25,6 +25,10 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return self.arrived - self._fresh + len(self._preempted)
+
+    def expect(self, arrivals: Arrivals) -> None:
+        """Say who is going to arrive."""
+        self.arrivals = arrivals
 
     def arrive(self, now: int) -> None:
         """Let everybody in who has arrived by ``now``."""

@@ -18,15 +18,14 @@ class StaticBatching:
     Each row reserves the padded length, so memory must be one that reserves exactly what it is told.
 
     Args:
-        arrivals: the requests to come.
         memory: empty; reserves prompt + output.
         max_batch: requests a batch at most: what the engine was found to hold, an input and not a result.
         max_length: limit on the longest input plus the longest output of a batch.
     """
 
-    def __init__(self, arrivals: Arrivals, memory: Allocator, *, max_batch: int, max_length: int) -> None:
+    def __init__(self, memory: Allocator, *, max_batch: int, max_length: int) -> None:
         self.memory = memory
-        self.queue = WaitingQueue(arrivals)
+        self.queue = WaitingQueue()
         self.max_batch = max_batch
         self.max_length = max_length
         self.running_groups = 0
@@ -59,6 +58,9 @@ class StaticBatching:
         if prompt_tokens + output_tokens > self.max_length:
             return False
         return self.memory.blocks_for(prompt_tokens, output_tokens) * samples <= self.memory.num_blocks
+
+    def expect(self, arrivals: Arrivals) -> None:
+        self.queue.expect(arrivals)
 
     def plan(self, now: int) -> Plan:
         self.queue.arrive(now)

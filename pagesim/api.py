@@ -1,0 +1,299 @@
+"""The public API: replay a trace under a policy, or under several, and get tables."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from os import PathLike
+from typing import Any, Literal, TypedDict, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pagesim.clock import to_tick_column, to_ticks
+from pagesim.cost import CostModel, parse_cost
+from pagesim.engine import Engine
+from pagesim.errors import PagesimError
+from pagesim.executors import PredictedExecutor
+from pagesim.metrics import MemoryMeans, TokenGaps, latencies, throughput
+from pagesim.policies import Limits, build_memory, build_scheduler, parts_of
+from pagesim.records import Chunk, Recorder, Status
+from pagesim.request import Trace
+from pagesim.results import Result, StepTable, batch_table, request_columns
+from pagesim.scenario import COMPARED, Scenario, System, checked
+from pagesim.scheduling import Arrivals, Scheduler
+from pagesim.specs import Capacity, capacity, gpu, model
+from pagesim.workloads import make_trace
+
+Watch = Callable[[int], None]
+"""Called now and then with the number of requests that are over."""
+
+Rows = Literal["none", "stretches", "iterations"]
+"""What the steps table holds: nothing, a row a stretch of like iterations, or a row an iteration."""
+
+
+class SystemOptions(TypedDict, total=False):
+    """Keywords of `simulate`: the fields of `System`, which says what each means and its default."""
+
+    scheduler: str | None
+    reservation: str | None
+    placement: str | None
+    model: str
+    gpu: str
+    tp: int
+    kv_dtype: str
+    sizing: str
+    gpu_memory_utilization: float
+    block_size: int
+    num_blocks: int | None
+    cpu_blocks: int | None
+    max_model_len: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int
+    max_batch: int | None
+    watermark: float | None
+    preemption: str
+    cost: str
+    window: str | None
+    until: float | None
+    leap: bool
+
+
+def simulate(
+    trace: Trace | pd.DataFrame | str | PathLike[str],
+    policy: str = "vllm-sosp",
+    *,
+    steps: Rows = "stretches",
+    **options: Unpack[SystemOptions],
+) -> Result:
+    """Replay a trace under one policy.
+
+    Args:
+        trace: requests; a DataFrame with the columns of a trace file; or what `make_trace` takes, a bundled
+            workload's name or a path.
+        policy: a name of `POLICIES`.
+        steps: what the result's ``steps`` table holds.
+        **options: the fields of `System`, such as ``model="opt-13b"``, ``num_blocks=983`` or
+            ``window="300:900"``.
+
+    Raises:
+        PagesimError: an option, the trace or their combination is off; the sentence says what to do.
+
+    Example:
+        >>> import pagesim as ps
+        >>> trace = ps.make_trace("sharegpt", arrivals="poisson", rate=2.0, duration=60)
+        >>> result = ps.simulate(trace, "orca-max")
+        >>> result.summary["requests"]["unfinished"]
+        0
+    """
+    system = checked(System, {"policy": policy, **options})
+    return run(system, _as_trace(trace), steps=steps)
+
+
+def compare(
+    trace: Trace | pd.DataFrame | str | PathLike[str],
+    policies: Sequence[str] = COMPARED,
+    *,
+    steps: Rows = "stretches",
+    **options: Unpack[SystemOptions],
+) -> dict[str, Result]:
+    """Replay one trace under several policies; return the results by policy, in their order.
+
+    Args:
+        trace: as for `simulate`.
+        policies: names of `POLICIES`.
+        steps: as for `simulate`.
+        **options: as for `simulate`.
+    """
+    requests = _as_trace(trace)
+    return {policy: simulate(requests, policy, steps=steps, **options) for policy in policies}
+
+
+def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch | None = None) -> Result:
+    """Replay a trace on a system; what `simulate` and the command line call.
+
+    Args:
+        system: what serves; a `Scenario` is kept with the result so that it can be run again.
+        trace: the requests.
+        steps: what the result's ``steps`` table holds.
+        watch: for a progress bar.
+    """
+    started = time.perf_counter()
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    if not len(trace):
+        raise PagesimError("the trace holds no requests")
+    if int(trace.beam_width.max()) > 1:
+        row = int(np.argmax(trace.beam_width > 1))
+        raise PagesimError(
+            f"request {trace.request_id[row]}: beam_width is {trace.beam_width[row]}; "
+            f"policy {system.policy} decodes without beam search, so it must be 1"
+        )
+    sized, limits, cost = _equip(system)
+    memory = build_memory(
+        policy,
+        num_blocks=sized.num_blocks,
+        block_size=system.block_size,
+        cpu_blocks=sized.cpu_blocks,
+        max_model_len=limits.max_model_len,
+    )
+    scheduler = build_scheduler(policy, memory, limits)
+    accepted = _accepted(trace, scheduler)
+    scheduler.expect(Arrivals(trace, accepted))
+    reserves = policy.reservation != "on-demand"
+    slots = sized.num_blocks * system.block_size
+    window = None if system.window_s is None else (to_ticks(system.window_s[0]), to_ticks(system.window_s[1]))
+    means = MemoryMeans(slots, reserves=reserves, window=window)
+    gaps = TokenGaps()
+    table = StepTable(
+        to_tick_column(trace.arrival_s)[accepted],
+        every=steps == "iterations",
+        capacity=slots,
+        reserves=reserves,
+    )
+    streams = policy.scheduler != "static"  # a static batch is answered as a whole: no token has its own time
+
+    def consume(chunk: Chunk) -> None:
+        means.add(chunk)
+        if streams:
+            gaps.add(chunk)
+        if steps != "none":
+            table.add(chunk)
+
+    recorder = Recorder(memory, len(trace), consume)
+    turned_away = np.ones(len(trace), bool)
+    turned_away[accepted] = False
+    for row in np.flatnonzero(turned_away):
+        recorder.status[int(row)] = Status.REJECTED
+    until = None if system.until is None else to_ticks(system.until)
+    engine = Engine(scheduler, PredictedExecutor(cost), recorder, leap=system.leap, until=until, watch=watch)
+    engine.run()
+    columns = request_columns(trace, recorder)
+    status = np.frombuffer(recorder.status, np.uint8)
+    summary: dict[str, Any] = {
+        "policy": system.policy,
+        "requests": {
+            "total": len(trace),
+            **{s.name.lower(): int((status == s).sum()) for s in _REPORTED},
+        },
+        **latencies(columns),
+        "itl": gaps.summary(),
+        "throughput": throughput(columns),
+        "batch": {"mean": means.mean_batch},
+        "iterations": recorder.iterations,
+        "preemptions": {"recompute": recorder.recomputed_total, "swap": recorder.swapped_total},
+        "swapped_blocks": {"in": recorder.blocks_in, "out": recorder.blocks_out},
+        "memory": {
+            "num_blocks": sized.num_blocks,
+            "block_size": system.block_size,
+            "cpu_blocks": sized.cpu_blocks,
+            **means.summary(),
+        },
+        "sharing": {"saving": means.saving},
+        "sim": {
+            "wall_s": time.perf_counter() - started,
+            "peak_rss_mb": _peak_rss_mb(),
+            "decisions": engine.decisions,
+        },
+    }
+    requests = pd.DataFrame(columns)
+    return Result(
+        scenario=system,
+        summary=summary,
+        requests=requests,
+        steps=table.frame() if steps != "none" else None,
+        batches=batch_table(requests) if not streams else None,
+        notes=trace.notes,
+    )
+
+
+def trace_of(scenario: Scenario) -> Trace:
+    """Return the requests that a scenario describes."""
+    trace = make_trace(
+        scenario.trace,
+        arrivals=scenario.arrivals,
+        rate=scenario.rate,
+        cv=scenario.cv,
+        duration=scenario.duration,
+        num_requests=scenario.num_requests,
+        seed=scenario.seed,
+        rounds=scenario.rounds,
+        tokenizer=scenario.tokenizer,
+        on_bad_row=scenario.on_bad_row,
+    )
+    if scenario.n is not None:
+        trace = trace.with_columns({"n": np.full(len(trace), scenario.n)})
+    return trace
+
+
+_REPORTED = (Status.FINISHED, Status.REJECTED, Status.STUCK, Status.UNFINISHED)
+
+
+def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
+    if isinstance(trace, Trace):
+        return trace
+    if isinstance(trace, pd.DataFrame):
+        known = [f.name for f in fields(Trace) if f.name != "notes"]
+        if unknown := [name for name in trace.columns if name not in known]:
+            raise PagesimError(f"the trace has a column {unknown[0]!r}; it may have {', '.join(known)}")
+        columns: dict[str, Any] = {name: trace[name].to_numpy() for name in trace.columns}
+        columns.setdefault("arrival_s", np.zeros(len(trace)))
+        return Trace(**columns)
+    return make_trace(trace)
+
+
+def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
+    spec, device = model(system.model), gpu(system.gpu)
+    limits = Limits(
+        max_model_len=system.max_model_len or spec.max_model_len,
+        max_num_seqs=system.max_num_seqs,
+        max_num_batched_tokens=system.max_num_batched_tokens,
+        max_batch=system.max_batch,
+        watermark=system.watermark,
+        preemption=system.preemption,
+    )
+    # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later ones
+    # refuse to.
+    checks_length = system.sizing == "vllm" and system.num_blocks is None
+    sized = capacity(
+        spec,
+        device,
+        tp=system.tp,
+        block_size=system.block_size,
+        kv_dtype=system.kv_dtype,
+        sizing=system.sizing,
+        gpu_memory_utilization=system.gpu_memory_utilization,
+        max_num_batched_tokens=system.max_num_batched_tokens,
+        max_model_len=limits.max_model_len if checks_length else None,
+        num_blocks=system.num_blocks,
+    )
+    if system.cpu_blocks is not None:
+        sized = replace(sized, cpu_blocks=system.cpu_blocks)
+    cost = parse_cost(
+        system.cost,
+        model=spec,
+        gpu=device,
+        tp=system.tp,
+        block_size=system.block_size,
+        kv_dtype=system.kv_dtype,
+    )
+    return sized, limits, cost
+
+
+def _accepted(trace: Trace, scheduler: Scheduler) -> npt.NDArray[np.int64]:
+    """Return the rows of the requests that the system could ever serve, in order."""
+    total = trace.prompt_tokens + trace.output_tokens
+    longest = int(trace.prompt_tokens.max())
+    # If it serves a request that is the worst in every respect, it serves them all.
+    if scheduler.accepts(longest, max(1, int(total.max()) - longest), int(trace.n.max())):
+        return np.arange(len(trace))
+    columns = zip(trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), trace.n.tolist(), strict=True)
+    return np.flatnonzero([scheduler.accepts(*request) for request in columns])
+
+
+def _peak_rss_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

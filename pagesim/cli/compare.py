@@ -1,0 +1,52 @@
+"""``pagesim compare``: one trace, several systems, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pagesim.cli.options import JSON, OUT, SCENARIO, STEPS, scenario_from, with_flags
+from pagesim.scenario import Comparison
+
+
+@with_flags(Comparison, leave_out=("policy",))
+def command(
+    *,
+    scenario: SCENARIO = None,
+    out: OUT = None,
+    steps: STEPS = False,
+    json: JSON = False,
+    flags: dict[str, Any],
+) -> None:
+    """Replay a trace under several policies and show where the KV cache went under each.
+
+    Example: pagesim compare --trace sharegpt --arrivals poisson --rate 2 --duration 900 --out out/first
+    """
+    chosen = scenario_from(Comparison, scenario, flags)
+    from pagesim.cli import show
+    from pagesim.plots import save_comparison_figures
+    from pagesim.results import to_json
+    from pagesim.scenario import to_toml
+    from pagesim.storage import check_target, publish
+
+    if out is not None:
+        check_target(out)
+    results = show.replay_all(chosen, out, steps=steps)
+    summaries = {"runs": {policy: result.summary for policy, result in results.items()}}
+
+    def store(folder: Path) -> None:
+        (folder / "scenario.toml").write_text(to_toml(chosen), encoding="utf-8")
+        (folder / "summary.json").write_text(to_json(summaries), encoding="utf-8")
+        for policy, result in results.items():
+            (folder / policy).mkdir()
+            result.write(folder / policy)
+        save_comparison_figures(summaries["runs"], folder)
+
+    if out is not None:
+        publish(out, store)
+    if json:
+        show.as_json(summaries)
+    else:
+        show.notes(next(iter(results.values())))
+        show.side_by_side(summaries["runs"])
+        show.stored(out)

@@ -1,0 +1,73 @@
+"""``pagesim policies|models|gpus|workloads``: what there is, with a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+
+def policies() -> None:
+    """List the policies."""
+    from pagesim.policies import POLICIES
+
+    _print(
+        ("policy", "scheduler", "reservation", "placement", ""),
+        [(name, p.scheduler, p.reservation, p.placement, p.sentence) for name, p in POLICIES.items()],
+    )
+
+
+def models() -> None:
+    """List the models that have a name."""
+    from pagesim.specs import models as all_models
+
+    _print(
+        ("model", "parameters", "attention", "KV bytes a token, fp16", "longest"),
+        [
+            (m.name, f"{m.parameters / 1e9:.2f} B", m.attention, f"{m.kv_bytes_per_token():,}", f"{m.max_model_len:,}")
+            for m in all_models()
+        ],
+    )
+
+
+def gpus() -> None:
+    """List the GPUs."""
+    from pagesim.specs import gpus as all_gpus
+
+    _print(
+        ("gpu", "memory", "fp16 peak", "HBM", "host link", "source"),
+        [
+            (
+                g.name,
+                f"{g.memory_bytes / 2**30:.2f} GiB",
+                f"{g.fp16_flops / 1e12:g} TFLOP/s",
+                f"{g.hbm_bytes_per_s / 1e9:g} GB/s",
+                f"{g.host.bytes_per_s / 1e9:g} GB/s",
+                g.source,
+            )
+            for g in all_gpus()
+        ],
+    )
+
+
+def workloads() -> None:
+    """List the bundled workloads."""
+    from pagesim.workloads import workloads as bundled
+
+    _print(("workload", ""), list(bundled().items()))
+
+
+COMMANDS: dict[str, Callable[[], None]] = {
+    "policies": policies,
+    "models": models,
+    "gpus": gpus,
+    "workloads": workloads,
+}
+
+
+def _print(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

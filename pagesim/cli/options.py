@@ -1,0 +1,91 @@
+"""Flags from scenario fields: what a TOML file may hold, the command line takes, under the same name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from pagesim.scenario import Scenario, checked, read_toml
+
+SCENARIO = Annotated[
+    Path | None, typer.Argument(metavar="[SCENARIO.toml]", help="Options from a file; flags come before them.")
+]
+OUT = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Store the result in this folder.")]
+STEPS = Annotated[bool, typer.Option("--steps", help="Store a row an iteration, not a row a leap.")]
+JSON = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
+
+S = TypeVar("S", bound=Scenario)
+
+
+def with_flags(
+    kind: type[Scenario], leave_out: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for every field of a scenario; it receives those given as ``flags``."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = {
+            name: p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "flags"
+        }
+        fields = {name: f for name, f in kind.model_fields.items() if name not in leave_out}
+
+        def run(**values: Any) -> None:
+            mine = {name: values.pop(name) for name in own}
+            command(**mine, flags={name: value for name, value in values.items() if value is not None})
+
+        parameters = [
+            *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own.values()),
+            *(
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(name, field)
+                )
+                for name, field in fields.items()
+            ),
+        ]
+        run.__name__ = command.__name__
+        run.__doc__ = command.__doc__
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
+    """Return the scenario of a file with the flags that were given put over it."""
+    values = checked(kind, read_toml(file), str(file)).model_dump(exclude_unset=True) if file else {}
+    values.update(flags)
+    trace = Path(str(values.get("trace", "")))
+    if trace.is_file():
+        # The copy that is stored with the result must find the trace from anywhere.
+        values["trace"] = str(trace.resolve())
+    return checked(kind, values)
+
+
+def _flag(name: str, field: FieldInfo) -> Any:
+    """Return a typer annotation; bounds and choices are checked with the scenario, not here."""
+    kinds = [part for part in _parts(field.annotation) if part is not type(None)]
+    flag = "--" + name.replace("_", "-")
+    text = field.description or ""
+    choices = [str(choice) for part in kinds for choice in get_args(part) if get_origin(part) is Literal]
+    if choices:
+        text = f"{text} [{'|'.join(choices)}]"
+    elif field.default is not None and not isinstance(field.default, tuple):
+        text = f"{text} [default: {field.default}]"
+    if kinds == [bool]:
+        return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text)]
+    if kinds == [int]:
+        return Annotated[int | None, typer.Option(flag, help=text)]
+    if kinds == [float]:
+        return Annotated[float | None, typer.Option(flag, help=text)]
+    return Annotated[str | None, typer.Option(flag, help=text)]
+
+
+def _parts(annotation: Any) -> list[Any]:
+    if get_origin(annotation) in (Literal, tuple) or not get_args(annotation):
+        return [annotation]
+    return [part for argument in get_args(annotation) for part in _parts(argument)]

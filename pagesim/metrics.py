@@ -1,0 +1,198 @@
+"""Metrics: from records to the numbers of a summary. Definitions: ``docs/metrics.md``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.clock import TICKS_PER_SECOND
+from pagesim.ledger import ENTRIES, Column, paper_view
+from pagesim.records import Chunk
+
+PERCENTILES = (50, 90, 95, 99)
+PAPER_ENTRIES = ("token_states", "reservation", "internal", "external")
+VIEWS = {"strict": ENTRIES, "paper": PAPER_ENTRIES}
+_IDLE_ENTRY = {"strict": "free", "paper": "external"}
+
+_RATIO_SCALE = 1 << 32
+_TICKS_PER_MICROSECOND = TICKS_PER_SECOND // 10**6
+
+Distribution = dict[str, float | None]
+
+
+class MemoryMeans:
+    """Averages of the ledger and the batch over a window's iterations, and over its time.
+
+    Everything is summed in integers, so the result does not depend on how a run was cut into chunks.
+
+    Args:
+        capacity: token slots of the cache.
+        reserves: whether memory is reserved ahead (see `ledger.paper_view`).
+        window: first and last instant, in ticks, both included; None for the whole run.
+    """
+
+    def __init__(self, capacity: int, *, reserves: bool, window: tuple[int, int] | None) -> None:
+        self.capacity = capacity
+        self.reserves = reserves
+        self.window = window
+        self._iterations = 0
+        self._running = 0
+        self._start: int | None = None
+        self._end = 0
+        self._busy = 0
+        self._by_iteration: Counter[tuple[str, str]] = Counter()
+        self._by_time: Counter[tuple[str, str]] = Counter()
+        self._sharing = 0
+        self._sharing_iterations = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take the iterations of a chunk into account."""
+        clock, ticks = chunk.clock, chunk.ticks
+        if self._start is None:
+            self._start = int(clock[0])
+        self._end = int(clock[-1] + ticks[-1])
+        counted = np.ones(len(clock), bool)
+        lasting = ticks
+        if self.window is not None:
+            first, last = self.window
+            counted = (clock >= first) & (clock <= last)
+            lasting = np.clip(np.minimum(clock + ticks, last) - np.maximum(clock, first), 0, None)
+        strict = chunk.ledger.entries
+        paper = paper_view(strict, self.capacity, reserves=self.reserves)
+        for view, entries in (("strict", strict), ("paper", paper)):
+            for name, column in entries.items():
+                self._by_iteration[view, name] += int(column[counted].sum())
+                self._by_time[view, name] += _exact_dot(column, lasting)
+        self._iterations += int(counted.sum())
+        self._busy += int(lasting.sum())
+        self._running += int(chunk.stretches["running_groups"][chunk.stretch][counted].sum())
+        holding = counted & (chunk.ledger.physical_blocks > 0)
+        ratio = chunk.ledger.logical_blocks[holding] / chunk.ledger.physical_blocks[holding]
+        self._sharing += int(np.rint(ratio * _RATIO_SCALE).astype(np.int64).sum())
+        self._sharing_iterations += len(ratio)
+
+    @property
+    def mean_batch(self) -> float | None:
+        """Mean number of running requests over the window's iterations; None without one."""
+        return self._running / self._iterations if self._iterations else None
+
+    @property
+    def saving(self) -> float:
+        """1 − 1/mean(logical/physical blocks): the share of memory that sharing saved."""
+        if self.reserves or not self._sharing:
+            return 0.0
+        return 1 - self._sharing_iterations * _RATIO_SCALE / self._sharing
+
+    def summary(self) -> dict[str, dict[str, Distribution]]:
+        """Return means in percent of the capacity, by view, by kind of mean, by entry; None where none is."""
+        start, end = self._start or 0, self._end
+        if self.window is not None:
+            start, end = self.window[0], min(self.window[1], end)
+        span = end - start
+        by_time = Counter(self._by_time)
+        for view, entry in _IDLE_ENTRY.items():
+            by_time[view, entry] += self.capacity * (span - self._busy)
+
+        def percent(sums: Mapping[tuple[str, str], int], view: str, weight: int) -> Distribution:
+            whole = weight * self.capacity
+            return {name: 100 * sums[view, name] / whole if weight > 0 else None for name in VIEWS[view]}
+
+        return {
+            view: {
+                "per_iteration": percent(self._by_iteration, view, self._iterations),
+                "per_second": percent(by_time, view, span),
+            }
+            for view in VIEWS
+        }
+
+
+class TokenGaps:
+    """The times between two tokens of a sequence (ITL), counted to the microsecond."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self._sum = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take the tokens of a chunk's iterations into account."""
+        continuing = chunk.stretches["continuing"][chunk.stretch]
+        self._add(chunk.ticks, continuing)
+        self._add(chunk.late, np.ones(len(chunk.late), np.int64))
+
+    def summary(self) -> Distribution:
+        """Return mean and percentiles in seconds; None where no sequence got two tokens."""
+        if not self._counts:
+            return describe(np.empty(0))
+        values = np.array(sorted(self._counts), np.int64)
+        ranks = np.cumsum([self._counts[int(v)] for v in values])
+        total = int(ranks[-1])
+        gaps: Distribution = {"mean": self._sum / total / TICKS_PER_SECOND}
+        for p in PERCENTILES:
+            # The smallest value that at least p % of the gaps do not exceed.
+            at = int(np.searchsorted(ranks, -(-p * total // 100)))
+            gaps[f"p{p}"] = float(values[at]) / 1e6
+        return gaps
+
+    def _add(self, ticks: Column, weights: Column) -> None:
+        self._sum += _exact_dot(weights, ticks)
+        values, place = np.unique(
+            np.rint(ticks / _TICKS_PER_MICROSECOND).astype(np.int64), return_inverse=True
+        )
+        counts = np.bincount(place, weights, len(values)).astype(np.int64)
+        for value, count in zip(values[counts > 0].tolist(), counts[counts > 0].tolist(), strict=True):
+            self._counts[value] += count
+
+
+def describe(values: npt.NDArray[np.float64]) -> Distribution:
+    """Return mean and percentiles (linear between neighbours) of finite values; None where there are none."""
+    if not len(values):
+        return {name: None for name in ("mean", *(f"p{p}" for p in PERCENTILES))}
+    points = np.percentile(values, PERCENTILES).tolist()
+    return {"mean": float(values.mean()), **{f"p{p}": x for p, x in zip(PERCENTILES, points, strict=True)}}
+
+
+def latencies(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Distribution]:
+    """Return the distributions over the samples of finished requests.
+
+    Args:
+        columns: of the requests table; times in seconds.
+    """
+    done = columns["status"] == "finished"
+    samples = columns["n"][done]
+
+    def each(name: str) -> npt.NDArray[np.float64]:
+        return np.repeat(columns[name][done].astype(np.float64), samples)
+
+    arrival, scheduled, first, finish = (
+        each(name) for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
+    )
+    output = each("output_tokens")
+    several = output > 1
+    return {
+        "normalized_latency": describe((finish - arrival) / output),
+        "latency": describe(finish - arrival),
+        "ttft": describe(first - arrival),
+        "tpot": describe((finish - first)[several] / (output[several] - 1)),
+        "queueing": describe(scheduled - arrival),
+    }
+
+
+def throughput(columns: Mapping[str, npt.NDArray[Any]]) -> Distribution:
+    """Return finished requests and their output tokens a second, from the first arrival to the last finish."""
+    done = columns["status"] == "finished"
+    if not done.any():
+        return {"requests_per_s": None, "tokens_per_s": None}
+    span = float(columns["finish_s"][done].max() - columns["arrival_s"].min())
+    tokens = int((columns["output_tokens"] * columns["n"])[done].sum())
+    return {"requests_per_s": int(done.sum()) / span, "tokens_per_s": tokens / span}
+
+
+def _exact_dot(column: Column, weights: Column) -> int:
+    """Return Σ column·weights exactly: both below 2⁵⁰ and not too many, their products beyond 64 bits."""
+    low = weights & ((1 << 20) - 1)
+    high = weights >> 20
+    return (int(np.dot(column, high)) << 20) + int(np.dot(column, low))

@@ -1,0 +1,174 @@
+"""Figures: where the memory went, over systems and over time. PNG and SVG, without dates or random ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from pagesim.metrics import VIEWS
+from pagesim.results import Result
+
+COLOURS = {
+    # Okabe and Ito's palette: told apart by colour-blind people.
+    "used": "#0072B2",
+    "token_states": "#0072B2",
+    "reserved": "#56B4E9",
+    "reservation": "#56B4E9",
+    "over_reserved": "#D55E00",
+    "internal": "#D55E00",
+    "rounding": "#E69F00",
+    "external": "#CC79A7",
+    "cached": "#009E73",
+    "free": "#E8E8E8",
+}
+
+LABELS = {
+    "used": "used",
+    "reserved": "reserved (will be used)",
+    "over_reserved": "over-reserved (never used)",
+    "rounding": "lost to rounding",
+    "external": "external fragmentation",
+    "cached": "cached prefixes",
+    "free": "free",
+    "token_states": "token states",
+    "reservation": "reservation",
+    "internal": "internal fragmentation",
+}
+
+
+def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict") -> Figure:
+    """Draw where the KV cache went under each policy, as stacked bars, % of capacity, mean over iterations.
+
+    Args:
+        summaries: summaries of results by policy.
+        view: ``strict``, or ``paper`` for the categories of the PagedAttention paper's Fig. 2.
+    """
+    figure = _figure(max(5.0, 1.5 * len(summaries) + 3.2), 4.2)
+    axes = figure.add_subplot()
+    names = list(summaries)
+    bottom = np.zeros(len(names))
+    for entry in VIEWS[view]:
+        heights = np.array(
+            [summaries[name]["memory"][view]["per_iteration"][entry] or 0.0 for name in names]
+        )
+        if view == "paper" and entry == "external":
+            label, colour = "external fragmentation & others", COLOURS["external"]
+        else:
+            label, colour = LABELS[entry], COLOURS[entry]
+        axes.bar(names, heights, bottom=bottom, label=label, color=colour, edgecolor="white", linewidth=0.6)
+        for x, (height, low) in enumerate(zip(heights, bottom, strict=True)):
+            if height >= 4:
+                dark = entry in ("used", "token_states", "over_reserved", "internal", "cached")
+                axes.text(
+                    x, low + height / 2, f"{height:.1f}", ha="center", va="center", fontsize=8,
+                    color="white" if dark else "black",
+                )  # fmt: skip
+        bottom += heights
+    axes.set_ylim(0, 100)
+    axes.set_ylabel("KV cache (%)")
+    axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(
+        handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8
+    )
+    return figure
+
+
+def service_bars(summaries: Mapping[str, dict[str, Any]]) -> Figure:
+    """Draw the mean batch and the mean normalized latency of each policy."""
+    figure = _figure(max(6.0, 2.2 * len(summaries)), 3.4)
+    names = list(summaries)
+    panels = (
+        ("requests in a batch, mean", [summaries[name]["batch"]["mean"] or 0.0 for name in names]),
+        (
+            "s per output token, mean",
+            [summaries[name]["normalized_latency"]["mean"] or 0.0 for name in names],
+        ),
+    )
+    for place, (label, values) in enumerate(panels, 1):
+        axes = figure.add_subplot(1, 2, place)
+        bars = axes.barh(names[::-1], values[::-1], color=COLOURS["used"])
+        axes.bar_label(bars, fmt=lambda value: f"{value:.3g}", padding=3, fontsize=8)
+        axes.set_xlabel(label)
+        axes.margins(x=0.18)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def memory_over_time(result: Result) -> Figure:
+    """Draw the ledger, the batch and the queue of one run over time.
+
+    Needs the result's ``steps``.
+    """
+    steps = result.steps
+    if steps is None or steps.empty:
+        raise ValueError("the result holds no steps; replay with steps='stretches'")
+    figure = _figure(8.0, 5.4)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.3))
+    rows = steps.iloc[:: max(1, len(steps) // 2000)]
+    clock = rows["clock"].to_numpy()
+    memory = result.summary["memory"]
+    percent = 100 / (memory["num_blocks"] * memory["block_size"])
+    entries = [entry for entry in VIEWS["strict"] if rows[entry].any()]
+    top.stackplot(
+        clock,
+        [rows[entry].to_numpy() * percent for entry in entries],
+        labels=[LABELS[entry] for entry in entries],
+        colors=[COLOURS[entry] for entry in entries],
+        step="post",
+        linewidth=0,
+    )
+    top.set_ylim(0, 100)
+    top.set_ylabel("KV cache (%)")
+    top.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+    for name, label, colour in (
+        ("num_running", "running", COLOURS["used"]),
+        ("num_waiting", "waiting", COLOURS["over_reserved"]),
+        ("num_swapped", "swapped out", COLOURS["cached"]),
+    ):
+        if rows[name].any():
+            bottom.step(clock, rows[name], where="post", label=label, color=colour, linewidth=1)
+    bottom.set_ylabel("requests")
+    bottom.set_xlabel("time (s)")
+    bottom.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+    _open(top, bottom)
+    return figure
+
+
+def save_run_figures(result: Result, folder: Path) -> None:
+    """Draw a run into a folder."""
+    if result.steps is not None and not result.steps.empty:
+        save(memory_over_time(result), folder / "memory")
+
+
+def save_comparison_figures(summaries: Mapping[str, dict[str, Any]], folder: Path) -> None:
+    """Draw a comparison into a folder."""
+    save(memory_bars(summaries), folder / "memory")
+    save(memory_bars(summaries, "paper"), folder / "memory_paper_view")
+    save(service_bars(summaries), folder / "service")
+
+
+def save(figure: Figure, stem: Path) -> None:
+    """Write a figure as PNG and SVG, the same bytes each time."""
+    figure.savefig(stem.with_suffix(".png"), dpi=150, metadata={"Software": None})
+    with mpl.rc_context({"svg.hashsalt": "pagesim", "svg.fonttype": "path"}):
+        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _open(*all_axes: Axes) -> None:
+    for axes in all_axes:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0)

@@ -1,0 +1,179 @@
+"""Policies: named bundles of a scheduler and an allocator, and how to build one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pagesim.errors import PagesimError
+from pagesim.memory import (
+    RESERVATIONS,
+    Allocator,
+    BestFit,
+    Buddy,
+    ContiguousAllocator,
+    FirstFit,
+    PagedAllocator,
+    Placement,
+)
+from pagesim.scheduling import ContinuousBatching, Preemption, Scheduler, StaticBatching
+
+SchedulerName = Literal["static", "orca", "vllm-sosp"]
+ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
+PlacementName = Literal["first-fit", "best-fit", "buddy", "paged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a policy's name stands for.
+
+    Attributes:
+        scheduler: who runs in the next iteration.
+        reservation: for how many tokens memory is taken at admission.
+        placement: where it is taken.
+        sentence: what it is, for a listing.
+    """
+
+    scheduler: SchedulerName
+    reservation: ReservationName
+    placement: PlacementName
+    sentence: str
+
+
+POLICIES: dict[str, Policy] = {
+    "static": Policy(
+        "static",
+        "oracle",
+        "first-fit",
+        "FasterTransformer: static batches, padded to the longest input and output",
+    ),
+    "contiguous-max": Policy(
+        "orca", "max", "first-fit", "iteration-level batching; each request reserves the model's full length"
+    ),
+    "orca-max": Policy("orca", "max", "buddy", "Orca (Max): the full length, from a buddy allocator"),
+    "orca-pow2": Policy(
+        "orca",
+        "pow2",
+        "buddy",
+        "Orca (Pow2): the output rounded up to a power of two, from a buddy allocator",
+    ),
+    "orca-oracle": Policy(
+        "orca", "oracle", "buddy", "Orca (Oracle): the true output length, from a buddy allocator"
+    ),
+    "vllm-sosp": Policy(
+        "vllm-sosp",
+        "on-demand",
+        "paged",
+        "the PagedAttention paper's vLLM: blocks on demand, preemption by recomputation or swap",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers that a scheduler keeps to; None for its own default.
+
+    Attributes:
+        max_model_len: tokens; no request is longer.
+        max_num_seqs: running groups plus the samples of the one that joins.
+        max_num_batched_tokens: running sequences plus prompts that join, in one iteration.
+        max_batch: requests in a static batch.
+        watermark: share of the blocks that an admission leaves free.
+        preemption: ``default`` recomputes a group of one sequence and swaps a larger one.
+    """
+
+    max_model_len: int
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int = 2560
+    max_batch: int | None = None
+    watermark: float | None = None
+    preemption: Preemption = "default"
+
+
+def parts_of(
+    name: str,
+    scheduler: SchedulerName | None = None,
+    reservation: ReservationName | None = None,
+    placement: PlacementName | None = None,
+) -> Policy:
+    """Return the policy of this name with some of its parts replaced.
+
+    Raises:
+        PagesimError: the name is unknown, or the parts contradict one another.
+    """
+    if name not in POLICIES:
+        raise PagesimError(f"policy is {name!r}; it must be one of {', '.join(POLICIES)}")
+    bundle = POLICIES[name]
+    policy = Policy(
+        scheduler or bundle.scheduler,
+        reservation or bundle.reservation,
+        placement or bundle.placement,
+        bundle.sentence,
+    )
+    for part, value, allowed in (
+        ("scheduler", policy.scheduler, SchedulerName),
+        ("reservation", policy.reservation, ReservationName),
+        ("placement", policy.placement, PlacementName),
+    ):
+        if value not in get_args(allowed):
+            raise PagesimError(f"{part} is {value!r}; it must be one of {', '.join(get_args(allowed))}")
+    if policy.reservation == "on-demand" and policy.placement != "paged":
+        raise PagesimError(
+            f"reservation on-demand needs placement paged, not {policy.placement}: "
+            "neighbouring blocks cannot be promised to a sequence that grows"
+        )
+    if policy.scheduler == "static" and policy.reservation != "oracle":
+        raise PagesimError(
+            "scheduler static needs reservation oracle: a static batch reserves its own padded length, "
+            f"not {policy.reservation}"
+        )
+    return policy
+
+
+def build_memory(
+    policy: Policy, *, num_blocks: int, block_size: int, cpu_blocks: int, max_model_len: int
+) -> Allocator:
+    """Return the empty memory of a policy."""
+    if policy.reservation == "on-demand":
+        return PagedAllocator(num_blocks, block_size, cpu_blocks)
+    reservation = RESERVATIONS[policy.reservation](max_model_len)
+    if policy.placement == "paged":
+        return PagedAllocator(num_blocks, block_size, cpu_blocks, reservation)
+    longest = -(-max_model_len // block_size)
+    placements: dict[str, Callable[[], Placement]] = {
+        "first-fit": lambda: FirstFit(num_blocks),
+        "best-fit": lambda: BestFit(num_blocks),
+        "buddy": lambda: Buddy(num_blocks, 1 << (longest - 1).bit_length()),
+    }
+    return ContiguousAllocator(placements[policy.placement](), block_size, reservation, cpu_blocks)
+
+
+def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Scheduler:
+    """Return the scheduler of a policy over its memory.
+
+    Raises:
+        PagesimError: a limit does not go with the scheduler.
+    """
+    if policy.scheduler != "static" and limits.max_batch is not None:
+        raise PagesimError("max_batch is for scheduler static; other schedulers take max_num_seqs")
+    if not memory.grows_on_demand and limits.preemption != "default":
+        raise PagesimError(
+            f"preemption {limits.preemption} needs reservation on-demand: where memory is reserved "
+            "nobody is ever preempted"
+        )
+    if policy.scheduler == "static":
+        # The artifact's FasterTransformer stops at 2040 of 2048 tokens.
+        max_length = limits.max_model_len - 8
+        slots = memory.num_blocks * memory.block_size
+        max_batch = limits.max_batch or max(1, slots // max(1, max_length))
+        return StaticBatching(memory, max_batch=max_batch, max_length=max_length)
+    paper = policy.scheduler == "vllm-sosp"
+    return ContinuousBatching(
+        memory,
+        watermark=limits.watermark if limits.watermark is not None else 0.01 if paper else 0.0,
+        max_num_seqs=limits.max_num_seqs or (2048 if paper else 256),
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=limits.max_model_len,
+        preemption=limits.preemption,
+    )

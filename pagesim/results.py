@@ -1,0 +1,204 @@
+"""Result: the tables and the summary of one run, on disk and in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pagesim.clock import to_seconds, to_tick_column
+from pagesim.errors import PagesimError
+from pagesim.ledger import paper_view
+from pagesim.records import Chunk, Recorder, Status
+from pagesim.request import Trace
+from pagesim.scenario import Scenario, System, checked, read_toml, to_toml
+from pagesim.storage import publish
+
+STATUS_NAMES = {status: status.name.lower() for status in Status}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+        scenario: what was run; a bare `System` where the trace was given as an object.
+        summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
+        requests: one row a request, ``docs/metrics.md`` names the columns; times in seconds.
+        steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
+        batches: one row a static batch; None for other schedulers.
+        notes: what was noticed or assumed on the way.
+    """
+
+    scenario: System
+    summary: dict[str, Any]
+    requests: pd.DataFrame
+    steps: pd.DataFrame | None = None
+    batches: pd.DataFrame | None = None
+    notes: tuple[str, ...] = ()
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the result to a folder, all of it or nothing, replacing an older result.
+
+        Raises:
+            PagesimError: the folder holds something else, or cannot be written.
+        """
+        return publish(Path(directory), self.write)
+
+    def write(self, folder: Path) -> None:
+        """Write the result's files into an empty folder."""
+        (folder / "scenario.toml").write_text(to_toml(self.scenario), encoding="utf-8")
+        (folder / "summary.json").write_text(to_json(self.summary), encoding="utf-8")
+        for name in ("requests", "steps", "batches"):
+            table = getattr(self, name)
+            if table is not None:
+                table.to_parquet(folder / f"{name}.parquet", index=False)
+
+
+def load(directory: str | Path) -> Result:
+    """Read a result that was saved.
+
+    Raises:
+        PagesimError: the folder is no result.
+    """
+    folder = Path(directory)
+    tables: dict[str, pd.DataFrame | None] = {}
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        for name in ("requests", "steps", "batches"):
+            file = folder / f"{name}.parquet"
+            tables[name] = pd.read_parquet(file) if file.exists() else None
+    except (OSError, ValueError) as error:
+        raise PagesimError(f"{folder}: is no result of pagesim run ({error})") from None
+    if tables["requests"] is None:
+        raise PagesimError(f"{folder}: is no result of pagesim run (requests.parquet is missing)")
+    values = read_toml(folder / "scenario.toml")
+    kind = Scenario if "trace" in values else System
+    return Result(
+        checked(kind, values, str(folder)), summary, tables["requests"], tables["steps"], tables["batches"]
+    )
+
+
+def to_json(value: Any) -> str:
+    """Return JSON with a line a field, as every file of ours has it."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of the requests table, ``[N]`` each; NaN where something never happened."""
+
+    def seconds(ticks: Iterable[int]) -> npt.NDArray[np.float64]:
+        column = np.asarray(ticks, np.int64)
+        return np.where(column < 0, np.nan, to_seconds(column))
+
+    names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
+    return {
+        "request_id": trace.request_id,
+        "arrival_s": trace.arrival_s,
+        "prompt_tokens": trace.prompt_tokens,
+        "output_tokens": trace.output_tokens,
+        "n": trace.n,
+        "first_scheduled_s": seconds(recorder.first_scheduled),
+        "first_token_s": seconds(recorder.first_token),
+        "finish_s": seconds(recorder.finish),
+        "recomputes": np.asarray(recorder.recomputes, np.int64),
+        "swaps": np.asarray(recorder.swaps, np.int64),
+        "status": names[np.frombuffer(recorder.status, np.uint8)],
+    }
+
+
+class StepTable:
+    """Collects the steps table from chunks.
+
+    Args:
+        arrivals: ticks at which the requests that take part arrive, ``[N]``, rising.
+        every: a row an iteration; else a row a stretch, which shows its first iteration.
+        capacity: token slots of the cache.
+        reserves: whether memory is reserved ahead.
+    """
+
+    def __init__(
+        self, arrivals: npt.NDArray[np.int64], *, every: bool, capacity: int, reserves: bool
+    ) -> None:
+        self.arrivals = arrivals
+        self.every = every
+        self.capacity = capacity
+        self.reserves = reserves
+        self._frames: list[pd.DataFrame] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """Take a chunk's rows."""
+        rows = np.arange(len(chunk.clock)) if self.every else np.flatnonzero(chunk.offset == 0)
+        stretches = {name: column[chunk.stretch[rows]] for name, column in chunk.stretches.items()}
+        clock = chunk.clock[rows]
+        # Arrivals join the queue while the engine leaps.
+        joined = np.searchsorted(self.arrivals, clock, "right") - np.searchsorted(
+            self.arrivals, stretches["planned_at"], "right"
+        )
+        entries = {name: column[rows] for name, column in chunk.ledger.entries.items()}
+        paper = paper_view(entries, self.capacity, reserves=self.reserves)
+        offset = chunk.offset[rows]
+        physical = chunk.ledger.physical_blocks[rows]
+        drift = chunk.ledger.physical_blocks[rows - offset] - physical  # blocks taken since the stretch began
+        columns = {
+            "step": stretches["iteration"] + offset,
+            "clock": to_seconds(clock),
+            "num_running": stretches["running_groups"],
+            "num_running_seqs": stretches["running_sequences"],
+            "num_waiting": stretches["waiting"] + joined,
+            "num_swapped": stretches["swapped"],
+            "free_gpu_blocks": stretches["free_blocks"] + drift,
+            "free_cpu_blocks": stretches["free_cpu_blocks"],
+            "num_batched_tokens": stretches["batched_tokens"],
+            "num_tokens": stretches["tokens"],
+            "sum_context_tokens": stretches["context_tokens"] + offset * stretches["context_growth"],
+            "step_s": to_seconds(chunk.ticks[rows]),
+            "blocks_swapped_in": stretches["swapped_in"],
+            "blocks_swapped_out": stretches["swapped_out"],
+            "blocks_copied": stretches["copied"],
+            "num_preempted": stretches["preempted"],
+            "num_logical_blocks": chunk.ledger.logical_blocks[rows],
+            "num_physical_blocks": physical,
+            "num_physical_tokens": entries["used"],
+            "num_reserved_tokens": paper["reservation"],
+            "num_internal_tokens": paper["internal"],
+            **entries,
+        }
+        if not self.every:
+            columns["iterations"] = stretches["iterations"]
+        self._frames.append(pd.DataFrame(columns))
+
+    def frame(self) -> pd.DataFrame:
+        """Return everything collected as one table."""
+        if not self._frames:
+            return pd.DataFrame()
+        return pd.concat(self._frames, ignore_index=True)
+
+
+def batch_table(requests: pd.DataFrame) -> pd.DataFrame:
+    """Return the static batches, one row each, from the requests table."""
+    served = requests[requests["first_scheduled_s"].notna()]
+    queued = requests[requests["status"] != STATUS_NAMES[Status.REJECTED]]
+    batches = served.groupby("first_scheduled_s", sort=True).agg(
+        batch=("n", "size"),
+        max_input=("prompt_tokens", "max"),
+        max_output=("output_tokens", "max"),
+        sum_input=("prompt_tokens", "sum"),
+        sum_output=("output_tokens", "sum"),
+        end=("finish_s", "max"),
+    )
+    clock = batches.index.to_numpy(np.float64)
+    arrived = np.searchsorted(
+        to_tick_column(queued["arrival_s"].to_numpy(np.float64)), to_tick_column(clock), "right"
+    )
+    left_before = np.cumsum(batches["batch"].to_numpy()) - batches["batch"].to_numpy()
+    batches.insert(0, "clock", clock)
+    batches.insert(1, "queue_len", arrived - left_before)
+    batches["batch_s"] = batches["end"] - clock
+    return batches.drop(columns="end").reset_index(drop=True)

@@ -1,0 +1,197 @@
+"""Scenario: everything that a run depends on, each a field of a TOML file, a flag and a keyword."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from pagesim.errors import PagesimError
+from pagesim.policies import PlacementName, ReservationName, SchedulerName
+from pagesim.scheduling import Preemption
+
+COMPARED = ("contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
+
+
+class System(BaseModel):
+    """The system that serves: model, GPU, memory, scheduler and costs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: str = Field(
+        "vllm-sosp", description="Named bundle of scheduler and allocator (pagesim policies)."
+    )
+    scheduler: SchedulerName | None = Field(None, description="Replace the policy's scheduler.")
+    reservation: ReservationName | None = Field(None, description="Replace the policy's reservation.")
+    placement: PlacementName | None = Field(None, description="Replace the policy's placement.")
+    model: str = Field("opt-13b", description="Model by name, or a path to a Hugging Face config.json.")
+    gpu: str = Field("a100-40gb", description="GPU by name.")
+    tp: int = Field(1, ge=1, le=1024, description="Tensor parallel degree.")
+    kv_dtype: Literal["fp16", "bf16", "fp8"] = Field(
+        "fp16", description="Type of the cached keys and values."
+    )
+    sizing: Literal["paper", "vllm"] = Field("paper", description="How the number of blocks is worked out.")
+    gpu_memory_utilization: float = Field(
+        0.9, gt=0, le=1, description="Share of GPU memory to use, under sizing vllm."
+    )
+    block_size: int = Field(16, ge=1, le=65536, description="Token slots a block.")
+    num_blocks: int | None = Field(
+        None, ge=1, le=100_000_000, description="Blocks on the GPU, instead of sizing."
+    )
+    cpu_blocks: int | None = Field(
+        None, ge=0, le=1_000_000_000, description="Blocks of swap space; 20 GiB a GPU when left out."
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, description="Longest request; the model's own when left out."
+    )
+    max_num_seqs: int | None = Field(
+        None, ge=1, description="Running requests at most (vllm-sosp 2048, orca 256)."
+    )
+    max_num_batched_tokens: int = Field(2560, ge=1, description="Tokens an iteration at most.")
+    max_batch: int | None = Field(
+        None, ge=1, description="Requests in a static batch at most; what the cache holds when left out."
+    )
+    watermark: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Share of the blocks that an admission leaves free (vllm-sosp 0.01, orca 0).",
+    )
+    preemption: Preemption = Field(
+        "default", description="default recomputes one sequence and swaps a group of several."
+    )
+    cost: str = Field(
+        "roofline",
+        description="Cost model: roofline[:name=value,…] or affine:s,s/token,s/context token[,s/swapped block].",
+    )
+    window: str | None = Field(
+        None,
+        description="START:END in seconds: average memory and batch over the iterations scheduled in it.",
+    )
+    until: float | None = Field(
+        None, ge=0, description="Schedule no iteration after this instant, in seconds."
+    )
+    leap: bool = Field(True, description="Take iterations that decide nothing at once (exact; for checking).")
+
+    @field_validator("until")
+    @classmethod
+    def _finite(cls, value: float | None) -> float | None:
+        if value is not None and not math.isfinite(value):
+            raise ValueError("must be a finite number of seconds")
+        return value
+
+    @field_validator("window")
+    @classmethod
+    def _window_is_a_range(cls, value: str | None) -> str | None:
+        if value is not None:
+            _parse_window(value)
+        return value
+
+    @property
+    def window_s(self) -> tuple[float, float] | None:
+        """The window's first and last second, or None."""
+        return None if self.window is None else _parse_window(self.window)
+
+
+class Scenario(System):
+    """A system and the requests that it serves."""
+
+    trace: str = Field("sharegpt", description="Bundled workload by name, or a trace file.")
+    arrivals: Literal["recorded", "replay", "poisson", "gamma", "constant", "all-at-once", "sosp"] | None = (
+        Field(None, description="Arrival process; when left out poisson at --rate, else as recorded.")
+    )
+    rate: float | None = Field(None, gt=0, description="Requests a second.")
+    cv: float | None = Field(None, gt=0, description="Coefficient of variation of gamma arrivals.")
+    duration: float | None = Field(None, gt=0, description="Seconds of arrivals.")
+    num_requests: int | None = Field(None, ge=1, description="Requests to replay.")
+    n: int | None = Field(None, ge=1, le=1024, description="Parallel samples of every request.")
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of everything that is drawn.")
+    rounds: Literal["first", "all"] = Field(
+        "first", description="Rounds of a conversation that are requests."
+    )
+    tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
+    on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
+
+
+class Comparison(Scenario):
+    """A scenario replayed under several policies."""
+
+    policies: tuple[str, ...] = Field(COMPARED, min_length=1, description="Policies, separated by commas.")
+
+    def under(self, policy: str) -> Scenario:
+        """Return the scenario of one of the policies."""
+        return Scenario(**{**self.model_dump(exclude={"policies"}), "policy": policy})
+
+    @field_validator("policies", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("policies")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("must be distinct")
+        return value
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def checked(kind: type[M], values: dict[str, Any], source: str = "") -> M:
+    """Return a model of these values.
+
+    Raises:
+        PagesimError: a field is unknown or out of bounds; the sentence names source, field, value and bound.
+    """
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        where = f"{source}: " if source else ""
+        if first["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(field, kind.model_fields, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise PagesimError(f"{where}there is no option {field}{hint}") from None
+        wanted = first["msg"].removeprefix("Value error, ")
+        wanted = wanted[0].lower() + wanted[1:]
+        raise PagesimError(f"{where}{field} is {first['input']!r}: {wanted}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return a TOML file's table.
+
+    Raises:
+        PagesimError: it cannot be read or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PagesimError(f"{path}: cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PagesimError(f"{path}: is no TOML file: {error}") from None
+
+
+def to_toml(model: BaseModel) -> str:
+    """Return a flat model as TOML, options that were left out also left out."""
+    lines = []
+    for name, value in model.model_dump(exclude_none=True).items():
+        # JSON's strings, numbers, booleans and arrays of strings are TOML's as well.
+        lines.append(f"{name} = {json.dumps(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _parse_window(text: str) -> tuple[float, float]:
+    try:
+        start, end = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise ValueError("must be START:END in seconds, such as 300:900") from None
+    if not (math.isfinite(start) and math.isfinite(end) and 0 <= start <= end):
+        raise ValueError("must be two finite times, the first not negative and not after the second")
+    return start, end
