@@ -66,11 +66,11 @@ def arrive(
 ) -> Trace:
     """Give a trace's requests new arrival times.
 
-    The times are drawn first; then requests are taken from the trace in its order, one a time. Where there are more
-    times than requests, the trace is repeated from its start: ids are then the row numbers, a repeated conversation
-    is a new session, and a repeated prompt keeps its ``hash_ids``. ``sosp`` first keeps the requests with prompt +
-    output below 2048 tokens, and shuffles those that it took. Clients that go away do so as long after their
-    request's arrival as before.
+    The times are drawn first; then requests are taken from the trace in its order, one a time. Where there
+    are more times than requests, the trace is repeated from its start: ids are then the row numbers, a
+    repeated conversation is a new session, and a repeated prompt keeps its ``hash_ids``. ``sosp`` first
+    keeps the requests with prompt + output below 2048 tokens, and shuffles those that it took. Clients
+    that go away do so as long after their request's arrival as before.
 
     Args:
         trace: the requests.
@@ -78,12 +78,13 @@ def arrive(
         rate: mean arrivals a second; for replay, poisson, gamma, constant and sosp.
         cv: coefficient of variation of the gaps between arrivals; for gamma.
         duration: only arrivals before this many seconds; for all but all-at-once.
-        num_requests: at most so many requests; for all but sosp. Without it and without a duration, each request of
-            the trace arrives once.
+        num_requests: at most so many requests; for all but sosp. Without it and without a duration, each
+            request of the trace arrives once.
         seed: of the random numbers; the same seed gives the same trace in any process.
 
     Returns:
-        The trace with new times, and a note that names the process. Recorded arrivals and replay never repeat the
+        The trace with new times, and a note that names the process. Recorded arrivals and replay never
+        repeat the
         trace: they end where it ends.
 
     Raises:
@@ -115,7 +116,7 @@ def arrival_times(
     num_requests: int | None = None,
     seed: int = 0,
 ) -> FloatColumn:
-    """Return the times of a process that needs no trace, in seconds from 0, ascending.
+    """Return the times of a process that needs no trace, in seconds from 0, ascending, ``[N]``.
 
     Arguments are as for ``arrive``, of which this is the first half; duration or num_requests must be given.
 
@@ -141,7 +142,9 @@ def arrival_times(
     if duration is not None:
         times = times[times < duration]
     if not len(times):
-        raise PagesimError(f"nothing arrives within {duration:g} s at {rate:g} requests/s; give more of either")
+        raise PagesimError(
+            f"nothing arrives within {duration:g} s at {rate:g} requests/s; give more of either"
+        )
     return times[:num_requests]
 
 
@@ -159,7 +162,9 @@ def check_options(kind: str, options: dict[str, Any]) -> None:
             raise PagesimError(f"arrivals {kind} take no {name}; leave it out, or choose one of {users}")
         elif name == "num_requests":
             if not 1 <= value <= MAX_REQUESTS or value != int(value):
-                raise PagesimError(f"num_requests is {value}; it must be a whole number from 1 to {MAX_REQUESTS}")
+                raise PagesimError(
+                    f"num_requests is {value}; it must be a whole number from 1 to {MAX_REQUESTS}"
+                )
         elif not BOUNDS[name][0] <= value <= BOUNDS[name][1]:
             low, high = BOUNDS[name]
             raise PagesimError(f"{name} is {value:g}; it must be a number from {low:g} to {high:g}")
@@ -182,9 +187,7 @@ def gap_cv(arrival_s: FloatColumn) -> float | None:
 
 def _check_count(expected: float) -> None:
     if expected > MAX_REQUESTS:
-        raise PagesimError(
-            f"rate and duration ask for {expected:.3g} requests; the bound is {MAX_REQUESTS}"
-        )
+        raise PagesimError(f"rate and duration ask for {expected:.3g} requests; the bound is {MAX_REQUESTS}")
 
 
 def _renewals(
@@ -234,15 +237,15 @@ def _numbered(trace: Trace) -> IntColumn:
     """Return the trace's sessions as numbers from 0; a request without one is a session of its own."""
     seen: dict[object, int] = {}
     sessions = [] if trace.session_id is None else trace.session_id.tolist()
-    return np.array([seen.setdefault((row,) if s is None else s, len(seen)) for row, s in enumerate(sessions)])
+    return np.array(
+        [seen.setdefault((row,) if s is None else s, len(seen)) for row, s in enumerate(sessions)]
+    )
 
 
-def _recorded(
-    trace: Trace, rate: float | None, duration: float | None, num_requests: int | None
-) -> Trace:
+def _recorded(trace: Trace, rate: float | None, duration: float | None, num_requests: int | None) -> Trace:
     if not has_recorded_arrivals(trace):
         raise PagesimError(
-            "the trace has no recorded arrivals; choose poisson, gamma or constant with a rate, or all-at-once"
+            "the trace has no recorded arrivals; choose all-at-once, or poisson, gamma or constant with a rate"
         )
     times, note = trace.arrival_s, "arrivals: as recorded"
     if rate is not None:
@@ -255,7 +258,7 @@ def _recorded(
     if num_requests is not None:
         if num_requests > len(trace):
             raise PagesimError(
-                f"num_requests is {num_requests}; the trace has {len(trace)} recorded arrivals, which do not repeat"
+                f"num_requests is {num_requests}; the trace has {len(trace)} recorded arrivals"
             )
         count = min(count, num_requests)
     if not count:
@@ -268,7 +271,7 @@ def _sosp(trace: Trace, rate: float, duration: float, seed: int) -> Trace:
     fits = np.flatnonzero(trace.prompt_tokens + trace.output_tokens < SOSP_TOTAL_BELOW)
     if not len(fits):
         raise PagesimError(
-            f"arrivals sosp keep requests with prompt + output below {SOSP_TOTAL_BELOW} tokens; the trace has none"
+            f"arrivals sosp keep requests below {SOSP_TOTAL_BELOW} tokens in all; the trace has none"
         )
     order = list(range(len(times)))
     shuffler.shuffle(order)
@@ -282,14 +285,17 @@ def _sosp(trace: Trace, rate: float, duration: float, seed: int) -> Trace:
 def _sosp_times(rate: float, duration: float, seed: int) -> tuple[FloatColumn, random.Random]:
     """Return the arrivals, multiples of 10 ms, and the generator that shuffles the requests.
 
-    The artifact seeds the global generators of ``random`` and numpy's legacy interface; private ones give the same.
+    The artifact seeds the global generators of ``random`` and numpy's legacy interface; private ones give
+    the same.
     """
     _check_count(rate * duration)
     if not 0 <= seed < 2**32:
         raise PagesimError(f"seed is {seed}; arrivals sosp take one from 0 to {2**32 - 1}")
-    legacy = np.random.RandomState(seed)  # noqa: NPY002 - the paper's stream is the legacy one
+    legacy = np.random.RandomState(seed)  # the paper's stream is the legacy one
     counts = legacy.poisson(lam=rate * SOSP_TICK_S, size=int(duration * 100))
     times = np.repeat(np.arange(len(counts)) * SOSP_TICK_S, counts)
     if not len(times):
-        raise PagesimError(f"nothing arrives within {duration:g} s at {rate:g} requests/s; give more of either")
+        raise PagesimError(
+            f"nothing arrives within {duration:g} s at {rate:g} requests/s; give more of either"
+        )
     return times, random.Random(seed)

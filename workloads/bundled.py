@@ -38,7 +38,7 @@ def make_bundled(traces: Path) -> list[LengthModel]:
         "sharegpt",
         Provenance(
             "ShareGPT: first rounds of conversations with a chat model, as in the PagedAttention paper",
-            "ShareGPT lengths of the PagedAttention paper's artifact, OPT tokenizer (sosp-ae-39/sosp-ae-astra)",
+            "lengths in the PagedAttention paper's artifact, sosp-ae-39/sosp-ae-astra (OPT tokenizer)",
             "none stated",
             "prompt + output < 2048 tokens, as the paper's generator",
         ),
@@ -57,7 +57,7 @@ def make_bundled(traces: Path) -> list[LengthModel]:
         load(traces / "raw" / "AzureLLMInferenceTrace_conv.csv"),
         "azure-conv",
         Provenance(
-            "Azure conversations: an hour of a production chat service in November 2023, with its arrival rate",
+            "Azure conversations: an hour of a chat service in production, November 2023, with its arrivals",
             "AzureLLMInferenceTrace_conv.csv (Azure/AzurePublicDataset)",
             "CC-BY-4.0",
         ),

@@ -38,18 +38,19 @@ def load(
 
     Args:
         path: a file of CSV, JSON, JSON lines or Parquet.
-        rounds: of conversations (ShareGPT) the ``"first"`` round, or ``"all"``: then each round is a request whose
-            prompt is all that was said before, and ``session_id`` numbers the conversations.
+        rounds: of conversations (ShareGPT) the ``"first"`` round, or ``"all"``: then each round is a
+            request whose prompt is all that was said before, and ``session_id`` numbers the conversations.
         tokenizer: what counts the tokens of text, see ``tokenize.counter``.
         on_bad_row: ``"error"`` to raise at the first bad row, ``"skip"`` to leave bad rows out and note it.
 
     Returns:
-        The trace, sorted by arrival; its notes say what was assumed, skipped or sorted. Where the format has no
-        arrivals, all are 0 s and the notes hold ``NO_ARRIVALS``.
+        The trace, sorted by arrival; its notes say what was assumed, skipped or sorted. Where the format
+        has no arrivals, all are 0 s and the notes hold ``NO_ARRIVALS``.
 
     Raises:
-        TraceError: the file is missing, empty, damaged or of no known format, or a row is bad. One sentence with
-            the file, the row (counted from 1, the header not counted), the field, the value and the bound.
+        TraceError: the file is missing, empty, damaged or of no known format, or a row is bad. One
+            sentence with the file, the row (counted from 1, the header not counted), the field, the value
+            and the bound.
         PagesimError: an option is unknown, or the tokenizer cannot be had.
     """
     path = Path(path)
@@ -79,8 +80,9 @@ def load(
 def save(trace: Trace, path: str | Path) -> None:
     """Write a trace in our own format, so that ``load`` gives it back exactly (its notes are not kept).
 
-    Columns that say nothing are left out: arrivals that were never recorded, ``n`` and ``beam_width`` of 1, and the
-    optional ones that the trace lacks. The file is complete or not there: it is written beside and renamed.
+    Columns that say nothing are left out: arrivals that were never recorded, ``n`` and ``beam_width`` of
+    1, and the optional ones that the trace lacks. The file is complete or not there: it is written beside
+    and renamed.
 
     Args:
         trace: what to write.

@@ -81,8 +81,8 @@ READERS: dict[str, Format] = {
         lambda rows, _: tables.read_pairs(rows),
     ),
     "pagesim": Format(
-        "our own columns (CSV, Parquet, JSON or JSON lines): prompt_tokens or prompt_len or input_len, output_tokens "
-        f"or output_len, and as wanted {', '.join(tables.OPTIONAL)}",
+        "our own columns (CSV, Parquet, JSON or JSON lines): prompt_tokens (or prompt_len, input_len), "
+        f"output_tokens (or output_len), and as wanted {', '.join(tables.OPTIONAL)}",
         (tables.PROMPT_NAMES, tables.OUTPUT_NAMES),
         lambda rows, _: tables.read_own(rows),
     ),
@@ -107,7 +107,8 @@ def recognise(rows: Rows) -> Format:
         if format.fits(rows):
             return format
     found = ", ".join(rows.columns)
+    found = found if len(found) <= 80 else found[:77] + "..."
     raise TraceError(
-        f"{rows.path}: the format is not recognised: its columns are {found if len(found) <= 80 else found[:77] + '...'}; "
+        f"{rows.path}: the format is not recognised: its columns are {found}; "
         f"a trace has prompt_tokens and output_tokens, or is in one of the formats {', '.join(READERS)}"
     )

