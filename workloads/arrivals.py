@@ -149,7 +149,7 @@ def arrival_times(
 
 
 def check_options(kind: str, options: dict[str, Any]) -> None:
-    """Raise PagesimError, in a sentence, when an arrival process misses an option, or has one it cannot use."""
+    """Raise PagesimError when an arrival process lacks an option, or has one that it cannot use."""
     if kind not in get_args(ArrivalKind):
         raise PagesimError(f"arrivals {kind!r} are unknown; choose one of {', '.join(KINDS)}")
     needs, allows = NEEDS.get(kind, ()), ALLOWS.get(kind, ())
@@ -245,7 +245,7 @@ def _numbered(trace: Trace) -> IntColumn:
 def _recorded(trace: Trace, rate: float | None, duration: float | None, num_requests: int | None) -> Trace:
     if not has_recorded_arrivals(trace):
         raise PagesimError(
-            "the trace has no recorded arrivals; choose all-at-once, or poisson, gamma or constant with a rate"
+            "the trace has no recorded arrivals; choose all-at-once, or poisson or gamma with a rate"
         )
     times, note = trace.arrival_s, "arrivals: as recorded"
     if rate is not None:

@@ -73,7 +73,8 @@ def plot_trace(trace: Trace) -> Figure:
 def _plot_lengths(axes: Axes, trace: Trace) -> None:
     columns = _token_columns(trace)
     longest = max(columns["prompt_tokens"].max(), columns["output_tokens"].max())
-    bins = np.geomspace(1, longest + 1, 50).tolist()
+    # Whole-number edges, or short lengths would show gaps between the integers.
+    bins = np.unique(np.rint(np.geomspace(1, longest + 1, 50))).tolist()
     for measure, colour, style in (("prompt_tokens", BLUE, "-"), ("output_tokens", ORANGE, "--")):
         values = columns[measure]
         label = f"{measure.removesuffix('_tokens')}, mean {values.mean():.0f}"
@@ -85,7 +86,7 @@ def _plot_lengths(axes: Axes, trace: Trace) -> None:
 
 
 def _plot_arrivals(axes: Axes, arrival_s: FloatColumn) -> None:
-    axes.set(xlabel="time (s)", ylabel="arrivals (requests/s)", ylim=(0, None), title="Arrivals")
+    axes.set(xlabel="time (s)", ylabel="arrivals (requests/s)", title="Arrivals")
     rate = arrival_rate(arrival_s)
     if rate is None:
         axes.text(0.5, 0.5, f"all at {arrival_s[0]:g} s", ha="center", transform=axes.transAxes)
@@ -93,7 +94,7 @@ def _plot_arrivals(axes: Axes, arrival_s: FloatColumn) -> None:
     counts, edges = np.histogram(arrival_s, bins=60)
     axes.stairs(counts / np.diff(edges), edges, color=GREEN, linewidth=1.5)
     axes.axhline(rate, color="black", linestyle=":", linewidth=1, label=f"mean {rate:.3g}/s")
-    axes.set_ylim(0, None)
+    axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
 
 

@@ -19,7 +19,7 @@ from pagesim.workloads.files import has_recorded_arrivals
 SCHEMA = "pagesim-lengths"
 VERSION = 1
 BINS = 160
-"""Bins a side, at most: log-spaced, at least one token wide. With fewer, p99 of a source is off by percents."""
+"""Bins a side, at most: log-spaced, at least one token wide. With fewer, a p99 is off by percents."""
 
 STATS_SAMPLE = 1_000_000
 

@@ -30,6 +30,8 @@ def open_rows(path: Path, on_bad_row: OnBadRow) -> Rows:
     if data[:4] == b"PAR1":
         return _parquet(path, data, on_bad_row)
     text = _text(path, data)
+    if not text.strip():
+        raise TraceError(f"{path}: the file is empty")
     start = text.lstrip()[:1]
     if start == "[":
         return _json(path, text, on_bad_row)
@@ -49,7 +51,7 @@ def _bytes(path: Path) -> bytes:
         if isinstance(error, TraceError):
             raise
         raise TraceError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    if not data.strip():
+    if not data:
         raise TraceError(f"{path}: the file is empty")
     return data
 

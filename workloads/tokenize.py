@@ -78,7 +78,7 @@ def _hugging_face(name: str) -> Counter:
         found: Any = Tokenizer.from_file(name) if Path(name).is_file() else Tokenizer.from_pretrained(name)
     except Exception as error:  # the package raises plain Exception
         raise PagesimError(
-            f"tokenizer {name} cannot be had ({str(error).split('.')[0][:120]}); name one on the Hugging Face "
+            f"tokenizer {name} cannot be had ({str(error).split('.')[0][:120]}); name one on Hugging Face's "
             f"hub (needs a network), a tokenizer.json file, {GPT2} or {APPROXIMATE}"
         ) from error
     note = f"tokens counted with {name} (tokenizers)"

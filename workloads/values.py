@@ -97,8 +97,8 @@ def _is_plain(text: str) -> bool:
 def stamps(values: Column) -> tuple[IntColumn, Mask]:
     """Return dates with times as nanoseconds since 1970, and where they could be read.
 
-    ``2023-11-16 18:15:46.6805900`` and ``2024-05-10T00:00:00+00:00`` are both read: UTC unless a zone is named,
-    up to nine digits of a second.
+    ``2023-11-16 18:15:46.6805900`` and ``2024-05-10T00:00:00+00:00`` are both read: UTC unless a zone is
+    named, up to nine digits of a second.
     """
     found = [STAMP.fullmatch(v) if isinstance(v, str) else None for v in values]
     iso = [f"{m[1]}T{m[2]}" if m else "NaT" for m in found]
