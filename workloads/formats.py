@@ -1,0 +1,114 @@
+"""The formats that can be read; each is recognised by the columns that a file has, never by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from pagesim.errors import TraceError
+from pagesim.workloads import tables, texts
+from pagesim.workloads.rows import Rows
+from pagesim.workloads.source import PAIR
+from pagesim.workloads.tokenize import counter
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How formats that hold text are read: which rounds of a conversation, counted with which tokenizer."""
+
+    rounds: texts.RoundChoice = "first"
+    tokenizer: str | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format: a sentence on it, the columns that tell it (one of each group), and its reader."""
+
+    description: str
+    told_by: tuple[Collection[str], ...]
+    read: Callable[[Rows, TextOptions], dict[str, Any]]
+
+    def fits(self, rows: Rows) -> bool:
+        """Whether the file has a column of each group."""
+        return all(any(name in rows.columns for name in group) for group in self.told_by)
+
+
+READERS: dict[str, Format] = {
+    "azure": Format(
+        "Azure LLM inference traces 2023 and 2024 (CSV: TIMESTAMP, ContextTokens, GeneratedTokens)",
+        (["timestamp"], ["contexttokens"], ["generatedtokens"]),
+        lambda rows, _: tables.read_azure(rows),
+    ),
+    "burstgpt": Format(
+        "BurstGPT (CSV: Timestamp in seconds, Request tokens, Response tokens; failed requests are left out)",
+        (["timestamp"], ["request tokens"], ["response tokens"]),
+        lambda rows, _: tables.read_burstgpt(rows),
+    ),
+    "mooncake": Format(
+        "Mooncake (JSON lines: timestamp in ms, input_length, output_length, hash_ids of 512-token blocks)",
+        (["timestamp"], ["input_length"], ["output_length"]),
+        lambda rows, _: tables.read_mooncake(rows),
+    ),
+    "vidur": Format(
+        "Vidur (CSV: arrived_at in seconds, num_prefill_tokens, num_decode_tokens)",
+        (["num_prefill_tokens"], ["num_decode_tokens"]),
+        lambda rows, _: tables.read_vidur(rows),
+    ),
+    "splitwise": Format(
+        "Splitwise's simulator (CSV: arrival_timestamp in seconds, prompt_size, token_size)",
+        (["prompt_size"], ["token_size"]),
+        lambda rows, _: tables.read_splitwise(rows),
+    ),
+    "sharegpt": Format(
+        "ShareGPT conversations (JSON: text; the first round of each, or all of them)",
+        (["conversations"],),
+        lambda rows, options: texts.read_sharegpt(rows, counter(options.tokenizer), options.rounds),
+    ),
+    "alpaca": Format(
+        "Alpaca instructions (JSON: text of instruction, input and output)",
+        (["instruction"], ["output"]),
+        lambda rows, options: texts.read_alpaca(rows, counter(options.tokenizer)),
+    ),
+    "lmbenchmark": Format(
+        "LMBenchmark rounds (JSON: text of input, output_length)",
+        (["input"], ["output_length"]),
+        lambda rows, options: texts.read_lmbenchmark(rows, counter(options.tokenizer)),
+    ),
+    "pairs": Format(
+        "a JSON list of [input tokens, output tokens] pairs",
+        ([PAIR[0]], [PAIR[1]]),
+        lambda rows, _: tables.read_pairs(rows),
+    ),
+    "pagesim": Format(
+        "our own columns (CSV, Parquet, JSON or JSON lines): prompt_tokens (or prompt_len, input_len), "
+        f"output_tokens (or output_len), and as wanted {', '.join(tables.OPTIONAL)}",
+        (tables.PROMPT_NAMES, tables.OUTPUT_NAMES),
+        lambda rows, _: tables.read_own(rows),
+    ),
+    "prompts": Format(
+        "vLLM's benchmark prompts (JSON lines: text of prompt, output_tokens)",
+        (["prompt"], tables.OUTPUT_NAMES),
+        lambda rows, options: texts.read_prompts(rows, counter(options.tokenizer)),
+    ),
+}
+
+FORMATS: dict[str, str] = {name: format.description for name, format in READERS.items()}
+"""Name of each format that can be read, and a sentence on it."""
+
+
+def recognise(rows: Rows) -> Format:
+    """Return the first format whose columns the file has.
+
+    Raises:
+        TraceError: none has them; the message names the columns found and the formats.
+    """
+    for format in READERS.values():
+        if format.fits(rows):
+            return format
+    found = ", ".join(rows.columns)
+    found = found if len(found) <= 80 else found[:77] + "..."
+    raise TraceError(
+        f"{rows.path}: the format is not recognised: its columns are {found}; "
+        f"a trace has prompt_tokens and output_tokens, or is in one of the formats {', '.join(READERS)}"
+    )

@@ -1,0 +1,127 @@
+"""One call from a name or a path to a trace: what the command line's ``--trace`` does."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import numpy as np
+
+from pagesim.errors import PagesimError, TraceError
+from pagesim.request import Trace
+from pagesim.workloads.arrivals import ArrivalKind, arrival_times, arrive
+from pagesim.workloads.bundled import NAMES, workload
+from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load
+from pagesim.workloads.lengths import SPECS, Lengths, parse_lengths
+from pagesim.workloads.model import LengthModel
+from pagesim.workloads.rows import OnBadRow
+from pagesim.workloads.texts import RoundChoice
+
+DEFAULT_REQUESTS = 1000
+"""Requests sampled from a model when neither a duration nor a number is given."""
+
+
+def make_trace(
+    name_or_path: str | Path,
+    *,
+    arrivals: ArrivalKind | None = None,
+    rate: float | None = None,
+    cv: float | None = None,
+    duration: float | None = None,
+    num_requests: int | None = None,
+    seed: int = 0,
+    rounds: RoundChoice = "first",
+    tokenizer: str | None = None,
+    on_bad_row: OnBadRow = "error",
+) -> Trace:
+    """Make a trace from a bundled workload, a text such as ``fixed:512,128``, or a file.
+
+    A name of a bundled workload samples its fitted model, a text as ``parse_lengths`` takes samples that
+    distribution, anything else is a path and is read. (A file of the same name as a workload:
+    ``./sharegpt``.)
+
+    Args:
+        name_or_path: what to make the trace from.
+        arrivals: an arrival process (see ``KINDS``). When left out: gamma when a cv is given, else poisson
+            when a rate is given, else as recorded; a workload fitted to a trace with arrivals then uses
+            gamma with that rate and CV, and where nothing was recorded all requests arrive at 0 s.
+        rate: mean arrivals a second.
+        cv: coefficient of variation of the gaps between arrivals.
+        duration: only arrivals before this many seconds.
+        num_requests: at most so many requests. With neither this nor a duration: all of a file's requests
+            once, or ``DEFAULT_REQUESTS`` of a model.
+        seed: of every random number; the same seed gives the same trace in any process.
+        rounds: of a file of conversations, see ``load``.
+        tokenizer: of a file of texts, see ``load``.
+        on_bad_row: of a file, see ``load``.
+
+    Returns:
+        The trace; its notes say what it was made from and what was assumed.
+
+    Raises:
+        PagesimError: there is no such workload or file, or an option is missing, unusable or out of bounds.
+        TraceError: the file cannot be read, or a row is bad.
+    """
+    if seed < 0:
+        raise PagesimError(f"seed is {seed}; it must be a whole number from 0")
+    name = str(name_or_path)
+    lengths = _lengths(name)
+    if lengths is None:
+        trace = load(name_or_path, rounds=rounds, tokenizer=tokenizer, on_bad_row=on_bad_row)
+        recorded = has_recorded_arrivals(trace)
+    else:
+        if arrivals in ("recorded", "replay"):
+            raise PagesimError(f"arrivals {arrivals} need a file that recorded them; {name} is a model")
+        recorded = False
+    notes: list[str] = []
+    kind = arrivals or _implied(rate, cv, recorded)
+    if kind is None and isinstance(lengths, LengthModel) and lengths.rate and lengths.cv:
+        kind, rate, cv = "gamma", lengths.rate, lengths.cv
+        notes.append(f"arrivals as fitted: {rate:g} requests/s, CV {cv:g}")
+    if kind is None:
+        if duration is not None:
+            raise PagesimError(f"{name} has no arrivals to cut at {duration:g} s; give a rate as well")
+        kind = "all-at-once"
+        notes.append(NO_ARRIVALS)
+    if lengths is not None:
+        if num_requests is None and duration is None:
+            num_requests = DEFAULT_REQUESTS
+        times = arrival_times(kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed)
+        # Another stream than the arrivals', or long gaps would go with long prompts.
+        prompts, outputs = lengths.sample(len(times), np.random.default_rng([seed, 1]))
+        note = f"lengths sampled from {_origin(name, lengths)}, seed {seed}"
+        trace = Trace(np.zeros(len(times)), prompts, outputs, notes=(note,))
+    trace = arrive(trace, kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed)
+    return trace.with_columns({}, "; ".join(notes)) if notes else trace
+
+
+def _lengths(name: str) -> Lengths | None:
+    """Return the model or distribution of this name; None when it is the path of a file."""
+    if name in NAMES:
+        return workload(name)
+    if name.partition(":")[0] in SPECS and ":" in name:
+        return parse_lengths(name)
+    try:
+        if Path(name).exists():
+            return None
+    except OSError:
+        return None  # too long to be a path, say: load names the reason
+    close = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise TraceError(
+        f"{name}: there is no such file or workload; the bundled workloads are {', '.join(NAMES)}{hint}"
+    )
+
+
+def _implied(rate: float | None, cv: float | None, recorded: bool) -> ArrivalKind | None:
+    if cv is not None:
+        return "gamma"
+    if rate is not None:
+        return "poisson"
+    return "recorded" if recorded else None
+
+
+def _origin(name: str, lengths: Lengths) -> str:
+    if isinstance(lengths, LengthModel):
+        return f"the bundled model {name} ({lengths.provenance.source})"
+    return name

@@ -1,0 +1,202 @@
+"""From the bytes of a file to rows: whether it is CSV, JSON, JSON lines or Parquet is told by its content."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.errors import TraceError
+from pagesim.workloads.rows import OnBadRow, Rows, shown
+from pagesim.workloads.values import Column
+
+PAIR = ("in", "out")
+"""The columns of a JSON list of ``[in, out]`` pairs."""
+
+
+def open_rows(path: Path, on_bad_row: OnBadRow) -> Rows:
+    """Read a file whole and return its rows, nothing checked but that they are rows.
+
+    Raises:
+        TraceError: there is no such file, it is empty, truncated, not text, or holds no table.
+    """
+    data = _bytes(path)
+    if data[:4] == b"PAR1":
+        return _parquet(path, data, on_bad_row)
+    text = _text(path, data)
+    if not text.strip():
+        raise TraceError(f"{path}: the file is empty")
+    start = text.lstrip()[:1]
+    if start == "[":
+        return _json(path, text, on_bad_row)
+    if start == "{":
+        return _json_lines(path, text, on_bad_row)
+    return _csv(path, text, on_bad_row)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        if not path.exists():
+            raise TraceError(f"{path}: there is no such file")
+        if not path.is_file():
+            raise TraceError(f"{path}: is not a regular file; give the path of one trace file")
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        if isinstance(error, TraceError):
+            raise
+        raise TraceError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if not data:
+        raise TraceError(f"{path}: the file is empty")
+    return data
+
+
+def _text(path: Path, data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TraceError(
+            f"{path}: line {line}: byte {data[error.start]:#04x} is not UTF-8 text; "
+            "a trace is UTF-8 text (CSV, JSON, JSON lines) or Parquet"
+        ) from error
+
+
+def _csv(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    cells: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        for record in reader:
+            if len(record) > 1 or (record and record[0].strip()):
+                cells.append(record)
+                lines.append(reader.line_num)
+    except csv.Error as error:
+        raise TraceError(f"{path}: line {reader.line_num}: is not CSV ({error})") from error
+    header = [name.strip().lower() for name in cells[0]]
+    named = [name for name in header if name]
+    if len(set(named)) < len(named):
+        twice = next(name for name in named if named.count(name) > 1)
+        raise TraceError(f"{path}: line {lines[0]}: column {shown(twice)[3:]} occurs twice in the header")
+    del cells[0]
+    if not cells:
+        # A file that starts with neither a bracket nor a known header is not even a table.
+        return Rows(path, {name: [] for name in header}, str, on_bad_row)
+    width = len(header)
+    wrong = np.array([len(record) != width for record in cells], bool)
+    counts = {row: len(cells[row]) for row in np.flatnonzero(wrong).tolist()}
+    for row in counts:
+        cells[row] = (cells[row] + [""] * width)[:width]
+    columns: dict[str, Column] = dict(zip(header, zip(*cells, strict=True), strict=True))
+    columns.pop("", None)
+    rows = Rows(path, columns or {"": []}, lambda row: f"row {row + 1} (line {lines[row + 1]})", on_bad_row)
+    if columns:
+        rows.reject(wrong, lambda row: f"the row has {counts[row]} fields, the header has {width}")
+    return rows
+
+
+def _json(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TraceError(
+            f"{path}: line {error.lineno}: is not complete JSON ({error.msg} at column {error.colno})"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path}: is not JSON that can be read ({_reason(error)})") from error
+    if not values:
+        raise TraceError(f"{path}: the file holds an empty list, no request")
+    return _records(path, values, [f"row {i + 1}" for i in range(len(values))], on_bad_row)
+
+
+def _json_lines(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
+    values: list[object] = []
+    labels: list[str] = []
+    broken: dict[int, str] = {}
+    # Split on newlines only: JSON text may hold the other characters that str.splitlines takes for line ends.
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            values.append(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            broken[len(values)] = f"is not a complete JSON object ({_reason(error)})"
+            values.append(None)
+        labels.append(f"row {len(values)} (line {number})")
+    if len(broken) == len(values):
+        if len(broken) > 1:
+            return _json(path, f"[{text}]", on_bad_row)  # one object over many lines
+        raise TraceError(f"{path}: {labels[0]}: {broken[0]}")
+    return _records(path, values, labels, on_bad_row, broken)
+
+
+def _records(
+    path: Path,
+    values: Sequence[object],
+    labels: Sequence[str],
+    on_bad_row: OnBadRow,
+    broken: dict[int, str] | None = None,
+) -> Rows:
+    broken = broken or {}
+    if sum(isinstance(v, list) for v in values) > len(values) / 2:
+        pairs = [v if isinstance(v, list) and len(v) == 2 else None for v in values]
+        columns: dict[str, Column] = {
+            name: [None if p is None else p[side] for p in pairs] for side, name in enumerate(PAIR)
+        }
+        wrong = np.array([p is None for p in pairs], bool)
+        wanted = "an [in, out] pair"
+    else:
+        records = [{str(k).lower(): v for k, v in r.items()} if isinstance(r, dict) else None for r in values]
+        found: dict[str, None] = {}
+        for record in records:
+            found.update(dict.fromkeys(record or ()))
+        if not found:
+            raise TraceError(f"{path}: {labels[0]}: {shown(values[0])}, not an object or an [in, out] pair")
+        columns = {name: [r.get(name) if r else None for r in records] for name in found}
+        wrong = np.array([r is None for r in records], bool)
+        wanted = "an object with named values"
+    rows = Rows(path, columns, labels.__getitem__, on_bad_row)
+    rows.reject(wrong, lambda row: broken.get(row, f"the value {shown(values[row])}; it must be {wanted}"))
+    return rows
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at column {error.colno}"
+    return str(error).split(";")[0]
+
+
+def _parquet(path: Path, data: bytes, on_bad_row: OnBadRow) -> Rows:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        columns = {
+            str(name).strip().lower(): _arrow_column(column)
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise TraceError(f"{path}: is a damaged or truncated Parquet file ({reason})") from error
+    if len(columns) < table.num_columns:
+        raise TraceError(f"{path}: a column name occurs twice in {', '.join(table.column_names)}"[:300])
+    return Rows(path, columns or {"": []}, lambda row: f"row {row + 1}", on_bad_row)
+
+
+def _arrow_column(column: Any) -> list[Any] | npt.NDArray[Any]:
+    import pyarrow as pa
+
+    plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if plain and not column.null_count:
+        array: npt.NDArray[Any] = column.to_numpy()
+        return array
+    listed: list[Any] = column.to_pylist()
+    return listed

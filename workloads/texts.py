@@ -1,0 +1,111 @@
+"""Readers of conversations and instructions: formats that hold text, whose tokens are counted on reading.
+
+One token is added to every prompt (the beginning-of-text token that starts it) and to every output (the
+token that ends it), as in the PagedAttention paper's lengths; so an empty text has one token.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from pagesim.workloads.rows import Rows
+from pagesim.workloads.tables import OUTPUT_NAMES, first_name
+from pagesim.workloads.tokenize import Counter
+
+RoundChoice = Literal["first", "all"]
+
+PEOPLE = ("human", "user")
+MODELS = ("gpt", "chatgpt", "assistant", "model", "bing", "bard", "bot")
+EXTRA = "one token added to each prompt (beginning of text) and each output (end)"
+
+
+def read_sharegpt(rows: Rows, count: Counter, rounds: RoundChoice) -> dict[str, Any]:
+    """Read ShareGPT conversations: their first round, or each round with all before it in its prompt."""
+    raw = rows.column("conversations")
+    talks = [_rounds(value) for value in raw]
+    rows.reject_values(
+        "conversations",
+        np.array([talk is not None for talk in talks], bool),
+        'a list of {"from": ..., "value": text}',
+    )
+    rows.leave_out(
+        np.array([talk == [] for talk in talks], bool), "a conversation without a question and its answer"
+    )
+    kept = [talks[row] or [] for row in rows.settle()]
+    if rounds == "first":
+        kept = [talk[:1] for talk in kept]
+    prompts = count([p for talk in kept for p, _ in talk])
+    outputs = count([o for talk in kept for _, o in talk])
+    sizes = np.array([len(talk) for talk in kept])
+    rows.notes.extend((count.note, EXTRA))
+    if rounds == "first":
+        return {"prompt_tokens": prompts + 1, "output_tokens": outputs + 1}
+    session = np.repeat(np.arange(len(kept)), sizes)
+    # What a conversation's earlier rounds hold: the running total, less what it was when the session began.
+    before = np.cumsum(prompts + outputs) - (prompts + outputs)
+    start = before[np.repeat(np.cumsum(sizes) - sizes, sizes)]
+    return {
+        "prompt_tokens": before - start + prompts + 1,
+        "output_tokens": outputs + 1,
+        "session_id": session,
+    }
+
+
+def read_alpaca(rows: Rows, count: Counter) -> dict[str, Any]:
+    """Read Alpaca records: the prompt is the instruction, a blank line, and the input where there is one."""
+    instruction, output = _text(rows, "instruction"), _text(rows, "output")
+    extra = _text(rows, "input", optional=True)
+    prompt = [f"{a}\n\n{b}" if b else a for a, b in zip(instruction, extra, strict=True)]
+    kept = rows.settle()
+    rows.notes.extend((count.note, EXTRA))
+    return {
+        "prompt_tokens": count([prompt[i] for i in kept]) + 1,
+        "output_tokens": count([output[i] for i in kept]) + 1,
+    }
+
+
+def read_lmbenchmark(rows: Rows, count: Counter) -> dict[str, Any]:
+    """Read LMBenchmark rounds: the text sent, and the number of tokens to generate."""
+    return _prompts(rows, count, "input", "output_length")
+
+
+def read_prompts(rows: Rows, count: Counter) -> dict[str, Any]:
+    """Read vLLM's benchmark records: a prompt's text, and the number of tokens to generate."""
+    return _prompts(rows, count, "prompt", first_name(rows, OUTPUT_NAMES))
+
+
+def _prompts(rows: Rows, count: Counter, prompt: str, output: str) -> dict[str, Any]:
+    text, tokens = _text(rows, prompt), rows.tokens(output)
+    kept = rows.settle()
+    rows.notes.extend((count.note, EXTRA.replace(" and each output (end)", "")))
+    return {"prompt_tokens": count([text[i] for i in kept]) + 1, "output_tokens": tokens[kept]}
+
+
+def _text(rows: Rows, name: str, optional: bool = False) -> list[str]:
+    values = rows.columns.get(name, [None] * len(rows))
+    good = [isinstance(v, str) or (optional and v is None) for v in values]
+    if name in rows.columns:
+        rows.reject_values(name, np.array(good, bool), "text")
+    return [v if isinstance(v, str) else "" for v in values]
+
+
+def _rounds(conversation: object) -> list[tuple[str, str]] | None:
+    """Return the (question, answer) pairs of a conversation; None when it is not one."""
+    if not isinstance(conversation, list):
+        return None
+    found: list[tuple[str, str]] = []
+    question: str | None = None
+    for turn in conversation:
+        if not isinstance(turn, dict):
+            return None
+        speaker, text = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
+        if not isinstance(speaker, str) or not isinstance(text, str):
+            return None
+        if speaker.lower() in PEOPLE:
+            question = text
+        elif speaker.lower() in MODELS and question is not None:
+            found.append((question, text))
+            question = None
+    return found
