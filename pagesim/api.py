@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -166,8 +167,8 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     recorder = Recorder(memory, len(trace), consume)
     turned_away = np.ones(len(trace), bool)
     turned_away[accepted] = False
-    for row in np.flatnonzero(turned_away):
-        recorder.status[int(row)] = Status.REJECTED
+    for row in np.flatnonzero(turned_away).tolist():
+        recorder.status[row] = Status.REJECTED
     until = None if system.until is None else to_ticks(system.until)
     engine = Engine(scheduler, PredictedExecutor(cost), recorder, leap=system.leap, until=until, watch=watch)
     engine.run()
@@ -242,7 +243,7 @@ def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
         columns: dict[str, Any] = {name: trace[name].to_numpy() for name in trace.columns}
         columns.setdefault("arrival_s", np.zeros(len(trace)))
         return Trace(**columns)
-    return make_trace(trace)
+    return make_trace(Path(trace) if isinstance(trace, PathLike) else trace)
 
 
 def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:

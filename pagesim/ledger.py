@@ -2,7 +2,7 @@
 
 An engine that leaps does not look at memory in between. It leaves *stays* behind: from which iteration to
 which a sequence held memory, how long it was then, and by what rule its memory follows from its length. From
-those the ledger of every single iteration follows, so leaping loses nothing. Definitions: ``docs/metrics.md``.
+those the ledger of every single iteration follows, so leaping loses nothing. Terms: ``docs/metrics.md``.
 """
 
 from __future__ import annotations

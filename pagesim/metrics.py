@@ -150,7 +150,7 @@ class TokenGaps:
 def describe(values: npt.NDArray[np.float64]) -> Distribution:
     """Return mean and percentiles (linear between neighbours) of finite values; None where there are none."""
     if not len(values):
-        return {name: None for name in ("mean", *(f"p{p}" for p in PERCENTILES))}
+        return dict.fromkeys(("mean", *(f"p{p}" for p in PERCENTILES)))
     points = np.percentile(values, PERCENTILES).tolist()
     return {"mean": float(values.mean()), **{f"p{p}": x for p, x in zip(PERCENTILES, points, strict=True)}}
 
@@ -182,7 +182,7 @@ def latencies(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Distribution
 
 
 def throughput(columns: Mapping[str, npt.NDArray[Any]]) -> Distribution:
-    """Return finished requests and their output tokens a second, from the first arrival to the last finish."""
+    """Return finished requests and their output tokens a second, from first arrival to last finish."""
     done = columns["status"] == "finished"
     if not done.any():
         return {"requests_per_s": None, "tokens_per_s": None}

@@ -55,9 +55,7 @@ def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict") -
     names = list(summaries)
     bottom = np.zeros(len(names))
     for entry in VIEWS[view]:
-        heights = np.array(
-            [summaries[name]["memory"][view]["per_iteration"][entry] or 0.0 for name in names]
-        )
+        heights = np.array([summaries[name]["memory"][view]["per_iteration"][entry] or 0.0 for name in names])
         if view == "paper" and entry == "external":
             label, colour = "external fragmentation & others", COLOURS["external"]
         else:

@@ -22,7 +22,13 @@ def models() -> None:
     _print(
         ("model", "parameters", "attention", "KV bytes a token, fp16", "longest"),
         [
-            (m.name, f"{m.parameters / 1e9:.2f} B", m.attention, f"{m.kv_bytes_per_token():,}", f"{m.max_model_len:,}")
+            (
+                m.name,
+                f"{m.parameters / 1e9:.2f} B",
+                m.attention,
+                f"{m.kv_bytes_per_token():,}",
+                f"{m.max_model_len:,}",
+            )
             for m in all_models()
         ],
     )

@@ -13,7 +13,8 @@ from pydantic.fields import FieldInfo
 from pagesim.scenario import Scenario, checked, read_toml
 
 SCENARIO = Annotated[
-    Path | None, typer.Argument(metavar="[SCENARIO.toml]", help="Options from a file; flags come before them.")
+    Path | None,
+    typer.Argument(metavar="[SCENARIO.toml]", help="Options from a file; flags come before them."),
 ]
 OUT = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Store the result in this folder.")]
 STEPS = Annotated[bool, typer.Option("--steps", help="Store a row an iteration, not a row a leap.")]
@@ -29,7 +30,9 @@ def with_flags(
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = {
-            name: p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "flags"
+            name: p
+            for name, p in inspect.signature(command, eval_str=True).parameters.items()
+            if name != "flags"
         }
         fields = {name: f for name, f in kind.model_fields.items() if name not in leave_out}
 

@@ -127,7 +127,7 @@ class Allocator(ABC):
         return sum(blocks for _, blocks in self.extents(sequence))
 
     def reserved_tokens(self, sequence: int) -> int:
-        """Return the tokens that were reserved for the sequence at allocation; 0 if none beyond its prompt."""
+        """Return the tokens that were reserved for the sequence; 0 where memory is taken on demand."""
         return 0
 
     @abstractmethod

