@@ -152,7 +152,8 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     table = StepTable(
         to_tick_column(trace.arrival_s)[accepted],
         every=steps == "iterations",
-        capacity=slots,
+        num_blocks=sized.num_blocks,
+        block_size=system.block_size,
         reserves=reserves,
     )
     streams = policy.scheduler != "static"  # a static batch is answered as a whole: no token has its own time

@@ -15,7 +15,7 @@ import simpy
 from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.errors import PagesimError
 from pagesim.executors import Executor
-from pagesim.records import Recorder, Status, Stretch
+from pagesim.records import UNKNOWN, Recorder, Status
 from pagesim.scheduling import Plan, Scheduler
 
 
@@ -86,98 +86,99 @@ class Engine:
 
     def _iterate(self, plan: Plan, now: int) -> int:
         """Carry out a planned iteration and those that follow without a decision; return the ticks of all."""
-        scheduler, recorder = self.scheduler, self.recorder
+        scheduler, recorder, memory = self.scheduler, self.recorder, self.scheduler.memory
         ticks = self.executor.execute(plan)
         end = now + ticks
-        self._note_departures(plan, now)
+        preempted = len(plan.recomputed) + len(plan.swapped_out)
+        if preempted or plan.stuck:
+            self._note_departures(plan, now)
         for group in plan.diverged:
             recorder.diverge(group)
-        joined = 0
-        for group in plan.prompts:
-            recorder.enter(group, now, end)
-            joined += group.samples
-        for group in plan.resumed:
-            recorder.enter(group, now, end)
-            joined += group.samples
-        sequences = scheduler.running_sequences
-        memory = scheduler.memory
-        stretch = Stretch(
-            iteration=recorder.iterations,
-            iterations=1,
-            clock=now,
-            planned_at=now,
-            first_ticks=ticks,
-            increment=0,
-            growth=memory.steps_grown,
-            running_groups=scheduler.running_groups,
-            running_sequences=sequences,
-            swapped=scheduler.swapped,
-            waiting=scheduler.waiting,
-            free_blocks=memory.free_blocks,
-            free_cpu_blocks=memory.free_cpu_blocks,
-            batched_tokens=plan.batched_tokens,
-            tokens=plan.tokens,
-            context_tokens=plan.context_tokens,
-            context_growth=0,
-            swapped_in=len(plan.swaps_in),
-            swapped_out=len(plan.swaps_out),
-            copied=len(plan.copies),
-            preempted=len(plan.recomputed) + len(plan.swapped_out),
-            external_blocks=memory.free_blocks if scheduler.blocked_externally() else 0,
-            continuing=sequences - joined,
+        sequences = continuing = scheduler.running_sequences
+        for joining in (plan.prompts, plan.resumed):
+            for group in joining:
+                recorder.enter(group, now, end)
+                continuing -= group.samples
+        growth = memory.steps_grown
+        recorder.stretch(
+            [
+                recorder.iterations,
+                1,
+                now,
+                now,
+                ticks,
+                0,
+                growth,
+                scheduler.running_groups,
+                sequences,
+                scheduler.swapped,
+                scheduler.waiting,
+                memory.free_blocks,
+                memory.free_cpu_blocks,
+                plan.batched_tokens,
+                plan.tokens,
+                plan.context_tokens,
+                0,
+                len(plan.swaps_in),
+                len(plan.swaps_out),
+                len(plan.copies),
+                preempted,
+                memory.free_blocks if scheduler.blocked_externally() else 0,
+                continuing,
+            ]
         )
-        recorder.stretch(stretch)
         self.decisions += 1
         if not self.leap:
             return ticks
-        return ticks + self._leap(stretch, end)
 
-    def _leap(self, planned: Stretch, start: int) -> int:
-        """Take the decode iterations that follow the planned one from ``start`` on; return their ticks."""
-        scheduler = self.scheduler
+        # Leap: the iterations that follow decode with the same sequences and decide nothing.
         steps = scheduler.steady()
-        if steps <= 0 or start > self.until:
-            return 0
-        sequences = scheduler.running_sequences
-        context = planned.context_tokens + sequences
+        if steps <= 0 or end > self.until:
+            return ticks
+        context = plan.context_tokens + sequences
         run = self.executor.decode_run(sequences, context)
         if run is None:
-            return 0
+            return ticks
         first, increment, linear = run
         steps = min(steps, linear)
         if scheduler.arrival_matters:
             arrival = scheduler.next_arrival
             if arrival is not None:
                 # The first iteration that starts at or after the arrival must be planned.
-                steps = min(steps, steps_before(first, increment, arrival - start))
+                steps = min(steps, steps_before(first, increment, arrival - end))
         if self._ends_early:
-            steps = min(steps, steps_before(first, increment, self.until - start + 1))
+            steps = min(steps, steps_before(first, increment, self.until - end + 1))
         if steps <= 0:
-            return 0
-        free_before = scheduler.memory.free_blocks
-        demand = scheduler.memory.demand(1)
+            return ticks
         scheduler.advance(steps)
-        self.recorder.stretch(
-            planned._replace(
-                iteration=self.recorder.iterations,
-                iterations=steps,
-                clock=start,
-                first_ticks=first,
-                increment=increment,
-                growth=planned.growth + 1,
-                free_blocks=free_before - demand,
-                batched_tokens=sequences,
-                tokens=sequences,
-                context_tokens=context,
-                context_growth=sequences,
-                swapped_in=0,
-                swapped_out=0,
-                copied=0,
-                preempted=0,
-                continuing=sequences,
-            )
+        recorder.stretch(
+            [
+                recorder.iterations,
+                steps,
+                end,
+                now,
+                first,
+                increment,
+                growth + 1,
+                scheduler.running_groups,
+                sequences,
+                scheduler.swapped,
+                scheduler.waiting,
+                UNKNOWN,
+                memory.free_cpu_blocks,
+                sequences,
+                sequences,
+                context,
+                sequences,
+                0,
+                0,
+                0,
+                0,
+                memory.free_blocks if not memory.grows_on_demand and scheduler.blocked_externally() else 0,
+                sequences,
+            ]
         )
-        return span_of(first, increment, steps)
+        return ticks + span_of(first, increment, steps)
 
     def _note_departures(self, plan: Plan, now: int) -> None:
         """Write down who lost memory or was given up while the plan was made."""

@@ -20,6 +20,9 @@ from pagesim.scheduling import Group
 
 CHUNK_ITERATIONS = 1 << 17
 
+UNKNOWN = -1
+"""In ``Stretch.free_blocks``: nobody asked the allocator."""
+
 
 class Status(IntEnum):
     """How a request ended."""
@@ -30,51 +33,50 @@ class Status(IntEnum):
     STUCK = 3
 
 
-class Stretch(NamedTuple):
-    """Consecutive iterations that differ only by growth; times in ticks.
+STRETCH_FIELDS = (
+    "iteration",
+    "iterations",
+    "clock",
+    "planned_at",
+    "first_ticks",
+    "increment",
+    "growth",
+    "running_groups",
+    "running_sequences",
+    "swapped",
+    "waiting",
+    "free_blocks",
+    "free_cpu_blocks",
+    "batched_tokens",
+    "tokens",
+    "context_tokens",
+    "context_growth",
+    "swapped_in",
+    "swapped_out",
+    "copied",
+    "preempted",
+    "external_blocks",
+    "continuing",
+)
+"""A row of consecutive iterations that differ only by growth; times in ticks.
 
-    Attributes:
-        iteration: number of the first one.
-        iterations: how many.
-        clock: when the first was scheduled.
-        planned_at: when the scheduler last looked at the queue.
-        first_ticks, increment: iteration ``j`` lasts ``first_ticks + j·increment``.
-        growth: steps of growth taken when the first one runs; one more each iteration.
-        running_groups, running_sequences, swapped: after scheduling.
-        waiting: at ``planned_at``, after scheduling.
-        free_blocks: on the device, in the first iteration.
-        free_cpu_blocks: in the swap space.
-        batched_tokens, tokens: in each.
-        context_tokens: in the first one; ``context_growth`` more each iteration.
-        swapped_in, swapped_out, copied: blocks moved.
-        preempted: groups.
-        external_blocks: free but unusable for the head of the queue.
-        continuing: sequences that also got a token in the iteration before.
-    """
-
-    iteration: int
-    iterations: int
-    clock: int
-    planned_at: int
-    first_ticks: int
-    increment: int
-    growth: int
-    running_groups: int
-    running_sequences: int
-    swapped: int
-    waiting: int
-    free_blocks: int
-    free_cpu_blocks: int
-    batched_tokens: int
-    tokens: int
-    context_tokens: int
-    context_growth: int
-    swapped_in: int
-    swapped_out: int
-    copied: int
-    preempted: int
-    external_blocks: int
-    continuing: int
+    iteration: number of the first one.
+    iterations: how many.
+    clock: when the first was scheduled.
+    planned_at: when the scheduler last looked at the queue.
+    first_ticks, increment: iteration ``j`` lasts ``first_ticks + j·increment``.
+    growth: steps of growth taken when the first one runs; one more each iteration.
+    running_groups, running_sequences, swapped: after scheduling.
+    waiting: at ``planned_at``, after scheduling.
+    free_blocks: on the device as the allocator counts them, in a planned iteration; else ``UNKNOWN``.
+    free_cpu_blocks: in the swap space.
+    batched_tokens, tokens: in each.
+    context_tokens: in the first one; ``context_growth`` more each iteration.
+    swapped_in, swapped_out, copied: blocks moved.
+    preempted: groups.
+    external_blocks: free but unusable for the head of the queue.
+    continuing: sequences that also got a token in the iteration before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Chunk:
     """Some consecutive stretches, iteration by iteration.
 
     Attributes:
-        stretches: the columns of `Stretch`, ``[S]`` each.
+        stretches: the columns named in ``STRETCH_FIELDS``, ``[S]`` each.
         stretch: for each iteration the index of its stretch, ``[I]``.
         offset: for each iteration its place in its stretch, ``[I]``.
         clock, ticks: when each iteration was scheduled and how long it took, ``[I]``, in ticks.
@@ -186,12 +188,10 @@ class Recorder:
 
     # Iterations
 
-    def stretch(self, stretch: Stretch) -> None:
-        """Some iterations have run, and every group is still as it was in them."""
-        self._stretches.extend(stretch)
-        self.iterations += stretch.iterations
-        self.blocks_in += stretch.swapped_in
-        self.blocks_out += stretch.swapped_out
+    def stretch(self, row: list[int]) -> None:
+        """Write down iterations that have run, as ``STRETCH_FIELDS``; every group is still as it was in them."""
+        self._stretches.fromlist(row)
+        self.iterations += row[1]
 
     def flush_if_full(self) -> None:
         """Hand on a chunk if there is enough for one."""
@@ -207,11 +207,13 @@ class Recorder:
             # It goes on in the next iteration, one token longer unless the engine says otherwise first.
             length = stay.group.base + self.memory.steps_grown + 1
             self._open[row] = stay._replace(first=self.iterations, length=length)
-        rows = np.frombuffer(self._stretches, np.int64).reshape(-1, len(Stretch._fields))
-        stretches = {name: rows[:, i].copy() for i, name in enumerate(Stretch._fields)}
+        rows = np.frombuffer(self._stretches, np.int64).reshape(-1, len(STRETCH_FIELDS))
+        stretches = {name: rows[:, i].copy() for i, name in enumerate(STRETCH_FIELDS)}
         stays = np.frombuffer(self._stays, np.int64).reshape(-1, len(Stay._fields)).copy()
         stays[:, :2] -= self._chunk_start
         self.consume(self._expand(stretches, stays, np.frombuffer(self._late, np.int64).copy()))
+        self.blocks_in += int(stretches["swapped_in"].sum())
+        self.blocks_out += int(stretches["swapped_out"].sum())
         self._chunk_start = self.iterations
         del rows
         self._stretches, self._stays, self._late = array("q"), array("q"), array("q")
@@ -230,11 +232,12 @@ class Recorder:
             num_blocks=self.memory.num_blocks,
             external_blocks=stretches["external_blocks"][stretch],
         )
-        # The allocator's own count, taken at the head of every stretch, must agree with the ledger's.
-        heads = np.flatnonzero(offset == 0)
+        # The allocator's own count, taken in every planned iteration, must agree with the ledger's.
+        heads = np.cumsum(counts) - counts
         held = self.memory.num_blocks - stretches["free_blocks"]
-        if not np.array_equal(ledger.physical_blocks[heads], held):
-            at = int(np.flatnonzero(ledger.physical_blocks[heads] != held)[0])
+        differs = (ledger.physical_blocks[heads] != held) & (stretches["free_blocks"] != UNKNOWN)
+        if differs.any():
+            at = int(np.argmax(differs))
             raise LedgerError(
                 f"iteration {stretches['iteration'][at]}: the allocator holds {held[at]} blocks, "
                 f"the ledger counts {ledger.physical_blocks[heads][at]}"
@@ -246,18 +249,31 @@ class Recorder:
         stay = self._open.pop(row, None)
         if stay is None or stay.first == self.iterations:
             return
-        for closed in self._closed(stay):
-            self._stays.extend(closed)
-
-    def _closed(self, stay: _OpenStay) -> Iterable[Stay]:
         first, length, group, together, held = stay
-        last, final = self.iterations - 1, group.final_length
-        if held:
-            for blocks, reserved in held:
-                yield Stay(first, last, length, final, blocks, reserved, 1, 1)
-        elif group.samples == 1 or together:
-            yield Stay(first, last, length, final, ON_DEMAND, 0, group.samples, 1)
+        if not held and (group.samples == 1 or together):
+            self._stays.fromlist(
+                [
+                    first,
+                    self.iterations - 1,
+                    length,
+                    group.prompt + group.output,
+                    ON_DEMAND,
+                    0,
+                    group.samples,
+                    1,
+                ]
+            )
         else:
+            for closed in self._several(stay):
+                self._stays.extend(closed)
+
+    def _several(self, stay: _OpenStay) -> Iterable[Stay]:
+        """Return the stays of a group that needs more than one: of each reservation, or of prefix and rest."""
+        first, length, group, _, held = stay
+        last, final = self.iterations - 1, group.final_length
+        for blocks, reserved in held:
+            yield Stay(first, last, length, final, blocks, reserved, 1, 1)
+        if not held:
             prefix_blocks = group.prompt // self.memory.block_size
             prefix = prefix_blocks * self.memory.block_size
             if prefix:

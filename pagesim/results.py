@@ -119,16 +119,24 @@ class StepTable:
     Args:
         arrivals: ticks at which the requests that take part arrive, ``[N]``, rising.
         every: a row an iteration; else a row a stretch, which shows its first iteration.
-        capacity: token slots of the cache.
+        num_blocks: blocks of the cache.
+        block_size: token slots a block.
         reserves: whether memory is reserved ahead.
     """
 
     def __init__(
-        self, arrivals: npt.NDArray[np.int64], *, every: bool, capacity: int, reserves: bool
+        self,
+        arrivals: npt.NDArray[np.int64],
+        *,
+        every: bool,
+        num_blocks: int,
+        block_size: int,
+        reserves: bool,
     ) -> None:
         self.arrivals = arrivals
         self.every = every
-        self.capacity = capacity
+        self.num_blocks = num_blocks
+        self.capacity = num_blocks * block_size
         self.reserves = reserves
         self._frames: list[pd.DataFrame] = []
 
@@ -145,7 +153,6 @@ class StepTable:
         paper = paper_view(entries, self.capacity, reserves=self.reserves)
         offset = chunk.offset[rows]
         physical = chunk.ledger.physical_blocks[rows]
-        drift = chunk.ledger.physical_blocks[rows - offset] - physical  # blocks taken since the stretch began
         columns = {
             "step": stretches["iteration"] + offset,
             "clock": to_seconds(clock),
@@ -153,7 +160,7 @@ class StepTable:
             "num_running_seqs": stretches["running_sequences"],
             "num_waiting": stretches["waiting"] + joined,
             "num_swapped": stretches["swapped"],
-            "free_gpu_blocks": stretches["free_blocks"] + drift,
+            "free_gpu_blocks": self.num_blocks - physical,
             "free_cpu_blocks": stretches["free_cpu_blocks"],
             "num_batched_tokens": stretches["batched_tokens"],
             "num_tokens": stretches["tokens"],

@@ -38,6 +38,8 @@ class PagedAllocator(Allocator):
         self._sharing_tail: set[int] = set()
         # _due[c]: tables that need a block when steps_grown ≡ c (mod block_size).
         self._due: list[dict[int, list[int]]] = [{} for _ in range(block_size)]
+        # How many they are, written twice in a row, so that a stretch over the end is one slice.
+        self._due_counts = [0] * (2 * block_size)
         self._reserved: dict[int, int] = {}
         self._swapped: dict[int, list[int]] = {}
         self._cpu_references: dict[int, int] = {}
@@ -70,13 +72,13 @@ class PagedAllocator(Allocator):
     def demand(self, steps: int = 1) -> int:
         if steps == 0:
             return 0
-        size = self.block_size
-        due = self._due
-        rounds, rest = divmod(steps, size)
-        start = self.steps_grown + 1
-        blocks = sum([len(due[step % size]) for step in range(start, start + rest)])
-        if rounds:
-            blocks += rounds * sum(map(len, due))
+        first = (self.steps_grown + 1) % self.block_size
+        if steps == 1:
+            blocks = self._due_counts[first]
+        else:
+            rounds, rest = divmod(steps, self.block_size)
+            blocks = rounds * sum(self._due_counts[: self.block_size]) if rounds else 0
+            blocks += sum(self._due_counts[first : first + rest])
         if self._sharing_tail:
             blocks += self._copies_due()
         return blocks
@@ -178,7 +180,10 @@ class PagedAllocator(Allocator):
         self._bases[sequence] = base
         if self.reservation is None:
             # The token that opens a new block arrives at the step with base + steps ≡ 1 (mod block_size).
-            self._due[(1 - base) % self.block_size][sequence] = table
+            due = (1 - base) % self.block_size
+            self._due[due][sequence] = table
+            self._due_counts[due] += 1
+            self._due_counts[due + self.block_size] += 1
             if self._references and length % self.block_size and self.references(table[-1]) > 1:
                 self._sharing_tail.add(sequence)
 
@@ -190,14 +195,18 @@ class PagedAllocator(Allocator):
         self._lengths[sequence] = length
 
     def grow(self, steps: int = 1) -> list[Copy]:
-        if self.demand(steps) > len(self._free):
-            raise OutOfBlocks(f"{steps} more tokens a sequence take more than {len(self._free)} free blocks")
+        free = self._free
+        if self.demand(steps) > len(free):
+            raise OutOfBlocks(f"{steps} more tokens a sequence take more than {len(free)} free blocks")
         copies = self._copy_tails() if self._sharing_tail and steps else []
-        size, due, free = self.block_size, self._due, self._free
+        size, due = self.block_size, self._due
+        take = free.pop
         start = self.steps_grown + 1
         for step in range(start, start + steps):
-            for table in due[step % size].values():
-                table.append(free.pop())
+            tables = due[step % size]
+            if tables:
+                for table in tables.values():
+                    table.append(take())
         self.steps_grown += steps
         return copies
 
@@ -262,6 +271,7 @@ class PagedAllocator(Allocator):
         away = {block for table in self._swapped.values() for block in table}
         assert sorted([*away, *self._free_cpu]) == list(range(self.cpu_blocks)), "CPU blocks are lost"
         assert set(self._tables) == set(self.sequences())
+        assert [len(due) for due in self._due * 2] == self._due_counts
         assert sum(map(len, self._due)) == (len(self._bases) if self.reservation is None else 0)
         for sequence, table in self._tables.items():
             needed = -(-self.length(sequence) // self.block_size)
@@ -301,7 +311,10 @@ class PagedAllocator(Allocator):
     def _leave_growing(self, sequence: int) -> None:
         base = self._bases.pop(sequence)
         if self.reservation is None:
-            del self._due[(1 - base) % self.block_size][sequence]
+            due = (1 - base) % self.block_size
+            del self._due[due][sequence]
+            self._due_counts[due] -= 1
+            self._due_counts[due + self.block_size] -= 1
             self._sharing_tail.discard(sequence)
 
     def _copies_due(self) -> int:

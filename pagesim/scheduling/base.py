@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from pagesim.memory import Allocator, Copy
 from pagesim.scheduling.group import Arrivals, Group
 
 
-@dataclass(slots=True)
 class Plan:
     """One iteration: who runs, and what happened to memory on the way.
 
@@ -29,20 +27,38 @@ class Plan:
         copies: blocks copied on write; swaps_out, swaps_in: blocks moved.
     """
 
-    prompts: list[Group] = field(default_factory=list)
-    resumed: list[Group] = field(default_factory=list)
-    recomputed: list[Group] = field(default_factory=list)
-    swapped_out: list[Group] = field(default_factory=list)
-    diverged: list[Group] = field(default_factory=list)
-    stuck: list[Group] = field(default_factory=list)
-    batched_tokens: int = 0
-    tokens: int = 0
-    context_tokens: int = 0
-    decode_context: int = 0
-    query_key_pairs: int = 0
-    copies: list[Copy] = field(default_factory=list)
-    swaps_out: list[Copy] = field(default_factory=list)
-    swaps_in: list[Copy] = field(default_factory=list)
+    __slots__ = (
+        "batched_tokens",
+        "context_tokens",
+        "copies",
+        "decode_context",
+        "diverged",
+        "prompts",
+        "query_key_pairs",
+        "recomputed",
+        "resumed",
+        "stuck",
+        "swapped_out",
+        "swaps_in",
+        "swaps_out",
+        "tokens",
+    )
+
+    def __init__(self) -> None:
+        self.prompts: list[Group] = []
+        self.resumed: list[Group] = []
+        self.recomputed: list[Group] = []
+        self.swapped_out: list[Group] = []
+        self.diverged: list[Group] = []
+        self.stuck: list[Group] = []
+        self.batched_tokens = 0
+        self.tokens = 0
+        self.context_tokens = 0
+        self.decode_context = 0
+        self.query_key_pairs = 0
+        self.copies: list[Copy] = []
+        self.swaps_out: list[Copy] = []
+        self.swaps_in: list[Copy] = []
 
     @property
     def executes(self) -> bool:

@@ -100,7 +100,7 @@ class ContinuousBatching:
         return shared + samples * (longest - shared) <= memory.num_blocks
 
     def steady(self) -> int:
-        if self._restless or not self.running_groups:
+        if self._restless or self._undiverged or not self.running_groups:
             return 0
         finishes = self._finishes
         while finishes[0][2].last_step != finishes[0][0]:
@@ -133,18 +133,17 @@ class ContinuousBatching:
 
     def plan(self, now: int) -> Plan:
         self.queue.arrive(now)
-        plan = Plan(diverged=self._undiverged)
-        self._undiverged = []
+        plan = Plan()
+        if self._undiverged:
+            plan.diverged, self._undiverged = self._undiverged, []
         self._keep_running(plan)
         if self._swapped and not plan.swapped_out:
             self._swap_in(plan)
         plan.batched_tokens = plan.tokens = self.running_sequences
         plan.decode_context = self._context
-        self._restless = bool(plan.recomputed or plan.swapped_out)
+        self._restless = bool(plan.swapped_out)
         if not self._swapped:
             self._admit(plan)
-        if self._undiverged:
-            self._restless = True
         plan.context_tokens = self._context
         return plan
 
@@ -178,7 +177,7 @@ class ContinuousBatching:
         if self.memory.grows_on_demand:
             while self.running_groups and not self._all_fit(plan.diverged):
                 self._preempt(self._running[next(reversed(self._running))], plan)
-        plan.copies.extend(self.memory.grow(1))
+        plan.copies += self.memory.grow(1)
         self._context += self.running_sequences
 
     def _all_fit(self, undiverged: list[Group]) -> bool:
@@ -264,18 +263,19 @@ class ContinuousBatching:
         memory = self.memory
         queue = self.queue
         while (group := queue.head()) is not None:
-            if plan.recomputed and group in plan.recomputed:
-                return
             length, samples = group.length, group.samples
-            alone = not self.running_groups
-            fit = memory.probe(length, group.output, samples, self.watermark_blocks)
+            fits = memory.probe(length, group.output, samples, self.watermark_blocks) is Fit.NOW
+            if plan.recomputed and group in plan.recomputed:
+                # It may come back in the next iteration; if it does not fit now it will not fit then.
+                self._restless = fits
+                return
             too_long = plan.batched_tokens + length > self.max_num_batched_tokens
-            if alone and (fit is not Fit.NOW or too_long):
+            if (not fits or too_long) and not self.running_groups:
                 # Nothing that holds memory or tokens will ever leave: it can never be admitted.
                 queue.pop(group)
                 plan.stuck.append(group)
                 continue
-            if fit is not Fit.NOW:
+            if not fits:
                 return
             if too_long:
                 self._restless = True

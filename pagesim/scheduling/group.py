@@ -44,7 +44,7 @@ class Group:
         arrival: ticks.
         prompt, output: tokens; every sample generates ``output`` tokens.
         length: tokens of a sample (prompt and generated) whenever the group is not running.
-        sequences: the samples' ids in memory.
+        sequences: the samples' ids in memory; ``samples`` of them.
         base: while running, a sample's length minus the memory's ``steps_grown``.
         last_step: while running, the value of ``steps_grown`` at which the last token is generated.
         order: counts admissions, so that equal arrivals keep the order in which they joined.
@@ -59,6 +59,7 @@ class Group:
         "output",
         "prompt",
         "row",
+        "samples",
         "sequences",
     )
 
@@ -68,15 +69,11 @@ class Group:
         self.prompt = prompt
         self.output = output
         self.sequences = sequences
+        self.samples = len(sequences)
         self.length = prompt
         self.base = 0
         self.last_step = -1
         self.order = 0
-
-    @property
-    def samples(self) -> int:
-        """Sequences that the group runs."""
-        return len(self.sequences)
 
     @property
     def final_length(self) -> int:

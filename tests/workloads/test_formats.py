@@ -181,7 +181,23 @@ VALUES = st.one_of(
     records=st.lists(
         st.dictionaries(
             st.sampled_from(
-                ["prompt_tokens", "output_tokens", "arrival_s", "n", "beam_width", "use_beam_search", "hash_ids", "session_id", "abort_s", "request_id", "timestamp", "input_length", "output_length", "prompt", "conversations"]
+                [
+                    "prompt_tokens",
+                    "output_tokens",
+                    "arrival_s",
+                    "n",
+                    "beam_width",
+                    "use_beam_search",
+                    "hash_ids",
+                    "session_id",
+                    "abort_s",
+                    "request_id",
+                    "timestamp",
+                    "input_length",
+                    "output_length",
+                    "prompt",
+                    "conversations",
+                ]
             ),
             VALUES,
         ),
