@@ -101,7 +101,11 @@ class Allocator(ABC):
         return 0
 
     def growable(self, steps: int, spare: int) -> int:
-        """Return how many of the next ``steps`` iterations can grow and still leave ``spare`` blocks free."""
+        """Return how many of the next ``steps`` iterations can grow and still leave ``spare`` blocks free.
+
+        At most 1 while that step copies on write: copies end a leap. An allocator that takes everything at
+        allocation can always grow, whatever is free.
+        """
         return steps
 
     def length(self, sequence: int) -> int:
@@ -127,7 +131,7 @@ class Allocator(ABC):
         return sum(blocks for _, blocks in self.extents(sequence))
 
     def reserved_tokens(self, sequence: int) -> int:
-        """Return the tokens that were reserved for the sequence at allocation; 0 if none beyond its prompt."""
+        """Return the tokens that were reserved for the sequence at allocation; 0 if nothing is reserved."""
         return 0
 
     @abstractmethod
