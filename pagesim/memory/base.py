@@ -101,7 +101,11 @@ class Allocator(ABC):
         return 0
 
     def growable(self, steps: int, spare: int) -> int:
-        """Return how many of the next ``steps`` iterations can grow and still leave ``spare`` blocks free."""
+        """Return how many of the next ``steps`` iterations can grow and still leave ``spare`` blocks free.
+
+        At most 1 while that step copies on write: copies end a leap. An allocator that takes everything at
+        allocation can always grow, whatever is free.
+        """
         return steps
 
     def length(self, sequence: int) -> int:

@@ -32,10 +32,10 @@ class ContiguousAllocator(Allocator):
         return self._free_blocks
 
     def reserved_tokens(self, sequence: int) -> int:
-        return self._held[sequence][2]
+        return self._holding(sequence)[2]
 
     def held_blocks(self, sequence: int) -> int:
-        return self.placement.rounded(self._held[sequence][1])
+        return self.placement.rounded(self._holding(sequence)[1])
 
     def blocks_for(self, tokens: int, output_tokens: int) -> int:
         return -(-self.reservation.tokens(tokens, output_tokens) // self.block_size)
@@ -75,9 +75,7 @@ class ContiguousAllocator(Allocator):
         self._free_blocks += self.placement.rounded(blocks)
 
     def extents(self, sequence: int) -> list[Extent]:
-        if sequence not in self._held:
-            raise self._unknown(sequence)
-        return [(self._held[sequence][0], self.held_blocks(sequence))]
+        return [(self._holding(sequence)[0], self.held_blocks(sequence))]
 
     def block_table(self, sequence: int) -> list[int]:
         blocks = -(-self.length(sequence) // self.block_size)
@@ -102,6 +100,12 @@ class ContiguousAllocator(Allocator):
             assert self.length(sequence) <= blocks * self.block_size, (
                 f"{sequence} has outgrown its reservation"
             )
+
+    def _holding(self, sequence: int) -> tuple[int, int, int]:
+        try:
+            return self._held[sequence]
+        except KeyError:
+            raise self._unknown(sequence) from None
 
     def _take(self, sequence: int, reserved: int, tokens: int) -> None:
         blocks = -(-reserved // self.block_size)

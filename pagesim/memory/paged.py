@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pagesim.memory.base import Allocator, Copy, Extent, Fit, OutOfBlocks, UnknownSequence, join_extents
+from pagesim.memory.base import (
+    Allocator,
+    AllocatorError,
+    Copy,
+    Extent,
+    Fit,
+    OutOfBlocks,
+    UnknownSequence,
+    join_extents,
+)
 from pagesim.memory.reservation import Reservation
 
 
@@ -43,7 +52,8 @@ class PagedAllocator(Allocator):
         self._reserved: dict[int, int] = {}
         self._swapped: dict[int, list[int]] = {}
         self._cpu_references: dict[int, int] = {}
-        self._swapped_lengths: dict[int, int] = {}
+        # The length and the reservation that come back with them.
+        self._swapped_tokens: dict[int, tuple[int, int]] = {}
 
     # Questions
 
@@ -84,7 +94,9 @@ class PagedAllocator(Allocator):
         return blocks
 
     def growable(self, steps: int, spare: int) -> int:
-        if self._sharing_tail:
+        if self.reservation is not None:
+            return steps
+        if self._sharing_tail and self._copies_due():
             steps = min(steps, 1)
         room = len(self._free) - spare
         # Demand only rises with the steps: usually all of them fit, and only the end is tested.
@@ -120,15 +132,17 @@ class PagedAllocator(Allocator):
 
     def distinct_blocks(self, sequences: Iterable[int]) -> int:
         """Return how many different blocks these sequences hold, on the device or in the swap space."""
-        tables = [self._swapped[s] if s in self._swapped else self._table(s) for s in sequences]
+        # A swap block may have the number of a device block: it counts as its complement.
+        tables = [
+            [~block for block in self._swapped[s]] if s in self._swapped else self._table(s)
+            for s in sequences
+        ]
         return len(tables[0]) if len(tables) == 1 else len(set().union(*tables))
 
     # Changes
 
     def allocate(self, sequence: int, tokens: int, output_tokens: int = 0) -> None:
         self._check_new(sequence, tokens)
-        if sequence in self._swapped:
-            raise self._swapped_away(sequence)
         self._tables[sequence] = self._take(self.blocks_for(tokens, output_tokens))
         self._lengths[sequence] = tokens
         if self.reservation is not None:
@@ -218,13 +232,15 @@ class PagedAllocator(Allocator):
 
         Raises:
             OutOfBlocks: the swap space has too few free blocks.
+            AllocatorError: one of them is not on the device, or is named twice.
         """
+        _check_distinct(sequences)
         blocks = list(dict.fromkeys(block for s in sequences for block in self._table(s)))
         if len(blocks) > len(self._free_cpu):
             raise OutOfBlocks(f"swapping out takes {len(blocks)} blocks, {len(self._free_cpu)} are free")
         away = {block: self._free_cpu.pop() for block in blocks}
         for s in sequences:
-            self._swapped_lengths[s] = self.length(s)
+            self._swapped_tokens[s] = self.length(s), self.reserved_tokens(s)
             self._swapped[s] = [away[block] for block in self._tables[s]]
             self.free(s)
         if len(sequences) > 1:
@@ -239,8 +255,9 @@ class PagedAllocator(Allocator):
 
         Raises:
             OutOfBlocks: the device has too few free blocks.
-            UnknownSequence: one of them is not in the swap space.
+            AllocatorError: one of them is not in the swap space, or is named twice.
         """
+        _check_distinct(sequences)
         for s in sequences:
             if s not in self._swapped:
                 raise UnknownSequence(f"sequence {s} is not in the swap space")
@@ -248,7 +265,9 @@ class PagedAllocator(Allocator):
         back = dict(zip(blocks, self._take(len(blocks)), strict=True))
         for s in sequences:
             self._tables[s] = [back[block] for block in self._swapped[s]]
-            self._lengths[s] = self._swapped_lengths[s]
+            self._lengths[s], reserved = self._swapped_tokens[s]
+            if self.reservation is not None:
+                self._reserved[s] = reserved
             self.drop_swapped(s)
         if len(sequences) > 1:
             self._references.update(_shared(self._tables[s] for s in sequences))
@@ -258,7 +277,7 @@ class PagedAllocator(Allocator):
         """Give up a sequence in the swap space."""
         if sequence not in self._swapped:
             raise UnknownSequence(f"sequence {sequence} is not in the swap space")
-        del self._swapped_lengths[sequence]
+        del self._swapped_tokens[sequence]
         _release(self._swapped.pop(sequence), self._cpu_references, self._free_cpu)
 
     def check_integrity(self) -> None:
@@ -272,6 +291,7 @@ class PagedAllocator(Allocator):
         assert sorted([*away, *self._free_cpu]) == list(range(self.cpu_blocks)), "CPU blocks are lost"
         assert set(self._tables) == set(self.sequences())
         assert [len(due) for due in self._due * 2] == self._due_counts
+        assert not self._tables.keys() & self._swapped.keys(), "a sequence is in memory and in the swap space"
         assert sum(map(len, self._due)) == (len(self._bases) if self.reservation is None else 0)
         for sequence, table in self._tables.items():
             needed = -(-self.length(sequence) // self.block_size)
@@ -286,8 +306,10 @@ class PagedAllocator(Allocator):
         except KeyError:
             raise self._unknown(sequence) from None
 
-    def _swapped_away(self, sequence: int) -> UnknownSequence:
-        return UnknownSequence(f"sequence {sequence} is in the swap space; swap it in first")
+    def _check_new(self, sequence: int, tokens: int) -> None:
+        super()._check_new(sequence, tokens)
+        if sequence in self._swapped:
+            raise UnknownSequence(f"sequence {sequence} is in the swap space; swap it in first")
 
     def _take(self, blocks: int) -> list[int]:
         free = self._free
@@ -333,6 +355,11 @@ class PagedAllocator(Allocator):
         ]
         self._sharing_tail.clear()
         return [copy for copy in copies if copy is not None]
+
+
+def _check_distinct(sequences: Sequence[int]) -> None:
+    if len(set(sequences)) < len(sequences):
+        raise AllocatorError(f"a sequence is named twice in {list(sequences)}")
 
 
 def _release(table: list[int], references: dict[int, int], free: list[int]) -> None:

@@ -1,0 +1,541 @@
+"""The conformance suite of the allocator's contract: a test of any allocator is one call of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import count, pairwise
+from random import Random
+
+from pagesim.memory.base import Allocator, AllocatorError, Copy, Fit, OutOfBlocks
+
+Make = Callable[[], Allocator]
+"""Gives an empty allocator, the same every time."""
+
+SHAPES = ((64, 1), (61, 4), (37, 16))
+"""(number of blocks, tokens a block) of the pools that ``check_allocator`` asks for."""
+
+_SEEDS = range(12)
+_STRANGER = -1
+
+
+def check_allocator(make: Callable[[int, int], Allocator]) -> None:
+    """Check that an allocator keeps the contract of ``pagesim.memory.base``.
+
+    Args:
+        make: gives an empty allocator of (number of blocks, tokens a block), for each of ``SHAPES``, in the
+            same state at each call. If it has a model length, a quarter of the pool's tokens is a good one:
+            an empty pool must have room for a sequence of one token and a fork of it. It is offered longer
+            sequences, too, and may answer NEVER.
+
+    Raises:
+        AssertionError: a rule is broken; the message says which.
+    """
+    for num_blocks, block_size in SHAPES:
+        for check in CHECKS:
+            try:
+                check(partial(make, num_blocks, block_size))
+            except AllocatorError as error:
+                raise AssertionError(f"what the contract allows was refused: {error}") from error
+
+
+class Mirror:
+    """An allocator beside the tokens that its cache would hold, slot by slot.
+
+    Every change goes through the mirror. ``verify`` reads each sequence back through its block table, so a
+    token that was overwritten, lost or left behind by a copy shows.
+
+    Args:
+        memory: an empty allocator.
+    """
+
+    def __init__(self, memory: Allocator) -> None:
+        self.memory = memory
+        self.slots: dict[int, list[int]] = {}
+        self.resting: dict[int, list[int]] = {}
+        self.growing: dict[int, list[int]] = {}
+        # Only sequences of one family, descended from one by forks, may share blocks.
+        self.family: dict[int, int] = {}
+        self._tokens = count()
+
+    def tokens(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield each sequence with its tokens."""
+        yield from self.resting.items()
+        yield from self.growing.items()
+
+    def allocate(self, sequence: int, tokens: int, output_tokens: int = 0) -> None:
+        self.memory.allocate(sequence, tokens, output_tokens)
+        self.family[sequence] = sequence
+        text = self.resting[sequence] = []
+        for _ in range(tokens):
+            self._write(sequence, text)
+
+    def append(self, sequence: int) -> Copy | None:
+        copy = self.memory.append(sequence)
+        self.copy([] if copy is None else [copy])
+        self._write(sequence, self.resting[sequence])
+        return copy
+
+    def grow(self, steps: int) -> list[Copy]:
+        copies = self.memory.grow(steps)
+        self.copy(copies)
+        for sequence, text in self.growing.items():
+            for _ in range(steps):
+                self._write(sequence, text)
+        return copies
+
+    def fork(self, parent: int, child: int) -> None:
+        self.memory.fork(parent, child)
+        self.family[child] = self.family[parent]
+        self.resting[child] = list(self.resting[parent] if parent in self.resting else self.growing[parent])
+        tables = self.memory.block_table(parent), self.memory.block_table(child)
+        self.copy(pair for pair in zip(*tables, strict=True) if pair[0] != pair[1])
+
+    def free(self, sequence: int) -> None:
+        self.memory.free(sequence)
+        (self.resting if sequence in self.resting else self.growing).pop(sequence)
+        del self.family[sequence]
+
+    def start_growing(self, sequence: int) -> None:
+        self.memory.start_growing(sequence)
+        self.growing[sequence] = self.resting.pop(sequence)
+
+    def stop_growing(self, sequence: int) -> None:
+        self.memory.stop_growing(sequence)
+        self.resting[sequence] = self.growing.pop(sequence)
+
+    def copy(self, copies: Iterable[Copy]) -> None:
+        for source, target in copies:
+            self.slots[target] = list(self.slots[source])
+
+    def room(self, sequence: int) -> int:
+        """Return how many tokens the sequence may gain without outgrowing a reservation."""
+        memory = self.memory
+        if memory.grows_on_demand:
+            return memory.num_blocks * memory.block_size
+        return max(0, memory.reserved_tokens(sequence) - memory.length(sequence))
+
+    def growing_room(self) -> int:
+        """Return how many steps the growing sequences may make without one outgrowing its reservation."""
+        return min(map(self.room, self.growing), default=0)
+
+    def verify(self) -> None:
+        """Raise AssertionError unless the allocator's answers agree with one another and with the tokens."""
+        memory = self.memory
+        memory.check_integrity()
+        assert set(memory.sequences()) == self.resting.keys() | self.growing.keys(), (
+            "sequences() are those that are in memory"
+        )
+        owners: dict[int, int] = {}
+        for sequence, text in self.tokens():
+            held = self._verify_sequence(sequence, text)
+            family = self.family[sequence]
+            for block in held:
+                assert owners.setdefault(block, family) == family, (
+                    f"block {block} is in two sequences' extents, though no fork shares it"
+                )
+        self._verify_free(owners.keys())
+
+    def _verify_sequence(self, sequence: int, text: list[int]) -> list[int]:
+        """Check one sequence and return the blocks that it holds."""
+        memory = self.memory
+        assert memory.length(sequence) == len(text), "the length counts every token given"
+        table = memory.block_table(sequence)
+        assert len(table) == -(-len(text) // memory.block_size), (
+            "a block table has a block for each block_size tokens"
+        )
+        assert len(set(table)) == len(table), "a block table names a block once"
+        assert all(0 <= block < memory.num_blocks for block in table), "a table's blocks are in the pool"
+        held = [block for first, blocks in memory.extents(sequence) for block in range(first, first + blocks)]
+        assert held[: len(table)] == table, "the extents begin with the table's blocks, in token order"
+        assert memory.held_blocks(sequence) == len(held), "held_blocks counts the blocks of the extents"
+        found = [token for block in table for token in self.slots[block]][: len(text)]
+        assert found == text, f"sequence {sequence} does not read its own tokens through its table"
+        return held
+
+    def _verify_free(self, held: Iterable[int]) -> None:
+        memory = self.memory
+        runs = memory.free_extents()
+        assert all(sum(run) < after[0] for run, after in pairwise(runs)), (
+            "free extents are in order and joined"
+        )
+        free = [block for first, blocks in runs for block in range(first, first + blocks)]
+        assert memory.free_blocks == len(free), "free_blocks counts the blocks of the free extents"
+        assert sorted([*free, *held]) == list(range(memory.num_blocks)), (
+            "every block is free or held, and none is both"
+        )
+
+    def _write(self, sequence: int, text: list[int]) -> None:
+        block, offset = divmod(len(text), self.memory.block_size)
+        token = next(self._tokens)
+        table = self.memory.block_table(sequence)
+        assert block < len(table), "a block table has a block for each block_size tokens"
+        self.slots.setdefault(table[block], [_STRANGER] * self.memory.block_size)[offset] = token
+        text.append(token)
+
+
+def snapshot(memory: Allocator) -> object:
+    """Return everything that an allocator says of itself, to be compared."""
+    return (
+        memory.free_blocks,
+        memory.free_cpu_blocks,
+        memory.free_extents(),
+        memory.steps_grown,
+        [memory.demand(steps) for steps in range(2 * memory.block_size + 1)],
+        {
+            s: (memory.length(s), memory.block_table(s), memory.extents(s), memory.reserved_tokens(s))
+            for s in memory.sequences()
+        },
+    )
+
+
+# The checks, in the order in which they are best read
+
+
+def an_empty_allocator_is_all_free(make: Make) -> None:
+    """Nobody holds anything before the first allocation."""
+    memory = make()
+    assert memory.free_blocks == memory.num_blocks, "an empty allocator is all free"
+    assert memory.free_extents() == [(0, memory.num_blocks)], "an empty allocator is one free run"
+    assert not list(memory.sequences()), "an empty allocator has no sequences"
+    assert memory.demand(5) == 0, "where nothing grows, nothing is demanded"
+    memory.check_integrity()
+
+
+def the_same_calls_give_the_same_blocks(make: Make) -> None:
+    """There is no chance in an allocator."""
+    for seed in _SEEDS:
+        assert snapshot(_lived(make, seed).memory) == snapshot(_lived(make, seed).memory), (
+            "the same calls give the same blocks"
+        )
+
+
+def freeing_returns_every_block(make: Make) -> None:
+    """What an allocation took comes back, whatever its size."""
+    memory = make()
+    assert memory.probe(1, 1) is Fit.NOW, "an empty memory takes a sequence of one token"
+    for tokens, output in _requests(memory, Random(0)):
+        if memory.probe(tokens, output) is Fit.NOW:
+            memory.allocate(0, tokens, output)
+            assert memory.free_blocks < memory.num_blocks, "an allocation takes blocks"
+            assert memory.held_blocks(0) == memory.num_blocks - memory.free_blocks, (
+                "what left the free blocks is held"
+            )
+            memory.free(0)
+            assert memory.free_extents() == [(0, memory.num_blocks)], "free returns every block"
+
+
+def probe_says_now_exactly_when_allocation_succeeds(make: Make) -> None:
+    """``probe`` foresees the allocation of a request, its samples, and what is left."""
+    for seed in _SEEDS:
+        memory = _lived(make, seed).memory
+        for samples in (1, 2, 3):
+            for tokens, output in _requests(memory, Random(seed)):
+                memory = _lived(make, seed).memory
+                answers = [
+                    memory.probe(tokens, output, samples, spare) for spare in range(memory.free_blocks + 1)
+                ]
+                left = _left_by(memory, tokens, output, samples)
+                for spare, answer in enumerate(answers):
+                    assert (answer is Fit.NOW) == (left is not None and left >= spare), (
+                        "probe says NOW exactly when allocation succeeds: it said "
+                        f"{answer.name} of {samples} × {tokens} tokens and {spare} spare; {left} were left"
+                    )
+
+
+def never_is_final(make: Make) -> None:
+    """What will never fit does not fit an empty memory, and an empty memory has nothing to wait for."""
+    empty = make()
+    for seed in _SEEDS:
+        memory = _lived(make, seed).memory
+        for tokens, output in _requests(memory, Random(seed)):
+            for samples, spare in ((1, 0), (2, 0), (3, 1), (1, memory.num_blocks // 2)):
+                question = tokens, output, samples, spare
+                best = empty.probe(*question)
+                assert best is not Fit.LATER, "an empty memory never says LATER"
+                if memory.probe(*question) is Fit.NEVER:
+                    assert best is Fit.NEVER, "NEVER is final: an empty memory does not fit it either"
+
+
+def misuse_raises_and_changes_nothing(make: Make) -> None:
+    """Unknown, repeated and empty sequences are refused."""
+    for seed in _SEEDS:
+        mirror = _lived(make, seed)
+        memory = mirror.memory
+        refused = partial(_refused, memory, AllocatorError)
+        for gone in (_STRANGER, _freed(mirror)):
+            refused("free of a sequence that is not here", memory.free, gone)
+            refused("append to a sequence that is not here", memory.append, gone)
+            refused("length of a sequence that is not here", memory.length, gone)
+            refused("extents of a sequence that is not here", memory.extents, gone)
+            refused("held_blocks of a sequence that is not here", memory.held_blocks, gone)
+            refused("block_table of a sequence that is not here", memory.block_table, gone)
+            refused("fork of a sequence that is not here", memory.fork, gone, _STRANGER - 1)
+            refused("start_growing of a sequence that is not here", memory.start_growing, gone)
+            refused("stop_growing of a sequence that is not here", memory.stop_growing, gone)
+        refused("allocation of zero tokens", memory.allocate, _STRANGER, 0)
+        refused("allocation of fewer than zero tokens", memory.allocate, _STRANGER, -memory.block_size)
+        for sequence, _ in mirror.tokens():
+            refused("a second allocation of a sequence", memory.allocate, sequence, 1)
+            refused("a fork onto a sequence that is here", memory.fork, sequence, sequence)
+        for sequence in mirror.resting:
+            refused("stop_growing of a resting sequence", memory.stop_growing, sequence)
+        for sequence in mirror.growing:
+            refused("append to a growing sequence", memory.append, sequence)
+            refused("start_growing of a growing sequence", memory.start_growing, sequence)
+
+
+def out_of_blocks_changes_nothing(make: Make) -> None:
+    """A full memory refuses and stays as it is."""
+    for seed in _SEEDS:
+        mirror = _lived(make, seed)
+        memory = mirror.memory
+        for sequence, tokens in enumerate((4 * memory.block_size, 1), start=1000):
+            while memory.probe(tokens, 1) is Fit.NOW:
+                mirror.allocate(_fresh(mirror, sequence), tokens, 1)
+        _refused(memory, OutOfBlocks, "allocation without room", memory.allocate, _STRANGER, 1, 1)
+        for sequence in list(mirror.resting):
+            if memory.grows_on_demand and memory.free_blocks == 0:
+                while len(mirror.resting[sequence]) % memory.block_size:
+                    try:
+                        mirror.append(sequence)
+                    except OutOfBlocks:  # it shares its last block
+                        break
+                _refused(memory, OutOfBlocks, "append without a block", memory.append, sequence)
+                mirror.start_growing(sequence)
+                assert memory.demand(1) > 0, "demand counts the block that an append had to be refused for"
+                _refused(memory, OutOfBlocks, "grow without blocks", memory.grow, 1)
+                mirror.stop_growing(sequence)
+        mirror.verify()
+
+
+def a_full_reservation_refuses_and_stays(make: Make) -> None:
+    """All reserved tokens can come; what the blocks do not hold is refused."""
+    memory = make()
+    if memory.grows_on_demand:
+        return
+    for tokens, output in _requests(memory, Random(1)):
+        if memory.probe(tokens, output) is Fit.NOW:
+            memory.allocate(0, tokens, output)
+            while memory.length(0) < memory.reserved_tokens(0):
+                memory.append(0)
+            slots = memory.held_blocks(0) * memory.block_size
+            while memory.length(0) < slots:
+                try:
+                    memory.append(0)
+                except OutOfBlocks:  # rounding gave more blocks than were asked for
+                    break
+            _refused(memory, OutOfBlocks, "append past a reservation", memory.append, 0)
+            memory.free(0)
+
+
+def grow_is_as_many_appends(make: Make) -> None:
+    """Growing gives what appending gives, and takes what ``demand`` said."""
+    for seed in _SEEDS:
+        for steps in (0, 1, 2, 5, 40):
+            grown, appended = _lived(make, seed), _lived(make, seed)
+            for sequence in appended.growing.copy():
+                appended.stop_growing(sequence)
+            before, demand = grown.memory.free_blocks, grown.memory.demand(steps)
+            if demand > before or steps > grown.growing_room():
+                continue
+            grown.grow(steps)
+            assert before - grown.memory.free_blocks == demand, (
+                f"demand is what growing takes: {demand} foreseen for {steps} steps, "
+                f"{before - grown.memory.free_blocks} taken"
+            )
+            for _ in range(steps):
+                for sequence in grown.growing:
+                    appended.append(sequence)
+            for sequence in grown.growing:
+                assert grown.memory.length(sequence) == appended.memory.length(sequence), (
+                    "grow gives every growing sequence its steps"
+                )
+            assert grown.memory.free_blocks == appended.memory.free_blocks, (
+                "grow takes as many blocks as single appends"
+            )
+            grown.verify()
+            appended.verify()
+
+
+def growable_is_the_most_steps_that_fit(make: Make) -> None:
+    """No step fewer is promised than could be made, and none more."""
+    for seed in _SEEDS:
+        memory = _lived(make, seed).memory
+        free = memory.free_blocks
+        twin = _lived(make, seed).memory
+        copies = twin.grow(1) if memory.grows_on_demand and twin.demand(1) <= free else []
+        for steps in (0, 1, 7, 40):
+            for spare in (0, 1, free // 2, free, free + 1):
+                most = min(steps, 1) if copies else steps
+                if memory.grows_on_demand:
+                    fitting = (s for s in range(most, 0, -1) if memory.demand(s) <= free - spare)
+                    most = next(fitting, 0)
+                assert memory.growable(steps, spare) == most, (
+                    f"growable is the most steps that fit: {most} of {steps} with {free} blocks free and "
+                    f"{spare} to spare, not {memory.growable(steps, spare)}"
+                )
+
+
+def growing_and_resting_lose_nothing(make: Make) -> None:
+    """A sequence that stops growing and starts again is as it was."""
+    for seed in _SEEDS:
+        mirror = _lived(make, seed)
+        before = snapshot(mirror.memory)
+        for sequence in mirror.growing.copy():
+            mirror.stop_growing(sequence)
+            mirror.verify()
+            mirror.start_growing(sequence)
+        assert snapshot(mirror.memory) == before, "stop_growing and start_growing together change nothing"
+
+
+def a_fork_never_changes_the_other(make: Make) -> None:
+    """Whoever writes first, parent and child each read their own tokens."""
+    size = make().block_size
+    for tokens in (1, size, size + 1):
+        for first, second in ((0, 1), (1, 0)):
+            mirror = Mirror(make())
+            mirror.allocate(0, tokens, 2)
+            mirror.fork(0, 1)
+            assert mirror.memory.length(1) == tokens, "a fork is as long as its parent"
+            mirror.verify()
+            for sequence in (first, second, first, second):
+                if mirror.room(sequence):
+                    mirror.append(sequence)
+                    mirror.verify()
+
+
+def a_long_life_ends_with_every_block_free_and_joined(make: Make) -> None:
+    """Random changes, verified one by one, leave no trace when everything was freed."""
+    empty = make()
+    for seed in _SEEDS:
+        mirror = Mirror(make())
+        for _ in _live(mirror, Random(seed), 150):
+            mirror.verify()
+        rng = Random(seed)
+        while left := [sequence for sequence, _ in mirror.tokens()]:
+            mirror.free(rng.choice(left))
+            mirror.verify()
+        memory = mirror.memory
+        assert memory.free_extents() == [(0, memory.num_blocks)], "free blocks are joined again"
+        assert memory.demand(memory.block_size) == 0, "what was freed demands nothing"
+        for tokens, output in _requests(memory, rng):
+            for samples in (1, 2, 3):
+                assert memory.probe(tokens, output, samples) is empty.probe(tokens, output, samples), (
+                    "a memory that was emptied takes what an empty one takes"
+                )
+
+
+CHECKS: tuple[Callable[[Make], None], ...] = (
+    an_empty_allocator_is_all_free,
+    freeing_returns_every_block,
+    probe_says_now_exactly_when_allocation_succeeds,
+    never_is_final,
+    misuse_raises_and_changes_nothing,
+    out_of_blocks_changes_nothing,
+    a_full_reservation_refuses_and_stays,
+    grow_is_as_many_appends,
+    growable_is_the_most_steps_that_fit,
+    growing_and_resting_lose_nothing,
+    a_fork_never_changes_the_other,
+    a_long_life_ends_with_every_block_free_and_joined,
+    the_same_calls_give_the_same_blocks,
+)
+
+
+# Inside
+
+
+def _refused(
+    memory: Allocator,
+    error: type[AllocatorError],
+    what: str,
+    call: Callable[..., object],
+    *arguments: int,
+) -> None:
+    before = snapshot(memory)
+    try:
+        call(*arguments)
+    except error:
+        pass
+    except Exception as other:
+        raise AssertionError(f"{what} raises {error.__name__}, not {type(other).__name__}") from other
+    else:
+        raise AssertionError(f"{what} raises {error.__name__}")
+    assert snapshot(memory) == before, f"{what} leaves everything as it was"
+    memory.check_integrity()
+
+
+def _requests(memory: Allocator, rng: Random) -> list[tuple[int, int]]:
+    """Return lengths of prompts and outputs: a token, the edges of a block, some of any size, too many."""
+    size, slots = memory.block_size, memory.num_blocks * memory.block_size
+    few = [(rng.randint(1, slots // 8), rng.randint(1, slots // 8)) for _ in range(4)]
+    return [(1, 1), (size, size), (size + 1, 1), *few, (rng.randint(1, slots), 1), (slots, 1), (slots + 1, 1)]
+
+
+def _left_by(memory: Allocator, tokens: int, output: int, samples: int) -> int | None:
+    """Allocate samples of one request and return how many blocks that leaves; None if there is no room."""
+    first = _STRANGER
+    try:
+        memory.allocate(first, tokens, output)
+        for sample in range(1, samples):
+            memory.fork(first, first - sample)
+    except OutOfBlocks:
+        return None
+    return memory.free_blocks
+
+
+def _freed(mirror: Mirror) -> int:
+    """Free one of the sequences, if any, and return it."""
+    sequence = next((s for s, _ in mirror.tokens()), None)
+    if sequence is None:
+        return _STRANGER
+    mirror.free(sequence)
+    return sequence
+
+
+def _fresh(mirror: Mirror, at_least: int = 0) -> int:
+    return max([at_least, *(sequence + 1 for sequence, _ in mirror.tokens())])
+
+
+def _lived(make: Make, seed: int) -> Mirror:
+    """Return a memory with a past: the same for the same seed."""
+    mirror = Mirror(make())
+    for _ in _live(mirror, Random(seed), 10 + 5 * seed):
+        pass
+    return mirror
+
+
+def _live(mirror: Mirror, rng: Random, changes: int) -> Iterator[None]:
+    """Make random changes that the contract allows and that find room; yield after each."""
+    memory = mirror.memory
+    largest = memory.num_blocks * memory.block_size // 8
+    for _ in range(changes):
+        resting, growing = list(mirror.resting), list(mirror.growing)
+        change = rng.choice(
+            ("allocate", "allocate", "append", "fork", "free", "start", "start", "stop", "grow")
+        )
+        if change == "allocate":
+            tokens, output = rng.randint(1, largest), rng.randint(1, largest)
+            if memory.probe(tokens, output) is Fit.NOW:
+                mirror.allocate(_fresh(mirror), tokens, output)
+        elif change == "append" and resting:
+            sequence = rng.choice(resting)
+            if mirror.room(sequence) and (memory.free_blocks or not memory.grows_on_demand):
+                mirror.append(sequence)
+        elif change == "fork" and resting + growing:
+            parent = rng.choice(resting + growing)
+            with suppress(OutOfBlocks):  # a fork may be a copy
+                mirror.fork(parent, _fresh(mirror))
+        elif change == "free" and resting + growing:
+            mirror.free(rng.choice(resting + growing))
+        elif change == "start" and resting:
+            mirror.start_growing(rng.choice(resting))
+        elif change == "stop" and growing:
+            mirror.stop_growing(rng.choice(growing))
+        elif change == "grow":
+            steps = min(rng.randint(1, 6), mirror.growing_room())
+            if memory.demand(steps) <= memory.free_blocks:
+                mirror.grow(steps)
+        yield

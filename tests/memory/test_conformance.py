@@ -1,0 +1,253 @@
+"""Every allocator keeps the contract, and an allocator that breaks it is caught."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from pagesim.memory import (
+    RESERVATIONS,
+    Allocator,
+    BestFit,
+    Buddy,
+    ContiguousAllocator,
+    Copy,
+    Extent,
+    FirstFit,
+    Fit,
+    PagedAllocator,
+    Placement,
+)
+from pagesim.memory.conformance import CHECKS, SHAPES, Make, check_allocator
+
+Maker = Callable[[int, int], Allocator]
+
+
+def model_len(num_blocks: int, block_size: int) -> int:
+    return num_blocks * block_size // 4
+
+
+def buddy(num_blocks: int) -> Buddy:
+    return Buddy(num_blocks, largest=16)
+
+
+def contiguous(place: Callable[[int], Placement], policy: str, num_blocks: int, block_size: int) -> Allocator:
+    reservation = RESERVATIONS[policy](model_len(num_blocks, block_size))
+    return ContiguousAllocator(place(num_blocks), block_size, reservation)
+
+
+def paged_reserved(policy: str, num_blocks: int, block_size: int) -> Allocator:
+    reservation = RESERVATIONS[policy](model_len(num_blocks, block_size))
+    return PagedAllocator(num_blocks, block_size, reservation=reservation)
+
+
+ALLOCATORS: dict[str, Maker] = {"paged on demand": PagedAllocator}
+for _policy in RESERVATIONS:
+    ALLOCATORS[f"paged {_policy}"] = partial(paged_reserved, _policy)
+    ALLOCATORS[f"first fit {_policy}"] = partial(contiguous, FirstFit, _policy)
+    ALLOCATORS[f"best fit {_policy}"] = partial(contiguous, BestFit, _policy)
+    ALLOCATORS[f"buddy {_policy}"] = partial(contiguous, buddy, _policy)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("make", ALLOCATORS.values(), ids=ALLOCATORS.keys())
+def test_every_allocator_keeps_the_contract(
+    make: Maker, check: Callable[[Make], None], shape: tuple[int, int]
+) -> None:
+    check(partial(make, *shape))
+
+
+class WorstFit(Placement):
+    """Takes the low end of the longest free run: a third party's placement, from a set of free blocks."""
+
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(num_blocks)
+        self._free = set(range(num_blocks))
+
+    def fits(self, blocks: int, runs: int = 1) -> bool:
+        return sum(length // blocks for _, length in self.free_extents()) >= runs
+
+    def take(self, blocks: int) -> int:
+        first, length = max(self.free_extents(), key=lambda run: run[1], default=(0, 0))
+        if length < blocks:
+            raise self._no_room(blocks)
+        self._free -= set(range(first, first + blocks))
+        return first
+
+    def give_back(self, first: int, blocks: int) -> None:
+        self._free |= set(range(first, first + blocks))
+
+    def free_extents(self) -> list[Extent]:
+        starts = [block for block in sorted(self._free) if block - 1 not in self._free]
+        ends = [block for block in sorted(self._free) if block + 1 not in self._free]
+        return [(first, last + 1 - first) for first, last in zip(starts, ends, strict=True)]
+
+
+def test_a_new_placement_is_thirty_lines_and_one_call() -> None:
+    check_allocator(partial(contiguous, WorstFit, "oracle"))
+
+
+# Allocators that break one rule each
+
+
+class LosesABlock(PagedAllocator):
+    def free(self, sequence: int) -> None:
+        super().free(sequence)
+        self._free.pop()
+
+
+class HandsOutABlockTwice(PagedAllocator):
+    def allocate(self, sequence: int, tokens: int, output_tokens: int = 0) -> None:
+        super().allocate(sequence, tokens, output_tokens)
+        self._free[0:0] = self._tables[sequence][:1]
+
+
+class ForgivesADoubleFree(PagedAllocator):
+    def free(self, sequence: int) -> None:
+        if sequence in self._tables:
+            super().free(sequence)
+
+
+class SaysKeyError(PagedAllocator):
+    def length(self, sequence: int) -> int:
+        return self._lengths[sequence] if sequence not in self._bases else super().length(sequence)
+
+
+class TakesASecondAllocation(PagedAllocator):
+    def _check_new(self, sequence: int, tokens: int) -> None:
+        if sequence in self._tables:
+            self.free(sequence)
+        super()._check_new(sequence, tokens)
+
+
+class CountsBeforeItRaises(PagedAllocator):
+    def append(self, sequence: int) -> Copy | None:
+        if sequence in self._lengths:
+            self._lengths[sequence] += 1
+            try:
+                self._lengths[sequence] -= 1
+                return super().append(sequence)
+            except Exception:
+                self._lengths[sequence] += 1
+                raise
+        return super().append(sequence)
+
+
+class PromisesTooMuch(PagedAllocator):
+    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
+        return super().probe(max(1, tokens - 1), output_tokens, sequences, spare)
+
+
+class PromisesTooLittle(PagedAllocator):
+    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
+        return super().probe(tokens, output_tokens, sequences, spare + 1)
+
+
+class GivesUpTooEarly(PagedAllocator):
+    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
+        fit = super().probe(tokens, output_tokens, sequences, spare)
+        return Fit.NOW if fit is Fit.NOW else Fit.NEVER
+
+
+class WritesWhatItShares(PagedAllocator):
+    def _own(self, table: list[int], index: int) -> Copy | None:
+        return None
+
+
+class ForgetsCopiesInItsDemand(PagedAllocator):
+    def _copies_due(self) -> int:
+        return 0
+
+
+class GrowsABlockTooMany(PagedAllocator):
+    def grow(self, steps: int = 1) -> list[Copy]:
+        copies = super().grow(steps)
+        for sequence in self._bases if self._free else ():
+            self._tables[sequence].append(self._free.pop())
+            break
+        return copies
+
+
+class LeapsTooFar(PagedAllocator):
+    def growable(self, steps: int, spare: int) -> int:
+        return super().growable(steps, spare - 1)
+
+
+class LeapsOneStepAtATime(PagedAllocator):
+    def growable(self, steps: int, spare: int) -> int:
+        return min(super().growable(steps, spare), 1)
+
+
+class ForgetsAStepAtRest(PagedAllocator):
+    def stop_growing(self, sequence: int) -> None:
+        super().stop_growing(sequence)
+        self._lengths[sequence] -= 1
+
+
+class NeverMerges(Buddy):
+    def give_back(self, first: int, blocks: int) -> None:
+        self._free[self.rounded(blocks)].append(first)
+
+
+class SplitsWithoutKeepingTheRest(Buddy):
+    def take(self, blocks: int) -> int:
+        first = super().take(blocks)
+        self._free[self.rounded(blocks)] = self._free[self.rounded(blocks)][:-1]
+        return first
+
+
+class JoinsOnlyUpwards(FirstFit):
+    def give_back(self, first: int, blocks: int) -> None:
+        self._free = sorted([*self._free, (first, blocks)])
+
+
+class OutgrowsItsReservation(ContiguousAllocator):
+    def append(self, sequence: int) -> Copy | None:
+        self._lengths[sequence] = self._pop_resting(sequence) + 1
+        return None
+
+
+BROKEN: dict[type, str] = {
+    LosesABlock: "free or held|owned twice or lost|free returns every block",
+    HandsOutABlockTwice: "an allocation takes blocks|owned twice or lost",
+    ForgivesADoubleFree: "free of a sequence that is not here raises AllocatorError",
+    SaysKeyError: "length of a sequence that is not here raises AllocatorError, not KeyError",
+    TakesASecondAllocation: "a second allocation of a sequence raises AllocatorError",
+    CountsBeforeItRaises: "leaves everything as it was",
+    PromisesTooMuch: "what the contract allows was refused: 65 blocks are needed, 64 are free",
+    PromisesTooLittle: "probe says NOW exactly when allocation succeeds",
+    GivesUpTooEarly: "NEVER is final",
+    WritesWhatItShares: "demand is what growing takes|does not read its own tokens",
+    ForgetsCopiesInItsDemand: "demand is what growing takes|what the contract allows was refused",
+    GrowsABlockTooMany: "demand is what growing takes|table is off",
+    LeapsTooFar: "growable is the most steps that fit",
+    LeapsOneStepAtATime: "growable is the most steps that fit",
+    ForgetsAStepAtRest: "start_growing together change nothing|a block for each block_size tokens",
+}
+
+
+@pytest.mark.parametrize(("broken", "rule"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", ""))
+def test_a_broken_allocator_is_caught(broken: type[PagedAllocator], rule: str) -> None:
+    with pytest.raises(AssertionError, match=rule):
+        check_allocator(broken)
+
+
+@pytest.mark.parametrize("broken", [NeverMerges, SplitsWithoutKeepingTheRest])
+def test_a_broken_buddy_is_caught(broken: type[Buddy]) -> None:
+    with pytest.raises(AssertionError):
+        check_allocator(partial(contiguous, partial(broken, largest=16), "oracle"))
+
+
+def test_a_placement_that_does_not_join_its_free_runs_is_caught() -> None:
+    with pytest.raises(AssertionError, match="free returns every block"):
+        check_allocator(partial(contiguous, JoinsOnlyUpwards, "oracle"))
+
+
+def test_an_allocator_that_outgrows_its_reservations_is_caught() -> None:
+    def make(num_blocks: int, block_size: int) -> Allocator:
+        reservation = RESERVATIONS["oracle"](model_len(num_blocks, block_size))
+        return OutgrowsItsReservation(FirstFit(num_blocks), block_size, reservation)
+
+    with pytest.raises(AssertionError, match="append past a reservation raises OutOfBlocks"):
+        check_allocator(make)

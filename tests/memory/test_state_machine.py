@@ -1,0 +1,326 @@
+"""Random lives, chosen by Hypothesis, beside a model that follows every token through copies and swaps."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from pagesim.memory import (
+    RESERVATIONS,
+    Allocator,
+    AllocatorError,
+    BestFit,
+    Buddy,
+    ContiguousAllocator,
+    Copy,
+    FirstFit,
+    Fit,
+    OutOfBlocks,
+    PagedAllocator,
+    Placement,
+    Reservation,
+)
+from pagesim.memory.conformance import Mirror
+
+T = TypeVar("T")
+
+BLOCKS, CPU_BLOCKS = 13, 7
+LIVES, CHANGES = 160, 100
+
+CHOICE = st.integers(0, 1 << 16)
+SIZES = st.integers(1, 4)
+POLICIES = st.sampled_from(sorted(RESERVATIONS))
+
+
+class AllocatorMachine(RuleBasedStateMachine):
+    """What any allocator goes through. A rule picks a sequence by a number, so that every number will do."""
+
+    changes = 0  # over all lives
+
+    mirror: Mirror
+    sequences = 0
+
+    @rule(tokens=st.integers(1, 20), output=st.integers(1, 12))
+    def allocate(self, tokens: int, output: int) -> None:
+        sequence = self.new()
+        if self.memory.probe(tokens, output) is Fit.NOW:
+            self.mirror.allocate(sequence, tokens, output)
+        else:
+            with pytest.raises(OutOfBlocks):
+                self.memory.allocate(sequence, tokens, output)
+
+    @precondition(lambda self: self.mirror.resting)
+    @rule(choice=CHOICE, times=st.integers(1, 5))
+    def append(self, choice: int, times: int) -> None:
+        sequence = pick(self.mirror.resting, choice)
+        for _ in range(min(times, self.mirror.room(sequence))):
+            due = self.demand_of(sequence)
+            if due > self.memory.free_blocks:
+                with pytest.raises(OutOfBlocks):
+                    self.memory.append(sequence)
+                return
+            before = self.memory.free_blocks
+            copy = self.mirror.append(sequence)
+            assert before - self.memory.free_blocks == due
+            assert copy is None or due == 1
+
+    @precondition(lambda self: self.mirror.resting or self.mirror.growing)
+    @rule(choice=CHOICE)
+    def fork(self, choice: int) -> None:
+        parent = pick([sequence for sequence, _ in self.mirror.tokens()], choice)
+        before, held = self.memory.free_blocks, self.memory.held_blocks(parent)
+        try:
+            self.mirror.fork(parent, self.new())
+        except OutOfBlocks:
+            assert not self.memory.grows_on_demand, "sharing takes no block"
+        else:
+            assert before - self.memory.free_blocks == (0 if self.memory.grows_on_demand else held)
+
+    @precondition(lambda self: self.mirror.resting or self.mirror.growing)
+    @rule(choice=CHOICE)
+    def free(self, choice: int) -> None:
+        self.mirror.free(pick([sequence for sequence, _ in self.mirror.tokens()], choice))
+
+    @precondition(lambda self: self.mirror.resting)
+    @rule(choice=CHOICE)
+    def start_growing(self, choice: int) -> None:
+        self.mirror.start_growing(pick(self.mirror.resting, choice))
+
+    @precondition(lambda self: self.mirror.growing)
+    @rule(choice=CHOICE)
+    def stop_growing(self, choice: int) -> None:
+        self.mirror.stop_growing(pick(self.mirror.growing, choice))
+
+    @rule(steps=st.integers(0, 9))
+    def grow(self, steps: int) -> None:
+        steps = min(steps, self.mirror.growing_room())
+        memory, expected = self.memory, self.copies_due() if steps else []
+        before, demand = memory.free_blocks, memory.demand(steps)
+        if demand > before:
+            with pytest.raises(OutOfBlocks):
+                memory.grow(steps)
+            return
+        copies = self.mirror.grow(steps)
+        assert [source for source, _ in copies] == expected
+        assert before - memory.free_blocks == demand
+
+    @invariant()
+    def every_sequence_reads_its_own_tokens_and_no_block_is_lost(self) -> None:
+        type(self).changes += 1
+        self.mirror.verify()
+
+    def teardown(self) -> None:
+        for sequence in [sequence for sequence, _ in self.mirror.tokens()]:
+            self.mirror.free(sequence)
+        assert self.memory.free_extents() == [(0, BLOCKS)]
+
+    @property
+    def memory(self) -> Allocator:
+        return self.mirror.memory
+
+    def new(self) -> int:
+        self.sequences += 1
+        return self.sequences
+
+    def demand_of(self, sequence: int) -> int:
+        """Return the blocks that a resting sequence's next token takes."""
+        if not self.memory.grows_on_demand:
+            return 0
+        tokens = len(self.mirror.resting[sequence])
+        if tokens % self.memory.block_size == 0:
+            return 1
+        return int(self.names()[self.memory.block_table(sequence)[-1]] > 1)
+
+    def copies_due(self) -> list[int]:
+        """Return the blocks that the next step copies: in order of start, and the last sharer keeps it."""
+        names, copied = self.names(), []
+        for sequence, tokens in self.mirror.growing.items():
+            tail = self.memory.block_table(sequence)[-1]
+            if len(tokens) % self.memory.block_size and names[tail] > 1:
+                names[tail] -= 1
+                copied.append(tail)
+        return copied
+
+    def names(self) -> Counter[int]:
+        """Return how many tables name each block."""
+        return Counter(
+            block for sequence, _ in self.mirror.tokens() for block in self.memory.block_table(sequence)
+        )
+
+
+class PagedMachine(AllocatorMachine):
+    """Beside what every allocator does: swaps, of some of the sharers, too."""
+
+    def begin(self, size: int, reservation: Reservation | None) -> None:
+        self.paged = PagedAllocator(BLOCKS, size, CPU_BLOCKS, reservation)
+        self.mirror = Mirror(self.paged)
+        self.swap_slots: dict[int, list[int]] = {}
+        self.swapped: dict[int, list[int]] = {}
+        self.swapped_families: dict[int, int] = {}
+        self.swapped_together: list[list[int]] = []
+
+    @precondition(lambda self: self.mirror.resting or self.mirror.growing)
+    @rule(choices=st.lists(CHOICE, min_size=1, max_size=4))
+    def swap_out(self, choices: list[int]) -> None:
+        here = [sequence for sequence, _ in self.mirror.tokens()]
+        chosen = list(dict.fromkeys(pick(here, choice) for choice in choices))
+        self.move_out(chosen)
+
+    @precondition(lambda self: self.mirror.resting or self.mirror.growing)
+    @rule(choice=CHOICE)
+    def swap_out_a_family(self, choice: int) -> None:
+        family = self.mirror.family[pick([sequence for sequence, _ in self.mirror.tokens()], choice)]
+        self.move_out(
+            [sequence for sequence, _ in self.mirror.tokens() if self.mirror.family[sequence] == family]
+        )
+
+    def move_out(self, chosen: list[int]) -> None:
+        held = [block for sequence in chosen for block in self.held(sequence)]
+        distinct = list(dict.fromkeys(held))
+        blocks = self.paged.distinct_blocks(chosen)
+        assert blocks == len(distinct)
+        before = self.paged.free_cpu_blocks
+        if blocks > before:
+            with pytest.raises(OutOfBlocks):
+                self.paged.swap_out(chosen)
+            return
+        moves = self.paged.swap_out(chosen)
+        assert [block for block, _ in moves] == distinct
+        assert before - self.paged.free_cpu_blocks == blocks
+        move(moves, self.mirror.slots, self.swap_slots)
+        for sequence in chosen:
+            self.swapped_families[sequence] = self.mirror.family.pop(sequence)
+            growing = self.mirror.growing.pop(sequence, None)
+            self.swapped[sequence] = self.mirror.resting.pop(sequence) if growing is None else growing
+        self.swapped_together.append(chosen)
+
+    @precondition(lambda self: self.swapped)
+    @rule(choice=CHOICE, all_of_them=st.booleans())
+    def swap_in(self, choice: int, all_of_them: bool) -> None:
+        if all_of_them:
+            chosen = [s for s in pick(self.swapped_together, choice) if s in self.swapped]
+        else:
+            chosen = [pick(self.swapped, choice)]
+        blocks, before = self.paged.distinct_blocks(chosen), self.paged.free_blocks
+        if blocks > before:
+            with pytest.raises(OutOfBlocks):
+                self.paged.swap_in(chosen)
+            return
+        move(self.paged.swap_in(chosen), self.swap_slots, self.mirror.slots)
+        assert before - self.paged.free_blocks == blocks, "what was shared is shared again"
+        for sequence in chosen:
+            self.mirror.resting[sequence] = self.swapped.pop(sequence)
+            self.mirror.family[sequence] = self.swapped_families.pop(sequence)
+
+    @precondition(lambda self: self.swapped)
+    @rule(choice=CHOICE)
+    def drop_swapped(self, choice: int) -> None:
+        sequence = pick(self.swapped, choice)
+        self.paged.drop_swapped(sequence)
+        del self.swapped[sequence], self.swapped_families[sequence]
+
+    @precondition(lambda self: self.swapped)
+    @rule(choice=CHOICE)
+    def a_swapped_sequence_is_not_new(self, choice: int) -> None:
+        sequence = pick(self.swapped, choice)
+        with pytest.raises(AllocatorError):
+            self.paged.allocate(sequence, 1)
+        for parent, _ in self.mirror.tokens():
+            with pytest.raises(AllocatorError):
+                self.paged.fork(parent, sequence)
+
+    def held(self, sequence: int) -> list[int]:
+        return [
+            block for first, blocks in self.paged.extents(sequence) for block in range(first, first + blocks)
+        ]
+
+    @invariant()
+    def a_reference_is_a_table_that_names_the_block(self) -> None:
+        for block, tables in self.names().items():
+            assert self.paged.references(block) == tables
+
+    @invariant()
+    def the_swap_space_is_free_exactly_when_nobody_is_swapped(self) -> None:
+        assert (self.paged.free_cpu_blocks == CPU_BLOCKS) == (not self.swapped)
+
+    def teardown(self) -> None:
+        for sequence in self.swapped:
+            self.paged.drop_swapped(sequence)
+        assert self.paged.free_cpu_blocks == CPU_BLOCKS
+        super().teardown()
+
+
+class PagedOnDemand(PagedMachine):
+    @initialize(size=SIZES)
+    def make(self, size: int) -> None:
+        self.begin(size, None)
+
+
+class PagedReserved(PagedMachine):
+    @initialize(size=SIZES, policy=POLICIES)
+    def make(self, size: int, policy: str) -> None:
+        self.begin(size, reservation(policy))
+
+
+class ContiguousMachine(AllocatorMachine):
+    place: Callable[[int], Placement]
+
+    @initialize(size=SIZES, policy=POLICIES)
+    def make(self, size: int, policy: str) -> None:
+        self.mirror = Mirror(ContiguousAllocator(type(self).place(BLOCKS), size, reservation(policy)))
+
+
+class ContiguousFirstFit(ContiguousMachine):
+    place = FirstFit
+
+
+class ContiguousBestFit(ContiguousMachine):
+    place = BestFit
+
+
+class ContiguousBuddy(ContiguousMachine):
+    place = staticmethod(lambda num_blocks: Buddy(num_blocks, largest=8))
+
+
+def reservation(policy: str) -> Reservation:
+    return RESERVATIONS[policy](max_model_len=24)
+
+
+def pick(choices: Iterable[T], choice: int) -> T:
+    listed = list(choices)
+    return listed[choice % len(listed)]
+
+
+def move(moves: list[Copy], origin: dict[int, list[int]], target: dict[int, list[int]]) -> None:
+    for source, destination in moves:
+        if source in origin:  # a reserved block may hold no token yet
+            target[destination] = list(origin[source])
+
+
+@pytest.mark.parametrize(
+    "machine", [PagedOnDemand, PagedReserved, ContiguousFirstFit, ContiguousBestFit, ContiguousBuddy]
+)
+def test_ten_thousand_random_changes_lose_no_token_and_no_block(machine: type[AllocatorMachine]) -> None:
+    machine.changes = 0
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=LIVES,
+            stateful_step_count=CHANGES,
+            derandomize=True,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    assert machine.changes >= 10_000, "Hypothesis cut the lives short: raise LIVES"
