@@ -3,10 +3,12 @@
 import json
 import os
 
+import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError, TraceError
-from pagesim.workloads import load
+from pagesim.request import Trace
+from pagesim.workloads import load, save
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 
@@ -55,7 +57,7 @@ def test_an_empty_file_is_called_empty(path, content):
         ("[]", "the file holds an empty list, no request"),
         (b"prompt_tokens,output_tokens\n5,\xff\n", "line 2: byte 0xff is not UTF-8 text"),
         (HEADER.encode("utf-16"), "line 1: byte 0xff is not UTF-8 text"),
-        ('[[1, 2], [3', "line 1: is not complete JSON"),
+        ("[[1, 2], [3", "line 1: is not complete JSON"),
         ("[" * 100_000, "is not JSON that can be read (it is nested too deeply)"),
         ('{"prompt": ' * 50_000, "row 1 (line 1): is not a complete JSON object (it is nested too deeply)"),
         ("[" + "9" * 5000 + "]", "is not JSON that can be read"),
@@ -77,9 +79,11 @@ def test_an_unknown_format_is_refused_with_the_formats_that_are_known(path, cont
     assert "prompt_tokens" in message
 
 
-def test_a_truncated_parquet_file_is_refused(sample, path):
-    if sample.name == "pagesim-parquet":
-        assert refused(path, sample.data[:-9]).startswith("is a damaged or truncated Parquet file")
+def test_a_truncated_parquet_file_is_refused(path):
+    trace = Trace(np.zeros(1), np.array([1]), np.array([2]))
+    save(trace, path.with_suffix(".parquet"))
+    whole = path.with_suffix(".parquet").read_bytes()
+    assert refused(path, whole[:-9]).startswith("is a damaged or truncated Parquet file")
 
 
 BOUND = "it must be a whole number from 1 to 10000000"
@@ -111,7 +115,9 @@ def test_a_length_out_of_bounds_names_row_line_field_value_and_bound(path, colum
     assert message.endswith(BOUND)
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.5, float("nan"), float("inf"), 10**8, 10**400, None, True, [3], "x"])
+@pytest.mark.parametrize(
+    "value", [0, -1, 2.5, float("nan"), float("inf"), 10**8, 10**400, None, True, [3], "x"]
+)
 def test_a_length_out_of_bounds_is_found_in_json_too(path, value):
     message = refused(path, json.dumps([[5, 6], [7, value]]))
     assert message.startswith("row 2: out is ")

@@ -47,9 +47,7 @@ def test_arrivals_that_were_never_recorded_are_not_written(tmp_path, suffix):
 @settings(max_examples=50, deadline=None)
 @given(
     rows=st.lists(
-        st.tuples(
-            st.floats(0, 1e9), st.integers(1, 10**7), st.integers(1, 10**7), st.integers(1, 1024)
-        ),
+        st.tuples(st.floats(0, 1e9), st.integers(1, 10**7), st.integers(1, 10**7), st.integers(1, 1024)),
         min_size=1,
         max_size=5,
     ),
