@@ -178,7 +178,7 @@ def _parquet(path: Path, data: bytes, on_bad_row: OnBadRow) -> Rows:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         columns = {
             str(name).strip().lower(): _arrow_column(column)
             for name, column in zip(table.column_names, table.columns, strict=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pagesim.errors import TraceError
 from pagesim.request import Trace
-from pagesim.workloads import FORMATS, NO_ARRIVALS, has_recorded_arrivals, load
+from pagesim.workloads import FORMATS, NO_ARRIVALS, has_recorded_arrivals, load, tables
 
 
 @pytest.mark.parametrize("suffix", ["", ".txt", ".csv", ".json", ".parquet"])
@@ -181,6 +181,11 @@ def test_any_bytes_end_in_data_or_a_trace_error(tmp_path_factory, text):
     assert_trace_or_sentence(path)
 
 
+KNOWN_COLUMNS = [
+    *tables.OPTIONAL,
+    *("prompt_tokens", "output_tokens", "timestamp", "input_length", "output_length"),
+    *("prompt", "conversations", "instruction", "output", "input"),
+]
 VALUES = st.one_of(
     st.integers(), st.floats(), st.text(max_size=8), st.none(), st.booleans(), st.lists(st.integers())
 )
@@ -190,25 +195,7 @@ VALUES = st.one_of(
 @given(
     records=st.lists(
         st.dictionaries(
-            st.sampled_from(
-                [
-                    "prompt_tokens",
-                    "output_tokens",
-                    "arrival_s",
-                    "n",
-                    "beam_width",
-                    "use_beam_search",
-                    "hash_ids",
-                    "session_id",
-                    "abort_s",
-                    "request_id",
-                    "timestamp",
-                    "input_length",
-                    "output_length",
-                    "prompt",
-                    "conversations",
-                ]
-            ),
+            st.sampled_from(KNOWN_COLUMNS),
             VALUES,
         ),
         min_size=1,

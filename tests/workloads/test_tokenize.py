@@ -81,6 +81,7 @@ def test_a_tokenizer_that_cannot_be_had_is_refused_in_a_sentence(text_file, tmp_
     assert "\n" not in str(caught.value)
 
 
+@needs_gpt2
 def test_the_approximation_is_within_a_few_percent_of_gpt2(shared):
     file = shared / "data" / "raw" / "alpaca_2000_sample.json"
     approximate = load(file, tokenizer="approximate")
