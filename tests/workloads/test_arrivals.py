@@ -139,6 +139,8 @@ def test_new_arrivals_replace_the_note_that_there_were_none(kind):
         ("poisson", {"rate": 1.0, "duration": float("inf")}, "duration is inf; it must be a number from"),
         ("gamma", {"rate": 1.0, "cv": 0.0}, "cv is 0; it must be a number from"),
         ("poisson", {"rate": 1.0, "num_requests": 0}, "num_requests is 0; it must be a whole number from 1"),
+        ("poisson", {"rate": 1.0, "seed": -1}, "seed is -1; it must be a whole number from 0"),
+        ("sosp", {"rate": 1.0, "duration": 9.0, "seed": 2**32}, "seed is 4294967296; arrivals sosp take one"),
         ("poisson", {"rate": 1e6, "duration": 1e6}, "rate and duration ask for 1e+12 requests"),
         ("poisson", {"rate": 1e-6, "duration": 1.0}, "nothing arrives within 1 s at 1e-06 requests/s"),
         ("sosp", {"rate": 1e-6, "duration": 1.0}, "nothing arrives within 1 s at 1e-06 requests/s"),

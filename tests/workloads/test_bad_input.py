@@ -71,7 +71,9 @@ def test_a_damaged_file_is_refused(path, content, said):
     assert refused(path, content).startswith(said)
 
 
-@pytest.mark.parametrize("content", ["hello world\n", "a,b\n1,2\n", '{"a": 1}', '[{"text": "x"}]'])
+@pytest.mark.parametrize(
+    "content", ["hello world\n", "a,b\n1,2\n", '"a\nb",\x1b[31m\n1,2\n', '{"a": 1}', '[{"text": "x"}]']
+)
 def test_an_unknown_format_is_refused_with_the_formats_that_are_known(path, content):
     message = refused(path, content)
     assert message.startswith("the format is not recognised")
