@@ -84,26 +84,24 @@ def arrive(
 
     Returns:
         The trace with new times, and a note that names the process. Recorded arrivals and replay never
-        repeat the
-        trace: they end where it ends.
+        repeat the trace: they end where it ends.
 
     Raises:
         PagesimError: an option is missing, not used by this process, or out of bounds; or no request is left.
     """
     options = {"rate": rate, "cv": cv, "duration": duration, "num_requests": num_requests}
     check_options(kind, options)
+    check_seed(seed)
     if not len(trace):
         raise PagesimError("the trace has no requests to give arrival times to")
     if kind in ("recorded", "replay"):
         return _recorded(trace, rate, duration, num_requests)
-    if kind == "sosp":
-        assert rate is not None
-        assert duration is not None
+    if kind == "sosp" and rate is not None and duration is not None:
         return _sosp(trace, rate, duration, seed)
     if duration is None and num_requests is None:
         num_requests = len(trace)
     times = arrival_times(kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed)
-    given = ", ".join(f"{name} {value:g}" for name, value in options.items() if value is not None)
+    given = ", ".join(f"{name} {value:.10g}" for name, value in options.items() if value is not None)
     return _placed(trace, times, f"arrivals: {kind}{', ' if given else ''}{given}, seed {seed}")
 
 
@@ -124,12 +122,12 @@ def arrival_times(
         PagesimError: an option is missing, not used by this process, or out of bounds; or nothing arrives.
     """
     check_options(kind, {"rate": rate, "cv": cv, "duration": duration, "num_requests": num_requests})
+    check_seed(seed)
     if kind == "all-at-once":
         return np.zeros(num_requests or 0)
     if rate is None or kind in ("recorded", "replay"):
         raise PagesimError(f"arrivals {kind} need a trace that recorded them")
-    if kind == "sosp":
-        assert duration is not None
+    if kind == "sosp" and duration is not None:
         return _sosp_times(rate, duration, seed)[0]
     if num_requests is None and duration is None:
         raise PagesimError(f"arrivals {kind} need a duration or a number of requests")
@@ -168,6 +166,12 @@ def check_options(kind: str, options: dict[str, Any]) -> None:
         elif not BOUNDS[name][0] <= value <= BOUNDS[name][1]:
             low, high = BOUNDS[name]
             raise PagesimError(f"{name} is {value:g}; it must be a number from {low:g} to {high:g}")
+
+
+def check_seed(seed: int) -> None:
+    """Raise PagesimError when a seed is negative, which no generator takes."""
+    if seed < 0:
+        raise PagesimError(f"seed is {seed}; it must be a whole number from 0")
 
 
 def arrival_rate(arrival_s: FloatColumn) -> float | None:
@@ -289,7 +293,7 @@ def _sosp_times(rate: float, duration: float, seed: int) -> tuple[FloatColumn, r
     the same.
     """
     _check_count(rate * duration)
-    if not 0 <= seed < 2**32:
+    if seed >= 2**32:
         raise PagesimError(f"seed is {seed}; arrivals sosp take one from 0 to {2**32 - 1}")
     legacy = np.random.RandomState(seed)  # the paper's stream is the legacy one
     counts = legacy.poisson(lam=rate * SOSP_TICK_S, size=int(duration * 100))

@@ -8,7 +8,7 @@ from typing import Any
 
 from pagesim.errors import TraceError
 from pagesim.workloads import tables, texts
-from pagesim.workloads.rows import Rows
+from pagesim.workloads.rows import Rows, listed
 from pagesim.workloads.source import PAIR
 from pagesim.workloads.tokenize import counter
 
@@ -106,9 +106,7 @@ def recognise(rows: Rows) -> Format:
     for format in READERS.values():
         if format.fits(rows):
             return format
-    found = ", ".join(rows.columns)
-    found = found if len(found) <= 80 else found[:77] + "..."
     raise TraceError(
-        f"{rows.path}: the format is not recognised: its columns are {found}; "
+        f"{rows.path}: the format is not recognised: its columns are {listed(rows.columns)}; "
         f"a trace has prompt_tokens and output_tokens, or is in one of the formats {', '.join(READERS)}"
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from pagesim.errors import PagesimError, TraceError
 from pagesim.request import Trace
-from pagesim.workloads.arrivals import ArrivalKind, arrival_times, arrive
+from pagesim.workloads.arrivals import ArrivalKind, arrival_times, arrive, check_seed
 from pagesim.workloads.bundled import NAMES, workload
 from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load
 from pagesim.workloads.lengths import SPECS, Lengths, parse_lengths
@@ -37,8 +37,7 @@ def make_trace(
     """Make a trace from a bundled workload, a text such as ``fixed:512,128``, or a file.
 
     A name of a bundled workload samples its fitted model, a text as ``parse_lengths`` takes samples that
-    distribution, anything else is a path and is read. (A file of the same name as a workload:
-    ``./sharegpt``.)
+    distribution, anything else is a path and is read; the text ``./sharegpt`` is a path.
 
     Args:
         name_or_path: what to make the trace from.
@@ -62,8 +61,7 @@ def make_trace(
         PagesimError: there is no such workload or file, or an option is missing, unusable or out of bounds.
         TraceError: the file cannot be read, or a row is bad.
     """
-    if seed < 0:
-        raise PagesimError(f"seed is {seed}; it must be a whole number from 0")
+    check_seed(seed)
     name = str(name_or_path)
     lengths = _lengths(name)
     if lengths is None:

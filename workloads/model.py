@@ -209,9 +209,10 @@ def _compact(row: IntColumn) -> str:
 
 
 def _edges(tokens: IntColumn, bins: int) -> IntColumn:
-    low, end = int(tokens.min()), int(tokens.max()) + 1
-    edges = np.unique(np.rint(np.geomspace(low, end, bins + 1)).astype(np.int64))
-    return edges if len(edges) > 1 else np.array([low, end])
+    low, high = int(tokens.min()), int(tokens.max())
+    inner = np.rint(np.geomspace(low, high, bins)).astype(np.int64)
+    # The longest length is a bin of its own: many traces are cut at a limit, where requests then pile up.
+    return np.unique(np.append(inner, [high, high + 1]))
 
 
 def _stats(prompts: IntColumn, outputs: IntColumn) -> dict[str, dict[str, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,6 +131,13 @@ class Rows:
             name: column[kept] if isinstance(column, np.ndarray) else [column[i] for i in kept]
             for name, column in columns.items()
         }
+
+
+def listed(columns: Iterable[str], limit: int = 80) -> str:
+    """Return names of columns for a message: on one line, unprintable characters escaped, a long list cut."""
+    text = ", ".join(columns)
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def shown(value: object) -> str:

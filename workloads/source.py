@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import TraceError
-from pagesim.workloads.rows import OnBadRow, Rows, shown
+from pagesim.workloads.rows import OnBadRow, Rows, listed, shown
 from pagesim.workloads.values import Column
 
 PAIR = ("in", "out")
@@ -178,7 +178,7 @@ def _parquet(path: Path, data: bytes, on_bad_row: OnBadRow) -> Rows:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         columns = {
             str(name).strip().lower(): _arrow_column(column)
             for name, column in zip(table.column_names, table.columns, strict=True)
@@ -187,7 +187,7 @@ def _parquet(path: Path, data: bytes, on_bad_row: OnBadRow) -> Rows:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise TraceError(f"{path}: is a damaged or truncated Parquet file ({reason})") from error
     if len(columns) < table.num_columns:
-        raise TraceError(f"{path}: a column name occurs twice in {', '.join(table.column_names)}"[:300])
+        raise TraceError(f"{path}: a column name occurs twice in {listed(table.column_names)}")
     return Rows(path, columns or {"": []}, lambda row: f"row {row + 1}", on_bad_row)
 
 

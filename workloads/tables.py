@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pagesim.request import MAX_SAMPLES
-from pagesim.workloads.rows import Rows
+from pagesim.workloads.rows import Rows, listed
 from pagesim.workloads.source import PAIR
 from pagesim.workloads.values import Column, flags, id_list, is_missing, names, numbers, stamps
 
@@ -65,7 +65,7 @@ def read_own(rows: Rows) -> dict[str, Any]:
         columns["request_id"] = rows.distinct("request_id")
     ignored = [name for name in rows.columns if name not in (prompt, output, *OPTIONAL)]
     if ignored:
-        rows.notes.append(f"columns not used: {', '.join(ignored)}"[:300])
+        rows.notes.append(f"columns not used: {listed(ignored, 300)}")
     return rows.settled(columns)
 
 

@@ -1,7 +1,7 @@
 """Readers of conversations and instructions: formats that hold text, whose tokens are counted on reading.
 
 One token is added to every prompt (the beginning-of-text token that starts it) and to every output (the
-token that ends it), as in the PagedAttention paper's lengths; so an empty text has one token.
+token that ends it), as the PagedAttention paper's Alpaca lengths count; so an empty text has one token.
 """
 
 from __future__ import annotations

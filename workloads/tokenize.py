@@ -77,8 +77,9 @@ def _hugging_face(name: str) -> Counter:
     try:
         found: Any = Tokenizer.from_file(name) if Path(name).is_file() else Tokenizer.from_pretrained(name)
     except Exception as error:  # the package raises plain Exception
+        reason = " ".join(str(error).split())[:120]
         raise PagesimError(
-            f"tokenizer {name} cannot be had ({str(error).split('.')[0][:120]}); name one on Hugging Face's "
+            f"tokenizer {name} cannot be had ({reason}); name one on Hugging Face's "
             f"hub (needs a network), a tokenizer.json file, {GPT2} or {APPROXIMATE}"
         ) from error
     note = f"tokens counted with {name} (tokenizers)"
