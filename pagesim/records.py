@@ -189,7 +189,7 @@ class Recorder:
     # Iterations
 
     def stretch(self, row: list[int]) -> None:
-        """Write down iterations that have run, as ``STRETCH_FIELDS``; every group is still as it was in them."""
+        """Write down iterations that have run, as ``STRETCH_FIELDS``; no group has changed since."""
         self._stretches.fromlist(row)
         self.iterations += row[1]
 
@@ -268,7 +268,7 @@ class Recorder:
                 self._stays.extend(closed)
 
     def _several(self, stay: _OpenStay) -> Iterable[Stay]:
-        """Return the stays of a group that needs more than one: of each reservation, or of prefix and rest."""
+        """Return the stays of a group that needs several: of each reservation, or of prefix and rest."""
         first, length, group, _, held = stay
         last, final = self.iterations - 1, group.final_length
         for blocks, reserved in held:

@@ -67,7 +67,7 @@ class System(BaseModel):
     )
     cost: str = Field(
         "roofline",
-        description="Cost model: roofline[:name=value,…], or affine:s,s/token,s/context token[,s/swapped block].",
+        description="roofline[:name=value,…], or affine:s,s/token,s/context token[,s/swapped block].",
     )
     window: str | None = Field(
         None,

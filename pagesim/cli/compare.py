@@ -47,6 +47,6 @@ def command(
     if json:
         show.as_json(summaries)
     else:
-        show.notes(next(iter(results.values())))
+        show.say_notes(next(iter(results.values())).notes)
         show.side_by_side(summaries["runs"])
         show.stored(out)

@@ -21,41 +21,17 @@ STEPS = Annotated[bool, typer.Option("--steps", help="Store a row an iteration, 
 JSON = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 
 S = TypeVar("S", bound=Scenario)
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
-def with_flags(
-    kind: type[Scenario], leave_out: tuple[str, ...] = ()
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_flags(kind: type[Scenario], leave_out: tuple[str, ...] = ()) -> Decorator:
     """Give a command a flag for every field of a scenario; it receives those given as ``flags``."""
+    return _with_fields({name: f for name, f in kind.model_fields.items() if name not in leave_out})
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = {
-            name: p
-            for name, p in inspect.signature(command, eval_str=True).parameters.items()
-            if name != "flags"
-        }
-        fields = {name: f for name, f in kind.model_fields.items() if name not in leave_out}
 
-        def run(**values: Any) -> None:
-            mine = {name: values.pop(name) for name in own}
-            command(**mine, flags={name: value for name, value in values.items() if value is not None})
-
-        parameters = [
-            *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own.values()),
-            *(
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(name, field)
-                )
-                for name, field in fields.items()
-            ),
-        ]
-        run.__name__ = command.__name__
-        run.__doc__ = command.__doc__
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return run
-
-    return decorate
+def workload_flags(names: tuple[str, ...]) -> Decorator:
+    """Give a command the flags of these fields of a scenario; it receives those given as ``flags``."""
+    return _with_fields({name: Scenario.model_fields[name] for name in names})
 
 
 def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
@@ -67,6 +43,37 @@ def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
         # The copy that is stored with the result must find the trace from anywhere.
         values["trace"] = str(trace.resolve())
     return checked(kind, values)
+
+
+def _with_fields(fields: dict[str, FieldInfo]) -> Decorator:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = {
+            name: p
+            for name, p in inspect.signature(command, eval_str=True).parameters.items()
+            if name != "flags"
+        }
+
+        def run(**values: Any) -> None:
+            mine = {name: values.pop(name) for name in own}
+            command(**mine, flags={name: value for name, value in values.items() if value is not None})
+
+        parameters = [
+            *own.values(),
+            *(
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(name, field)
+                )
+                for name, field in fields.items()
+            ),
+        ]
+        run.__name__ = command.__name__
+        run.__doc__ = command.__doc__
+        # typer reads both.
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def _flag(name: str, field: FieldInfo) -> Any:

@@ -34,7 +34,7 @@ def command(
     if json:
         show.as_json(result.summary)
     else:
-        show.notes(result)
+        show.say_notes(result.notes)
         show.one(result)
         show.stored(out)
 

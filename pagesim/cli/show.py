@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pagesim.api import Rows, Watch, run, trace_of
+from pagesim.errors import PagesimError
 from pagesim.metrics import VIEWS
 from pagesim.request import Trace
 from pagesim.results import Result, to_json
 from pagesim.scenario import Comparison, Scenario
+from pagesim.workloads import LengthModel
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UPDATE_EVERY = 500
 """Requests between two updates of a progress bar."""
@@ -46,17 +52,60 @@ def as_json(value: Any) -> None:
     sys.stdout.write(to_json(value))
 
 
-def notes(result: Result) -> None:
-    """Say what was noticed or assumed."""
+def say(sentence: str) -> None:
+    """Print a sentence as it is."""
+    Console().print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+
+def say_notes(notes: tuple[str, ...]) -> None:
+    """Say, beside the output, what was noticed or assumed."""
     errors = Console(stderr=True)
-    for note in result.notes:
-        errors.print(f"note: {note}", style="dim", highlight=False)
+    for note in notes:
+        errors.print(f"note: {note}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 def stored(out: Path | None) -> None:
     """Say where the result is."""
     if out is not None:
-        Console().print(f"stored in {out}", highlight=False)
+        say(f"stored in {out}")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for figures, if it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file, all of it or nothing."""
+    draft = file.with_name(f".{file.name}.draft")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+    except OSError as error:
+        raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
+
+
+def statistics(table: pd.DataFrame) -> None:
+    """Print what ``describe`` found."""
+    shown = _table("Trace", ("", ""))
+    for measure, statistic, value, unit in table.itertuples(index=False):
+        shown.add_row(measure.replace("_", " "), statistic.replace("_", " "), f"{value:,.6g} {unit}")
+    Console().print(shown)
+
+
+def closeness(model: LengthModel) -> None:
+    """Print how close a fitted model is to its source."""
+    shown = _table("Fit, tokens", ("", "source", "model", "difference"))
+    for measure, source in model.source_stats.items():
+        for statistic, value in source.items():
+            ours = model.model_stats[measure][statistic]
+            shown.add_row(
+                measure, statistic, f"{value:,.2f}", f"{ours:,.2f}", f"{100 * (ours / value - 1):+.2f} %"
+            )
+    Console().print(shown)
 
 
 def one(result: Result) -> None:
@@ -64,18 +113,12 @@ def one(result: Result) -> None:
     summary = result.summary
     console = Console()
     console.print(_outcome(summary), highlight=False)
-    latency = Table(title="Latency, seconds", title_justify="left")
-    latency.add_column("")
     columns = ("mean", "p50", "p90", "p95", "p99")
-    for column in columns:
-        latency.add_column(column, justify="right")
+    latency = _table("Latency, seconds", columns)
     for name, label in _LATENCIES.items():
         latency.add_row(label, *(_number(summary[name][column], 4) for column in columns))
     console.print(latency)
-    memory = Table(title="KV cache, % of capacity", title_justify="left")
-    memory.add_column("")
-    for column in ("mean over iterations", "mean over time"):
-        memory.add_column(column, justify="right")
+    memory = _table("KV cache, % of capacity", ("mean over iterations", "mean over time"))
     means = summary["memory"]["strict"]
     for entry in VIEWS["strict"]:
         memory.add_row(
@@ -87,48 +130,48 @@ def one(result: Result) -> None:
 
 
 def side_by_side(summaries: dict[str, Summary]) -> None:
-    """Print a comparison."""
+    """Print a comparison, a column a policy."""
     console = Console()
-    memory = Table(title="KV cache, % of capacity, mean over iterations", title_justify="left")
-    memory.add_column("policy")
+    memory = _table("KV cache, % of capacity, mean over iterations", _broken(summaries))
     for entry in VIEWS["strict"]:
-        memory.add_column(entry.replace("_", "-"), justify="right")
-    for policy, summary in summaries.items():
-        means = summary["memory"]["strict"]["per_iteration"]
-        memory.add_row(policy, *(_number(means[entry], 1) for entry in VIEWS["strict"]))
-    console.print(memory)
-    service = Table(title="Service", title_justify="left")
-    service.add_column("policy")
-    for column in (
-        "finished",
-        "batch",
-        "requests/s",
-        "tokens/s",
-        "s/token, mean",
-        "s/token, p95",
-        "TTFT s, p50",
-        "TPOT s, p50",
-        "preempted",
-    ):
-        service.add_column(column, justify="right")
-    for policy, summary in summaries.items():
-        requests = summary["requests"]
-        service.add_row(
-            policy,
-            f"{requests['finished']}/{requests['total']}",
-            _number(summary["batch"]["mean"], 2),
-            _number(summary["throughput"]["requests_per_s"], 2),
-            _number(summary["throughput"]["tokens_per_s"], 1),
-            _number(summary["normalized_latency"]["mean"], 4),
-            _number(summary["normalized_latency"]["p95"], 4),
-            _number(summary["ttft"]["p50"], 3),
-            _number(summary["tpot"]["p50"], 4),
-            str(sum(summary["preemptions"].values())),
+        memory.add_row(
+            entry.replace("_", "-"),
+            *(_number(s["memory"]["strict"]["per_iteration"][entry], 1) for s in summaries.values()),
         )
+    console.print(memory)
+    service = _table("Service", _broken(summaries))
+    for label, digits, keys in (
+        ("requests finished", 0, ("requests", "finished")),
+        ("mean batch", 2, ("batch", "mean")),
+        ("requests/s", 2, ("throughput", "requests_per_s")),
+        ("tokens/s", 1, ("throughput", "tokens_per_s")),
+        ("s/token, mean", 4, ("normalized_latency", "mean")),
+        ("s/token, p95", 4, ("normalized_latency", "p95")),
+        ("TTFT, p50, s", 3, ("ttft", "p50")),
+        ("TPOT, p50, s", 4, ("tpot", "p50")),
+        ("recomputed", 0, ("preemptions", "recompute")),
+        ("swapped out", 0, ("preemptions", "swap")),
+    ):
+        section, key = keys
+        service.add_row(label, *(_number(s[section][key], digits) for s in summaries.values()))
     console.print(service)
     for policy, summary in summaries.items():
         if summary["requests"]["rejected"] or summary["requests"]["stuck"]:
-            console.print(f"{policy}: {_outcome(summary)}", highlight=False)
+            say(f"{policy}: {_outcome(summary)}")
+
+
+def _table(title: str, columns: Iterable[str]) -> Table:
+    """Return a table with a first column of labels and right-aligned numbers."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
+    table.add_column("", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _broken(policies: Iterable[str]) -> list[str]:
+    """Return names on two lines, so that five policies fit on a narrow terminal."""
+    return [name.replace("-", "-\n", 1) for name in policies]
 
 
 _LATENCIES = {

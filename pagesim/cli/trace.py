@@ -2,6 +2,114 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
 
+from pagesim.cli.options import OUT, workload_flags
+
 cli = typer.Typer(help="Look at, convert, fit and make traces.", no_args_is_help=True)
+
+TRACE = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a bundled workload's name.")]
+READ = ("rounds", "tokenizer", "on_bad_row")
+MAKE = ("arrivals", "rate", "cv", "duration", "num_requests", "seed", *READ)
+
+
+@cli.command("describe")
+@workload_flags(MAKE)
+def describe(*, trace: TRACE, out: OUT = None, flags: dict[str, Any]) -> None:
+    """Print the distributions of lengths and the arrival process, and plot them with --out.
+
+    Example: pagesim trace describe azure-conv --num-requests 20000 --out out/azure
+    """
+    from pagesim.cli import show
+    from pagesim.plots import save
+    from pagesim.workloads import describe as statistics
+    from pagesim.workloads import make_trace, plot_trace
+
+    requests = make_trace(trace, **flags)
+    show.say_notes(requests.notes)
+    show.statistics(statistics(requests))
+    if out is not None:
+        show.make_folder(out)
+        save(plot_trace(requests), out / "trace")
+        show.stored(out)
+
+
+@cli.command("convert")
+@workload_flags(READ)
+def convert(
+    *,
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A trace file in any format.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="A .parquet or .csv file.")],
+    flags: dict[str, Any],
+) -> None:
+    """Read a trace in any format and write it as Parquet or CSV.
+
+    Example: pagesim trace convert AzureLLMInferenceTrace_conv.csv azure.parquet
+    """
+    from pagesim.cli import show
+    from pagesim.workloads import load, save
+
+    requests = load(source, **flags)
+    save(requests, target)
+    show.say_notes(requests.notes)
+    show.say(f"{len(requests)} requests written to {target}")
+
+
+@cli.command("make")
+@workload_flags(MAKE)
+def make(
+    *,
+    trace: TRACE,
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="A .parquet or .csv file.")],
+    flags: dict[str, Any],
+) -> None:
+    """Make a trace: lengths from a file, a workload or a distribution, arrivals from a process.
+
+    Example: pagesim trace make lognormal:300,1.5,200,1 burst.csv --rate 4 --cv 3 --duration 600
+    """
+    from pagesim.cli import show
+    from pagesim.workloads import make_trace, save
+
+    requests = make_trace(trace, **flags)
+    save(requests, target)
+    show.say_notes(requests.notes)
+    show.say(f"{len(requests)} requests written to {target}")
+
+
+@cli.command("fit")
+@workload_flags(READ)
+def fit(
+    *,
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A trace file in any format.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the model goes.")],
+    name: Annotated[str | None, typer.Option(help="The model's name; the file's when left out.")] = None,
+    description: Annotated[str, typer.Option(help="What the requests are, a sentence.")] = "",
+    origin: Annotated[str, typer.Option(help="Where the trace comes from.")] = "not stated",
+    licence: Annotated[str, typer.Option(help="The trace's licence.")] = "not stated",
+    total_below: Annotated[
+        int | None, typer.Option(help="Fit only requests with prompt + output below this many tokens.")
+    ] = None,
+    flags: dict[str, Any],
+) -> None:
+    """Fit a joint model of prompt and output lengths to a trace; --trace OUT.json then samples it.
+
+    Example: pagesim trace fit azure.parquet azure.json --origin AzurePublicDataset --licence CC-BY-4.0
+    """
+    from pagesim.cli import show
+    from pagesim.workloads import Provenance, load
+    from pagesim.workloads import fit as fit_model
+
+    requests = load(source, **flags)
+    model = fit_model(
+        requests,
+        name or target.stem,
+        Provenance(description or f"fitted to {source.name}", origin, licence),
+        total_below=total_below,
+    )
+    show.write_text(target, model.to_json())
+    show.say_notes(requests.notes)
+    show.closeness(model)
+    show.say(f"model {model.name} of {model.rows} requests written to {target}")
