@@ -1,0 +1,112 @@
+"""Leaping is an optimisation and never an approximation: stepping gives the same records, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import pagesim as ps
+
+POLICIES = ("static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
+COSTS = ("affine:0.02,1e-4,1e-6", "affine:0.02,0,0", "affine:0,1e-3,0,1e-3", "roofline")
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
+    """A small trace with ties and bursts, a system that is often too small for it, and a cost model."""
+    policy = draw(st.sampled_from(POLICIES))
+    size = draw(st.integers(1, 30))
+    gap = draw(st.sampled_from([0.0, 0.01, 0.1, 1.0, 5.0]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    # Multiples of 10 ms, so that arrivals coincide with one another and, at times, with the clock.
+    arrivals = np.round(np.cumsum(rng.exponential(gap, size) if gap else np.zeros(size)), 2)
+    longest = draw(st.sampled_from([3, 20, 120]))
+    samples = draw(st.sampled_from(["one", "one", "same", "mixed"]))
+    n = {
+        "one": np.ones(size, int),
+        "same": np.full(size, draw(st.integers(2, 4))),
+        "mixed": rng.integers(1, 4, size),
+    }[samples]
+    trace = ps.Trace(arrivals, rng.integers(1, longest, size), rng.integers(1, longest, size), n)
+    block_size = draw(st.sampled_from([1, 2, 4, 16, 32]))
+    options: dict[str, Any] = {
+        "block_size": block_size,
+        "num_blocks": draw(st.integers(1, 600)) // block_size + 1,
+        "cpu_blocks": draw(st.integers(0, 300)),
+        "max_model_len": draw(st.sampled_from([64, 256])),
+        "max_num_batched_tokens": draw(st.sampled_from([32, 128, 2560])),
+        "cost": draw(st.sampled_from(COSTS)),
+    }
+    if policy == "static":
+        options["max_batch"] = draw(st.integers(1, 6))
+    else:
+        options["max_num_seqs"] = draw(st.sampled_from([1, 3, 8, 256]))
+        options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
+    if policy == "vllm-sosp":
+        options["preemption"] = draw(
+            st.sampled_from(["default", "swap", "recompute"] if samples == "one" else ["default", "swap"])
+        )
+    if draw(st.booleans()):
+        options["until"] = draw(st.floats(0, 20))
+    if draw(st.booleans()):
+        options["window"] = draw(st.sampled_from(["0:1", "0.5:3.25", "2:1000"]))
+    return trace, policy, options
+
+
+def without_sim(summary: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in summary.items() if key != "sim"}
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(runs())
+def test_stepping_gives_the_same_records_to_the_bit(run: tuple[ps.Trace, str, dict[str, Any]]) -> None:
+    trace, policy, options = run
+    leaping = ps.simulate(trace, policy, steps="iterations", **options)
+    stepping = ps.simulate(trace, policy, steps="iterations", leap=False, **options)
+    assert leaping.steps is not None
+    assert stepping.steps is not None
+    pd.testing.assert_frame_equal(leaping.steps, stepping.steps, check_exact=True)
+    pd.testing.assert_frame_equal(leaping.requests, stepping.requests, check_exact=True)
+    assert without_sim(leaping.summary) == without_sim(stepping.summary)
+    assert stepping.summary["sim"]["decisions"] == stepping.summary["iterations"]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(runs())
+def test_every_request_ends_and_every_slot_is_accounted_for(
+    run: tuple[ps.Trace, str, dict[str, Any]],
+) -> None:
+    trace, policy, options = run
+    options.pop("until", None)
+    result = ps.simulate(trace, policy, steps="iterations", **options)
+    assert result.steps is not None
+    requests = result.summary["requests"]
+    assert requests["unfinished"] == 0
+    assert requests["finished"] + requests["rejected"] + requests["stuck"] == len(trace)
+    finished = result.requests[result.requests["status"] == "finished"]
+    assert (finished["arrival_s"] <= finished["first_scheduled_s"]).all()
+    assert (finished["first_scheduled_s"] < finished["first_token_s"]).all()
+    assert (finished["first_token_s"] <= finished["finish_s"]).all()
+    if len(result.steps):
+        entries = ["used", "reserved", "over_reserved", "rounding", "external", "cached", "free"]
+        capacity = options["num_blocks"] * options["block_size"]
+        assert (result.steps[entries].sum(axis=1) == capacity).all()
+        assert (result.steps[entries] >= 0).all(axis=None)
+        assert (np.diff(result.steps["clock"]) >= 0).all()
+
+
+def test_a_stretch_row_shows_its_first_iteration() -> None:
+    trace = ps.Trace(np.array([0.0, 0.3]), np.array([10, 5]), np.array([40, 30]))
+    options: dict[str, Any] = {"num_blocks": 20, "block_size": 4, "cost": COSTS[0]}
+    every = ps.simulate(trace, steps="iterations", **options).steps
+    stretches = ps.simulate(trace, steps="stretches", **options).steps
+    assert every is not None
+    assert stretches is not None
+    assert stretches["iterations"].sum() == len(every)
+    assert len(stretches) < len(every) / 2
+    heads = every.iloc[stretches["step"].to_numpy()].reset_index(drop=True)
+    pd.testing.assert_frame_equal(stretches.drop(columns="iterations"), heads)
