@@ -16,6 +16,9 @@ from pagesim.errors import TraceError
 from pagesim.workloads.rows import OnBadRow, Rows, listed, shown
 from pagesim.workloads.values import Column
 
+MAX_ROWS = 100_000_000
+"""More rows than this are taken for a damaged file: a few bytes of Parquet can claim any number."""
+
 PAIR = ("in", "out")
 """The columns of a JSON list of ``[in, out]`` pairs."""
 
@@ -178,7 +181,10 @@ def _parquet(path: Path, data: bytes, on_bad_row: OnBadRow) -> Rows:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        file = pq.ParquetFile(pa.BufferReader(data))
+        if file.metadata.num_rows > MAX_ROWS:
+            raise ValueError(f"it claims {file.metadata.num_rows} rows; the bound is {MAX_ROWS}")
+        table = file.read(use_threads=False)
         columns = {
             str(name).strip().lower(): _arrow_column(column)
             for name, column in zip(table.column_names, table.columns, strict=True)

@@ -19,7 +19,7 @@ from pagesim.request import FloatColumn, IntColumn
 Column: TypeAlias = Sequence[Any] | npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 DIGITS = re.compile(r"[\d.eE+\-\s]*", re.ASCII)
 STAMP = re.compile(
     r"\s*((?:19|20|21)\d\d-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|([+-])(\d\d):?(\d\d))?\s*",
