@@ -10,7 +10,7 @@ from pagesim.errors import TraceError
 from pagesim.workloads import tables, texts
 from pagesim.workloads.rows import Rows, listed
 from pagesim.workloads.source import PAIR
-from pagesim.workloads.tokenize import counter
+from pagesim.workloads.tokenizer import counter
 
 
 @dataclass(frozen=True)

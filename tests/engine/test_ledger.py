@@ -1,0 +1,118 @@
+"""The ledger, worked out from stays, against every slot looked at one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pagesim as ps
+from pagesim.ledger import LedgerError, expand
+from pagesim.memory import Allocator
+from pagesim.scheduling import ContinuousBatching, Plan, StaticBatching
+from pagesim.scheduling.base import Scheduler
+
+OPTIONS: dict[str, Any] = {"steps": "iterations", "leap": False, "cost": "affine:0.02,1e-4,1e-6"}
+
+
+def slots(memory: Allocator, scheduler: Scheduler) -> dict[str, int]:
+    """Classify every slot that somebody holds, straight from the definitions."""
+    size = memory.block_size
+    blocks: dict[int, tuple[int, int, int]] = {}  # block → slots filled, fillable, promised
+    for group in scheduler.running():
+        for sequence in group.sequences:
+            # Memory holds a static row at its padded length; only its own tokens are used.
+            length = min(group.base + memory.steps_grown, group.final_length)
+            held = [b for first, count in memory.extents(sequence) for b in range(first, first + count)]
+            promised = max(memory.reserved_tokens(sequence), group.final_length)
+            for place, block in enumerate(held):
+                here = (
+                    int(np.clip(length - place * size, 0, size)),
+                    int(np.clip(group.final_length - place * size, 0, size)),
+                    int(np.clip(promised - place * size, 0, size)),
+                )
+                before = blocks.get(block, (0, 0, 0))
+                blocks[block] = (max(here[0], before[0]), max(here[1], before[1]), max(here[2], before[2]))
+    count: Counter[str] = Counter()
+    for filled, fillable, promised in blocks.values():
+        count["used"] += filled
+        count["reserved"] += fillable - filled
+        count["over_reserved"] += promised - fillable
+        count["rounding"] += size - promised
+    return {name: count[name] for name in ("used", "reserved", "over_reserved", "rounding")}
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("block_size", [1, 16])
+@pytest.mark.parametrize(
+    "policy", ["static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp"]
+)
+def test_every_iteration_classifies_every_slot(
+    policy: str, block_size: int, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(7)
+    trace = ps.Trace(
+        np.cumsum(rng.exponential(0.05, 24)),
+        rng.integers(1, 90, 24),
+        rng.integers(1, 60, 24),
+        np.full(24, samples),
+    )
+    seen: list[dict[str, int]] = []
+    for kind in (ContinuousBatching, StaticBatching):
+        planned = kind.plan
+
+        def plan(self: Any, now: int, planned: Any = planned) -> Plan:
+            made: Plan = planned(self, now)
+            if made.executes:
+                seen.append(slots(self.memory, self))
+            return made
+
+        monkeypatch.setattr(kind, "plan", plan)
+    result = ps.simulate(
+        trace,
+        policy,
+        num_blocks=640 // block_size,
+        block_size=block_size,
+        cpu_blocks=2400,
+        max_model_len=150,
+        **OPTIONS,
+    )
+    assert result.steps is not None
+    assert len(seen) == len(result.steps) > 100
+    for name in ("used", "reserved", "over_reserved", "rounding"):
+        np.testing.assert_array_equal(result.steps[name], [each[name] for each in seen], err_msg=name)
+    if policy == "vllm-sosp":
+        assert sum(result.summary["preemptions"].values()) > 0, "the memory is meant to be too small"
+
+
+def test_a_free_pool_that_no_placement_can_use_is_external() -> None:
+    # 24 blocks carve as 16 + 8. A takes 8, B and C 4 each of the 16; when A and C are over, D needs 12,
+    # rounded to 16, and 20 are free.
+    trace = ps.Trace(
+        np.array([0.0, 0.0, 0.0, 0.01]), np.array([1, 1, 1, 1]), np.array([7, 39, 3, 11]),
+    )  # fmt: skip
+    result = ps.simulate(
+        trace, "orca-oracle", num_blocks=56, block_size=1, max_model_len=40, **OPTIONS
+    )
+    steps = result.steps
+    assert steps is not None
+    waiting = steps[steps["num_waiting"] > 0]
+    assert (waiting["external"] == np.where(waiting["free_gpu_blocks"] >= 12, waiting["free_gpu_blocks"], 0)).all()
+
+
+def test_orca_maxs_last_blocks_are_free_in_strict_and_external_in_the_papers_view() -> None:
+    trace = ps.Trace(np.zeros(20), np.full(20, 100), np.full(20, 100))
+    result = ps.simulate(trace, "orca-max", num_blocks=983, window="0:1", until=1.0, cost="affine:0.02,0,0")
+    memory = result.summary["memory"]
+    assert result.summary["batch"]["mean"] == 7
+    assert memory["strict"]["per_iteration"]["free"] == pytest.approx(100 * 87 / 983)
+    assert memory["strict"]["per_iteration"]["external"] == 0
+    assert memory["paper"]["per_iteration"]["external"] == pytest.approx(100 * 87 / 983)
+
+
+def test_stays_that_overfill_memory_are_noticed() -> None:
+    overfull = np.array([[0, 0, 10, 20, 3, 12, 1, 1]])
+    with pytest.raises(LedgerError, match="negative"):
+        expand(overfull, np.array([1]), block_size=4, num_blocks=2, external_blocks=np.zeros(1, np.int64))
