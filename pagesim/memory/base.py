@@ -187,6 +187,8 @@ class Allocator(ABC):
     def grow(self, steps: int = 1) -> list[Copy]:
         """Give every growing sequence ``steps`` more tokens; return the blocks copied on write.
 
+        Nobody looks at single sequences here: that none grows past a fixed reservation is its owner's care.
+
         Raises:
             OutOfBlocks: ``demand(steps)`` exceeds the free blocks.
         """
