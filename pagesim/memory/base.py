@@ -132,6 +132,7 @@ class Allocator(ABC):
 
     def reserved_tokens(self, sequence: int) -> int:
         """Return the tokens that were reserved for the sequence at allocation; 0 if nothing is reserved."""
+        self.length(sequence)  # raises if the sequence is not here
         return 0
 
     @abstractmethod

@@ -284,6 +284,7 @@ def misuse_raises_and_changes_nothing(make: Make) -> None:
             refused("length of a sequence that is not here", memory.length, gone)
             refused("extents of a sequence that is not here", memory.extents, gone)
             refused("held_blocks of a sequence that is not here", memory.held_blocks, gone)
+            refused("reserved_tokens of a sequence that is not here", memory.reserved_tokens, gone)
             refused("block_table of a sequence that is not here", memory.block_table, gone)
             refused("fork of a sequence that is not here", memory.fork, gone, _STRANGER - 1)
             refused("start_growing of a sequence that is not here", memory.start_growing, gone)
