@@ -44,7 +44,7 @@ class Allocator(ABC):
     Most sequences spend their lives gaining one token an iteration. Such a sequence is *growing* (from
     ``start_growing`` on): ``grow(steps)`` gives every growing sequence its next tokens at once, and
     ``demand(steps)`` says beforehand how many blocks that will take. This is what lets an engine leap over
-    iterations, and it gives the same blocks as ``append`` would, one token at a time.
+    iterations, and it takes as many blocks as ``append`` would, one token at a time.
 
     A subclass keeps ``_lengths`` for resting sequences and adds what it needs; it must implement the
     abstract methods and may override the rest.
@@ -132,6 +132,7 @@ class Allocator(ABC):
 
     def reserved_tokens(self, sequence: int) -> int:
         """Return the tokens that were reserved for the sequence; 0 where memory is taken on demand."""
+        self.length(sequence)  # raises if the sequence is not here
         return 0
 
     @abstractmethod
@@ -186,6 +187,8 @@ class Allocator(ABC):
 
     def grow(self, steps: int = 1) -> list[Copy]:
         """Give every growing sequence ``steps`` more tokens; return the blocks copied on write.
+
+        Nobody looks at single sequences here: that none grows past a fixed reservation is its owner's care.
 
         Raises:
             OutOfBlocks: ``demand(steps)`` exceeds the free blocks.

@@ -226,6 +226,20 @@ def freeing_returns_every_block(make: Make) -> None:
             assert memory.free_extents() == [(0, memory.num_blocks)], "free returns every block"
 
 
+def a_fork_without_room_changes_nothing(make: Make) -> None:
+    """Where a fork is a second copy, memory fills up with forks until one is refused."""
+    memory = make()
+    memory.allocate(0, 1, 1)
+    for child in range(1, memory.num_blocks + 1):
+        before = snapshot(memory)
+        try:
+            memory.fork(0, child)
+        except OutOfBlocks:
+            assert snapshot(memory) == before, "a fork without room leaves everything as it was"
+            return
+    assert memory.free_blocks > 0, "forks that never run out of blocks share theirs"
+
+
 def probe_says_now_exactly_when_allocation_succeeds(make: Make) -> None:
     """``probe`` foresees the allocation of a request, its samples, and what is left."""
     for seed in _SEEDS:
@@ -270,6 +284,7 @@ def misuse_raises_and_changes_nothing(make: Make) -> None:
             refused("length of a sequence that is not here", memory.length, gone)
             refused("extents of a sequence that is not here", memory.extents, gone)
             refused("held_blocks of a sequence that is not here", memory.held_blocks, gone)
+            refused("reserved_tokens of a sequence that is not here", memory.reserved_tokens, gone)
             refused("block_table of a sequence that is not here", memory.block_table, gone)
             refused("fork of a sequence that is not here", memory.fork, gone, _STRANGER - 1)
             refused("start_growing of a sequence that is not here", memory.start_growing, gone)
@@ -430,6 +445,7 @@ def a_long_life_ends_with_every_block_free_and_joined(make: Make) -> None:
 CHECKS: tuple[Callable[[Make], None], ...] = (
     an_empty_allocator_is_all_free,
     freeing_returns_every_block,
+    a_fork_without_room_changes_nothing,
     probe_says_now_exactly_when_allocation_succeeds,
     never_is_final,
     misuse_raises_and_changes_nothing,

@@ -115,6 +115,7 @@ class PagedAllocator(Allocator):
         return len(self._table(sequence))
 
     def reserved_tokens(self, sequence: int) -> int:
+        self._table(sequence)  # raises if the sequence is not here
         return self._reserved.get(sequence, 0)
 
     def extents(self, sequence: int) -> list[Extent]:

@@ -54,7 +54,7 @@ def test_every_iteration_classifies_every_slot(
 ) -> None:
     rng = np.random.default_rng(7)
     trace = ps.Trace(
-        np.cumsum(rng.exponential(0.05, 24)),
+        np.cumsum(rng.exponential(0.02, 24)),
         rng.integers(1, 90, 24),
         rng.integers(1, 60, 24),
         np.full(24, samples),
@@ -73,7 +73,7 @@ def test_every_iteration_classifies_every_slot(
     result = ps.simulate(
         trace,
         policy,
-        num_blocks=640 // block_size,
+        num_blocks=800 // block_size,
         block_size=block_size,
         cpu_blocks=2400,
         max_model_len=150,

@@ -202,6 +202,13 @@ class JoinsOnlyUpwards(FirstFit):
         self._free = sorted([*self._free, (first, blocks)])
 
 
+class CountsAForkThatFails(ContiguousAllocator):
+    def fork(self, parent: int, child: int) -> None:
+        self._free_blocks -= 1
+        super().fork(parent, child)
+        self._free_blocks += 1
+
+
 class OutgrowsItsReservation(ContiguousAllocator):
     def append(self, sequence: int) -> Copy | None:
         self._lengths[sequence] = self._pop_resting(sequence) + 1
@@ -244,10 +251,17 @@ def test_a_placement_that_does_not_join_its_free_runs_is_caught() -> None:
         check_allocator(partial(contiguous, JoinsOnlyUpwards, "oracle"))
 
 
-def test_an_allocator_that_outgrows_its_reservations_is_caught() -> None:
+@pytest.mark.parametrize(
+    ("broken", "rule"),
+    [
+        (CountsAForkThatFails, "a fork without room leaves everything"),
+        (OutgrowsItsReservation, "append past a reservation raises OutOfBlocks"),
+    ],
+)
+def test_a_broken_contiguous_allocator_is_caught(broken: type[ContiguousAllocator], rule: str) -> None:
     def make(num_blocks: int, block_size: int) -> Allocator:
         reservation = RESERVATIONS["oracle"](model_len(num_blocks, block_size))
-        return OutgrowsItsReservation(FirstFit(num_blocks), block_size, reservation)
+        return broken(FirstFit(num_blocks), block_size, reservation)
 
-    with pytest.raises(AssertionError, match="append past a reservation raises OutOfBlocks"):
+    with pytest.raises(AssertionError, match=rule):
         check_allocator(make)

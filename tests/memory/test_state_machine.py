@@ -35,8 +35,8 @@ from pagesim.memory.conformance import Mirror
 
 T = TypeVar("T")
 
-BLOCKS, CPU_BLOCKS = 13, 7
-LIVES, CHANGES = 160, 100
+BLOCKS, CPU_BLOCKS = 31, 15
+LIVES, CHANGES = 240, 100
 
 CHOICE = st.integers(0, 1 << 16)
 SIZES = st.integers(1, 4)
@@ -51,7 +51,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     mirror: Mirror
     sequences = 0
 
-    @rule(tokens=st.integers(1, 20), output=st.integers(1, 12))
+    @rule(tokens=st.integers(1, 7), output=st.integers(1, 9))
     def allocate(self, tokens: int, output: int) -> None:
         sequence = self.new()
         if self.memory.probe(tokens, output) is Fit.NOW:
@@ -59,6 +59,23 @@ class AllocatorMachine(RuleBasedStateMachine):
         else:
             with pytest.raises(OutOfBlocks):
                 self.memory.allocate(sequence, tokens, output)
+            self.make_room(tokens, output, 1)
+
+    @rule(
+        tokens=st.integers(1, 7), output=st.integers(1, 9), samples=st.integers(2, 4), steps=st.integers(0, 2)
+    )
+    def admit(self, tokens: int, output: int, samples: int, steps: int) -> None:
+        """Start the samples of one request, as a scheduler does."""
+        self.make_room(tokens, output, samples)
+        if self.memory.probe(tokens, output, samples) is not Fit.NOW:
+            return
+        sequences = [self.new() for _ in range(samples)]
+        self.mirror.allocate(sequences[0], tokens, output)
+        for sequence in sequences[1:]:
+            self.mirror.fork(sequences[0], sequence)
+        for sequence in sequences:
+            self.mirror.start_growing(sequence)
+        self.advance(steps)
 
     @precondition(lambda self: self.mirror.resting)
     @rule(choice=CHOICE, times=st.integers(1, 5))
@@ -102,14 +119,22 @@ class AllocatorMachine(RuleBasedStateMachine):
     def stop_growing(self, choice: int) -> None:
         self.mirror.stop_growing(pick(self.mirror.growing, choice))
 
+    @precondition(lambda self: self.mirror.growing)
     @rule(steps=st.integers(0, 9))
     def grow(self, steps: int) -> None:
+        self.advance(steps)
+
+    def advance(self, steps: int) -> None:
+        memory = self.memory
+        for sequence in [s for s in self.mirror.growing if not self.mirror.room(s)]:
+            self.mirror.free(sequence)  # its reservation is full: it has all its tokens
         steps = min(steps, self.mirror.growing_room())
-        memory, expected = self.memory, self.copies_due() if steps else []
+        expected = self.copies_due() if steps else []
         before, demand = memory.free_blocks, memory.demand(steps)
         if demand > before:
             with pytest.raises(OutOfBlocks):
                 memory.grow(steps)
+            self.mirror.free(next(iter(self.mirror.growing)))
             return
         copies = self.mirror.grow(steps)
         assert [source for source, _ in copies] == expected
@@ -128,6 +153,13 @@ class AllocatorMachine(RuleBasedStateMachine):
     @property
     def memory(self) -> Allocator:
         return self.mirror.memory
+
+    def make_room(self, tokens: int, output: int, samples: int) -> None:
+        """Free sequences, so that a life does not end in a full memory where nothing happens any more."""
+        for sequence in [sequence for sequence, _ in self.mirror.tokens()]:
+            if self.memory.probe(tokens, output, samples) is Fit.NOW:
+                return
+            self.mirror.free(sequence)
 
     def new(self) -> int:
         self.sequences += 1
@@ -194,6 +226,8 @@ class PagedMachine(AllocatorMachine):
         if blocks > before:
             with pytest.raises(OutOfBlocks):
                 self.paged.swap_out(chosen)
+            for sequence in list(self.swapped):
+                self.drop(sequence)
             return
         moves = self.paged.swap_out(chosen)
         assert [block for block, _ in moves] == distinct
@@ -204,12 +238,18 @@ class PagedMachine(AllocatorMachine):
             growing = self.mirror.growing.pop(sequence, None)
             self.swapped[sequence] = self.mirror.resting.pop(sequence) if growing is None else growing
         self.swapped_together.append(chosen)
+        with pytest.raises(AllocatorError):
+            self.paged.allocate(chosen[0], 1)
+        for parent, _ in self.mirror.tokens():
+            with pytest.raises(AllocatorError):
+                self.paged.fork(parent, chosen[0])
 
     @precondition(lambda self: self.swapped)
     @rule(choice=CHOICE, all_of_them=st.booleans())
     def swap_in(self, choice: int, all_of_them: bool) -> None:
         if all_of_them:
-            chosen = [s for s in pick(self.swapped_together, choice) if s in self.swapped]
+            together = [list(filter(self.swapped.__contains__, group)) for group in self.swapped_together]
+            chosen = pick(list(filter(None, together)), choice)
         else:
             chosen = [pick(self.swapped, choice)]
         blocks, before = self.paged.distinct_blocks(chosen), self.paged.free_blocks
@@ -226,19 +266,11 @@ class PagedMachine(AllocatorMachine):
     @precondition(lambda self: self.swapped)
     @rule(choice=CHOICE)
     def drop_swapped(self, choice: int) -> None:
-        sequence = pick(self.swapped, choice)
+        self.drop(pick(self.swapped, choice))
+
+    def drop(self, sequence: int) -> None:
         self.paged.drop_swapped(sequence)
         del self.swapped[sequence], self.swapped_families[sequence]
-
-    @precondition(lambda self: self.swapped)
-    @rule(choice=CHOICE)
-    def a_swapped_sequence_is_not_new(self, choice: int) -> None:
-        sequence = pick(self.swapped, choice)
-        with pytest.raises(AllocatorError):
-            self.paged.allocate(sequence, 1)
-        for parent, _ in self.mirror.tokens():
-            with pytest.raises(AllocatorError):
-                self.paged.fork(parent, sequence)
 
     def held(self, sequence: int) -> list[int]:
         return [
@@ -270,7 +302,7 @@ class PagedOnDemand(PagedMachine):
 class PagedReserved(PagedMachine):
     @initialize(size=SIZES, policy=POLICIES)
     def make(self, size: int, policy: str) -> None:
-        self.begin(size, reservation(policy))
+        self.begin(size, reservation(policy, size))
 
 
 class ContiguousMachine(AllocatorMachine):
@@ -278,7 +310,7 @@ class ContiguousMachine(AllocatorMachine):
 
     @initialize(size=SIZES, policy=POLICIES)
     def make(self, size: int, policy: str) -> None:
-        self.mirror = Mirror(ContiguousAllocator(type(self).place(BLOCKS), size, reservation(policy)))
+        self.mirror = Mirror(ContiguousAllocator(type(self).place(BLOCKS), size, reservation(policy, size)))
 
 
 class ContiguousFirstFit(ContiguousMachine):
@@ -293,8 +325,8 @@ class ContiguousBuddy(ContiguousMachine):
     place = staticmethod(lambda num_blocks: Buddy(num_blocks, largest=8))
 
 
-def reservation(policy: str) -> Reservation:
-    return RESERVATIONS[policy](max_model_len=24)
+def reservation(policy: str, size: int) -> Reservation:
+    return RESERVATIONS[policy](max_model_len=6 * size)
 
 
 def pick(choices: Iterable[T], choice: int) -> T:
