@@ -80,7 +80,7 @@ def test_every_iteration_classifies_every_slot(
         **OPTIONS,
     )
     assert result.steps is not None
-    assert len(seen) == len(result.steps) > 100
+    assert len(seen) == len(result.steps) > 60
     for name in ("used", "reserved", "over_reserved", "rounding"):
         np.testing.assert_array_equal(result.steps[name], [each[name] for each in seen], err_msg=name)
     if policy == "vllm-sosp":
@@ -93,13 +93,13 @@ def test_a_free_pool_that_no_placement_can_use_is_external() -> None:
     trace = ps.Trace(
         np.array([0.0, 0.0, 0.0, 0.01]), np.array([1, 1, 1, 1]), np.array([7, 39, 3, 11]),
     )  # fmt: skip
-    result = ps.simulate(
-        trace, "orca-oracle", num_blocks=56, block_size=1, max_model_len=40, **OPTIONS
-    )
+    result = ps.simulate(trace, "orca-oracle", num_blocks=56, block_size=1, max_model_len=40, **OPTIONS)
     steps = result.steps
     assert steps is not None
     waiting = steps[steps["num_waiting"] > 0]
-    assert (waiting["external"] == np.where(waiting["free_gpu_blocks"] >= 12, waiting["free_gpu_blocks"], 0)).all()
+    assert (
+        waiting["external"] == np.where(waiting["free_gpu_blocks"] >= 12, waiting["free_gpu_blocks"], 0)
+    ).all()
 
 
 def test_orca_maxs_last_blocks_are_free_in_strict_and_external_in_the_papers_view() -> None:
