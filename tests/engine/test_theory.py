@@ -14,7 +14,7 @@ UTILISATION = 0.5
 
 
 def waits(outputs: np.ndarray, policy: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return each request's wait for one server that takes ``STEP_S`` a token, and the gaps between arrivals."""
+    """Return each request's wait for one server, ``STEP_S`` a token, and the gaps between arrivals."""
     service = STEP_S * float(outputs.mean())
     gaps = np.random.default_rng(seed).exponential(service / UTILISATION, len(outputs))
     trace = ps.Trace(np.cumsum(gaps), np.ones(len(outputs), int), outputs)
