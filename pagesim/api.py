@@ -23,7 +23,7 @@ from pagesim.executors import PredictedExecutor
 from pagesim.metrics import MemoryMeans, TokenGaps, latencies, throughput
 from pagesim.policies import Limits, build_memory, build_scheduler, parts_of
 from pagesim.records import Chunk, Recorder, Status
-from pagesim.request import Trace
+from pagesim.request import MAX_SAMPLES, MAX_TOKENS, Trace
 from pagesim.results import Result, StepTable, batch_table, request_columns
 from pagesim.scenario import COMPARED, Scenario, System, checked
 from pagesim.scheduling import Arrivals, Scheduler
@@ -132,6 +132,11 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         raise PagesimError(
             f"request {trace.request_id[row]}: beam_width is {trace.beam_width[row]}; "
             f"policy {system.policy} decodes without beam search, so it must be 1"
+        )
+    if trace.abort_s is not None and np.isfinite(trace.abort_s).any():
+        raise PagesimError(
+            f"the trace has a column abort_s; policy {system.policy} serves every request to its end, "
+            "so leave the column out"
         )
     sized, limits, cost = _equip(system)
     memory = build_memory(
@@ -287,13 +292,14 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
 
 def _accepted(trace: Trace, scheduler: Scheduler) -> npt.NDArray[np.int64]:
     """Return the rows of the requests that the system could ever serve, in order."""
-    total = trace.prompt_tokens + trace.output_tokens
-    longest = int(trace.prompt_tokens.max())
-    # If it serves a request that is the worst in every respect, it serves them all.
-    if scheduler.accepts(longest, max(1, int(total.max()) - longest), int(trace.n.max())):
-        return np.arange(len(trace))
-    columns = zip(trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), trace.n.tolist(), strict=True)
-    return np.flatnonzero([scheduler.accepts(*request) for request in columns])
+    # Many requests are alike in what matters: each kind is asked about once.
+    keys = np.ravel_multi_index(
+        (trace.prompt_tokens, trace.output_tokens, trace.n), (MAX_TOKENS + 1, MAX_TOKENS + 1, MAX_SAMPLES + 1)
+    )
+    _, example, kind_of = np.unique(keys, return_index=True, return_inverse=True)
+    columns = (column[example].tolist() for column in (trace.prompt_tokens, trace.output_tokens, trace.n))
+    verdicts = np.array([scheduler.accepts(*kind) for kind in zip(*columns, strict=True)])
+    return np.flatnonzero(verdicts[kind_of])
 
 
 def _peak_rss_mb() -> float:

@@ -15,8 +15,11 @@ import simpy
 from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.errors import PagesimError
 from pagesim.executors import Executor
-from pagesim.records import UNKNOWN, Recorder, Status
+from pagesim.records import Recorder, Status
 from pagesim.scheduling import Plan, Scheduler
+
+STAY = (0, 0, 0)
+"""No leap: the next iteration is planned."""
 
 
 class Engine:
@@ -99,86 +102,63 @@ class Engine:
             for group in joining:
                 recorder.enter(group, now, end)
                 continuing -= group.samples
-        growth = memory.steps_grown
-        recorder.stretch(
-            [
-                recorder.iterations,
-                1,
-                now,
-                now,
-                ticks,
-                0,
-                growth,
-                scheduler.running_groups,
-                sequences,
-                scheduler.swapped,
-                scheduler.waiting,
-                memory.free_blocks,
-                memory.free_cpu_blocks,
-                plan.batched_tokens,
-                plan.tokens,
-                plan.context_tokens,
-                0,
-                len(plan.swaps_in),
-                len(plan.swaps_out),
-                len(plan.copies),
-                preempted,
-                memory.free_blocks if scheduler.blocked_externally() else 0,
-                continuing,
-            ]
-        )
+        decision = [
+            recorder.iterations,
+            now,
+            ticks,
+            memory.steps_grown,
+            scheduler.running_groups,
+            sequences,
+            scheduler.swapped,
+            scheduler.waiting,
+            memory.free_blocks,
+            memory.free_cpu_blocks,
+            plan.batched_tokens,
+            plan.tokens,
+            plan.context_tokens,
+            len(plan.swaps_in),
+            len(plan.swaps_out),
+            len(plan.copies),
+            preempted,
+            memory.free_blocks if scheduler.blocked_externally() else 0,
+            continuing,
+        ]
+        steps, first, increment = self._leap(end, plan.context_tokens + sequences) if self.leap else STAY
+        recorder.decide(decision, steps, first, increment)
         self.decisions += 1
-        if not self.leap:
-            return ticks
+        return ticks + span_of(first, increment, steps)
 
-        # Leap: the iterations that follow decode with the same sequences and decide nothing.
+    def _leap(self, start: int, context: int) -> tuple[int, int, int]:
+        """Take the iterations from ``start`` on that decode with the same sequences and decide nothing.
+
+        Args:
+            start: ticks.
+            context: tokens that the running sequences hold in the first of them.
+
+        Returns:
+            How many there are, the ticks of the first, and how many more each takes than the one before.
+        """
+        scheduler = self.scheduler
         steps = scheduler.steady()
-        if steps <= 0 or end > self.until:
-            return ticks
-        context = plan.context_tokens + sequences
-        run = self.executor.decode_run(sequences, context)
+        if steps <= 0 or start > self.until:
+            return STAY
+        run = self.executor.decode_run(scheduler.running_sequences, context)
         if run is None:
-            return ticks
+            return STAY
         first, increment, linear = run
-        steps = min(steps, linear)
+        if linear < steps:
+            steps = linear
         if scheduler.arrival_matters:
             arrival = scheduler.next_arrival
             if arrival is not None:
                 # The first iteration that starts at or after the arrival must be planned.
-                steps = min(steps, steps_before(first, increment, arrival - end))
+                steps = min(steps, steps_before(first, increment, arrival - start))
         if self._ends_early:
-            steps = min(steps, steps_before(first, increment, self.until - end + 1))
+            steps = min(steps, steps_before(first, increment, self.until - start + 1))
         if steps <= 0:
-            return ticks
+            return STAY
         scheduler.advance(steps)
-        recorder.stretch(
-            [
-                recorder.iterations,
-                steps,
-                end,
-                now,
-                first,
-                increment,
-                growth + 1,
-                scheduler.running_groups,
-                sequences,
-                scheduler.swapped,
-                scheduler.waiting,
-                UNKNOWN,
-                memory.free_cpu_blocks,
-                sequences,
-                sequences,
-                context,
-                sequences,
-                0,
-                0,
-                0,
-                0,
-                memory.free_blocks if not memory.grows_on_demand and scheduler.blocked_externally() else 0,
-                sequences,
-            ]
-        )
-        return ticks + span_of(first, increment, steps)
+        return steps, first, increment
 
     def _note_departures(self, plan: Plan, now: int) -> None:
         """Write down who lost memory or was given up while the plan was made."""

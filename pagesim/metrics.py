@@ -81,9 +81,11 @@ class MemoryMeans:
         return self._running / self._iterations if self._iterations else None
 
     @property
-    def saving(self) -> float:
-        """1 − 1/mean(logical/physical blocks): the share of memory that sharing saved."""
-        if self.reserves or not self._sharing:
+    def saving(self) -> float | None:
+        """1 − 1/mean(logical/physical blocks): the share of memory that sharing saved; None without any."""
+        if not self._sharing:
+            return None
+        if self.reserves:
             return 0.0
         return 1 - self._sharing_iterations * _RATIO_SCALE / self._sharing
 

@@ -20,9 +20,6 @@ from pagesim.scheduling import Group
 
 CHUNK_ITERATIONS = 1 << 17
 
-UNKNOWN = -1
-"""In ``Stretch.free_blocks``: nobody asked the allocator."""
-
 
 class Status(IntEnum):
     """How a request ended."""
@@ -33,13 +30,10 @@ class Status(IntEnum):
     STUCK = 3
 
 
-STRETCH_FIELDS = (
+DECISION_FIELDS = (
     "iteration",
-    "iterations",
     "clock",
-    "planned_at",
-    "first_ticks",
-    "increment",
+    "ticks",
     "growth",
     "running_groups",
     "running_sequences",
@@ -50,7 +44,6 @@ STRETCH_FIELDS = (
     "batched_tokens",
     "tokens",
     "context_tokens",
-    "context_growth",
     "swapped_in",
     "swapped_out",
     "copied",
@@ -58,33 +51,35 @@ STRETCH_FIELDS = (
     "external_blocks",
     "continuing",
 )
-"""A row of consecutive iterations that differ only by growth; times in ticks.
+"""What is written down of a planned iteration, all after scheduling.
 
-    iteration: number of the first one.
-    iterations: how many.
-    clock: when the first was scheduled.
-    planned_at: when the scheduler last looked at the queue.
-    first_ticks, increment: iteration ``j`` lasts ``first_ticks + j·increment``.
-    growth: steps of growth taken when the first one runs; one more each iteration.
-    running_groups, running_sequences, swapped: after scheduling.
-    waiting: at ``planned_at``, after scheduling.
-    free_blocks: on the device as the allocator counts them, in a planned iteration; else ``UNKNOWN``.
+    iteration: its number.
+    clock, ticks: when it was scheduled, and how long it took, in ticks.
+    growth: steps of growth that memory had taken.
+    running_groups, running_sequences, swapped, waiting: how many.
+    free_blocks: on the device, as the allocator counts them.
     free_cpu_blocks: in the swap space.
-    batched_tokens, tokens: in each.
-    context_tokens: in the first one; ``context_growth`` more each iteration.
+    batched_tokens, tokens, context_tokens: see `Plan`.
     swapped_in, swapped_out, copied: blocks moved.
     preempted: groups.
     external_blocks: free but unusable for the head of the queue.
     continuing: sequences that also got a token in the iteration before.
 """
 
+LEAP_FIELDS = ("leap", "leap_ticks", "leap_increment")
+"""The leap that followed: iterations, ticks of the first, and how many more each took than the one before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some consecutive stretches, iteration by iteration.
+    """Some consecutive decisions and the leaps that followed, iteration by iteration.
+
+    A stretch is a planned iteration or a leap: iterations that differ only by growth.
 
     Attributes:
-        stretches: the columns named in ``STRETCH_FIELDS``, ``[S]`` each.
+        stretches: for each stretch, ``[S]``: the columns named in ``DECISION_FIELDS`` as they are in its
+            first iteration (``clock`` in a leap still that of the decision), ``iterations``, ``first_ticks``
+            and ``increment`` of the iterations' length, and ``context_growth``, tokens of context a step.
         stretch: for each iteration the index of its stretch, ``[I]``.
         offset: for each iteration its place in its stretch, ``[I]``.
         clock, ticks: when each iteration was scheduled and how long it took, ``[I]``, in ticks.
@@ -135,7 +130,7 @@ class Recorder:
         self.blocks_in = 0
         self.blocks_out = 0
         self._chunk_start = 0
-        self._stretches = array("q")
+        self._decisions = array("q")
         self._stays = array("q")
         self._open: dict[int, _OpenStay] = {}  # by the request's row
         self._late = array("q")
@@ -188,10 +183,14 @@ class Recorder:
 
     # Iterations
 
-    def stretch(self, row: list[int]) -> None:
-        """Write down iterations that have run, as ``STRETCH_FIELDS``; no group has changed since."""
-        self._stretches.fromlist(row)
-        self.iterations += row[1]
+    def decide(self, decision: list[int], leap: int, leap_ticks: int, leap_increment: int) -> None:
+        """Write down a planned iteration, as ``DECISION_FIELDS``, and the leap that followed.
+
+        Both have run, and no group has changed since.
+        """
+        decision += (leap, leap_ticks, leap_increment)
+        self._decisions.fromlist(decision)
+        self.iterations += 1 + leap
 
     def flush_if_full(self) -> None:
         """Hand on a chunk if there is enough for one."""
@@ -207,42 +206,45 @@ class Recorder:
             # It goes on in the next iteration, one token longer unless the engine says otherwise first.
             length = stay.group.base + self.memory.steps_grown + 1
             self._open[row] = stay._replace(first=self.iterations, length=length)
-        rows = np.frombuffer(self._stretches, np.int64).reshape(-1, len(STRETCH_FIELDS))
-        stretches = {name: rows[:, i].copy() for i, name in enumerate(STRETCH_FIELDS)}
-        stays = np.frombuffer(self._stays, np.int64).reshape(-1, len(Stay._fields)).copy()
+        names = DECISION_FIELDS + LEAP_FIELDS
+        table = np.array(self._decisions, np.int64).reshape(-1, len(names)).T
+        decisions = dict(zip(names, table, strict=True))
+        stays = np.array(self._stays, np.int64).reshape(-1, len(Stay._fields))
         stays[:, :2] -= self._chunk_start
-        self.consume(self._expand(stretches, stays, np.frombuffer(self._late, np.int64).copy()))
-        self.blocks_in += int(stretches["swapped_in"].sum())
-        self.blocks_out += int(stretches["swapped_out"].sum())
+        self.blocks_in += int(decisions["swapped_in"].sum())
+        self.blocks_out += int(decisions["swapped_out"].sum())
+        self._decisions, self._stays = array("q"), array("q")
         self._chunk_start = self.iterations
-        del rows
-        self._stretches, self._stays, self._late = array("q"), array("q"), array("q")
+        late, self._late = np.array(self._late, np.int64), array("q")
+        self.consume(self._expand(decisions, stays, late))
 
-    def _expand(self, stretches: dict[str, Column], stays: Column, late: Column) -> Chunk:
+    def _expand(self, decisions: dict[str, Column], stays: Column, late: Column) -> Chunk:
+        stretches = _stretches(decisions)
         counts = stretches["iterations"]
         stretch = np.repeat(np.arange(len(counts)), counts)
         offset = np.arange(len(stretch)) - np.repeat(np.cumsum(counts) - counts, counts)
         first, increment = stretches["first_ticks"][stretch], stretches["increment"][stretch]
-        clock = stretches["clock"][stretch] + offset * first + increment * (offset * (offset - 1) // 2)
-        growth = stretches["growth"][stretch] + offset
+        ticks = first + offset * increment
+        # Iterations follow one another without a gap until the next decision.
+        clock = stretches["starts"][stretch] + offset * first + increment * (offset * (offset - 1) // 2)
         ledger = expand(
             stays,
-            growth,
+            stretches["growth"][stretch] + offset,
             block_size=self.memory.block_size,
             num_blocks=self.memory.num_blocks,
             external_blocks=stretches["external_blocks"][stretch],
         )
         # The allocator's own count, taken in every planned iteration, must agree with the ledger's.
-        heads = np.cumsum(counts) - counts
-        held = self.memory.num_blocks - stretches["free_blocks"]
-        differs = (ledger.physical_blocks[heads] != held) & (stretches["free_blocks"] != UNKNOWN)
+        planned = decisions["iteration"] - decisions["iteration"][0]
+        held = self.memory.num_blocks - decisions["free_blocks"]
+        differs = ledger.physical_blocks[planned] != held
         if differs.any():
             at = int(np.argmax(differs))
             raise LedgerError(
-                f"iteration {stretches['iteration'][at]}: the allocator holds {held[at]} blocks, "
-                f"the ledger counts {ledger.physical_blocks[heads][at]}"
+                f"iteration {decisions['iteration'][at]}: the allocator holds {held[at]} blocks, "
+                f"the ledger counts {ledger.physical_blocks[planned[at]]}"
             )
-        return Chunk(stretches, stretch, offset, clock, first + offset * increment, ledger, late)
+        return Chunk(stretches, stretch, offset, clock, ticks, ledger, late)
 
     def _close(self, row: int) -> None:
         """Write down the stay of a group that ran until the last iteration."""
@@ -280,3 +282,26 @@ class Recorder:
                 yield Stay(first, last, prefix, prefix, prefix_blocks, 0, group.samples, 0)
             for _ in group.sequences:
                 yield Stay(first, last, length - prefix, final - prefix, ON_DEMAND, 0, 1, 1)
+
+
+def _stretches(decisions: dict[str, Column]) -> dict[str, Column]:
+    """Return the columns of `Chunk.stretches`, and ``starts``, when each stretch's first iteration began."""
+    leaps = decisions["leap"] > 0
+    of = np.repeat(np.arange(len(leaps)), 1 + leaps)
+    leap = np.ones(len(of), bool)
+    leap[np.cumsum(1 + leaps) - (1 + leaps)] = False
+    columns = {name: decisions[name][of] for name in DECISION_FIELDS}
+    sequences = columns["running_sequences"]
+    columns["iterations"] = np.where(leap, decisions["leap"][of], 1)
+    columns["starts"] = columns["clock"] + np.where(leap, columns["ticks"], 0)
+    columns["first_ticks"] = np.where(leap, decisions["leap_ticks"][of], columns["ticks"])
+    columns["increment"] = np.where(leap, decisions["leap_increment"][of], 0)
+    columns["context_growth"] = np.where(leap, sequences, 0)
+    columns["context_tokens"] += columns["context_growth"]
+    columns["iteration"] += leap
+    columns["growth"] += leap
+    for name in ("batched_tokens", "tokens", "continuing"):
+        columns[name] = np.where(leap, sequences, columns[name])
+    for name in ("swapped_in", "swapped_out", "copied", "preempted"):
+        columns[name] = np.where(leap, 0, columns[name])
+    return columns

@@ -147,7 +147,7 @@ class StepTable:
         clock = chunk.clock[rows]
         # Arrivals join the queue while the engine leaps.
         joined = np.searchsorted(self.arrivals, clock, "right") - np.searchsorted(
-            self.arrivals, stretches["planned_at"], "right"
+            self.arrivals, stretches["clock"], "right"
         )
         entries = {name: column[rows] for name, column in chunk.ledger.entries.items()}
         paper = paper_view(entries, self.capacity, reserves=self.reserves)

@@ -1,8 +1,17 @@
 """Cost models: how long an iteration takes, in ticks, from what it computes and moves."""
 
 from pagesim.cost.affine import Affine
-from pagesim.cost.base import CostModel, DecodeRun, IterationShape
+from pagesim.cost.base import UNBOUNDED, CostModel, DecodeRun, IterationShape
 from pagesim.cost.parse import parse_cost
 from pagesim.cost.roofline import Efficiency, Roofline
 
-__all__ = ["Affine", "CostModel", "DecodeRun", "Efficiency", "IterationShape", "Roofline", "parse_cost"]
+__all__ = [
+    "UNBOUNDED",
+    "Affine",
+    "CostModel",
+    "DecodeRun",
+    "Efficiency",
+    "IterationShape",
+    "Roofline",
+    "parse_cost",
+]

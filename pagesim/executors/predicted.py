@@ -27,13 +27,13 @@ class PredictedExecutor:
     def execute(self, plan: Plan) -> int:
         return self.cost.iteration(
             IterationShape(
-                batched_tokens=plan.batched_tokens,
-                tokens=plan.tokens,
-                context_tokens=plan.context_tokens,
-                decode_context=plan.decode_context,
-                query_key_pairs=plan.query_key_pairs,
-                blocks_swapped=len(plan.swaps_in) + len(plan.swaps_out),
-                blocks_copied=len(plan.copies),
+                plan.batched_tokens,
+                plan.tokens,
+                plan.context_tokens,
+                plan.decode_context,
+                plan.query_key_pairs,
+                len(plan.swaps_in) + len(plan.swaps_out),
+                len(plan.copies),
             )
         )
 

@@ -211,7 +211,9 @@ class PagedAllocator(Allocator):
 
     def grow(self, steps: int = 1) -> list[Copy]:
         free = self._free
-        if self.demand(steps) > len(free):
+        # Most steps take few blocks: only where they might not be there is it worth counting them.
+        most = (steps // self.block_size + 1) * len(self._bases) + len(self._sharing_tail)
+        if len(free) < most and self.demand(steps) > len(free):
             raise OutOfBlocks(f"{steps} more tokens a sequence take more than {len(free)} free blocks")
         copies = self._copy_tails() if self._sharing_tail and steps else []
         size, due = self.block_size, self._due

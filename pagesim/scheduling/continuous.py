@@ -154,7 +154,9 @@ class ContinuousBatching:
     def finish(self) -> list[Group]:
         step = self.memory.steps_grown
         finishes = self._finishes
-        done = []
+        done: list[Group] = []
+        if not finishes or finishes[0][0] > step:
+            return done
         while finishes and finishes[0][0] <= step:
             last_step, _, group = heappop(finishes)
             if group.last_step == last_step:
