@@ -20,9 +20,9 @@ from pagesim.memory.reservation import Reservation
 class PagedAllocator(Allocator):
     """Blocks anywhere, named by a table a sequence; taken when needed or, with a reservation, up front.
 
-    The free list is a stack, block 0 at its bottom, as in the paper's vLLM. Growing sequences are filed by
+    The free list is a stack, block 0 at its bottom, as in the paper's vLLM. Growing sequences are counted by
     the step at which they next need a block (their residue modulo the block size), so that what a step takes
-    is known without looking at any sequence.
+    is known without looking at any sequence. Which blocks those are is settled when a table is looked at.
 
     Args:
         num_blocks: blocks on the device.
@@ -45,10 +45,12 @@ class PagedAllocator(Allocator):
         self._references: dict[int, int] = {}
         # Growing sequences whose last block is shared: their next token copies it.
         self._sharing_tail: set[int] = set()
-        # _due[c]: tables that need a block when steps_grown ≡ c (mod block_size).
-        self._due: list[dict[int, list[int]]] = [{} for _ in range(block_size)]
-        # How many they are, written twice in a row, so that a stretch over the end is one slice.
-        self._due_counts = [0] * (2 * block_size)
+        # _due[c]: how many growing sequences need a block when steps_grown ≡ c (mod block_size); written
+        # twice in a row, so that a stretch over the end is one slice.
+        self._due = [0] * (2 * block_size)
+        # Blocks that growing sequences have taken and that have no name yet: a table is brought up to date
+        # when somebody looks at it, and many are freed before anybody does.
+        self._unnamed = 0
         self._reserved: dict[int, int] = {}
         self._swapped: dict[int, list[int]] = {}
         self._cpu_references: dict[int, int] = {}
@@ -59,7 +61,7 @@ class PagedAllocator(Allocator):
 
     @property
     def free_blocks(self) -> int:
-        return len(self._free)
+        return len(self._free) - self._unnamed
 
     @property
     def free_cpu_blocks(self) -> int:
@@ -75,7 +77,7 @@ class PagedAllocator(Allocator):
             wanted = -(-tokens // self.block_size) + spare
         else:
             wanted = self.blocks_for(tokens, output_tokens) * sequences + spare
-        if wanted <= len(self._free):
+        if wanted <= len(self._free) - self._unnamed:
             return Fit.NOW
         return Fit.LATER if wanted <= self.num_blocks else Fit.NEVER
 
@@ -84,11 +86,11 @@ class PagedAllocator(Allocator):
             return 0
         first = (self.steps_grown + 1) % self.block_size
         if steps == 1:
-            blocks = self._due_counts[first]
+            blocks = self._due[first]
         else:
             rounds, rest = divmod(steps, self.block_size)
-            blocks = rounds * sum(self._due_counts[: self.block_size]) if rounds else 0
-            blocks += sum(self._due_counts[first : first + rest])
+            blocks = rounds * sum(self._due[: self.block_size]) if rounds else 0
+            blocks += sum(self._due[first : first + rest])
         if self._sharing_tail:
             blocks += self._copies_due()
         return blocks
@@ -98,7 +100,7 @@ class PagedAllocator(Allocator):
             return steps
         if self._sharing_tail and self._copies_due():
             steps = min(steps, 1)
-        room = len(self._free) - spare
+        room = self.free_blocks - spare
         # Demand only rises with the steps: usually all of them fit, and only the end is tested.
         if self.demand(steps) <= room:
             return steps
@@ -129,6 +131,7 @@ class PagedAllocator(Allocator):
         return self._references.get(block, 1)
 
     def free_extents(self) -> list[Extent]:
+        self._name_all()
         return join_extents(sorted(self._free))
 
     def distinct_blocks(self, sequences: Iterable[int]) -> int:
@@ -184,46 +187,39 @@ class PagedAllocator(Allocator):
         if table is None:
             raise self._unknown(sequence)
         if self._lengths.pop(sequence, None) is None:
+            self._unnamed -= self._missing(sequence, table)
             self._leave_growing(sequence)
         self._reserved.pop(sequence, None)
         _release(table, self._references, self._free)
 
     def start_growing(self, sequence: int) -> None:
-        table = self._table(sequence)
         length = self._pop_resting(sequence)
         base = length - self.steps_grown
         self._bases[sequence] = base
         if self.reservation is None:
             # The token that opens a new block arrives at the step with base + steps ≡ 1 (mod block_size).
-            due = (1 - base) % self.block_size
-            self._due[due][sequence] = table
-            self._due_counts[due] += 1
-            self._due_counts[due + self.block_size] += 1
-            if self._references and length % self.block_size and self.references(table[-1]) > 1:
-                self._sharing_tail.add(sequence)
+            self._count_due(base, 1)
+            if self._references and length % self.block_size:
+                tail = self._tables[sequence][-1]
+                if self.references(tail) > 1:
+                    self._sharing_tail.add(sequence)
 
     def stop_growing(self, sequence: int) -> None:
         if sequence not in self._bases:
             raise self._unknown(sequence)
+        self._table(sequence)
         length = self.length(sequence)
         self._leave_growing(sequence)
         self._lengths[sequence] = length
 
     def grow(self, steps: int = 1) -> list[Copy]:
-        free = self._free
-        # Most steps take few blocks: only where they might not be there is it worth counting them.
-        most = (steps // self.block_size + 1) * len(self._bases) + len(self._sharing_tail)
-        if len(free) < most and self.demand(steps) > len(free):
-            raise OutOfBlocks(f"{steps} more tokens a sequence take more than {len(free)} free blocks")
+        blocks = self.demand(steps)
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(
+                f"{steps} more tokens a sequence take {blocks} blocks, {self.free_blocks} are free"
+            )
         copies = self._copy_tails() if self._sharing_tail and steps else []
-        size, due = self.block_size, self._due
-        take = free.pop
-        start = self.steps_grown + 1
-        for step in range(start, start + steps):
-            tables = due[step % size]
-            if tables:
-                for table in tables.values():
-                    table.append(take())
+        self._unnamed += blocks - len(copies)
         self.steps_grown += steps
         return copies
 
@@ -284,6 +280,7 @@ class PagedAllocator(Allocator):
         _release(self._swapped.pop(sequence), self._cpu_references, self._free_cpu)
 
     def check_integrity(self) -> None:
+        self._name_all()
         for table in self._tables.values():
             assert len(set(table)) == len(table), "a table names a block twice"
         named = {block for table in self._tables.values() for block in table}
@@ -293,9 +290,10 @@ class PagedAllocator(Allocator):
         away = {block for table in self._swapped.values() for block in table}
         assert sorted([*away, *self._free_cpu]) == list(range(self.cpu_blocks)), "CPU blocks are lost"
         assert set(self._tables) == set(self.sequences())
-        assert [len(due) for due in self._due * 2] == self._due_counts
+        assert self._due[: self.block_size] == self._due[self.block_size :]
         assert not self._tables.keys() & self._swapped.keys(), "a sequence is in memory and in the swap space"
-        assert sum(map(len, self._due)) == (len(self._bases) if self.reservation is None else 0)
+        assert sum(self._due) == (2 * len(self._bases) if self.reservation is None else 0)
+        assert self._unnamed == 0, "blocks are lost that growing sequences took"
         for sequence, table in self._tables.items():
             needed = -(-self.length(sequence) // self.block_size)
             exact = self.reservation is None
@@ -304,10 +302,26 @@ class PagedAllocator(Allocator):
     # Inside
 
     def _table(self, sequence: int) -> list[int]:
+        """Return a sequence's table, brought up to date."""
         try:
-            return self._tables[sequence]
+            table = self._tables[sequence]
         except KeyError:
             raise self._unknown(sequence) from None
+        if self._unnamed and sequence in self._bases:
+            missing = self._missing(sequence, table)
+            if missing:
+                self._unnamed -= missing
+                table.extend(self._take(missing))
+        return table
+
+    def _missing(self, sequence: int, table: list[int]) -> int:
+        """Return how many blocks a growing sequence has taken beyond those that its table names."""
+        tokens = self._bases[sequence] + self.steps_grown
+        return max(0, -(-tokens // self.block_size) - len(table))
+
+    def _name_all(self) -> None:
+        for sequence in self._bases:
+            self._table(sequence)
 
     def _check_new(self, sequence: int, tokens: int) -> None:
         super()._check_new(sequence, tokens)
@@ -316,8 +330,8 @@ class PagedAllocator(Allocator):
 
     def _take(self, blocks: int) -> list[int]:
         free = self._free
-        if blocks > len(free):
-            raise OutOfBlocks(f"{blocks} blocks are needed, {len(free)} are free")
+        if blocks > len(free) - self._unnamed:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
         taken = free[len(free) - blocks :]
         del free[len(free) - blocks :]
         taken.reverse()
@@ -336,11 +350,13 @@ class PagedAllocator(Allocator):
     def _leave_growing(self, sequence: int) -> None:
         base = self._bases.pop(sequence)
         if self.reservation is None:
-            due = (1 - base) % self.block_size
-            del self._due[due][sequence]
-            self._due_counts[due] -= 1
-            self._due_counts[due + self.block_size] -= 1
+            self._count_due(base, -1)
             self._sharing_tail.discard(sequence)
+
+    def _count_due(self, base: int, change: int) -> None:
+        due = (1 - base) % self.block_size
+        self._due[due] += change
+        self._due[due + self.block_size] += change
 
     def _copies_due(self) -> int:
         """Return the blocks that the next token's copies take: the last sharer of a block keeps it."""
