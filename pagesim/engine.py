@@ -67,12 +67,13 @@ class Engine:
 
     def _serve(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         scheduler, recorder = self.scheduler, self.recorder
-        while environment.now <= self.until:
-            now = int(environment.now)
+        now = 0
+        while now <= self.until:
             plan = scheduler.plan(now)
             if plan.executes:
                 yield environment.timeout(self._iterate(plan, now))
-                self._collect_finished(int(environment.now))
+                now = int(environment.now)
+                self._collect_finished(now)
                 recorder.flush_if_full()
                 continue
             self._note_departures(plan, now)
@@ -82,6 +83,7 @@ class Engine:
             if arrival is None:
                 return
             yield environment.timeout(arrival - now)
+            now = int(environment.now)
         if not self._ends_early:
             raise PagesimError(
                 f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
