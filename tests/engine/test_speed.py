@@ -1,4 +1,4 @@
-"""Cost grows with decisions, not with tokens: counts that cannot drift unseen, and a run against the clock."""
+"""Cost grows with decisions, not with tokens: counts that cannot drift, and a run against the clock."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_hundred_thousand_requests_take_five_seconds_and_300_megabytes(sharegp
             [sys.executable, "-c", program], capture_output=True, check=True, text=True
         ).stdout
         shares.append((time.perf_counter() - started) / slowdown)
-    summary = json.loads(out)
+    summary = json.loads(done.stdout)
     assert summary["requests"]["unfinished"] == 0
     assert summary["requests"]["finished"] > 94_000, "the file's longest requests do not fit the model"
     assert summary["sim"]["peak_rss_mb"] < 300
