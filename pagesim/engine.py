@@ -18,7 +18,7 @@ from pagesim.executors import Executor
 from pagesim.records import Recorder, Status
 from pagesim.scheduling import Plan, Scheduler
 
-STAY = (0, 0, 0)
+STAY = (0, 0, 0, 0)
 """No leap: the next iteration is planned."""
 
 
@@ -70,7 +70,7 @@ class Engine:
         now = 0
         while now <= self.until:
             plan = scheduler.plan(now)
-            if plan.executes:
+            if plan.executes or plan.ignored:
                 yield environment.timeout(self._iterate(plan, now))
                 now = int(environment.now)
                 self._collect_finished(now)
@@ -95,11 +95,16 @@ class Engine:
         ticks = self.executor.execute(plan)
         end = now + ticks
         preempted = len(plan.recomputed) + len(plan.swapped_out)
-        if preempted or plan.stuck:
+        if preempted or plan.stuck or plan.ignored:
             self._note_departures(plan, now)
         for group in plan.diverged:
             recorder.diverge(group)
-        sequences = continuing = scheduler.running_sequences
+        if not plan.decodes:
+            recorder.stall(now)
+        stood_still = recorder.stalled
+        if stood_still and plan.decodes:
+            recorder.go_on((group for group in scheduler.running() if group not in plan.resumed), now, end)
+        continuing = plan.sequences
         for joining in (plan.prompts, plan.resumed):
             for group in joining:
                 recorder.enter(group, now, end)
@@ -110,7 +115,7 @@ class Engine:
             ticks,
             memory.steps_grown,
             scheduler.running_groups,
-            sequences,
+            plan.sequences,
             scheduler.swapped,
             scheduler.waiting,
             memory.free_blocks,
@@ -123,27 +128,25 @@ class Engine:
             len(plan.copies),
             preempted,
             memory.free_blocks if scheduler.blocked_externally() else 0,
-            continuing,
+            0 if stood_still else continuing,
         ]
-        steps, first, increment = self._leap(end, plan.context_tokens + sequences) if self.leap else STAY
-        recorder.decide(decision, steps, first, increment)
+        leap = self._leap(end) if self.leap else STAY
+        recorder.decide(decision, leap)
         self.decisions += 1
+        steps, first, increment, _ = leap
         return ticks + span_of(first, increment, steps)
 
-    def _leap(self, start: int, context: int) -> tuple[int, int, int]:
-        """Take the iterations from ``start`` on that decode with the same sequences and decide nothing.
-
-        Args:
-            start: ticks.
-            context: tokens that the running sequences hold in the first of them.
+    def _leap(self, start: int) -> tuple[int, int, int, int]:
+        """Take the iterations from ``start`` ticks on that decode with the same sequences and decide nothing.
 
         Returns:
-            How many there are, the ticks of the first, and how many more each takes than the one before.
+            What `Recorder.decide` writes down of them.
         """
         scheduler = self.scheduler
         steps = scheduler.steady()
         if steps <= 0 or start > self.until:
             return STAY
+        context = scheduler.next_context
         run = self.executor.decode_run(scheduler.running_sequences, context)
         if run is None:
             return STAY
@@ -160,7 +163,7 @@ class Engine:
         if steps <= 0:
             return STAY
         scheduler.advance(steps)
-        return steps, first, increment
+        return steps, first, increment, context
 
     def _note_departures(self, plan: Plan, now: int) -> None:
         """Write down who lost memory or was given up while the plan was made."""
@@ -170,6 +173,9 @@ class Engine:
             self.recorder.preempt(group, now, swapped=True)
         for group in plan.stuck:
             self.recorder.leave(group.row, now, Status.STUCK)
+            self._count_over()
+        for group in plan.ignored:
+            self.recorder.leave(group.row, now, Status.IGNORED)
             self._count_over()
 
     def _collect_finished(self, now: int) -> None:

@@ -27,7 +27,8 @@ class Stay(NamedTuple):
 
     Attributes:
         first, last: iterations.
-        length: tokens whose KV is held once iteration ``first`` has run.
+        base: tokens whose KV is held once an iteration has run, less the steps of growth taken by then if the
+            stay grows.
         final: tokens that the sequence will have in the end, the last one counted.
         held_blocks: blocks held throughout, or ``ON_DEMAND`` for as many as the tokens need.
         reserved: tokens that were reserved; 0 on demand.
@@ -37,7 +38,7 @@ class Stay(NamedTuple):
 
     first: int
     last: int
-    length: int
+    base: int
     final: int
     held_blocks: int
     reserved: int
@@ -77,18 +78,17 @@ def expand(
         external_blocks: free blocks that are unusable for the head of the queue, ``[I]``.
     """
     size = len(growth)
-    first, last, length, final, held, reserved, sharers, grows = stays.T
+    first, last, base, final, held, reserved, sharers, grows = stays.T
     growing = grows.astype(bool)
     on_demand = held == ON_DEMAND
-    steps = np.where(growing, growth[last] - growth[first], 0)
-    end_length = length + steps
+    length = base + growth[first] * grows
+    end_length = base + growth[last] * grows
 
     # Where a sequence is in an iteration, its length is base + growth there: so sums over the running
     # sequences are differences at the ends of stays, summed up, and no sequence is looked at twice.
     def present(weights: Column) -> Column:
         return _sum_changes(size, (first, weights), (last + 1, -weights))
 
-    base = np.where(growing, length - growth[first], length)
     used = present(base) + growth * present(grows)
 
     # A static batch goes on generating for a row that has all its own tokens: those are nobody's.
@@ -107,7 +107,7 @@ def expand(
     openings = np.where(growing, end_needed - needed, 0)
     stay_of = np.repeat(np.arange(len(stays)), openings)
     nth = np.arange(len(stay_of)) - np.repeat(np.cumsum(openings) - openings, openings)
-    at_growth = (growth[first] - length)[stay_of] + (needed[stay_of] + nth) * block_size + 1
+    at_growth = -base[stay_of] + (needed[stay_of] + nth) * block_size + 1
     opened_at = np.searchsorted(growth, at_growth)
 
     def blocks_of(weights: Column) -> Column:
@@ -123,7 +123,7 @@ def expand(
     lost = np.where(on_demand, last_block * block_size - final, 0)
     from_start = on_demand & (needed == last_block)
     opens_it = on_demand & ~from_start & (end_needed == last_block)
-    opening = (growth[first] - length + (last_block - 1) * block_size + 1)[opens_it]
+    opening = (-base + (last_block - 1) * block_size + 1)[opens_it]
     rounding = _sum_changes(
         size,
         (first[from_start], lost[from_start]),

@@ -28,6 +28,7 @@ class Status(IntEnum):
     FINISHED = 1
     REJECTED = 2
     STUCK = 3
+    IGNORED = 4
 
 
 DECISION_FIELDS = (
@@ -66,8 +67,9 @@ DECISION_FIELDS = (
     continuing: sequences that also got a token in the iteration before.
 """
 
-LEAP_FIELDS = ("leap", "leap_ticks", "leap_increment")
-"""The leap that followed: iterations, ticks of the first, and how many more each took than the one before."""
+LEAP_FIELDS = ("leap", "leap_ticks", "leap_increment", "leap_context")
+"""The leap that followed: iterations, ticks of the first, how many more each took than the one before, and the
+tokens of context in the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,6 @@ class _OpenStay(NamedTuple):
     """The present stay of a running group: what `Stay` needs to know of its beginning."""
 
     first: int
-    length: int
     group: Group
     together: bool
     held: list[tuple[int, int]]
@@ -134,7 +135,11 @@ class Recorder:
         self._stays = array("q")
         self._open: dict[int, _OpenStay] = {}  # by the request's row
         self._late = array("q")
+        # When the last token was there: of groups that lost their place, and, while decoding stands still for
+        # prompts, of everybody else and of those who joined meanwhile.
         self._away_since: dict[int, int] = {}
+        self._stalled_since: int | None = None
+        self._joined_at: dict[int, int] = {}
 
     # Requests
 
@@ -149,10 +154,12 @@ class Recorder:
             if memory.grows_on_demand
             else [(memory.held_blocks(s), memory.reserved_tokens(s)) for s in group.sequences]
         )
-        self._open[row] = _OpenStay(self.iterations, group.length, group, together, held)
+        self._open[row] = _OpenStay(self.iterations, group, together, held)
         away_since = self._away_since.pop(row, None)
         if away_since is not None:
             self._late.extend([end - away_since] * group.samples)
+        if self._stalled_since is not None:
+            self._joined_at[row] = end
         if self.first_scheduled[row] < 0:
             self.first_scheduled[row] = now
             self.first_token[row] = end
@@ -160,19 +167,35 @@ class Recorder:
     def diverge(self, group: Group) -> None:
         """The samples of a group, which shared all their memory, write their own from this iteration on."""
         self._close(group.row)
-        length = group.base + self.memory.steps_grown
-        self._open[group.row] = _OpenStay(self.iterations, length, group, False, [])
+        self._open[group.row] = _OpenStay(self.iterations, group, False, [])
 
     def preempt(self, group: Group, now: int, *, swapped: bool) -> None:
         """A group lost its place before this iteration."""
         self._close(group.row)
-        self._away_since[group.row] = now
+        self._away_since[group.row] = self._last_token(group.row, now)
         if swapped:
             self.swaps[group.row] += 1
             self.swapped_total += 1
         else:
             self.recomputes[group.row] += 1
             self.recomputed_total += 1
+
+    def stall(self, now: int) -> None:
+        """An iteration that starts at ``now`` computes prompts alone: everybody else gets no token."""
+        if self._stalled_since is None:
+            self._stalled_since = now
+
+    @property
+    def stalled(self) -> bool:
+        """Whether decoding stands still, or did so until the iteration at hand."""
+        return self._stalled_since is not None
+
+    def go_on(self, groups: Iterable[Group], now: int, end: int) -> None:
+        """The first iteration after a stall decodes until ``end``: note the gaps of these groups."""
+        for group in groups:
+            self._late.extend([end - self._last_token(group.row, now)] * group.samples)
+        self._stalled_since = None
+        self._joined_at.clear()
 
     def leave(self, row: int, now: int, status: Status) -> None:
         """A request is over; ``now`` is when its last token was there, or when it was given up."""
@@ -183,14 +206,16 @@ class Recorder:
 
     # Iterations
 
-    def decide(self, decision: list[int], leap: int, leap_ticks: int, leap_increment: int) -> None:
-        """Write down a planned iteration, as ``DECISION_FIELDS``, and the leap that followed.
+    def decide(self, decision: list[int], leap: tuple[int, int, int, int]) -> None:
+        """Write down a planned iteration and the leap that followed; no group has changed since.
 
-        Both have run, and no group has changed since.
+        Args:
+            decision: as ``DECISION_FIELDS``.
+            leap: as ``LEAP_FIELDS``.
         """
-        decision += (leap, leap_ticks, leap_increment)
+        decision += leap
         self._decisions.fromlist(decision)
-        self.iterations += 1 + leap
+        self.iterations += 1 + leap[0]
 
     def flush_if_full(self) -> None:
         """Hand on a chunk if there is enough for one."""
@@ -203,9 +228,8 @@ class Recorder:
             return
         for row, stay in list(self._open.items()):
             self._close(row)
-            # It goes on in the next iteration, one token longer unless the engine says otherwise first.
-            length = stay.group.base + self.memory.steps_grown + 1
-            self._open[row] = stay._replace(first=self.iterations, length=length)
+            # It goes on in the next iteration unless the engine says otherwise first.
+            self._open[row] = stay._replace(first=self.iterations)
         names = DECISION_FIELDS + LEAP_FIELDS
         table = np.array(self._decisions, np.int64).reshape(-1, len(names)).T
         decisions = dict(zip(names, table, strict=True))
@@ -246,18 +270,21 @@ class Recorder:
             )
         return Chunk(stretches, stretch, offset, clock, ticks, ledger, late)
 
+    def _last_token(self, row: int, now: int) -> int:
+        return now if self._stalled_since is None else self._joined_at.get(row, self._stalled_since)
+
     def _close(self, row: int) -> None:
         """Write down the stay of a group that ran until the last iteration."""
         stay = self._open.pop(row, None)
         if stay is None or stay.first == self.iterations:
             return
-        first, length, group, together, held = stay
+        first, group, together, held = stay
         if not held and (group.samples == 1 or together):
             self._stays.fromlist(
                 [
                     first,
                     self.iterations - 1,
-                    length,
+                    group.base,
                     group.prompt + group.output,
                     ON_DEMAND,
                     0,
@@ -271,17 +298,17 @@ class Recorder:
 
     def _several(self, stay: _OpenStay) -> Iterable[Stay]:
         """Return the stays of a group that needs several: of each reservation, or of prefix and rest."""
-        first, length, group, _, held = stay
+        first, group, _, held = stay
         last, final = self.iterations - 1, group.final_length
         for blocks, reserved in held:
-            yield Stay(first, last, length, final, blocks, reserved, 1, 1)
+            yield Stay(first, last, group.base, final, blocks, reserved, 1, 1)
         if not held:
             prefix_blocks = group.prompt // self.memory.block_size
             prefix = prefix_blocks * self.memory.block_size
             if prefix:
                 yield Stay(first, last, prefix, prefix, prefix_blocks, 0, group.samples, 0)
             for _ in group.sequences:
-                yield Stay(first, last, length - prefix, final - prefix, ON_DEMAND, 0, 1, 1)
+                yield Stay(first, last, group.base - prefix, final - prefix, ON_DEMAND, 0, 1, 1)
 
 
 def _stretches(decisions: dict[str, Column]) -> dict[str, Column]:
@@ -297,7 +324,7 @@ def _stretches(decisions: dict[str, Column]) -> dict[str, Column]:
     columns["first_ticks"] = np.where(leap, decisions["leap_ticks"][of], columns["ticks"])
     columns["increment"] = np.where(leap, decisions["leap_increment"][of], 0)
     columns["context_growth"] = np.where(leap, sequences, 0)
-    columns["context_tokens"] += columns["context_growth"]
+    columns["context_tokens"] = np.where(leap, decisions["leap_context"][of], columns["context_tokens"])
     columns["iteration"] += leap
     columns["growth"] += leap
     for name in ("batched_tokens", "tokens", "continuing"):

@@ -34,7 +34,7 @@ class Affine:
 
     def iteration(self, shape: IterationShape) -> int:
         swaps = self._block * shape.blocks_swapped
-        if not shape.tokens:
+        if not (shape.tokens or shape.launches):
             return swaps
         return self._step + self._token * shape.batched_tokens + self._context * shape.context_tokens + swaps
 

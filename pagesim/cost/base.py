@@ -16,6 +16,7 @@ class IterationShape(NamedTuple):
         query_key_pairs: over the prompts, pairs of a query and a key that it attends to.
         blocks_swapped: blocks moved between device and host.
         blocks_copied: blocks copied on the device.
+        launches: whether the model is run even if there is nothing to compute.
     """
 
     batched_tokens: int
@@ -25,6 +26,7 @@ class IterationShape(NamedTuple):
     query_key_pairs: int
     blocks_swapped: int
     blocks_copied: int
+    launches: bool = False
 
 
 class DecodeRun(NamedTuple):

@@ -101,7 +101,7 @@ class Roofline:
         if shape.query_key_pairs:
             seconds += self._pair_s * shape.query_key_pairs
         extra = round(seconds * TICKS_PER_SECOND)
-        if not shape.tokens:
+        if not (shape.tokens or shape.launches):
             return extra
         return self._linear(shape.tokens) + self._context * shape.decode_context + extra
 

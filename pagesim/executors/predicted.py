@@ -34,6 +34,7 @@ class PredictedExecutor:
                 plan.query_key_pairs,
                 len(plan.swaps_in) + len(plan.swaps_out),
                 len(plan.copies),
+                plan.launches,
             )
         )
 

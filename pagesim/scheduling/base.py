@@ -19,6 +19,10 @@ class Plan:
         swapped_out: groups that moved to the swap space.
         diverged: groups whose samples shared all their memory until this iteration.
         stuck: groups that can never go on; they leave with what they have.
+        ignored: requests that the real engine drops when their turn comes.
+        decodes: whether everybody who runs gets a token; if not, prompts run alone and the others stand still.
+        launches: whether the model is run even if there is nothing to compute.
+        sequences: sequences that the running groups consist of.
         batched_tokens: tokens as the scheduler's own limit counts them.
         tokens: tokens whose KV is computed, a padded one included.
         context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
@@ -32,11 +36,15 @@ class Plan:
         "context_tokens",
         "copies",
         "decode_context",
+        "decodes",
         "diverged",
+        "ignored",
+        "launches",
         "prompts",
         "query_key_pairs",
         "recomputed",
         "resumed",
+        "sequences",
         "stuck",
         "swapped_out",
         "swaps_in",
@@ -51,6 +59,10 @@ class Plan:
         self.swapped_out: list[Group] = []
         self.diverged: list[Group] = []
         self.stuck: list[Group] = []
+        self.ignored: list[Group] = []
+        self.decodes = True
+        self.launches = False
+        self.sequences = 0
         self.batched_tokens = 0
         self.tokens = 0
         self.context_tokens = 0
@@ -92,6 +104,10 @@ class Scheduler(Protocol):
     @property
     def next_arrival(self) -> int | None:
         """When the next request arrives, in ticks; None when no more will."""
+
+    @property
+    def next_context(self) -> int:
+        """Tokens that the running sequences will hold in the next iteration if it only decodes."""
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         """Say whether an empty system could ever serve such a request; if not, it is turned away."""

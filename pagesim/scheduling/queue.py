@@ -12,10 +12,15 @@ class WaitingQueue:
     """Requests that have arrived and do not run.
 
     A queue that grows to a hundred thousand requests under overload costs nothing: fresh ones are a range of
-    rows. A preempted group takes its place by arrival, behind those that arrived at the same instant.
+    rows.
+
+    Args:
+        preempted_first: whether a preempted group goes to the very front; if not, it takes its place by
+            arrival, behind those that arrived at the same instant.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, preempted_first: bool = False) -> None:
+        self.preempted_first = preempted_first
         self.arrivals = NOBODY
         self.arrived = 0  # requests [0, arrived) have arrived
         self._fresh = 0  # requests [_fresh, arrived) have never run
@@ -48,7 +53,7 @@ class WaitingQueue:
         fresh = self._fresh
         if self._preempted:
             first = self._preempted[0]
-            if fresh == self.arrived or first.arrival < self.arrivals.ticks[fresh]:
+            if self.preempted_first or fresh == self.arrived or first.arrival < self.arrivals.ticks[fresh]:
                 return first
         elif fresh == self.arrived:
             return None
@@ -67,7 +72,10 @@ class WaitingQueue:
 
     def requeue(self, group: Group) -> None:
         """Put a preempted group back."""
-        insort(self._preempted, group, key=attrgetter("arrival"))
+        if self.preempted_first:
+            self._preempted.insert(0, group)
+        else:
+            insort(self._preempted, group, key=attrgetter("arrival"))
 
     def _make_group(self, index: int) -> Group:
         arrivals = self.arrivals

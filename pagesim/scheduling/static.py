@@ -51,6 +51,10 @@ class StaticBatching:
     def arrival_matters(self) -> bool:
         return not self._batch
 
+    @property
+    def next_context(self) -> int:
+        return self.running_sequences * (self._padded_input + self._steps_done + 1)
+
     def running(self) -> Iterable[Group]:
         return self._batch
 
@@ -72,6 +76,7 @@ class StaticBatching:
             plan.decode_context = self.running_sequences * (self._padded_input + self._steps_done)
         else:
             self._form_batch(plan)
+        plan.sequences = self.running_sequences
         plan.context_tokens = self.running_sequences * (self._padded_input + self._steps_done)
         return plan
 

@@ -109,6 +109,6 @@ def test_orca_maxs_last_blocks_are_free_in_strict_and_external_in_the_papers_vie
 
 
 def test_stays_that_overfill_memory_are_noticed() -> None:
-    overfull = np.array([[0, 0, 10, 20, 3, 12, 1, 1]])
+    overfull = np.array([[0, 0, 9, 20, 3, 12, 1, 1]])
     with pytest.raises(LedgerError, match="negative"):
         expand(overfull, np.array([1]), block_size=4, num_blocks=2, external_blocks=np.zeros(1, np.int64))

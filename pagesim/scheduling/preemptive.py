@@ -1,0 +1,237 @@
+"""What schedulers share that preempt: who runs, who waits, who is swapped out, and how room is made."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import Literal
+
+from pagesim.errors import PagesimError
+from pagesim.memory import Allocator, PagedAllocator
+from pagesim.scheduling.base import Plan
+from pagesim.scheduling.group import Arrivals, Group
+from pagesim.scheduling.queue import WaitingQueue
+
+Preemption = Literal["default", "recompute", "swap"]
+
+
+class Preemptive(ABC):
+    """The running set, first come first served, the queue, the swap space, and the rules for making room.
+
+    A subclass makes the plan: the order of its phases and who is admitted are its own.
+
+    Args:
+        memory: empty.
+        queue: empty; where preempted groups go is its affair.
+        watermark: share of the blocks that an admission must leave free.
+        preemption: ``default`` recomputes a group of one sequence and swaps a larger one, as the paper's
+            system and vLLM do; the others force one of the two.
+    """
+
+    def __init__(
+        self, memory: Allocator, queue: WaitingQueue, *, watermark: float, preemption: Preemption
+    ) -> None:
+        self.memory = memory
+        self.queue = queue
+        self.watermark_blocks = int(watermark * memory.num_blocks)
+        self.preemption = preemption
+        self.running_groups = 0
+        self.running_sequences = 0
+        self._paged = memory if isinstance(memory, PagedAllocator) else None
+        self._running: dict[int, Group] = {}  # by Group.order, first come first
+        self._swapped: list[Group] = []
+        self._finishes: list[tuple[int, int, Group]] = []  # a heap; preempted groups leave stale entries
+        self._orders = 0
+        self._context = 0
+        self._widest = 1  # samples of the widest group to come
+        self._undiverged: list[Group] = []
+        self._restless = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self.queue)
+
+    @property
+    def swapped(self) -> int:
+        return len(self._swapped)
+
+    @property
+    def next_arrival(self) -> int | None:
+        return self.queue.next_arrival
+
+    @property
+    def arrival_matters(self) -> bool:
+        # A head that is blocked stays blocked until somebody finishes, and nobody overtakes it.
+        return not self._swapped and not len(self.queue)
+
+    @property
+    def next_context(self) -> int:
+        return self._context + self.running_sequences
+
+    def running(self) -> Iterable[Group]:
+        return self._running.values()
+
+    def steady(self) -> int:
+        if self._restless or self._undiverged or not self.running_groups:
+            return 0
+        finishes = self._finishes
+        while _stale(finishes[0]):
+            heappop(finishes)
+        steps = finishes[0][0] - self.memory.steps_grown
+        return self.memory.growable(steps, self._widest) if steps > 0 else 0
+
+    def expect(self, arrivals: Arrivals) -> None:
+        self.queue.expect(arrivals)
+        self._widest = max(arrivals.samples, default=1)
+        if self.preemption == "recompute" and self._widest > 1:
+            raise PagesimError(
+                "preemption recompute cannot be forced on requests of several samples: the engine swaps them"
+            )
+
+    def advance(self, steps: int) -> None:
+        self.memory.grow(steps)
+        self._context += steps * self.running_sequences
+
+    def finish(self) -> list[Group]:
+        step = self.memory.steps_grown
+        finishes = self._finishes
+        done: list[Group] = []
+        if not finishes or finishes[0][0] > step:
+            return done
+        while finishes and finishes[0][0] <= step:
+            entry = heappop(finishes)
+            if not _stale(entry):
+                done.append(entry[2])
+        if len(done) > 1:
+            done.sort(key=lambda group: (group.arrival, group.order))
+        for group in done:
+            self._context -= group.samples * (group.base + step)
+            self._stop(group)
+            if group in self._undiverged:
+                self._undiverged.remove(group)
+            group.length = group.final_length
+            for sequence in group.sequences:
+                self.memory.free(sequence)
+        return done
+
+    # Everybody who runs gets room for the token sampled last; the latest arrivals make room
+
+    def _keep_running(self, plan: Plan) -> None:
+        if self.memory.grows_on_demand:
+            while self.running_groups and not self._all_fit(plan.diverged):
+                self._preempt(self._running[next(reversed(self._running))], plan)
+        plan.copies += self.memory.grow(1)
+        self._context += self.running_sequences
+
+    def _all_fit(self, undiverged: list[Group]) -> bool:
+        """Say whether every group in turn finds a free block for each of its sequences.
+
+        The rule asks for that block even where no new one is due. It goes through the groups in order and
+        preempts from the end until the one at hand fits; so it keeps the longest prefix in which everybody
+        fits, and preempting from the end while somebody does not comes to the same.
+        """
+        memory = self.memory
+        left = memory.free_blocks - memory.demand(1)
+        if left >= self._widest:
+            return True
+        if left < 0:
+            return False
+        size = memory.block_size
+        if self._widest == 1:
+            last = self._running[next(reversed(self._running))]
+            return left > 0 or (last.base + memory.steps_grown) % size == 0
+        free = memory.free_blocks
+        for group in self._running.values():
+            if free < group.samples:
+                return False
+            if (group.base + memory.steps_grown) % size == 0:
+                free -= group.samples
+            elif group in undiverged:
+                free -= group.samples - 1
+        return True
+
+    def _preempt(self, group: Group, plan: Plan) -> None:
+        self._context -= group.samples * (group.base + self.memory.steps_grown)
+        self._stop(group)
+        group.length = group.base + self.memory.steps_grown + 1
+        if group in plan.diverged:
+            plan.diverged.remove(group)
+        if group.samples == 1 and self.preemption != "swap":
+            for sequence in group.sequences:
+                self.memory.free(sequence)
+            self.queue.requeue(group)
+            plan.recomputed.append(group)
+            return
+        assert self._paged is not None, "only paged memory grows on demand"
+        if self._paged.distinct_blocks(group.sequences) <= self._paged.free_cpu_blocks:
+            plan.swaps_out += self._paged.swap_out(group.sequences)
+            self._swapped.append(group)
+            plan.swapped_out.append(group)
+        else:
+            # The real systems die here; ours gives the request up and goes on.
+            for sequence in group.sequences:
+                self.memory.free(sequence)
+            plan.stuck.append(group)
+
+    # Who was swapped out comes back, first come first served
+
+    def _swap_in(self, plan: Plan) -> None:
+        memory = self._paged
+        assert memory is not None, "only paged memory swaps"
+        self._swapped.sort(key=lambda group: group.arrival)
+        while self._swapped:
+            group = self._swapped[0]
+            blocks = memory.distinct_blocks(group.sequences) + group.samples
+            if memory.free_blocks - blocks < self.watermark_blocks:
+                if self.running_groups or memory.free_blocks < memory.num_blocks:
+                    return
+                for sequence in group.sequences:  # the device is empty and still too small
+                    memory.drop_swapped(sequence)
+                plan.stuck.append(self._swapped.pop(0))
+                continue
+            if not self._may_join(group):
+                return
+            del self._swapped[0]
+            plan.swaps_in += memory.swap_in(group.sequences)
+            for sequence in group.sequences:
+                copy = memory.append(sequence)
+                if copy is not None:
+                    plan.copies.append(copy)
+            plan.resumed.append(group)
+            self._start(group)
+
+    def _start(self, group: Group) -> None:
+        memory = self.memory
+        for sequence in group.sequences:
+            memory.start_growing(sequence)
+        step = memory.steps_grown
+        group.base = group.length - step
+        group.last_step = step + group.final_length - group.length - 1
+        group.order = self._orders
+        self._orders += 1
+        running = self._running
+        out_of_order = running and running[next(reversed(running))].arrival > group.arrival
+        running[group.order] = group
+        if out_of_order:
+            self._running = dict(sorted(running.items(), key=lambda item: item[1].arrival))
+        heappush(self._finishes, (group.last_step, group.order, group))
+        self.running_groups += 1
+        self.running_sequences += group.samples
+        self._context += group.samples * group.length
+
+    def _stop(self, group: Group) -> None:
+        del self._running[group.order]
+        group.last_step = -1
+        self.running_groups -= 1
+        self.running_sequences -= group.samples
+
+    @abstractmethod
+    def _may_join(self, group: Group) -> bool:
+        """Say whether the limit on sequences lets a group run."""
+
+
+def _stale(entry: tuple[int, int, Group]) -> bool:
+    """Say whether a group no longer runs since the admission that made this entry of the heap."""
+    _, order, group = entry
+    return group.order != order or group.last_step < 0
