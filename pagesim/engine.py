@@ -97,18 +97,26 @@ class Engine:
         preempted = len(plan.recomputed) + len(plan.swapped_out)
         if preempted or plan.stuck or plan.ignored:
             self._note_departures(plan, now)
-        for group in plan.diverged:
-            recorder.diverge(group)
+        for rebased in (plan.diverged, plan.rebased):
+            for group in rebased:
+                recorder.rebase(group)
         if not plan.decodes:
             recorder.stall(now)
         stood_still = recorder.stalled
         if stood_still and plan.decodes:
             recorder.go_on((group for group in scheduler.running() if group not in plan.resumed), now, end)
-        continuing = plan.sequences
-        for joining in (plan.prompts, plan.resumed):
-            for group in joining:
-                recorder.enter(group, now, end)
-                continuing -= group.samples
+        continuing = plan.decoding
+        for group in plan.prompts:
+            recorder.enter(group, now, None if plan.incomplete and group in plan.incomplete else end)
+        for group in plan.resumed:
+            recorder.enter(group, now, end)
+            continuing -= group.samples
+        for group in plan.skipped:
+            recorder.skip(group, now)
+        for answered in (plan.completed, plan.caught_up):
+            for group in answered:
+                recorder.answer(group, end)
+        continuing -= len(plan.caught_up)
         decision = [
             recorder.iterations,
             now,

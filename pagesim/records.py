@@ -68,7 +68,7 @@ DECISION_FIELDS = (
 """
 
 LEAP_FIELDS = ("leap", "leap_ticks", "leap_increment", "leap_context")
-"""The leap that followed: iterations, ticks of the first, how many more each took than the one before, and the
+"""The leap that followed: iterations, ticks of the first, how many more each took than the one before, and
 tokens of context in the first."""
 
 
@@ -102,6 +102,7 @@ class _OpenStay(NamedTuple):
     """The present stay of a running group: what `Stay` needs to know of its beginning."""
 
     first: int
+    base: int
     group: Group
     together: bool
     held: list[tuple[int, int]]
@@ -143,8 +144,14 @@ class Recorder:
 
     # Requests
 
-    def enter(self, group: Group, now: int, end: int) -> None:
-        """A group starts to run in an iteration that lasts from ``now`` to ``end``."""
+    def enter(self, group: Group, now: int, end: int | None) -> None:
+        """A group starts to run in an iteration that lasts from ``now`` to ``end``.
+
+        Args:
+            group: with its memory.
+            now: ticks.
+            end: ticks; None if it gets no token by then.
+        """
         row = group.row
         # Where memory can share, the samples of a prompt share all of it until they append.
         memory = self.memory
@@ -154,25 +161,40 @@ class Recorder:
             if memory.grows_on_demand
             else [(memory.held_blocks(s), memory.reserved_tokens(s)) for s in group.sequences]
         )
-        self._open[row] = _OpenStay(self.iterations, group, together, held)
+        self._open[row] = _OpenStay(self.iterations, group.base, group, together, held)
+        if self.first_scheduled[row] < 0:
+            self.first_scheduled[row] = now
+        if end is not None:
+            self.answer(group, end)
+
+    def answer(self, group: Group, end: int) -> None:
+        """A group gets a token at ``end``: its first, or the first after it lost its place or its turn."""
+        row = group.row
         away_since = self._away_since.pop(row, None)
         if away_since is not None:
             self._late.extend([end - away_since] * group.samples)
         if self._stalled_since is not None:
             self._joined_at[row] = end
-        if self.first_scheduled[row] < 0:
-            self.first_scheduled[row] = now
+        if self.first_token[row] < 0:
             self.first_token[row] = end
 
-    def diverge(self, group: Group) -> None:
-        """The samples of a group, which shared all their memory, write their own from this iteration on."""
+    def skip(self, group: Group, now: int) -> None:
+        """A group that decodes gets no token in the iteration that starts at ``now``."""
+        self._away_since.setdefault(group.row, now)
+
+    def rebase(self, group: Group) -> None:
+        """A running group's memory no longer follows from its length as it did.
+
+        Its samples have ceased to share all of it, or its length does not grow by one in this iteration.
+        """
         self._close(group.row)
-        self._open[group.row] = _OpenStay(self.iterations, group, False, [])
+        self._open[group.row] = _OpenStay(self.iterations, group.base, group, False, [])
 
     def preempt(self, group: Group, now: int, *, swapped: bool) -> None:
         """A group lost its place before this iteration."""
         self._close(group.row)
-        self._away_since[group.row] = self._last_token(group.row, now)
+        if self.first_token[group.row] >= 0:
+            self._away_since.setdefault(group.row, self._last_token(group.row, now))
         if swapped:
             self.swaps[group.row] += 1
             self.swapped_total += 1
@@ -278,13 +300,13 @@ class Recorder:
         stay = self._open.pop(row, None)
         if stay is None or stay.first == self.iterations:
             return
-        first, group, together, held = stay
+        first, base, group, together, held = stay
         if not held and (group.samples == 1 or together):
             self._stays.fromlist(
                 [
                     first,
                     self.iterations - 1,
-                    group.base,
+                    base,
                     group.prompt + group.output,
                     ON_DEMAND,
                     0,
@@ -298,17 +320,17 @@ class Recorder:
 
     def _several(self, stay: _OpenStay) -> Iterable[Stay]:
         """Return the stays of a group that needs several: of each reservation, or of prefix and rest."""
-        first, group, _, held = stay
+        first, base, group, _, held = stay
         last, final = self.iterations - 1, group.final_length
         for blocks, reserved in held:
-            yield Stay(first, last, group.base, final, blocks, reserved, 1, 1)
+            yield Stay(first, last, base, final, blocks, reserved, 1, 1)
         if not held:
             prefix_blocks = group.prompt // self.memory.block_size
             prefix = prefix_blocks * self.memory.block_size
             if prefix:
                 yield Stay(first, last, prefix, prefix, prefix_blocks, 0, group.samples, 0)
             for _ in group.sequences:
-                yield Stay(first, last, group.base - prefix, final - prefix, ON_DEMAND, 0, 1, 1)
+                yield Stay(first, last, base - prefix, final - prefix, ON_DEMAND, 0, 1, 1)
 
 
 def _stretches(decisions: dict[str, Column]) -> dict[str, Column]:

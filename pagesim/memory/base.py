@@ -167,6 +167,15 @@ class Allocator(ABC):
             OutOfBlocks: no block is free, or a fixed reservation is full.
         """
 
+    def extend(self, sequence: int, tokens: int) -> None:
+        """Make room for more tokens of a resting sequence that shares nothing: the next chunk of a prompt.
+
+        Raises:
+            UnknownSequence: the sequence is not here, or is growing.
+            OutOfBlocks: there is not enough room; the sequence is as it was.
+        """
+        raise AllocatorError("this memory takes all of a prompt at once; chunks need paged memory on demand")
+
     @abstractmethod
     def fork(self, parent: int, child: int) -> None:
         """Make a new sequence with the parent's tokens: shared where memory can share, else a second copy."""

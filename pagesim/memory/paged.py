@@ -167,6 +167,14 @@ class PagedAllocator(Allocator):
         self._lengths[sequence] = length + 1
         return copied
 
+    def extend(self, sequence: int, tokens: int) -> None:
+        length = self._lengths.get(sequence)
+        if length is None:
+            raise self._unknown(sequence)
+        table = self._tables[sequence]
+        table.extend(self._take(max(0, -(-(length + tokens) // self.block_size) - len(table))))
+        self._lengths[sequence] = length + tokens
+
     def fork(self, parent: int, child: int) -> None:
         tokens = self.length(parent)
         self._check_new(child, tokens)

@@ -20,9 +20,15 @@ class Plan:
         diverged: groups whose samples shared all their memory until this iteration.
         stuck: groups that can never go on; they leave with what they have.
         ignored: requests that the real engine drops when their turn comes.
-        decodes: whether everybody who runs gets a token; if not, prompts run alone and the others stand still.
+        incomplete: those of ``prompts`` of which only a first chunk runs.
+        completed: groups whose last chunk runs.
+        rebased: running groups whose length does not grow by one in this iteration.
+        skipped: those of them that decode and get no token.
+        caught_up: groups that were skipped and get a token again.
+        decodes: whether everybody who runs gets a token; if not, prompts run alone and the others wait.
         launches: whether the model is run even if there is nothing to compute.
         sequences: sequences that the running groups consist of.
+        decoding: those of them that get a token and have had one before.
         batched_tokens: tokens as the scheduler's own limit counts them.
         tokens: tokens whose KV is computed, a padded one included.
         context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
@@ -33,18 +39,24 @@ class Plan:
 
     __slots__ = (
         "batched_tokens",
+        "caught_up",
+        "completed",
         "context_tokens",
         "copies",
         "decode_context",
         "decodes",
+        "decoding",
         "diverged",
         "ignored",
+        "incomplete",
         "launches",
         "prompts",
         "query_key_pairs",
+        "rebased",
         "recomputed",
         "resumed",
         "sequences",
+        "skipped",
         "stuck",
         "swapped_out",
         "swaps_in",
@@ -60,9 +72,15 @@ class Plan:
         self.diverged: list[Group] = []
         self.stuck: list[Group] = []
         self.ignored: list[Group] = []
+        self.incomplete: list[Group] = []
+        self.completed: list[Group] = []
+        self.rebased: list[Group] = []
+        self.skipped: list[Group] = []
+        self.caught_up: list[Group] = []
         self.decodes = True
         self.launches = False
         self.sequences = 0
+        self.decoding = 0
         self.batched_tokens = 0
         self.tokens = 0
         self.context_tokens = 0

@@ -78,7 +78,7 @@ class ContinuousBatching(Preemptive):
         self._keep_running(plan)
         if self._swapped and not plan.swapped_out:
             self._swap_in(plan)
-        plan.batched_tokens = plan.tokens = self.running_sequences
+        plan.batched_tokens = plan.tokens = plan.decoding = self.running_sequences
         plan.decode_context = self._context
         self._restless = bool(plan.swapped_out)
         if not self._swapped:

@@ -46,6 +46,7 @@ class Group:
         length: tokens of a sample (prompt and generated) whenever the group is not running.
         sequences: the samples' ids in memory; ``samples`` of them.
         base: while running, a sample's length minus the memory's ``steps_grown``.
+        computed: while a prompt runs in chunks, the tokens of it that have run.
         last_step: while running, the value of ``steps_grown`` at which the last token is generated.
         order: counts admissions, so that equal arrivals keep the order in which they joined.
     """
@@ -53,6 +54,7 @@ class Group:
     __slots__ = (
         "arrival",
         "base",
+        "computed",
         "last_step",
         "length",
         "order",
@@ -72,6 +74,7 @@ class Group:
         self.samples = len(sequences)
         self.length = prompt
         self.base = 0
+        self.computed = 0
         self.last_step = -1
         self.order = 0
 

@@ -79,7 +79,7 @@ class Preemptive(ABC):
         while _stale(finishes[0]):
             heappop(finishes)
         steps = finishes[0][0] - self.memory.steps_grown
-        return self.memory.growable(steps, self._widest) if steps > 0 else 0
+        return self.memory.growable(steps, self._spare()) if steps > 0 else 0
 
     def expect(self, arrivals: Arrivals) -> None:
         self.queue.expect(arrivals)
@@ -226,6 +226,10 @@ class Preemptive(ABC):
         self.running_groups -= 1
         self.running_sequences -= group.samples
 
+    def _spare(self) -> int:
+        """Return the blocks that must be free after a step for everybody to go on undisturbed."""
+        return self._widest
+
     @abstractmethod
     def _may_join(self, group: Group) -> bool:
         """Say whether the limit on sequences lets a group run."""
@@ -233,5 +237,5 @@ class Preemptive(ABC):
 
 def _stale(entry: tuple[int, int, Group]) -> bool:
     """Say whether a group no longer runs since the admission that made this entry of the heap."""
-    _, order, group = entry
-    return group.order != order or group.last_step < 0
+    last_step, order, group = entry
+    return group.order != order or group.last_step != last_step

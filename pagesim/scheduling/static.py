@@ -72,7 +72,7 @@ class StaticBatching:
         if self._batch:
             self.memory.grow(1)
             self._steps_done += 1
-            plan.batched_tokens = plan.tokens = self.running_sequences
+            plan.batched_tokens = plan.tokens = plan.decoding = self.running_sequences
             plan.decode_context = self.running_sequences * (self._padded_input + self._steps_done)
         else:
             self._form_batch(plan)

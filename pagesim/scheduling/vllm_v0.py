@@ -146,7 +146,7 @@ class VllmV0(Preemptive):
         preempted = bool(plan.recomputed or plan.swapped_out)
         if self._swapped and not preempted:
             self._swap_in(plan)
-        plan.batched_tokens = plan.tokens = plan.sequences = self.running_sequences
+        plan.batched_tokens = plan.tokens = plan.sequences = plan.decoding = self.running_sequences
         plan.context_tokens = plan.decode_context = self._context
         plan.launches = bool(plan.swaps_in or plan.swaps_out)
         # After a preemption the queue may move at once; where only that freed memory, it is tried before the

@@ -1,0 +1,271 @@
+"""vLLM's scheduler since v1 (0.11.2, 0.33.0): prompts in chunks and decodes share a budget of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappush
+
+from pagesim.memory import PagedAllocator
+from pagesim.scheduling.base import Plan
+from pagesim.scheduling.group import Group
+from pagesim.scheduling.preemptive import Preemptive
+from pagesim.scheduling.queue import WaitingQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What differs between the releases.
+
+    Attributes:
+        reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
+        has_watermark: an admission beside others leaves a share of the blocks free.
+        spares_single: the long-prefill threshold does not hold while there is only one request.
+    """
+
+    reserves_full_isl: bool
+    has_watermark: bool
+    spares_single: bool
+
+
+RELEASES = {
+    "0.11.2": Release(reserves_full_isl=False, has_watermark=False, spares_single=False),
+    "0.33.0": Release(reserves_full_isl=True, has_watermark=True, spares_single=True),
+}
+
+
+class VllmV1(Preemptive):
+    """See `Scheduler` for the contract.
+
+    Every step gives tokens to those who run, in the order of their admission, then to those who wait, until
+    the budget is used up. A request whose prompt has not run whole gets a chunk of it, any other one token.
+    Who finds no block preempts whoever was admitted last, himself at worst; nothing is ever swapped.
+
+    Args:
+        memory: empty, without the null block.
+        release: a value of ``RELEASES``.
+        watermark: share of the blocks that an admission leaves free, where the release has one (vLLM: 0).
+        max_num_seqs: limit on running requests.
+        max_num_batched_tokens: the budget of a step.
+        max_model_len: no sequence is longer.
+        chunked_prefill: whether a prompt may run in chunks.
+        long_prefill_token_threshold: limit on a request's tokens in a step; 0 for none.
+        reserve_full_isl: see `Release`; None for the release's own.
+    """
+
+    def __init__(
+        self,
+        memory: PagedAllocator,
+        release: Release,
+        *,
+        watermark: float,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        chunked_prefill: bool = True,
+        long_prefill_token_threshold: int = 0,
+        reserve_full_isl: bool | None = None,
+    ) -> None:
+        super().__init__(
+            memory,
+            WaitingQueue(preempted_first=True),
+            watermark=watermark if release.has_watermark else 0.0,
+            preemption="default",
+        )
+        self.release = release
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_model_len = max_model_len
+        self.chunked_prefill = chunked_prefill
+        self.threshold = long_prefill_token_threshold
+        self.full_isl = release.reserves_full_isl if reserve_full_isl is None else reserve_full_isl
+        self._in_chunks: dict[int, Group] = {}  # by Group.order: those whose prompt has not run whole
+        self._skipped: list[Group] = []
+
+    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        # The front end turns away what leaves no room for a token; the check at start-up, a cache that is
+        # smaller than the longest sequence.
+        if samples > 1 or prompt_tokens >= self.max_model_len:
+            return False
+        tokens = prompt_tokens + output_tokens - 1
+        if not self.chunked_prefill and prompt_tokens > self.max_num_batched_tokens:
+            return False
+        return -(-tokens // self.memory.block_size) <= self.memory.num_blocks
+
+    def blocked_externally(self) -> bool:
+        return False  # a block is as good as any other
+
+    def plan(self, now: int) -> Plan:
+        self.queue.arrive(now)
+        plan = Plan()
+        memory = self.memory
+        budget = self.max_num_batched_tokens
+        running = self.running_groups
+        self._restless = False
+        if self._in_chunks or self._skipped or running > budget or memory.demand(1) > memory.free_blocks:
+            self._run_one_by_one(plan)
+        else:
+            memory.grow(1)
+            self._context += running
+            plan.batched_tokens = plan.decoding = running
+            plan.context_tokens = plan.decode_context = self._context
+        if plan.recomputed:
+            self._restless = self._head_fits()
+        else:
+            self._admit(plan, budget - plan.batched_tokens)
+        if self._in_chunks or self._skipped:
+            self._restless = True
+        plan.tokens = plan.batched_tokens
+        plan.sequences = self.running_sequences
+        return plan
+
+    # Those who run, in the order of their admission
+
+    def _run_one_by_one(self, plan: Plan) -> None:
+        """Share out budget and blocks where not everybody simply gets a token."""
+        memory = self.memory
+        size, grown = memory.block_size, memory.steps_grown
+        order = list(self._running.values())
+        budget, free = self.max_num_batched_tokens, memory.free_blocks
+        chunks: list[tuple[Group, int]] = []
+        place = 0
+        while place < len(order) and budget > 0:
+            group = order[place]
+            if group.order in self._in_chunks:
+                tokens = self._capped(group.length - group.computed, budget)
+                needed = -(-(group.computed + tokens) // size) - -(-group.computed // size)
+            else:
+                tokens = 1
+                needed = int((group.base + grown) % size == 0)
+            while needed > free and len(order) > place:
+                victim = order.pop()
+                free += memory.held_blocks(victim.sequences[0])
+                self._lose(victim, plan)
+            if place == len(order):
+                break  # it preempted itself
+            free -= needed
+            budget -= tokens
+            if group.order in self._in_chunks:
+                chunks.append((group, tokens))
+            place += 1
+        self._decode(order[:place], order[place:], plan)
+        for group, tokens in chunks:
+            memory.extend(group.sequences[0], tokens)
+            self._compute(group, tokens, plan)
+
+    def _decode(self, served: list[Group], unserved: list[Group], plan: Plan) -> None:
+        """Give a token to everybody who decodes, except those for whom the budget did not reach."""
+        memory = self.memory
+        plan.skipped = [group for group in unserved if group.order not in self._in_chunks]
+        for group in plan.skipped:
+            memory.stop_growing(group.sequences[0])
+        memory.grow(1)
+        for group in plan.skipped:
+            memory.start_growing(group.sequences[0])
+            group.base -= 1
+            group.last_step += 1
+            heappush(self._finishes, (group.last_step, group.order, group))
+        for group in unserved:
+            if group.order in self._in_chunks:
+                group.base = group.computed - memory.steps_grown
+        plan.rebased = list(unserved)
+        decoding = [group for group in served if group.order not in self._in_chunks]
+        plan.caught_up = [group for group in decoding if group in self._skipped]
+        self._skipped = plan.skipped
+        self._context += len(decoding)
+        plan.decoding = len(decoding)
+        plan.batched_tokens += len(decoding)
+        held = sum([group.base for group in decoding]) + len(decoding) * memory.steps_grown
+        plan.context_tokens += held
+        plan.decode_context = held
+
+    def _lose(self, group: Group, plan: Plan) -> None:
+        """Preempt a group: all its KV is lost, and it waits at the very front."""
+        in_chunks = self._in_chunks.pop(group.order, None) is not None
+        held = group.computed if in_chunks else group.base + self.memory.steps_grown
+        self._context -= held
+        if not in_chunks:
+            group.length = held + 1
+        self._stop(group)
+        self.memory.free(group.sequences[0])
+        self.queue.requeue(group)
+        plan.recomputed.append(group)
+
+    # Those who wait
+
+    def _admit(self, plan: Plan, budget: int) -> None:
+        memory, queue = self.memory, self.queue
+        while (group := queue.head()) is not None:
+            if budget <= 0:
+                self._restless = True
+                return
+            if not self._may_join(group):
+                return
+            tokens = self._capped(group.length, budget if self.chunked_prefill else group.length)
+            if not self._fits(group, tokens):
+                if self.running_groups:
+                    return
+                # Nobody will ever make room: the real one waits for ever.
+                queue.pop(group)
+                plan.stuck.append(group)
+                continue
+            if tokens > budget:
+                self._restless = True
+                return
+            queue.pop(group)
+            memory.allocate(group.sequences[0], tokens)
+            group.computed = 0
+            group.order = self._orders
+            group.last_step = -1
+            self._orders += 1
+            self._running[group.order] = group
+            self._in_chunks[group.order] = group
+            self.running_groups += 1
+            self.running_sequences += 1
+            plan.prompts.append(group)
+            self._compute(group, tokens, plan)
+            if group.order in self._in_chunks:
+                plan.incomplete.append(group)
+            budget -= tokens
+
+    def _compute(self, group: Group, tokens: int, plan: Plan) -> None:
+        """Run a chunk for which there is room; the last one gives the next token."""
+        memory = self.memory
+        step = memory.steps_grown
+        plan.batched_tokens += tokens
+        plan.query_key_pairs += tokens * group.computed + tokens * (tokens + 1) // 2
+        first = group.computed == 0
+        group.computed += tokens
+        group.base = group.computed - step
+        self._context += tokens
+        plan.context_tokens += group.computed
+        if not first:
+            plan.rebased.append(group)
+        if group.computed < group.length:
+            return
+        del self._in_chunks[group.order]
+        memory.start_growing(group.sequences[0])
+        group.last_step = step + group.final_length - group.length - 1
+        heappush(self._finishes, (group.last_step, group.order, group))
+        if not first:
+            plan.completed.append(group)
+
+    def _capped(self, tokens: int, budget: int) -> int:
+        threshold = self.threshold
+        if threshold and not (self.release.spares_single and self.running_groups + self.waiting == 1):
+            tokens = min(tokens, threshold)
+        return min(tokens, budget)
+
+    def _fits(self, group: Group, tokens: int) -> bool:
+        spare = self.watermark_blocks if self.running_groups else 0
+        wanted = group.length if self.full_isl else tokens
+        return -(-wanted // self.memory.block_size) + spare <= self.memory.free_blocks
+
+    def _head_fits(self) -> bool:
+        group = self.queue.head()
+        return group is not None and self._fits(group, 1)
+
+    def _may_join(self, group: Group) -> bool:
+        return self.running_groups < self.max_num_seqs
+
+    def _spare(self) -> int:
+        return 0  # nobody needs a free block unless a new one is due
