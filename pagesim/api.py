@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pagesim.clock import to_tick_column, to_ticks
+from pagesim.clock import LONGEST_S, to_tick_column, to_ticks
 from pagesim.cost import CostModel, parse_cost
 from pagesim.engine import Engine
 from pagesim.errors import PagesimError
@@ -25,7 +25,7 @@ from pagesim.policies import Limits, build_memory, build_scheduler, parts_of
 from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import Trace
 from pagesim.results import Result, StepTable, batch_table, request_columns
-from pagesim.scenario import COMPARED, Scenario, System, checked
+from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
 from pagesim.scheduling import Arrivals, Scheduler
 from pagesim.specs import Capacity, capacity, gpu, model
 from pagesim.workloads import make_trace
@@ -108,10 +108,11 @@ def compare(
         trace: as for `simulate`.
         policies: names of `POLICIES`.
         steps: as for `simulate`.
-        **options: as for `simulate`.
+        **options: as for `simulate`; ``max_batch`` and ``preemption`` go to the policies that can use them.
     """
+    systems = each_policy(checked(System, dict(options)), policies)
     requests = _as_trace(trace)
-    return {policy: simulate(requests, policy, steps=steps, **options) for policy in policies}
+    return {policy: run(system, requests, steps=steps) for policy, system in systems.items()}
 
 
 def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch | None = None) -> Result:
@@ -132,6 +133,11 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         raise PagesimError(
             f"request {trace.request_id[row]}: beam_width is {trace.beam_width[row]}; "
             f"policy {system.policy} decodes without beam search, so it must be 1"
+        )
+    if trace.arrival_s[-1] > LONGEST_S:
+        raise PagesimError(
+            f"request {trace.request_id[-1]}: arrival_s is {trace.arrival_s[-1]:g}; "
+            f"it must be at most {LONGEST_S:g} s, the longest time that is simulated"
         )
     sized, limits, cost = _equip(system)
     memory = build_memory(
