@@ -1,4 +1,4 @@
-"""A scenario file that is off ends in one sentence that names the file, the field, the value and the bound."""
+"""A scenario file that is off ends in one sentence that names file, field, value and bound."""
 
 from __future__ import annotations
 

@@ -7,17 +7,39 @@ import pytest
 
 SMALL = ("--trace", "sharegpt", "--rate", "4", "--duration", "10", "--num-blocks", "300")
 
-REQUESTS = (
-    "request_id arrival_s prompt_tokens output_tokens n first_scheduled_s first_token_s finish_s recomputes "
-    "swaps status"
-).split()
-STEPS = (
-    "step clock num_running num_running_seqs num_waiting num_swapped free_gpu_blocks free_cpu_blocks "
-    "num_batched_tokens num_tokens sum_context_tokens step_s blocks_swapped_in blocks_swapped_out "
-    "blocks_copied num_preempted"
-).split()
-LEDGER = "used reserved over_reserved rounding external cached free".split()
-BATCHES = "clock queue_len batch max_input max_output sum_input sum_output batch_s".split()
+REQUESTS = [
+    "request_id",
+    "arrival_s",
+    "prompt_tokens",
+    "output_tokens",
+    "n",
+    "first_scheduled_s",
+    "first_token_s",
+    "finish_s",
+    "recomputes",
+    "swaps",
+    "status",
+]
+STEPS = [
+    "step",
+    "clock",
+    "num_running",
+    "num_running_seqs",
+    "num_waiting",
+    "num_swapped",
+    "free_gpu_blocks",
+    "free_cpu_blocks",
+    "num_batched_tokens",
+    "num_tokens",
+    "sum_context_tokens",
+    "step_s",
+    "blocks_swapped_in",
+    "blocks_swapped_out",
+    "blocks_copied",
+    "num_preempted",
+]
+LEDGER = ["used", "reserved", "over_reserved", "rounding", "external", "cached", "free"]
+BATCHES = ["clock", "queue_len", "batch", "max_input", "max_output", "sum_input", "sum_output", "batch_s"]
 
 
 @pytest.fixture
