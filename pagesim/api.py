@@ -247,6 +247,8 @@ def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
         known = [f.name for f in fields(Trace) if f.name != "notes"]
         if unknown := [name for name in trace.columns if name not in known]:
             raise PagesimError(f"the trace has a column {unknown[0]!r}; it may have {', '.join(known)}")
+        if missing := [name for name in ("prompt_tokens", "output_tokens") if name not in trace.columns]:
+            raise PagesimError(f"the trace has no column {missing[0]}")
         columns: dict[str, Any] = {name: trace[name].to_numpy() for name in trace.columns}
         columns.setdefault("arrival_s", np.zeros(len(trace)))
         return Trace(**columns)

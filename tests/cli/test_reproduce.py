@@ -122,6 +122,14 @@ def test_another_seed_gives_another_result(succeeds, tmp_path):
     assert files(tmp_path / "0")["requests.parquet"] != files(tmp_path / "1")["requests.parquet"]
 
 
+def test_a_scenario_may_be_replaced_by_its_own_result(succeeds, tmp_path):
+    out = tmp_path / "out"
+    succeeds("run", "--trace", "sharegpt", *LOAD, "--out", out)
+    before = files(out)
+    succeeds("run", out / "scenario.toml", "--out", out)
+    assert files(out) == before
+
+
 def test_a_flag_wins_over_the_file(succeeds, tmp_path):
     file = tmp_path / "s.toml"
     file.write_text('trace = "fixed:10,10"\nnum_requests = 5\npolicy = "orca-max"\nsteps = true\n')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import fields
 
 import numpy as np
@@ -64,7 +63,8 @@ def test_every_format_can_be_described_and_replayed(file, succeeds):
 
 
 def test_every_published_trace_can_be_described(shared, succeeds):
-    found = sorted(path for path in (shared / "data" / "raw").iterdir() if path.is_file())
+    # One sample holds questions without answers, and is refused.
+    found = [path for path in sorted((shared / "data" / "raw").iterdir()) if "ml_energy" not in path.name]
     assert found
     for path in found:
         assert "prompt tokens" in succeeds("trace", "describe", path, "--num-requests", "10").out
@@ -76,7 +76,7 @@ def test_a_description_counts_and_draws(succeeds, trace_file, tmp_path):
     lines = {tuple(line.split()[:-2]): line.split()[-2:] for line in outcome.out.splitlines() if line.split()}
     assert lines["prompt", "tokens", "mean"] == ["20", "tokens"]
     assert lines["arrivals", "rate"] == ["0.5", "requests/s"]
-    assert sorted(os.listdir(tmp_path / "figures")) == ["trace.png", "trace.svg"]
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {"trace.png", "trace.svg"}
 
 
 def test_a_trace_that_was_made_is_the_one_that_is_replayed(succeeds, tmp_path):
