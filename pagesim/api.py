@@ -178,7 +178,12 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         recorder.status[row] = Status.REJECTED
     until = None if system.until is None else to_ticks(system.until)
     engine = Engine(scheduler, PredictedExecutor(cost), recorder, leap=system.leap, until=until, watch=watch)
-    engine.run()
+    try:
+        engine.run()
+    except OverflowError:  # an iteration alone is longer than all that the clock can count
+        raise PagesimError(
+            f"the run exceeds {LONGEST_S:g} s of simulated time under cost {system.cost}; lower its numbers"
+        ) from None
     columns = request_columns(trace, recorder)
     status = np.frombuffer(recorder.status, np.uint8)
     summary: dict[str, Any] = {

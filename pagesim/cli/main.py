@@ -43,5 +43,8 @@ def app() -> None:
 
 
 def _abandon_stdout() -> None:
-    """Send what is still buffered nowhere: Python would flush it at the end, and fail once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    """Send what cannot be printed nowhere: Python would try again at the end, and fail once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,6 +8,7 @@ SMALL = ("--trace", "fixed:100,20", "--num-requests", "5")
 
 UNKNOWN = {
     "model": (("--model", "opt-31b"), "'opt-31b'", "opt-30b"),
+    "a model whose name is no path": (("--model", "x" * 5000), "x" * 5000, "File name too long"),
     "empty model": (("--model", ""), "model is ''", "at least 1 character"),
     "gpu": (("--gpu", "a100"), "'a100'", "a100-40gb"),
     "policy": (("--policy", "vlm-sosp"), "'vlm-sosp'", "vllm-sosp"),
@@ -58,6 +59,10 @@ CONTRADICTIONS = {
         ("--policy", "static", "--reservation", "on-demand", "--placement", "paged"),
         "static needs reservation oracle",
     ),
+    "static from a buddy": (
+        ("--policy", "static", "--placement", "buddy"),
+        "static cannot use placement buddy",
+    ),
     "window backwards": (("--window", "900:300"), "the first not after the second"),
     "a model that does not fit": (
         ("--model", "opt-175b", "--gpu", "a100-40gb"),
@@ -85,6 +90,13 @@ def test_an_option_that_no_policy_of_a_comparison_can_use_is_refused(refused):
     reserving = ("--policies", "orca-max,orca-oracle")
     assert "preemption swap" in refused("compare", *SMALL, *reserving, "--preemption", "swap")
     assert "max_batch" in refused("compare", *SMALL, *reserving, "--max-batch", "3")
+
+
+@pytest.mark.parametrize("policy", ["static", "vllm-sosp"])
+@pytest.mark.parametrize("cost", ["affine:1000,1000,1000", "affine:1000,1000,0", "roofline:flops=1e-300"])
+def test_costs_that_no_clock_can_count_are_refused(cost, policy, refused):
+    sentence = refused("run", "--trace", "sharegpt", "--policy", policy, "--cost", cost)
+    assert sentence.startswith("the run exceeds 9e+06 s of simulated time")
 
 
 @pytest.mark.parametrize("policies", ["vllm-sosp,vllm-sosp", "", "vllm-sosp,", "nosuch", "../x"])
