@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pagesim.clock import to_tick_column, to_ticks
+from pagesim.clock import LONGEST_S, to_tick_column, to_ticks
 from pagesim.cost import CostModel, parse_cost
 from pagesim.engine import Engine
 from pagesim.errors import PagesimError
@@ -25,7 +25,7 @@ from pagesim.policies import Limits, build_memory, build_scheduler, parts_of
 from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import MAX_SAMPLES, MAX_TOKENS, Trace
 from pagesim.results import Result, StepTable, batch_table, request_columns
-from pagesim.scenario import COMPARED, Scenario, System, checked
+from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
 from pagesim.scheduling import Arrivals, Scheduler
 from pagesim.specs import Capacity, capacity, gpu, model
 from pagesim.workloads import make_trace
@@ -108,10 +108,11 @@ def compare(
         trace: as for `simulate`.
         policies: names of `POLICIES`.
         steps: as for `simulate`.
-        **options: as for `simulate`.
+        **options: as for `simulate`; ``max_batch`` and ``preemption`` go to the policies that can use them.
     """
+    systems = each_policy(checked(System, dict(options)), policies)
     requests = _as_trace(trace)
-    return {policy: simulate(requests, policy, steps=steps, **options) for policy in policies}
+    return {policy: run(system, requests, steps=steps) for policy, system in systems.items()}
 
 
 def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch | None = None) -> Result:
@@ -137,6 +138,11 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         raise PagesimError(
             f"the trace has a column abort_s; policy {system.policy} serves every request to its end, "
             "so leave the column out"
+        )
+    if trace.arrival_s[-1] > LONGEST_S:
+        raise PagesimError(
+            f"request {trace.request_id[-1]}: arrival_s is {trace.arrival_s[-1]:g}; "
+            f"it must be at most {LONGEST_S:g} s, the longest time that is simulated"
         )
     sized, limits, cost = _equip(system)
     memory = build_memory(
@@ -177,7 +183,12 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         recorder.status[row] = Status.REJECTED
     until = None if system.until is None else to_ticks(system.until)
     engine = Engine(scheduler, PredictedExecutor(cost), recorder, leap=system.leap, until=until, watch=watch)
-    engine.run()
+    try:
+        engine.run()
+    except OverflowError:  # an iteration alone is longer than all that the clock can count
+        raise PagesimError(
+            f"the run exceeds {LONGEST_S:g} s of simulated time under cost {system.cost}; lower its numbers"
+        ) from None
     columns = request_columns(trace, recorder)
     status = np.frombuffer(recorder.status, np.uint8)
     summary: dict[str, Any] = {
@@ -246,6 +257,8 @@ def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
         known = [f.name for f in fields(Trace) if f.name != "notes"]
         if unknown := [name for name in trace.columns if name not in known]:
             raise PagesimError(f"the trace has a column {unknown[0]!r}; it may have {', '.join(known)}")
+        if missing := [name for name in ("prompt_tokens", "output_tokens") if name not in trace.columns]:
+            raise PagesimError(f"the trace has no column {missing[0]}")
         columns: dict[str, Any] = {name: trace[name].to_numpy() for name in trace.columns}
         columns.setdefault("arrival_s", np.zeros(len(trace)))
         return Trace(**columns)

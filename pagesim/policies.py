@@ -128,6 +128,11 @@ def parts_of(
             "scheduler static needs reservation oracle: a static batch reserves its own padded length, "
             f"not {policy.reservation}"
         )
+    if policy.scheduler == "static" and policy.placement == "buddy":
+        raise PagesimError(
+            "scheduler static cannot use placement buddy, whose powers of two hold fewer rows than the "
+            "batch was made for; choose first-fit, best-fit or paged"
+        )
     return policy
 
 

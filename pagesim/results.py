@@ -14,11 +14,37 @@ import pandas as pd
 
 from pagesim.clock import to_seconds, to_tick_column
 from pagesim.errors import PagesimError
-from pagesim.ledger import paper_view
+from pagesim.ledger import ENTRIES, paper_view
 from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import Trace
 from pagesim.scenario import Scenario, System, checked, read_toml, to_toml
 from pagesim.storage import publish
+
+STEP_COLUMNS = (
+    "step",
+    "clock",
+    "num_running",
+    "num_running_seqs",
+    "num_waiting",
+    "num_swapped",
+    "free_gpu_blocks",
+    "free_cpu_blocks",
+    "num_batched_tokens",
+    "num_tokens",
+    "sum_context_tokens",
+    "step_s",
+    "blocks_swapped_in",
+    "blocks_swapped_out",
+    "blocks_copied",
+    "num_preempted",
+    "num_logical_blocks",
+    "num_physical_blocks",
+    "num_physical_tokens",
+    "num_reserved_tokens",
+    "num_internal_tokens",
+    *ENTRIES,
+)
+"""Columns of the steps table; without ``--steps`` also ``iterations``."""
 
 STATUS_NAMES = {status: status.name.lower() for status in Status}
 
@@ -81,7 +107,11 @@ def load(directory: str | Path) -> Result:
     values = read_toml(folder / "scenario.toml")
     kind = Scenario if "trace" in values else System
     return Result(
-        checked(kind, values, str(folder)), summary, tables["requests"], tables["steps"], tables["batches"]
+        checked(kind, values, str(folder), strict=True),
+        summary,
+        tables["requests"],
+        tables["steps"],
+        tables["batches"],
     )
 
 
@@ -184,8 +214,14 @@ class StepTable:
     def frame(self) -> pd.DataFrame:
         """Return everything collected as one table."""
         if not self._frames:
-            return pd.DataFrame()
+            return self._empty()
         return pd.concat(self._frames, ignore_index=True)
+
+    def _empty(self) -> pd.DataFrame:
+        """Return a table without rows whose columns are those of any other."""
+        names = STEP_COLUMNS if self.every else (*STEP_COLUMNS, "iterations")
+        types = {name: np.float64 if name in ("clock", "step_s") else np.int64 for name in names}
+        return pd.DataFrame({name: np.empty(0, kind) for name, kind in types.items()})
 
 
 def batch_table(requests: pd.DataFrame) -> pd.DataFrame:

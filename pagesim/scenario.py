@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from pagesim.clock import LONGEST_S
 from pagesim.errors import PagesimError
-from pagesim.policies import PlacementName, ReservationName, SchedulerName
+from pagesim.policies import PlacementName, ReservationName, SchedulerName, parts_of
 from pagesim.scheduling import Preemption
 
 COMPARED = ("contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
+
+MOST_BLOCKS = 10_000_000
+"""More blocks than this are taken for a mistake; an allocator keeps a number for each."""
+
+MOST = 1_000_000_000
+"""More tokens or requests than this are taken for a mistake."""
 
 
 class System(BaseModel):
     """The system that serves: model, GPU, memory, scheduler and costs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     policy: str = Field(
         "vllm-sosp", description="Named bundle of scheduler and allocator (pagesim policies)."
@@ -29,7 +36,9 @@ class System(BaseModel):
     scheduler: SchedulerName | None = Field(None, description="Replace the policy's scheduler.")
     reservation: ReservationName | None = Field(None, description="Replace the policy's reservation.")
     placement: PlacementName | None = Field(None, description="Replace the policy's placement.")
-    model: str = Field("opt-13b", description="Model by name, or a path to a Hugging Face config.json.")
+    model: str = Field(
+        "opt-13b", min_length=1, description="Model by name, or a path to a Hugging Face config.json."
+    )
     gpu: str = Field("a100-40gb", description="GPU by name.")
     tp: int = Field(1, ge=1, le=1024, description="Tensor parallel degree.")
     kv_dtype: Literal["fp16", "bf16", "fp8"] = Field(
@@ -41,20 +50,23 @@ class System(BaseModel):
     )
     block_size: int = Field(16, ge=1, le=65536, description="Token slots a block.")
     num_blocks: int | None = Field(
-        None, ge=1, le=100_000_000, description="Blocks on the GPU, instead of sizing."
+        None, ge=1, le=MOST_BLOCKS, description="Blocks on the GPU, instead of sizing."
     )
     cpu_blocks: int | None = Field(
-        None, ge=0, le=1_000_000_000, description="Blocks of swap space; 20 GiB a GPU when left out."
+        None, ge=0, le=MOST_BLOCKS, description="Blocks of swap space; 20 GiB a GPU when left out."
     )
     max_model_len: int | None = Field(
-        None, ge=1, description="Longest request; the model's own when left out."
+        None, ge=1, le=MOST, description="Longest request; the model's own when left out."
     )
     max_num_seqs: int | None = Field(
-        None, ge=1, description="Running requests at most (vllm-sosp 2048, orca 256)."
+        None, ge=1, le=MOST, description="Running requests at most (vllm-sosp 2048, orca 256)."
     )
-    max_num_batched_tokens: int = Field(2560, ge=1, description="Tokens an iteration at most.")
+    max_num_batched_tokens: int = Field(2560, ge=1, le=MOST, description="Tokens an iteration at most.")
     max_batch: int | None = Field(
-        None, ge=1, description="Requests in a static batch at most; what the cache holds when left out."
+        None,
+        ge=1,
+        le=MOST,
+        description="Requests in a static batch at most; what the cache holds when left out.",
     )
     watermark: float | None = Field(
         None,
@@ -74,16 +86,9 @@ class System(BaseModel):
         description="START:END in seconds: average memory and batch over the iterations scheduled in it.",
     )
     until: float | None = Field(
-        None, ge=0, description="Schedule no iteration after this instant, in seconds."
+        None, ge=0, le=LONGEST_S, description="Schedule no iteration after this instant, in seconds."
     )
     leap: bool = Field(True, description="Take iterations that decide nothing at once (exact; for checking).")
-
-    @field_validator("until")
-    @classmethod
-    def _finite(cls, value: float | None) -> float | None:
-        if value is not None and not math.isfinite(value):
-            raise ValueError("must be a finite number of seconds")
-        return value
 
     @field_validator("window")
     @classmethod
@@ -116,6 +121,7 @@ class Scenario(System):
     )
     tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
     on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
+    steps: bool = Field(False, description="Store a row an iteration, not a row a stretch of like ones.")
 
 
 class Comparison(Scenario):
@@ -123,14 +129,16 @@ class Comparison(Scenario):
 
     policies: tuple[str, ...] = Field(COMPARED, min_length=1, description="Policies, separated by commas.")
 
-    def under(self, policy: str) -> Scenario:
-        """Return the scenario of one of the policies."""
-        return Scenario(**{**self.model_dump(exclude={"policies"}), "policy": policy})
+    def each(self) -> dict[str, Scenario]:
+        """Return the scenario of each policy."""
+        return each_policy(Scenario(**self.model_dump(exclude={"policies"})), self.policies)
 
     @field_validator("policies", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return tuple(value.split(",")) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return tuple(name.strip() for name in value.split(","))
+        return tuple(value) if isinstance(value, list) else value  # TOML knows no tuples
 
     @field_validator("policies")
     @classmethod
@@ -141,16 +149,54 @@ class Comparison(Scenario):
 
 
 M = TypeVar("M", bound=BaseModel)
+S = TypeVar("S", bound=System)
 
 
-def checked(kind: type[M], values: dict[str, Any], source: str = "") -> M:
+def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
+    """Return the same system under each of several policies.
+
+    An option that only some of them can use (a static batch's size, how to preempt) is left out for the
+    others; where none can use it, it stays, and the run says so.
+
+    Raises:
+        PagesimError: a policy is unknown, or its parts contradict one another.
+    """
+    parts = {
+        name: parts_of(name, system.scheduler, system.reservation, system.placement) for name in policies
+    }
+    users = {
+        "max_batch": [name for name in policies if parts[name].scheduler == "static"],
+        "preemption": [name for name in policies if parts[name].reservation == "on-demand"],
+    }
+    return {
+        policy: system.model_copy(
+            update={
+                "policy": policy,
+                **{
+                    option: System.model_fields[option].default
+                    for option, names in users.items()
+                    if names and policy not in names
+                },
+            }
+        )
+        for policy in policies
+    }
+
+
+def checked(kind: type[M], values: dict[str, Any], source: str = "", *, strict: bool = False) -> M:
     """Return a model of these values.
+
+    Args:
+        kind: the model.
+        values: by field.
+        source: where they come from, for the sentence.
+        strict: whether a value of another type is refused, and not converted: in a file ``"5"`` is no number.
 
     Raises:
         PagesimError: a field is unknown or out of bounds; the sentence names source, field, value and bound.
     """
     try:
-        return kind(**values)
+        return kind.model_validate(values, strict=strict)
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0])
@@ -192,6 +238,8 @@ def _parse_window(text: str) -> tuple[float, float]:
         start, end = (float(part) for part in text.split(":"))
     except ValueError:
         raise ValueError("must be START:END in seconds, such as 300:900") from None
-    if not (math.isfinite(start) and math.isfinite(end) and 0 <= start <= end):
-        raise ValueError("must be two finite times, the first not negative and not after the second")
+    if not 0 <= start <= end <= LONGEST_S:  # false for NaN as well
+        raise ValueError(
+            f"must be two times from 0 to {LONGEST_S:g} s, such as 300:900, the first not after the second"
+        )
     return start, end

@@ -24,6 +24,13 @@ def check_target(target: Path) -> None:
     Raises:
         PagesimError: it is a file, a folder that holds something else, or below one that cannot be written.
     """
+    try:
+        _check(target)
+    except OSError as error:  # a name that is too long, a folder that cannot be looked into
+        raise PagesimError(f"{target}: cannot be written ({error.strerror})") from None
+
+
+def _check(target: Path) -> None:
     if target.is_dir():
         if any(target.iterdir()) and not all((target / name).is_file() for name in MARKERS):
             raise PagesimError(
@@ -43,7 +50,8 @@ def publish(target: Path, write: Callable[[Path], None]) -> Path:
         PagesimError: see ``check_target``; or writing failed, and then nothing is left behind.
     """
     check_target(target)
-    target = target.absolute()
+    # Through a link the folder that it points to is replaced, and the link stays.
+    target = Path(os.path.realpath(target))
     draft = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+import simpy
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
+
+
+QUIET_TIMEOUT_S = 0.68e-6
+"""What a bare SimPy timeout takes on the machine for which times are stated, with nothing else running."""
+
+
+@pytest.fixture
+def slowdown() -> Callable[[], float]:
+    """Return how many times slower than that this machine is at the moment; 1 if it is as fast or faster."""
+
+    def measure() -> float:
+        environment = simpy.Environment()
+
+        def wait() -> Generator[simpy.Event]:
+            for _ in range(200_000):
+                yield environment.timeout(1)
+
+        environment.process(wait())
+        started = time.perf_counter()
+        environment.run()
+        return max(1.0, (time.perf_counter() - started) / 200_000 / QUIET_TIMEOUT_S)
+
+    return measure
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pagesim.cli.options import JSON, OUT, SCENARIO, STEPS, scenario_from, with_flags
+from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
 from pagesim.scenario import Comparison
 
 
@@ -14,7 +14,6 @@ def command(
     *,
     scenario: SCENARIO = None,
     out: OUT = None,
-    steps: STEPS = False,
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
@@ -31,7 +30,7 @@ def command(
 
     if out is not None:
         check_target(out)
-    results = show.replay_all(chosen, out, steps=steps)
+    results = show.replay_all(chosen, stored=out is not None)
     summaries = {"runs": {policy: result.summary for policy, result in results.items()}}
 
     def store(folder: Path) -> None:
@@ -44,9 +43,9 @@ def command(
 
     if out is not None:
         publish(out, store)
+    show.say_notes(next(iter(results.values())).notes)
     if json:
         show.as_json(summaries)
     else:
-        show.say_notes(next(iter(results.values())).notes)
         show.side_by_side(summaries["runs"])
         show.stored(out)

@@ -73,7 +73,9 @@ def _print(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*head)
+    table = Table()
+    for place, name in enumerate(head):
+        table.add_column(name, no_wrap=place == 0)  # a name stays whole on a narrow terminal
     for row in rows:
         table.add_row(*row)
     Console().print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -25,10 +26,25 @@ for name, command in lists.COMMANDS.items():
 def app() -> None:
     """Run the command line; what a user can mend is said in one sentence, with exit code 2."""
     try:
-        cli()
+        try:
+            cli()
+        finally:
+            sys.stdout.flush()  # a full disk is noticed here, and not while Python shuts down
     except PagesimError as error:
         print(f"pagesim: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
+        _abandon_stdout()
         sys.exit(1)
+    except OSError as error:
+        _abandon_stdout()
+        print(f"pagesim: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _abandon_stdout() -> None:
+    """Send what cannot be printed nowhere: Python would try again at the end, and fail once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

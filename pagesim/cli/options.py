@@ -17,7 +17,6 @@ SCENARIO = Annotated[
     typer.Argument(metavar="[SCENARIO.toml]", help="Options from a file; flags come before them."),
 ]
 OUT = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Store the result in this folder.")]
-STEPS = Annotated[bool, typer.Option("--steps", help="Store a row an iteration, not a row a leap.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 
 S = TypeVar("S", bound=Scenario)
@@ -31,21 +30,41 @@ def with_flags(kind: type[Scenario], leave_out: tuple[str, ...] = ()) -> Decorat
 
 def workload_flags(names: tuple[str, ...]) -> Decorator:
     """Give a command the flags of these fields of a scenario; it receives those given as ``flags``."""
-    return _with_fields({name: Scenario.model_fields[name] for name in names})
+    return _with_fields({name: Scenario.model_fields[name] for name in names}, check=True)
 
 
 def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
     """Return the scenario of a file with the flags that were given put over it."""
-    values = checked(kind, read_toml(file), str(file)).model_dump(exclude_unset=True) if file else {}
+    values = {}
+    if file:
+        values = checked(kind, read_toml(file), str(file), strict=True).model_dump(exclude_unset=True)
     values.update(flags)
-    trace = Path(str(values.get("trace", "")))
-    if trace.is_file():
-        # The copy that is stored with the result must find the trace from anywhere.
-        values["trace"] = str(trace.resolve())
-    return checked(kind, values)
+    scenario = checked(kind, values)
+    return scenario.model_copy(update=_paths_from_anywhere(scenario))
 
 
-def _with_fields(fields: dict[str, FieldInfo]) -> Decorator:
+def _paths_from_anywhere(scenario: Scenario) -> dict[str, str]:
+    """Return the options that are paths as absolute ones: the copy stored with a result runs anywhere."""
+    from pagesim.specs import models
+    from pagesim.workloads import SPECS, workloads
+    from pagesim.workloads.tokenizer import APPROXIMATE, GPT2
+
+    # A name that is known is never a path, whatever lies in the working directory.
+    names = {*workloads(), *(m.name for m in models()), APPROXIMATE, GPT2}
+    found = {}
+    for option in ("trace", "model", "tokenizer"):
+        value = getattr(scenario, option)
+        if value is None or value.lower() in names or value.partition(":")[0] in SPECS:
+            continue
+        try:
+            if Path(value).is_file() or (option == "model" and Path(value).is_dir()):
+                found[option] = str(Path(value).resolve())
+        except (OSError, ValueError):  # too long for a path, say; whoever opens it says so
+            continue
+    return found
+
+
+def _with_fields(fields: dict[str, FieldInfo], *, check: bool = False) -> Decorator:
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = {
             name: p
@@ -55,7 +74,10 @@ def _with_fields(fields: dict[str, FieldInfo]) -> Decorator:
 
         def run(**values: Any) -> None:
             mine = {name: values.pop(name) for name in own}
-            command(**mine, flags={name: value for name, value in values.items() if value is not None})
+            flags = {name: value for name, value in values.items() if value is not None}
+            if check:
+                checked(Scenario, flags)
+            command(**mine, flags=flags)
 
         parameters = [
             *own.values(),

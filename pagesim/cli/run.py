@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pagesim.cli.options import JSON, OUT, SCENARIO, STEPS, scenario_from, with_flags
+from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
 from pagesim.scenario import Scenario
 
 
@@ -14,7 +14,6 @@ def command(
     *,
     scenario: SCENARIO = None,
     out: OUT = None,
-    steps: STEPS = False,
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
@@ -28,13 +27,13 @@ def command(
 
     if out is not None:
         check_target(out)
-    result = show.replay(chosen, out, steps=steps)
+    result = show.replay(chosen, stored=out is not None)
     if out is not None:
         publish(out, lambda folder: store(result, folder))
+    show.say_notes(result.notes)
     if json:
         show.as_json(result.summary)
     else:
-        show.say_notes(result.notes)
         show.one(result)
         show.stored(out)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from pagesim.workloads import LengthModel
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 UPDATE_EVERY = 500
 """Requests between two updates of a progress bar."""
@@ -30,20 +32,21 @@ UPDATE_EVERY = 500
 Summary = dict[str, Any]
 
 
-def replay(scenario: Scenario, out: Path | None, *, steps: bool) -> Result:
+def replay(scenario: Scenario, *, stored: bool) -> Result:
     """Run a scenario with a progress bar."""
     trace = trace_of(scenario)
     with _progress({scenario.policy: trace}) as watch:
-        return run(scenario, trace, steps=_rows(out, steps), watch=watch[scenario.policy])
+        return run(scenario, trace, steps=_rows(scenario, stored), watch=watch[scenario.policy])
 
 
-def replay_all(comparison: Comparison, out: Path | None, *, steps: bool) -> dict[str, Result]:
+def replay_all(comparison: Comparison, *, stored: bool) -> dict[str, Result]:
     """Run a comparison's policies one after another over the same trace."""
+    scenarios = comparison.each()
     trace = trace_of(comparison)
-    with _progress(dict.fromkeys(comparison.policies, trace)) as watch:
+    with _progress(dict.fromkeys(scenarios, trace)) as watch:
         return {
-            policy: run(comparison.under(policy), trace, steps=_rows(out, steps), watch=watch[policy])
-            for policy in comparison.policies
+            policy: run(scenario, trace, steps=_rows(scenario, stored), watch=watch[policy])
+            for policy, scenario in scenarios.items()
         }
 
 
@@ -70,10 +73,16 @@ def stored(out: Path | None) -> None:
         say(f"stored in {out}")
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder for figures, if it is not there."""
+def put_figure(figure: Figure, folder: Path, name: str) -> None:
+    """Write a figure into a folder, which need not be there yet, each of its files whole or not at all."""
+    from pagesim.plots import save
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as drafts:
+            save(figure, Path(drafts) / name)
+            for draft in sorted(Path(drafts).iterdir()):
+                draft.replace(folder / draft.name)
     except OSError as error:
         raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
 
@@ -85,6 +94,7 @@ def write_text(file: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
         draft.replace(file)
     except OSError as error:
+        draft.unlink(missing_ok=True)
         raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
 
 
@@ -204,10 +214,10 @@ def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def _rows(out: Path | None, steps: bool) -> Rows:
-    if out is None:
+def _rows(scenario: Scenario, stored: bool) -> Rows:
+    if not stored:
         return "none"
-    return "iterations" if steps else "stretches"
+    return "iterations" if scenario.steps else "stretches"
 
 
 @contextmanager

@@ -24,7 +24,6 @@ def describe(*, trace: TRACE, out: OUT = None, flags: dict[str, Any]) -> None:
     Example: pagesim trace describe azure-conv --num-requests 20000 --out out/azure
     """
     from pagesim.cli import show
-    from pagesim.plots import save
     from pagesim.workloads import describe as statistics
     from pagesim.workloads import make_trace, plot_trace
 
@@ -32,8 +31,7 @@ def describe(*, trace: TRACE, out: OUT = None, flags: dict[str, Any]) -> None:
     show.say_notes(requests.notes)
     show.statistics(statistics(requests))
     if out is not None:
-        show.make_folder(out)
-        save(plot_trace(requests), out / "trace")
+        show.put_figure(plot_trace(requests), out, "trace")
         show.stored(out)
 
 

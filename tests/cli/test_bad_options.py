@@ -1,0 +1,167 @@
+"""A bad option ends in one sentence that names it, its value and its bound, and exit code 2."""
+
+from __future__ import annotations
+
+import pytest
+
+SMALL = ("--trace", "fixed:100,20", "--num-requests", "5")
+
+UNKNOWN = {
+    "model": (("--model", "opt-31b"), "'opt-31b'", "opt-30b"),
+    "a model whose name is no path": (("--model", "x" * 5000), "x" * 5000, "File name too long"),
+    "empty model": (("--model", ""), "model is ''", "at least 1 character"),
+    "gpu": (("--gpu", "a100"), "'a100'", "a100-40gb"),
+    "policy": (("--policy", "vlm-sosp"), "'vlm-sosp'", "vllm-sosp"),
+    "cost": (("--cost", "rofline"), "'rofline'", "roofline"),
+    "cost's part": (("--cost", "roofline:foo=1"), "'foo'", "flops, hbm"),
+    "cost's numbers": (("--cost", "affine:1"), "'affine:1'", "3 or 4 numbers"),
+    "cost's sign": (("--cost", "affine:-1,0,0"), "-1", "from 0 to 1000"),
+    "arrivals": (("--arrivals", "posson"), "'posson'", "poisson"),
+    "preemption": (("--preemption", "recmpute"), "'recmpute'", "'recompute'"),
+    "scheduler": (("--scheduler", "fifo"), "'fifo'", "'static', 'orca' or 'vllm-sosp'"),
+    "reservation": (("--reservation", "half"), "'half'", "'oracle'"),
+    "placement": (("--placement", "worst"), "'worst'", "'best-fit'"),
+    "sizing": (("--sizing", "guess"), "'guess'", "'paper' or 'vllm'"),
+    "kv-dtype": (("--kv-dtype", "fp32"), "'fp32'", "'fp8'"),
+    "tp": (("--tp", "3"), "tp is 3", "one of 1, 2, 4, 5, 8"),
+    "on-bad-row": (("--on-bad-row", "stop"), "'stop'", "'error' or 'skip'"),
+    "lengths": (("--trace", "fixed:0,5"), "is 0", "from 1 to 10000000"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_an_unknown_value_is_named_with_what_is_known(case, refused):
+    flags, named, known = UNKNOWN[case]
+    sentence = refused("run", *SMALL, *flags)
+    assert named in sentence
+    assert known in sentence
+
+
+CONTRADICTIONS = {
+    "poisson without a rate": (("--arrivals", "poisson"), "poisson need a rate"),
+    "gamma without a cv": (("--arrivals", "gamma", "--rate", "2"), "gamma need a cv"),
+    "all at once at a rate": (("--arrivals", "all-at-once", "--rate", "2"), "take no rate"),
+    "recorded arrivals of a distribution": (("--arrivals", "recorded"), "need a file that recorded them"),
+    "max-batch where no batch is static": (("--max-batch", "3"), "max_batch is for scheduler static"),
+    "preemption where memory is reserved": (
+        ("--policy", "orca-max", "--preemption", "swap"),
+        "preemption swap needs reservation on-demand",
+    ),
+    "recomputing several samples": (
+        ("--n", "2", "--preemption", "recompute"),
+        "recompute cannot be forced on requests of several samples",
+    ),
+    "on demand from a buddy": (
+        ("--reservation", "on-demand", "--placement", "buddy"),
+        "on-demand needs placement paged, not buddy",
+    ),
+    "static on demand": (
+        ("--policy", "static", "--reservation", "on-demand", "--placement", "paged"),
+        "static needs reservation oracle",
+    ),
+    "static from a buddy": (
+        ("--policy", "static", "--placement", "buddy"),
+        "static cannot use placement buddy",
+    ),
+    "window backwards": (("--window", "900:300"), "the first not after the second"),
+    "a model that does not fit": (
+        ("--model", "opt-175b", "--gpu", "a100-40gb"),
+        "opt-175b with tp 1 does not fit on a100-40gb",
+    ),
+    "a length that no cache holds": (
+        ("--sizing", "vllm", "--max-model-len", "1000000"),
+        "max_model_len is 1000000 tokens, but the KV cache",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_options_that_contradict_one_another_are_refused(case, refused, tmp_path):
+    flags, said = CONTRADICTIONS[case]
+    policy, compared = ("--policy", "vllm-sosp"), ("--policies", "vllm-sosp")
+    if flags[0] == "--policy":
+        policy, compared, flags = flags[:2], ("--policies", flags[1]), flags[2:]
+    assert said in refused("run", *SMALL, *policy, *flags, "--out", tmp_path / "out")
+    assert said in refused("compare", *SMALL, *compared, *flags, "--out", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_no_policy_of_a_comparison_can_use_is_refused(refused):
+    reserving = ("--policies", "orca-max,orca-oracle")
+    assert "preemption swap" in refused("compare", *SMALL, *reserving, "--preemption", "swap")
+    assert "max_batch" in refused("compare", *SMALL, *reserving, "--max-batch", "3")
+
+
+@pytest.mark.parametrize("policy", ["static", "vllm-sosp"])
+@pytest.mark.parametrize("cost", ["affine:1000,1000,1000", "affine:1000,1000,0", "roofline:flops=1e-300"])
+def test_costs_that_no_clock_can_count_are_refused(cost, policy, refused):
+    sentence = refused("run", "--trace", "sharegpt", "--policy", policy, "--cost", cost)
+    assert sentence.startswith("the run exceeds 9e+06 s of simulated time")
+
+
+@pytest.mark.parametrize("policies", ["vllm-sosp,vllm-sosp", "", "vllm-sosp,", "nosuch", "../x"])
+def test_policies_are_known_and_distinct(policies, refused):
+    sentence = refused("compare", *SMALL, "--policies", policies)
+    assert "must be distinct" in sentence or "it must be one of static, contiguous-max" in sentence
+
+
+POSITIVE = (
+    "block-size num-blocks max-model-len max-num-seqs max-num-batched-tokens max-batch n tp num-requests"
+)
+COUNTS = [*POSITIVE.split(), "cpu-blocks", "seed"]
+REAL = "rate duration cv until watermark gpu-memory-utilization"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        *((flag, "0") for flag in POSITIVE.split()),
+        *((flag, value) for flag in COUNTS for value in ("-1", "99999999999999999999999999")),
+    ],
+)
+def test_a_count_out_of_bounds_is_named_with_its_bound(flag, value, refused):
+    sentence = refused("run", *SMALL, "--policy", "static", f"--{flag}", value)
+    assert sentence.startswith(f"{flag.replace('-', '_')} is {value}")
+    assert any(
+        bound in sentence for bound in ("greater than or equal to", "less than or equal to", " from 1")
+    )
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "-inf", "1e300"])
+@pytest.mark.parametrize("flag", REAL.split())
+def test_a_number_out_of_bounds_is_named_with_its_bound(flag, value, refused):
+    flags = {"duration": ("--rate", "1"), "cv": ("--rate", "1")}.get(flag, ())
+    sentence = refused("run", *SMALL, *flags, f"--{flag}", value)
+    assert sentence.startswith((f"{flag.replace('-', '_')} is {float(value)}", f"{flag} is {float(value):g}"))
+    assert any(bound in sentence for bound in ("greater than", "less than", "finite number", "a number from"))
+
+
+@pytest.mark.parametrize(
+    "value", ["5", "a:b", "1:2:3", "", "-1:5", "0:nan", "0:inf", "nan:nan", "1e300:1e301", "0:1e7"]
+)
+def test_a_window_is_two_times(value, refused):
+    assert refused("run", *SMALL, f"--window={value}").startswith(f"window is {value!r}: must be ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--nosuch"),
+        ("run", "--num-blocks", "abc"),
+        ("run", "--num-blocks", "1.5"),
+        ("run", "--rate", "fast"),
+        ("run", "--out"),
+        ("run", "--policies", "vllm-sosp"),
+        ("compare", "--policy", "vllm-sosp"),
+        ("run", "one.toml", "two.toml"),
+        ("nosuch",),
+        ("trace", "nosuch"),
+        ("trace", "convert", "only-one"),
+    ],
+)
+def test_a_command_that_is_spelt_wrong_shows_its_usage(arguments, cli):
+    outcome = cli(*arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "Error" in outcome.err
+    assert "Traceback" not in outcome.err

@@ -1,0 +1,67 @@
+"""A scenario file that is off ends in one sentence that names file, field, value and bound."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'policy = "vllm-sosp', "is no TOML file"),
+        (b"rate", "is no TOML file"),
+        (b"\xff\xfe", "is no TOML file"),
+        (b"rate = 1\nrate = 2", "is no TOML file"),
+        (b"num_block = 5", "there is no option num_block; did you mean num_blocks?"),
+        (b"[run]\nrate = 2", "there is no option run"),
+        (b"num_blocks = 0", "num_blocks is 0: input should be greater than or equal to 1"),
+        (b"num_blocks = 99999999999999999999", "input should be less than or equal to"),
+        (b"rate = nan", "rate is nan: input should be a finite number"),
+        (b"until = inf", "until is inf: input should be a finite number"),
+        (b'window = "9:3"', "window is '9:3': must be two times"),
+        (b"window = [3, 9]", "window is [3, 9]: input should be a valid string"),
+        (b"trace = 5", "trace is 5: input should be a valid string"),
+        (b'rate = "2"', "rate is '2': input should be a valid number"),
+        (b"rate = true", "rate is True: input should be a valid number"),
+        (b'num_blocks = "100"', "num_blocks is '100': input should be a valid integer"),
+        (b"num_blocks = 100.0", "num_blocks is 100.0: input should be a valid integer"),
+        (b"seed = true", "seed is True: input should be a valid integer"),
+        (b'leap = "yes"', "leap is 'yes': input should be a valid boolean"),
+        (b"steps = 1", "steps is 1: input should be a valid boolean"),
+        (b'arrivals = "posson"', "arrivals is 'posson': input should be 'recorded'"),
+    ],
+)
+def test_a_bad_file_is_refused(command, content, said, refused, tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_bytes(content)
+    sentence = refused(command, file, "--out", tmp_path / "out")
+    assert sentence.startswith(f"{file}: ")
+    assert said in sentence
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["nosuch.toml", "folder", "x" * 300])
+def test_a_file_that_cannot_be_read_is_named(name, refused, tmp_path):
+    (tmp_path / "folder").mkdir()
+    assert refused("run", tmp_path / name).startswith(f"{tmp_path / name}: cannot be read (")
+
+
+@pytest.mark.parametrize("policies", ["[]", "5", '["orca-max", 5]', '"orca-max,orca-max"'])
+def test_policies_are_a_list_of_names(policies, refused, tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_text(f"policies = {policies}")
+    assert refused("compare", file).startswith(f"{file}: policies is ")
+
+
+@pytest.mark.parametrize("policies", ['["orca-max", "vllm-sosp"]', '"orca-max,vllm-sosp"'])
+def test_policies_are_listed_or_separated_by_commas(policies, succeeds, tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_text(f'trace = "fixed:5,5"\nnum_requests = 2\npolicies = {policies}\n')
+    assert list(succeeds("compare", file, "--json").json["runs"]) == ["orca-max", "vllm-sosp"]
+
+
+def test_a_whole_number_is_a_number(succeeds, tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_text('trace = "fixed:5,5"\nrate = 2\nduration = 5\nuntil = 4\n')
+    assert succeeds("run", file, "--json").json["requests"]["total"] > 0

@@ -1,0 +1,143 @@
+"""Every flag of ``run`` and ``compare`` is there and does what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+LOAD = (
+    *("--trace", "sharegpt", "--arrivals", "poisson", "--rate", "4", "--duration", "40"),
+    *("--num-blocks", "300", "--cost", "affine:0.024,1e-4,8.2e-7"),
+)
+"""More requests than 300 blocks serve at ease, so that they queue and are preempted."""
+
+Summary = dict[str, Any]
+
+EFFECTS: dict[str, tuple[tuple[str, ...], Callable[[Summary, Summary], bool]]] = {
+    "trace": (("--trace", "alpaca"), lambda new, old: new["latency"]["mean"] < old["latency"]["mean"]),
+    "model": (
+        ("--model", "opt-6.7b", "--cost", "roofline"),
+        lambda new, old: new["tpot"]["mean"] < old["tpot"]["mean"],
+    ),
+    "gpu": (
+        ("--gpu", "h200", "--cost", "roofline"),
+        lambda new, old: new["tpot"]["mean"] < old["tpot"]["mean"],
+    ),
+    "block-size": (("--block-size", "32"), lambda new, old: new["memory"]["block_size"] == 32),
+    "num-blocks": (("--num-blocks", "400"), lambda new, old: new["memory"]["num_blocks"] == 400),
+    "cpu-blocks": (("--cpu-blocks", "7"), lambda new, old: new["memory"]["cpu_blocks"] == 7),
+    "rate": (("--rate", "2"), lambda new, old: new["requests"]["total"] < 0.7 * old["requests"]["total"]),
+    "duration": (
+        ("--duration", "20"),
+        lambda new, old: new["requests"]["total"] < 0.7 * old["requests"]["total"],
+    ),
+    "seed": (("--seed", "1"), lambda new, old: new["latency"] != old["latency"]),
+    "arrivals": (("--arrivals", "constant"), lambda new, old: new["requests"]["total"] == 4 * 40),
+    "num-requests": (("--num-requests", "10"), lambda new, old: new["requests"]["total"] == 10),
+    "window": (
+        ("--window", "10:20"),
+        lambda new, old: new["batch"] != old["batch"] and new["latency"] == old["latency"],
+    ),
+    "until": (("--until", "30"), lambda new, old: new["requests"]["unfinished"] > 0),
+    "cost": (
+        ("--cost", "affine:0.048,1e-4,8.2e-7"),
+        lambda new, old: new["tpot"]["p50"] > 1.8 * old["tpot"]["p50"],
+    ),
+    "max-model-len": (("--max-model-len", "500"), lambda new, old: new["requests"]["rejected"] > 0),
+    "max-num-seqs": (("--max-num-seqs", "2"), lambda new, old: 1 < new["batch"]["mean"] <= 2),
+    "max-num-batched-tokens": (
+        ("--max-num-batched-tokens", "300"),
+        lambda new, old: new["requests"]["rejected"] > 0,
+    ),
+    "n": (("--n", "2"), lambda new, old: new["sharing"]["saving"] > 0 == old["sharing"]["saving"]),
+    "preemption": (
+        ("--preemption", "swap"),
+        lambda new, old: new["preemptions"]["swap"] > 0 == old["preemptions"]["swap"],
+    ),
+    "watermark": (("--watermark", "0.5"), lambda new, old: new["batch"]["mean"] < old["batch"]["mean"]),
+    "reservation": (
+        ("--reservation", "max"),
+        lambda new, old: new["memory"]["strict"]["per_iteration"]["over_reserved"] > 10,
+    ),
+    "scheduler": (("--scheduler", "orca"), lambda new, old: new["latency"] != old["latency"]),
+    "placement": (
+        ("--reservation", "oracle", "--placement", "buddy"),
+        lambda new, old: new["memory"]["strict"]["per_iteration"]["external"] > 0,
+    ),
+    "no-leap": (("--no-leap",), lambda new, old: new["latency"] == old["latency"]),
+}
+
+
+def result(summary: Summary) -> Summary:
+    """Return a summary without what the simulator says of itself."""
+    return {key: value for key, value in summary.items() if key != "sim"}
+
+
+@pytest.mark.parametrize("flag", EFFECTS)
+def test_a_flag_does_what_it_says_and_the_same_in_a_comparison(flag, succeeds):
+    given, does = EFFECTS[flag]
+    old = succeeds("run", *LOAD, "--json").json
+    new = succeeds("run", *LOAD, *given, "--json").json
+    assert does(new, old)
+    compared = succeeds("compare", *LOAD, *given, "--policies", "vllm-sosp", "--json").json
+    assert result(compared["runs"]["vllm-sosp"]) == result(new)
+
+
+def test_a_model_and_a_gpu_determine_the_number_of_blocks(succeeds):
+    def blocks(*flags: str) -> int:
+        outcome = succeeds("run", "--trace", "fixed:10,10", "--num-requests", "1", *flags, "--json")
+        return outcome.json["memory"]["num_blocks"]
+
+    assert blocks("--model", "opt-13b", "--gpu", "a100-40gb") == 983
+    assert blocks("--gpu", "a100-80gb") > 2 * 983
+    assert blocks("--tp", "2") > 2 * 983
+    assert blocks("--kv-dtype", "fp8") > 1.9 * 983
+    assert blocks("--sizing", "vllm", "--gpu-memory-utilization", "0.8") < blocks("--sizing", "vllm") < 983
+
+
+def test_the_default_policy_is_the_papers_vllm(succeeds):
+    assert succeeds("run", *LOAD, "--json").json["policy"] == "vllm-sosp"
+    assert succeeds("run", *LOAD, "--policy", "orca-max", "--json").json["policy"] == "orca-max"
+
+
+def test_a_static_batch_is_no_larger_than_max_batch(succeeds):
+    summary = succeeds("run", *LOAD, "--policy", "static", "--max-batch", "3", "--json").json
+    assert 1 < summary["batch"]["mean"] <= 3
+
+
+@pytest.mark.parametrize("policy", ["static", "vllm-sosp"])
+def test_without_leaps_every_iteration_is_a_decision(succeeds, policy):
+    flags = ("--trace", "fixed:50,20", "--num-requests", "30", "--policy", policy, "--json")
+    leaping, stepping = succeeds("run", *flags).json, succeeds("run", *flags, "--no-leap").json
+    assert leaping["sim"]["decisions"] < stepping["sim"]["decisions"] == stepping["iterations"]
+    assert result(leaping) == result(stepping)
+
+
+def test_a_comparison_gives_an_option_to_the_policies_that_know_it(succeeds):
+    flags = ("--max-batch", "3", "--preemption", "swap")
+    policies = ("static", "orca-oracle", "vllm-sosp")
+    runs = succeeds("compare", *LOAD, *flags, "--policies", ",".join(policies), "--json").json["runs"]
+    assert runs["static"]["batch"]["mean"] <= 3
+    assert runs["vllm-sosp"]["preemptions"]["swap"] > 0
+    assert result(runs["orca-oracle"]) == result(
+        succeeds("run", *LOAD, "--policy", "orca-oracle", "--json").json
+    )
+
+
+def test_policies_may_be_listed_with_spaces(succeeds):
+    compared = succeeds("compare", *LOAD, "--policies", "orca-max, vllm-sosp", "--json").json
+    assert list(compared["runs"]) == ["orca-max", "vllm-sosp"]
+
+
+def test_a_comparison_takes_five_policies_when_none_are_named(succeeds):
+    compared = succeeds("compare", *LOAD, "--num-requests", "5", "--json").json
+    assert list(compared["runs"]) == ["contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp"]
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_without_out_nothing_is_stored(command, succeeds, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    succeeds(command, *LOAD, "--steps")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,107 @@
+"""The tables of a result folder have the columns of the golden logs, and the rows that were asked for."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+SMALL = ("--trace", "sharegpt", "--rate", "4", "--duration", "10", "--num-blocks", "300")
+
+REQUESTS = [
+    "request_id",
+    "arrival_s",
+    "prompt_tokens",
+    "output_tokens",
+    "n",
+    "first_scheduled_s",
+    "first_token_s",
+    "finish_s",
+    "recomputes",
+    "swaps",
+    "status",
+]
+STEPS = [
+    "step",
+    "clock",
+    "num_running",
+    "num_running_seqs",
+    "num_waiting",
+    "num_swapped",
+    "free_gpu_blocks",
+    "free_cpu_blocks",
+    "num_batched_tokens",
+    "num_tokens",
+    "sum_context_tokens",
+    "step_s",
+    "blocks_swapped_in",
+    "blocks_swapped_out",
+    "blocks_copied",
+    "num_preempted",
+]
+LEDGER = ["used", "reserved", "over_reserved", "rounding", "external", "cached", "free"]
+BATCHES = ["clock", "queue_len", "batch", "max_input", "max_output", "sum_input", "sum_output", "batch_s"]
+
+
+@pytest.fixture
+def stored(succeeds, tmp_path):
+    """Return a function that runs with these flags and returns the summary and a table's reader."""
+
+    def run(*flags):
+        summary = succeeds("run", *SMALL, *flags, "--out", tmp_path / "out", "--json").json
+        return summary, lambda name: pd.read_parquet(tmp_path / "out" / f"{name}.parquet")
+
+    return run
+
+
+@pytest.mark.parametrize("policy", ["static", "orca-max", "vllm-sosp"])
+def test_a_request_is_a_row(policy, stored):
+    summary, table = stored("--policy", policy)
+    requests = table("requests")
+    assert requests.columns.tolist() == REQUESTS
+    assert len(requests) == summary["requests"]["total"]
+    assert requests["arrival_s"].is_monotonic_increasing
+    assert set(requests["status"]) == {"finished"}
+
+
+@pytest.mark.parametrize("policy", ["static", "orca-max", "vllm-sosp"])
+def test_with_steps_an_iteration_is_a_row(policy, stored):
+    summary, table = stored("--policy", policy, "--steps")
+    steps = table("steps")
+    assert [name for name in steps.columns if name in STEPS] == STEPS
+    assert "iterations" not in steps
+    assert steps["step"].tolist() == list(range(summary["iterations"]))
+    assert (steps[LEDGER].sum(axis=1) == 300 * 16).all()
+    assert steps["num_running"].mean() == pytest.approx(summary["batch"]["mean"])
+
+
+@pytest.mark.parametrize("policy", ["static", "orca-max", "vllm-sosp"])
+def test_without_steps_a_row_stands_for_several_iterations(policy, stored):
+    summary, table = stored("--policy", policy)
+    steps = table("steps")
+    assert steps["iterations"].sum() == summary["iterations"] > len(steps)
+    assert steps["step"].tolist() == [0, *steps["iterations"].cumsum()[:-1]]
+    assert (steps[LEDGER].sum(axis=1) == 300 * 16).all()
+
+
+def test_only_static_batches_have_a_table_of_batches(stored):
+    summary, table = stored("--policy", "static")
+    batches = table("batches")
+    assert batches.columns.tolist() == BATCHES
+    assert batches["batch"].sum() == summary["requests"]["finished"]
+    assert (batches["queue_len"] >= batches["batch"]).all()
+    stored("--policy", "vllm-sosp")
+    with pytest.raises(FileNotFoundError):
+        table("batches")
+
+
+def test_columns_are_those_of_the_golden_logs(shared, stored):
+    _, table = stored("--steps")
+    for name in ("requests", "steps"):
+        golden = pd.read_parquet(shared / "golden" / f"sosp_fig2_vllm.{name}.parquet")
+        assert set(golden.columns) <= set(table(name).columns)
+
+
+def test_batches_are_those_of_the_golden_log(shared, stored):
+    _, table = stored("--policy", "static")
+    golden = pd.read_parquet(shared / "golden" / "sosp_ft_0.2.batches.parquet")
+    assert set(golden.columns) <= set(table("batches").columns)

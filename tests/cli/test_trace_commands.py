@@ -1,0 +1,158 @@
+"""``pagesim trace``: look at, convert, make and fit traces."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from pagesim.request import Trace
+from pagesim.workloads import load
+
+TALK = [{"from": "human", "value": "how are you"}, {"from": "gpt", "value": "well, thank you"}]
+
+FILES = {
+    "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+    "2023-11-16 18:15:50.9951690,396,109\n",
+    "burstgpt": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,230,1317,API log\n",
+    "mooncake": '{"timestamp": 0, "input_length": 900, "output_length": 500, "hash_ids": [0, 1]}\n'
+    '{"timestamp": 3052, "input_length": 400, "output_length": 26, "hash_ids": [0]}\n',
+    "vidur": "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n4.314579,396,109\n",
+    "splitwise": "arrival_timestamp,prompt_size,token_size\n0.0,374,44\n4.5,396,109\n",
+    "sharegpt": json.dumps([{"id": "a", "conversations": TALK}]),
+    "alpaca": json.dumps([{"instruction": "say hello", "input": "", "output": "hello"}]),
+    "lmbenchmark": json.dumps([{"input": "one two", "output_length": 250}]),
+    "prompts": '{"prompt": "one two three", "output_tokens": 128}\n',
+    "pairs": "[[21, 518], [8, 66], [19, 936]]",
+    "our own": "request_id,arrival_s,prompt_tokens,output_tokens,n\nx,0.25,75,426,1\ny,0.5,103,142,4\n",
+}
+
+
+@pytest.fixture(params=FILES)
+def file(request, tmp_path):
+    """A file of each format in turn, under a name that tells nothing."""
+    path = tmp_path / "trace.dat"
+    path.write_text(FILES[request.param])
+    return path
+
+
+def assert_same(one: Trace, other: Trace) -> None:
+    """Assert that two traces hold the same requests."""
+    for field in fields(Trace):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(a, np.ndarray):
+            np.testing.assert_array_equal(a, b, err_msg=field.name)
+        elif field.name != "notes":
+            assert a == b, field.name
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_trace_that_was_converted_holds_the_same_requests(suffix, file, succeeds, tmp_path):
+    target = tmp_path / f"converted{suffix}"
+    outcome = succeeds("trace", "convert", file, target)
+    assert_same(load(target), load(file))
+    assert outcome.out == f"{len(load(file))} requests written to {target}\n"
+
+
+def test_every_format_can_be_described_and_replayed(file, succeeds):
+    assert "prompt tokens" in succeeds("trace", "describe", file).out
+    assert succeeds("run", "--trace", file, "--json").json["requests"]["finished"] == len(load(file))
+
+
+def test_every_published_trace_can_be_described(shared, succeeds):
+    # One sample holds questions without answers, and is refused.
+    found = [path for path in sorted((shared / "data" / "raw").iterdir()) if "ml_energy" not in path.name]
+    assert found
+    for path in found:
+        assert "prompt tokens" in succeeds("trace", "describe", path, "--num-requests", "10").out
+
+
+def test_a_description_counts_and_draws(succeeds, trace_file, tmp_path):
+    trace = trace_file("a,0,10,1\nb,1,20,3\nc,4,30,5\n")
+    outcome = succeeds("trace", "describe", trace, "--out", tmp_path / "figures")
+    lines = {tuple(line.split()[:-2]): line.split()[-2:] for line in outcome.out.splitlines() if line.split()}
+    assert lines["prompt", "tokens", "mean"] == ["20", "tokens"]
+    assert lines["arrivals", "rate"] == ["0.5", "requests/s"]
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {"trace.png", "trace.svg"}
+
+
+def test_a_trace_that_was_made_is_the_one_that_is_replayed(succeeds, tmp_path):
+    made = tmp_path / "made.csv"
+    flags = ("--arrivals", "gamma", "--rate", "4", "--cv", "3", "--duration", "20", "--seed", "7")
+    outcome = succeeds("trace", "make", "lognormal:300,1.5,200,1", made, *flags)
+    assert outcome.out == f"{len(load(made))} requests written to {made}\n"
+    direct = succeeds("run", "--trace", "lognormal:300,1.5,200,1", *flags, "--json").json
+    stored = succeeds("run", "--trace", made, "--json").json
+    assert direct["latency"] == stored["latency"]
+    assert direct["requests"] == stored["requests"]
+
+
+def test_a_model_that_was_fitted_can_be_sampled(succeeds, trace_file, tmp_path):
+    rows = "".join(f"{i},{i},{50 + i % 7},{20 + i % 5}\n" for i in range(200))
+    model = tmp_path / "model.json"
+    outcome = succeeds(
+        *("trace", "fit", trace_file(rows), model),
+        *("--name", "mine", "--origin", "a test", "--licence", "none"),
+    )
+    assert "model mine of 200 requests" in outcome.out
+    content = json.loads(model.read_text())
+    assert (content["provenance"]["source"], content["provenance"]["licence"]) == ("a test", "none")
+    out = tmp_path / "out"
+    succeeds("run", "--trace", model, "--rate", "5", "--duration", "20", "--out", out)
+    succeeds("trace", "make", model, tmp_path / "sampled.csv", "--num-requests", "500")
+    sampled = load(tmp_path / "sampled.csv")
+    assert len(sampled) == 500
+    assert sampled.prompt_tokens.min() >= 50
+    assert sampled.prompt_tokens.max() <= 56
+
+
+def test_notes_go_beside_the_output(succeeds, trace_file, tmp_path):
+    unsorted = trace_file("a,5,10,10\nb,1,10,10\n")
+    for arguments in (("describe",), ("convert", tmp_path / "c.csv"), ("fit", tmp_path / "m.json")):
+        outcome = succeeds("trace", arguments[0], unsorted, *arguments[1:])
+        assert "note: " in outcome.err
+        assert "sorted" in outcome.err
+        assert "note: " not in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("convert", "{trace}", "x.txt"), "a trace is saved as .csv or .parquet"),
+        (("convert", "{trace}", "nosuch/x.csv"), "cannot be written"),
+        (("convert", "nosuch.csv", "x.csv"), "there is no such file"),
+        (("fit", "{trace}", "nosuch/x.json"), "cannot be written"),
+        (("fit", "{trace}", "folder"), "cannot be written"),
+        (("fit", "{trace}", "x.json", "--total-below", "1"), "has no request to fit"),
+        (("make", "fixed:10,10", "x.csv", "--duration", "5"), "give a rate as well"),
+        (("make", "fixed:10,10", "x.csv", "--arrivals", "posson"), "'poisson'"),
+        (("make", "fixed:10,10", "x.csv", "--on-bad-row", "stop"), "'error' or 'skip'"),
+        (("make", "fixed:10,10", "x.csv", "--seed", "-1"), "seed is -1"),
+        (("make", "fixed:10,10", "x.csv", "--rate", "nan"), "rate is nan"),
+        (("describe", "sharegtp"), "did you mean sharegpt?"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_nothing_is_written(
+    arguments, said, refused, trace_file, tmp_path, monkeypatch
+):
+    trace = trace_file("a,0,10,10\nb,1,10,10\n")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert said in refused("trace", *(str(trace) if a == "{trace}" else a for a in arguments))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("taken", ["a file", "a figure's name"])
+def test_a_figure_that_cannot_be_written_leaves_nothing_behind(taken, cli, trace_file, tmp_path):
+    out = tmp_path / "out"
+    out.touch() if taken == "a file" else (out / "trace.png").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    trace = trace_file("a,0,10,10\nb,1,10,10\n")
+    outcome = cli("trace", "describe", trace, "--out", out)
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[-1].startswith(f"pagesim: {out}: cannot be written (")
+    assert sorted(set(tmp_path.rglob("*")) - {trace}) == before
