@@ -21,7 +21,7 @@ from pagesim.engine import Engine
 from pagesim.errors import PagesimError
 from pagesim.executors import PredictedExecutor
 from pagesim.metrics import MemoryMeans, TokenGaps, latencies, throughput
-from pagesim.policies import Limits, build_memory, build_scheduler, parts_of
+from pagesim.policies import Limits, build_memory, build_scheduler, longest_output, parts_of
 from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import MAX_SAMPLES, MAX_TOKENS, Trace
 from pagesim.results import Result, StepTable, batch_table, request_columns
@@ -54,8 +54,13 @@ class SystemOptions(TypedDict, total=False):
     cpu_blocks: int | None
     max_model_len: int | None
     max_num_seqs: int | None
-    max_num_batched_tokens: int
+    max_num_batched_tokens: int | None
     max_batch: int | None
+    compat: str | None
+    max_paddings: int | None
+    chunked_prefill: bool | None
+    long_prefill_token_threshold: int | None
+    reserve_full_isl: bool | None
     watermark: float | None
     preemption: str
     cost: str
@@ -144,7 +149,19 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
             f"request {trace.request_id[-1]}: arrival_s is {trace.arrival_s[-1]:g}; "
             f"it must be at most {LONGEST_S:g} s, the longest time that is simulated"
         )
+    if policy.scheduler == "vllm-v1" and int(trace.n.max()) > 1:
+        row = int(np.argmax(trace.n > 1))
+        raise PagesimError(
+            f"request {trace.request_id[row]}: n is {trace.n[row]}; vllm-v1 serves samples as requests of their "
+            "own, so give each a row"
+        )
     sized, limits, cost = _equip(system)
+    trace = _cut(trace, longest_output(policy.scheduler, limits.max_model_len))
+    if policy.scheduler == "vllm-v1":
+        # Block 0 is the null block; no sequence ever holds it.
+        sized = replace(sized, num_blocks=sized.num_blocks - 1)
+        if not sized.num_blocks:
+            raise PagesimError("num_blocks is 1; vllm-v1 needs at least 2, of which one is its null block")
     memory = build_memory(
         policy,
         num_blocks=sized.num_blocks,
@@ -191,11 +208,15 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         ) from None
     columns = request_columns(trace, recorder)
     status = np.frombuffer(recorder.status, np.uint8)
+    ended = {s: int((status == s).sum()) for s in Status}
     summary: dict[str, Any] = {
         "policy": system.policy,
         "requests": {
             "total": len(trace),
-            **{s.name.lower(): int((status == s).sum()) for s in _REPORTED},
+            "finished": ended[Status.FINISHED],
+            "rejected": ended[Status.REJECTED] + ended[Status.IGNORED],
+            "stuck": ended[Status.STUCK],
+            "unfinished": ended[Status.UNFINISHED],
         },
         **latencies(columns),
         "itl": gaps.summary(),
@@ -247,9 +268,6 @@ def trace_of(scenario: Scenario) -> Trace:
     return trace
 
 
-_REPORTED = (Status.FINISHED, Status.REJECTED, Status.STUCK, Status.UNFINISHED)
-
-
 def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
     if isinstance(trace, Trace):
         return trace
@@ -272,6 +290,11 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
         max_num_seqs=system.max_num_seqs,
         max_num_batched_tokens=system.max_num_batched_tokens,
         max_batch=system.max_batch,
+        compat=system.compat,
+        max_paddings=system.max_paddings,
+        chunked_prefill=system.chunked_prefill,
+        long_prefill_token_threshold=system.long_prefill_token_threshold,
+        reserve_full_isl=system.reserve_full_isl,
         watermark=system.watermark,
         preemption=system.preemption,
     )
@@ -301,6 +324,19 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
         kv_dtype=system.kv_dtype,
     )
     return sized, limits, cost
+
+
+def _cut(trace: Trace, longest: int | None) -> Trace:
+    """Return the trace with the outputs that the engine ends early cut to what it generates."""
+    if longest is None:
+        return trace
+    output = np.minimum(trace.output_tokens, np.maximum(1, longest - trace.prompt_tokens))
+    cut = int((output < trace.output_tokens).sum())
+    if not cut:
+        return trace
+    return trace.with_columns(
+        {"output_tokens": output}, f"{cut} outputs cut: the engine ends a sequence at {longest} tokens"
+    )
 
 
 def _accepted(trace: Trace, scheduler: Scheduler) -> npt.NDArray[np.int64]:

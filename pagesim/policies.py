@@ -17,9 +17,18 @@ from pagesim.memory import (
     PagedAllocator,
     Placement,
 )
-from pagesim.scheduling import ContinuousBatching, Preemption, Scheduler, StaticBatching
+from pagesim.scheduling import (
+    V0_RELEASES,
+    V1_RELEASES,
+    ContinuousBatching,
+    Preemption,
+    Scheduler,
+    StaticBatching,
+    VllmV0,
+    VllmV1,
+)
 
-SchedulerName = Literal["static", "orca", "vllm-sosp"]
+SchedulerName = Literal["static", "orca", "vllm-sosp", "vllm-v0", "vllm-v1"]
 ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
 PlacementName = Literal["first-fit", "best-fit", "buddy", "paged"]
 
@@ -67,7 +76,19 @@ POLICIES: dict[str, Policy] = {
         "paged",
         "the PagedAttention paper's vLLM: blocks on demand, preemption by recomputation or swap",
     ),
+    "vllm-v0": Policy(
+        "vllm-v0", "on-demand", "paged", "vLLM 0.1.7 to 0.2.7: an iteration is all prompts or all decodes"
+    ),
+    "vllm-v1": Policy(
+        "vllm-v1",
+        "on-demand",
+        "paged",
+        "vLLM 0.11.2 and 0.33.0: prompts in chunks and decodes share a budget",
+    ),
 }
+
+RELEASES: dict[str, tuple[str, ...]] = {"vllm-v0": tuple(V0_RELEASES), "vllm-v1": tuple(V1_RELEASES)}
+"""The releases that a scheduler can decide as; the last is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +101,24 @@ class Limits:
         max_num_batched_tokens: running sequences plus prompts that join, in one iteration.
         max_batch: requests in a static batch.
         watermark: share of the blocks that an admission leaves free.
+        compat: the release to decide as, for vllm-v0 and vllm-v1.
+        max_paddings: tokens of padding in a batch of prompts, for vllm-v0.
+        chunked_prefill: whether a prompt may run in chunks, for vllm-v1.
+        long_prefill_token_threshold: tokens of one request in a step, for vllm-v1; 0 for no limit.
+        reserve_full_isl: whether a prompt is admitted only if all of it fits, for vllm-v1.
         preemption: ``default`` recomputes a group of one sequence and swaps a larger one.
     """
 
     max_model_len: int
     max_num_seqs: int | None = None
-    max_num_batched_tokens: int = 2560
+    max_num_batched_tokens: int | None = None
     max_batch: int | None = None
     watermark: float | None = None
+    compat: str | None = None
+    max_paddings: int | None = None
+    chunked_prefill: bool | None = None
+    long_prefill_token_threshold: int | None = None
+    reserve_full_isl: bool | None = None
     preemption: Preemption = "default"
 
 
@@ -128,6 +159,11 @@ def parts_of(
             "scheduler static needs reservation oracle: a static batch reserves its own padded length, "
             f"not {policy.reservation}"
         )
+    if policy.scheduler in RELEASES and policy.reservation != "on-demand":
+        raise PagesimError(
+            f"scheduler {policy.scheduler} needs reservation on-demand, not {policy.reservation}: vLLM takes blocks "
+            "as sequences grow"
+        )
     if policy.scheduler == "static" and policy.placement == "buddy":
         raise PagesimError(
             "scheduler static cannot use placement buddy, whose powers of two hold fewer rows than the "
@@ -160,8 +196,7 @@ def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Schedu
     Raises:
         PagesimError: a limit does not go with the scheduler.
     """
-    if policy.scheduler != "static" and limits.max_batch is not None:
-        raise PagesimError("max_batch is for scheduler static; other schedulers take max_num_seqs")
+    _check_limits(policy.scheduler, limits)
     if not memory.grows_on_demand and limits.preemption != "default":
         raise PagesimError(
             f"preemption {limits.preemption} needs reservation on-demand: where memory is reserved "
@@ -173,12 +208,71 @@ def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Schedu
         slots = memory.num_blocks * memory.block_size
         max_batch = limits.max_batch or max(1, slots // max(1, max_length))
         return StaticBatching(memory, max_batch=max_batch, max_length=max_length)
+    if policy.scheduler == "vllm-v0":
+        release = V0_RELEASES[limits.compat or RELEASES["vllm-v0"][-1]]
+        return VllmV0(
+            memory,
+            release,
+            watermark=0.01 if limits.watermark is None else limits.watermark,
+            max_num_seqs=limits.max_num_seqs or 256,
+            max_num_batched_tokens=limits.max_num_batched_tokens
+            or max(limits.max_model_len, release.batched_tokens),
+            max_paddings=256 if limits.max_paddings is None else limits.max_paddings,
+            max_model_len=limits.max_model_len,
+            preemption=limits.preemption,
+        )
+    if policy.scheduler == "vllm-v1":
+        return VllmV1(
+            memory,
+            V1_RELEASES[limits.compat or RELEASES["vllm-v1"][-1]],
+            watermark=limits.watermark or 0.0,
+            max_num_seqs=limits.max_num_seqs or 256,
+            max_num_batched_tokens=limits.max_num_batched_tokens or 2048,
+            max_model_len=limits.max_model_len,
+            chunked_prefill=limits.chunked_prefill is not False,
+            long_prefill_token_threshold=limits.long_prefill_token_threshold or 0,
+            reserve_full_isl=limits.reserve_full_isl,
+        )
     paper = policy.scheduler == "vllm-sosp"
     return ContinuousBatching(
         memory,
         watermark=limits.watermark if limits.watermark is not None else 0.01 if paper else 0.0,
         max_num_seqs=limits.max_num_seqs or (2048 if paper else 256),
-        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_batched_tokens=limits.max_num_batched_tokens or 2560,
         max_model_len=limits.max_model_len,
         preemption=limits.preemption,
     )
+
+
+def longest_output(scheduler: SchedulerName, max_model_len: int) -> int | None:
+    """Return prompt + output at which the engine ends a sequence; None where it takes no longer requests."""
+    # v0 checks after the token that goes beyond, v1 before it.
+    return {"vllm-v0": max_model_len + 1, "vllm-v1": max_model_len}.get(scheduler)
+
+
+def _check_limits(scheduler: SchedulerName, limits: Limits) -> None:
+    """Refuse what the scheduler does not have."""
+    belongs = {
+        "max_batch": ("static",),
+        "compat": ("vllm-v0", "vllm-v1"),
+        "max_paddings": ("vllm-v0",),
+        "chunked_prefill": ("vllm-v1",),
+        "long_prefill_token_threshold": ("vllm-v1",),
+        "reserve_full_isl": ("vllm-v1",),
+    }
+    for name, schedulers in belongs.items():
+        if getattr(limits, name) is not None and scheduler not in schedulers:
+            raise PagesimError(f"{name} is for scheduler {' and '.join(schedulers)}, not {scheduler}")
+    if scheduler == "static" and limits.max_num_seqs is not None:
+        raise PagesimError("max_num_seqs is not for scheduler static, which takes max_batch")
+    if limits.compat is not None and limits.compat not in RELEASES[scheduler]:
+        raise PagesimError(
+            f"compat is {limits.compat!r}; scheduler {scheduler} can decide as {', '.join(RELEASES[scheduler])}"
+        )
+    if scheduler == "vllm-v1" and limits.preemption == "swap":
+        raise PagesimError("preemption swap is not for scheduler vllm-v1: since v1 vLLM only recomputes")
+    if limits.compat == "0.11.2" and limits.chunked_prefill is False:
+        raise PagesimError(
+            "compat 0.11.2 without chunked prefill lets short prompts overtake, which is not simulated; "
+            "use 0.33.0 or leave chunked prefill on"
+        )

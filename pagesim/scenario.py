@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pagesim.clock import LONGEST_S
 from pagesim.errors import PagesimError
-from pagesim.policies import PlacementName, ReservationName, SchedulerName, parts_of
+from pagesim.policies import RELEASES, PlacementName, ReservationName, SchedulerName, parts_of
 from pagesim.scheduling import Preemption
 
 COMPARED = ("contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
@@ -59,9 +59,14 @@ class System(BaseModel):
         None, ge=1, le=MOST, description="Longest request; the model's own when left out."
     )
     max_num_seqs: int | None = Field(
-        None, ge=1, le=MOST, description="Running requests at most (vllm-sosp 2048, orca 256)."
+        None, ge=1, le=MOST, description="Running requests at most (vllm-sosp 2048, others 256)."
     )
-    max_num_batched_tokens: int = Field(2560, ge=1, le=MOST, description="Tokens an iteration at most.")
+    max_num_batched_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Tokens an iteration at most (2560; vllm-v0 as its release, vllm-v1 2048).",
+    )
     max_batch: int | None = Field(
         None,
         ge=1,
@@ -72,7 +77,22 @@ class System(BaseModel):
         None,
         ge=0,
         lt=1,
-        description="Share of the blocks that an admission leaves free (vllm-sosp 0.01, orca 0).",
+        description="Share of the blocks that an admission leaves free (vllm-sosp, vllm-v0 0.01, others 0).",
+    )
+    compat: str | None = Field(
+        None, description="Release to decide as (vllm-v0 0.1.7, 0.2.0, 0.2.7; vllm-v1 0.11.2, 0.33.0)."
+    )
+    max_paddings: int | None = Field(
+        None, ge=0, le=MOST, description="Padding of a batch of prompts at most (vllm-v0: 256)."
+    )
+    chunked_prefill: bool | None = Field(
+        None, description="Whether a prompt may run in chunks (vllm-v1: it may)."
+    )
+    long_prefill_token_threshold: int | None = Field(
+        None, ge=0, le=MOST, description="A request's tokens in a step at most (vllm-v1: 0, no limit)."
+    )
+    reserve_full_isl: bool | None = Field(
+        None, description="Admit a prompt only if all of it fits (vllm-v1: as the release)."
     )
     preemption: Preemption = Field(
         "default", description="default recomputes one sequence and swaps a group of several."
@@ -164,8 +184,18 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     parts = {
         name: parts_of(name, system.scheduler, system.reservation, system.placement) for name in policies
     }
+
+    def having(scheduler: str) -> list[str]:
+        return [name for name in policies if parts[name].scheduler == scheduler]
+
     users = {
-        "max_batch": [name for name in policies if parts[name].scheduler == "static"],
+        "max_batch": having("static"),
+        "max_num_seqs": [name for name in policies if parts[name].scheduler != "static"],
+        "compat": [name for name in policies if system.compat in RELEASES.get(parts[name].scheduler, ())],
+        "max_paddings": having("vllm-v0"),
+        "chunked_prefill": having("vllm-v1"),
+        "long_prefill_token_threshold": having("vllm-v1"),
+        "reserve_full_isl": having("vllm-v1"),
         "preemption": [name for name in policies if parts[name].reservation == "on-demand"],
     }
     return {

@@ -5,5 +5,21 @@ from pagesim.scheduling.continuous import ContinuousBatching
 from pagesim.scheduling.group import Arrivals, Group
 from pagesim.scheduling.preemptive import Preemption
 from pagesim.scheduling.static import StaticBatching
+from pagesim.scheduling.vllm_v0 import RELEASES as V0_RELEASES
+from pagesim.scheduling.vllm_v0 import VllmV0
+from pagesim.scheduling.vllm_v1 import RELEASES as V1_RELEASES
+from pagesim.scheduling.vllm_v1 import VllmV1
 
-__all__ = ["Arrivals", "ContinuousBatching", "Group", "Plan", "Preemption", "Scheduler", "StaticBatching"]
+__all__ = [
+    "V0_RELEASES",
+    "V1_RELEASES",
+    "Arrivals",
+    "ContinuousBatching",
+    "Group",
+    "Plan",
+    "Preemption",
+    "Scheduler",
+    "StaticBatching",
+    "VllmV0",
+    "VllmV1",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappush
 
-from pagesim.memory import PagedAllocator
+from pagesim.memory import Allocator
 from pagesim.scheduling.base import Plan
 from pagesim.scheduling.group import Group
 from pagesim.scheduling.preemptive import Preemptive
@@ -54,7 +54,7 @@ class VllmV1(Preemptive):
 
     def __init__(
         self,
-        memory: PagedAllocator,
+        memory: Allocator,
         release: Release,
         *,
         watermark: float,

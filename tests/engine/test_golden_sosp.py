@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 import pagesim as ps
 
+Compare = Callable[[pd.DataFrame, pd.DataFrame], str]
+
 COSTS = "affine:0.024,1e-4,8.2e-7"
 CLOCK_TOLERANCE = 1e-9
-TIMES = ("clock", "step_s")
 
 RUNS = {
     "fig2_vllm": (4.0, 900, 1, "vllm-sosp", {"num_blocks": 983, "until": 900.0}),
@@ -23,26 +25,6 @@ RUNS = {
     "block256_vllm_2.0": (2.0, 300, 1, "vllm-sosp", {"num_blocks": 61, "block_size": 256, "cpu_blocks": 102}),
     "n2_vllm_1.0": (1.0, 600, 2, "vllm-sosp", {"num_blocks": 983, "cpu_blocks": 1638}),
 }
-
-
-def first_difference(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
-    """Return a text that names the first iteration that differs and shows both rows; empty if none does."""
-    rows = min(len(ours), len(theirs))
-    differs = np.zeros(rows, bool)
-    columns = []
-    for name in theirs.columns:
-        a, b = ours[name].to_numpy()[:rows], theirs[name].to_numpy()[:rows]
-        bad = np.abs(a - b) > CLOCK_TOLERANCE * np.maximum(1, b) if name in TIMES else a != b
-        if bad.any():
-            columns.append(name)
-            differs |= bad
-    if differs.any():
-        at = int(np.argmax(differs))
-        both = pd.DataFrame({"ours": ours.iloc[at], "golden": theirs.iloc[at]}).loc[list(theirs.columns)]
-        return f"iteration {at} is the first that differs, in {columns}:\n{both.to_string()}"
-    if len(ours) != len(theirs):
-        return f"{len(ours)} iterations against {len(theirs)} in the golden log"
-    return ""
 
 
 def replay(sharegpt: Path, name: str, *, leap: bool) -> ps.Result:
@@ -56,7 +38,7 @@ def replay(sharegpt: Path, name: str, *, leap: bool) -> ps.Result:
 @pytest.mark.parametrize("leap", [True, False], ids=["leaping", "stepping"])
 @pytest.mark.parametrize("name", RUNS)
 def test_every_iteration_is_that_of_the_golden_log(
-    shared: Path, sharegpt: Path, name: str, leap: bool
+    shared: Path, sharegpt: Path, first_difference: Compare, name: str, leap: bool
 ) -> None:
     result = replay(sharegpt, name, leap=leap)
     steps = pd.read_parquet(shared / "golden" / f"sosp_{name}.steps.parquet")
