@@ -131,9 +131,13 @@ def _json_lines(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
             broken[len(values)] = f"is not a complete JSON object ({_reason(error)})"
             values.append(None)
         labels.append(f"row {len(values)} (line {number})")
-    if len(broken) == len(values):
-        if len(broken) > 1:
+    if 0 in broken and len(values) > 1:
+        try:
             return _json(path, f"[{text}]", on_bad_row)  # one object over many lines
+        except TraceError:
+            if len(broken) == len(values):
+                raise
+    if len(broken) == len(values):
         raise TraceError(f"{path}: {labels[0]}: {broken[0]}")
     return _records(path, values, labels, on_bad_row, broken)
 

@@ -37,14 +37,17 @@ def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
     """Return the scenario of a file with the flags that were given put over it."""
     values = {}
     if file:
-        values = checked(kind, read_toml(file), str(file), strict=True).model_dump(exclude_unset=True)
-    values.update(flags)
-    scenario = checked(kind, values)
-    return scenario.model_copy(update=_paths_from_anywhere(scenario))
+        written = checked(kind, read_toml(file), str(file), strict=True)
+        values = {**written.model_dump(exclude_unset=True), **_absolute_paths(written, file.parent)}
+    scenario = checked(kind, {**values, **flags})
+    return scenario.model_copy(update=_absolute_paths(scenario))
 
 
-def _paths_from_anywhere(scenario: Scenario) -> dict[str, str]:
-    """Return the options that are paths as absolute ones: the copy stored with a result runs anywhere."""
+def _absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, str]:
+    """Return the options that are paths as absolute ones: the copy stored with a result runs anywhere.
+
+    What is not in the working directory is looked for in the folder ``beside``.
+    """
     from pagesim.specs import models
     from pagesim.workloads import SPECS, workloads
     from pagesim.workloads.tokenizer import APPROXIMATE, GPT2
@@ -57,8 +60,10 @@ def _paths_from_anywhere(scenario: Scenario) -> dict[str, str]:
         if value is None or value.lower() in names or value.partition(":")[0] in SPECS:
             continue
         try:
-            if Path(value).is_file() or (option == "model" and Path(value).is_dir()):
-                found[option] = str(Path(value).resolve())
+            for path in (Path(value), *([beside / value] if beside else [])):
+                if path.is_file() or (option == "model" and path.is_dir()):
+                    found[option] = str(path.resolve())
+                    break
         except (OSError, ValueError):  # too long for a path, say; whoever opens it says so
             continue
     return found

@@ -105,13 +105,27 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))}
 
 
+PROGRAM = """
+import signal, sys
+from pagesim.cli.main import app
+# A shell's background job ignores interrupts, and so would its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", file=sys.stderr, flush=True)
+app()
+"""
+
+
 @pytest.fixture(scope="session")
 def start(environment: dict[str, str]) -> Callable[..., subprocess.Popen[str]]:
-    """Return a function that starts ``pagesim`` in a process of its own."""
+    """Return a function that starts ``pagesim`` in a process of its own.
 
-    def run(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    With ``announced=True`` its first line on standard error says that Python has started.
+    """
+
+    def run(*arguments: object, announced: bool = False, **options: Any) -> subprocess.Popen[str]:
+        program = PROGRAM if announced else "from pagesim.cli.main import app; app()"
         return subprocess.Popen(
-            [sys.executable, "-c", "from pagesim.cli.main import app; app()", *map(str, arguments)],
+            [sys.executable, "-c", program, *map(str, arguments)],
             **{
                 "stdout": subprocess.PIPE,
                 "stderr": subprocess.PIPE,

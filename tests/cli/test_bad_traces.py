@@ -52,6 +52,7 @@ def test_a_folder_is_no_trace(refused_trace, tmp_path):
         (b"prompt_tokens,output_tokens\n5,\xff\n", "line 2: byte 0xff is not UTF-8"),
         (b"colour,size\nred,5\n", "the format is not recognised: its columns are colour, size"),
         (b"\x00\x01\x02\x03", "the format is not recognised"),
+        (b'{\n "colours": [\n[1, 2],\n[3, 4]\n ]\n}\n', "is not recognised: its columns are colours"),
     ],
 )
 def test_a_file_that_is_no_trace_says_why(content, said, refused_trace, trace_file):

@@ -97,6 +97,16 @@ def test_files_that_were_named_relative_to_one_folder_are_found_from_another(
     assert files(tmp_path / "first") == files(tmp_path / "elsewhere" / "second")
 
 
+def test_a_trace_may_lie_beside_the_scenario_that_names_it(succeeds, tmp_path, monkeypatch, trace_file):
+    trace_file("a,0,10,10\n", "mine.csv")
+    (tmp_path / "s.toml").write_text('trace = "mine.csv"\n')
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert succeeds("run", "../s.toml", "--json").json["requests"]["total"] == 1
+    trace_file("a,0,10,10\nb,0,10,10\n", "elsewhere/mine.csv")
+    assert succeeds("run", "../s.toml", "--json").json["requests"]["total"] == 2, "the nearer one wins"
+
+
 def test_a_file_called_like_a_workload_does_not_take_its_place(succeeds, tmp_path, monkeypatch, trace_file):
     trace_file("a,0,10,10\n", "alpaca")
     monkeypatch.chdir(tmp_path)
