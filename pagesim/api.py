@@ -152,8 +152,8 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     if policy.scheduler == "vllm-v1" and int(trace.n.max()) > 1:
         row = int(np.argmax(trace.n > 1))
         raise PagesimError(
-            f"request {trace.request_id[row]}: n is {trace.n[row]}; vllm-v1 serves samples as requests of their "
-            "own, so give each a row"
+            f"request {trace.request_id[row]}: n is {trace.n[row]}; vllm-v1 serves samples as requests "
+            "of their own, so give each a row"
         )
     sized, limits, cost = _equip(system)
     trace = _cut(trace, longest_output(policy.scheduler, limits.max_model_len))

@@ -161,8 +161,8 @@ def parts_of(
         )
     if policy.scheduler in RELEASES and policy.reservation != "on-demand":
         raise PagesimError(
-            f"scheduler {policy.scheduler} needs reservation on-demand, not {policy.reservation}: vLLM takes blocks "
-            "as sequences grow"
+            f"scheduler {policy.scheduler} needs reservation on-demand, not {policy.reservation}: vLLM takes "
+            "blocks as sequences grow"
         )
     if policy.scheduler == "static" and policy.placement == "buddy":
         raise PagesimError(
@@ -266,9 +266,8 @@ def _check_limits(scheduler: SchedulerName, limits: Limits) -> None:
     if scheduler == "static" and limits.max_num_seqs is not None:
         raise PagesimError("max_num_seqs is not for scheduler static, which takes max_batch")
     if limits.compat is not None and limits.compat not in RELEASES[scheduler]:
-        raise PagesimError(
-            f"compat is {limits.compat!r}; scheduler {scheduler} can decide as {', '.join(RELEASES[scheduler])}"
-        )
+        known = ", ".join(RELEASES[scheduler])
+        raise PagesimError(f"compat is {limits.compat!r}; scheduler {scheduler} can decide as {known}")
     if scheduler == "vllm-v1" and limits.preemption == "swap":
         raise PagesimError("preemption swap is not for scheduler vllm-v1: since v1 vLLM only recomputes")
     if limits.compat == "0.11.2" and limits.chunked_prefill is False:

@@ -142,6 +142,7 @@ class VllmV0(Preemptive):
         """Give everybody who runs a token; bring back who was swapped out unless somebody lost his place."""
         if self._undiverged:
             plan.diverged, self._undiverged = self._undiverged, []
+        waited = bool(self._swapped)
         self._keep_running(plan)
         preempted = bool(plan.recomputed or plan.swapped_out)
         if self._swapped and not preempted:
@@ -149,9 +150,12 @@ class VllmV0(Preemptive):
         plan.batched_tokens = plan.tokens = plan.sequences = plan.decoding = self.running_sequences
         plan.context_tokens = plan.decode_context = self._context
         plan.launches = bool(plan.swaps_in or plan.swaps_out)
-        # After a preemption the queue may move at once; where only that freed memory, it is tried before the
-        # next token is given.
-        self._restless = preempted and (bool(self._swapped) or self._head_fits())
+        # The next iteration tries swapped groups if this one could not, or prompts if this one did not or if
+        # memory was freed since.
+        if self._swapped:
+            self._restless = preempted
+        else:
+            self._restless = (preempted or waited or bool(plan.stuck)) and self._head_fits()
 
     def _head_fits(self) -> bool:
         group = self.queue.head()

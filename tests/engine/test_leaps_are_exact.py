@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 import pagesim as ps
 
-POLICIES = ("static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
+POLICIES = (
+    "static",
+    "contiguous-max",
+    "orca-max",
+    "orca-pow2",
+    "orca-oracle",
+    "vllm-sosp",
+    "vllm-v0",
+    "vllm-v1",
+)
 COSTS = ("affine:0.02,1e-4,1e-6", "affine:0.02,0,0", "affine:0,1e-3,0,1e-3", "roofline")
 
 
@@ -25,7 +34,7 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
     # Multiples of 10 ms, so that arrivals coincide with one another and, at times, with the clock.
     arrivals = np.round(np.cumsum(rng.exponential(gap, size) if gap else np.zeros(size)), 2)
     longest = draw(st.sampled_from([3, 20, 120]))
-    samples = draw(st.sampled_from(["one", "one", "same", "mixed"]))
+    samples = "one" if policy == "vllm-v1" else draw(st.sampled_from(["one", "one", "same", "mixed"]))
     n = {
         "one": np.ones(size, int),
         "same": np.full(size, draw(st.integers(2, 4))),
@@ -46,7 +55,18 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
     else:
         options["max_num_seqs"] = draw(st.sampled_from([1, 3, 8, 256]))
         options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
-    if policy == "vllm-sosp":
+    if policy == "vllm-v0":
+        options["compat"] = draw(st.sampled_from(["0.1.7", "0.2.0", "0.2.7"]))
+        if options["compat"] == "0.2.7":
+            options["max_paddings"] = draw(st.sampled_from([0, 10, 256]))
+    if policy == "vllm-v1":
+        options["num_blocks"] += 1
+        options["compat"] = draw(st.sampled_from(["0.11.2", "0.33.0"]))
+        options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 5, 50]))
+        if options["compat"] == "0.33.0":
+            options["chunked_prefill"] = draw(st.booleans())
+            options["reserve_full_isl"] = draw(st.booleans())
+    if policy in ("vllm-sosp", "vllm-v0"):
         options["preemption"] = draw(
             st.sampled_from(["default", "swap", "recompute"] if samples == "one" else ["default", "swap"])
         )
@@ -93,7 +113,7 @@ def test_every_request_ends_and_every_slot_is_accounted_for(
     assert (finished["first_token_s"] <= finished["finish_s"]).all()
     if len(result.steps):
         entries = ["used", "reserved", "over_reserved", "rounding", "external", "cached", "free"]
-        capacity = options["num_blocks"] * options["block_size"]
+        capacity = result.summary["memory"]["num_blocks"] * options["block_size"]
         assert (result.steps[entries].sum(axis=1) == capacity).all()
         assert (result.steps[entries] >= 0).all(axis=None)
         assert (np.diff(result.steps["clock"]) >= 0).all()

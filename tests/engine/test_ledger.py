@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import pagesim as ps
 from pagesim.ledger import LedgerError, expand
 from pagesim.memory import Allocator
-from pagesim.scheduling import ContinuousBatching, Plan, StaticBatching
+from pagesim.scheduling import ContinuousBatching, Plan, StaticBatching, VllmV0, VllmV1
 from pagesim.scheduling.base import Scheduler
 
 OPTIONS: dict[str, Any] = {"steps": "iterations", "leap": False, "cost": "affine:0.02,1e-4,1e-6"}
@@ -44,10 +45,14 @@ def slots(memory: Allocator, scheduler: Scheduler) -> dict[str, int]:
     return {name: count[name] for name in ("used", "reserved", "over_reserved", "rounding")}
 
 
-@pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("block_size", [1, 16])
 @pytest.mark.parametrize(
-    "policy", ["static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp"]
+    ("policy", "samples"),
+    [
+        *product(("static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle"), (1, 3)),
+        *product(("vllm-sosp", "vllm-v0"), (1, 3)),
+        ("vllm-v1", 1),
+    ],
 )
 def test_every_iteration_classifies_every_slot(
     policy: str, block_size: int, samples: int, monkeypatch: pytest.MonkeyPatch
@@ -60,7 +65,7 @@ def test_every_iteration_classifies_every_slot(
         np.full(24, samples),
     )
     seen: list[dict[str, int]] = []
-    for kind in (ContinuousBatching, StaticBatching):
+    for kind in (ContinuousBatching, StaticBatching, VllmV0, VllmV1):
         planned = kind.plan
 
         def plan(self: Any, now: int, planned: Any = planned) -> Plan:
@@ -77,13 +82,13 @@ def test_every_iteration_classifies_every_slot(
         block_size=block_size,
         cpu_blocks=2400,
         max_model_len=150,
-        **OPTIONS,
+        **(OPTIONS | ({"max_num_batched_tokens": 64} if policy == "vllm-v1" else {})),
     )
     assert result.steps is not None
     assert len(seen) == len(result.steps) > 60
     for name in ("used", "reserved", "over_reserved", "rounding"):
         np.testing.assert_array_equal(result.steps[name], [each[name] for each in seen], err_msg=name)
-    if policy == "vllm-sosp":
+    if policy.startswith("vllm"):
         assert sum(result.summary["preemptions"].values()) > 0, "the memory is meant to be too small"
 
 
