@@ -10,6 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import simpy
+from hypothesis import settings
+
+# The same examples in every run; --hypothesis-profile=search looks for others.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("search", max_examples=10_000)
+settings.load_profile("repeatable")
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 

@@ -15,6 +15,7 @@ cli = typer.Typer(
     help="Replay LLM serving traces through KV-cache memory systems and see where the memory goes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its panels cut long flags short on a narrow terminal
 )
 cli.command("run")(run.command)
 cli.command("compare")(compare.command)

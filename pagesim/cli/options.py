@@ -14,7 +14,7 @@ from pagesim.scenario import Scenario, checked, read_toml
 
 SCENARIO = Annotated[
     Path | None,
-    typer.Argument(metavar="[SCENARIO.toml]", help="Options from a file; flags come before them."),
+    typer.Argument(metavar="SCENARIO.toml", help="Options from a file; flags win over them."),
 ]
 OUT = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Store the result in this folder.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]

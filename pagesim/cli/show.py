@@ -149,6 +149,7 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
             *(_number(s["memory"]["strict"]["per_iteration"][entry], 1) for s in summaries.values()),
         )
     console.print(memory)
+    _bars(summaries)
     service = _table("Service", _broken(summaries))
     for label, digits, keys in (
         ("requests finished", 0, ("requests", "finished")),
@@ -170,6 +171,28 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
             say(f"{policy}: {_outcome(summary)}")
 
 
+def _bars(summaries: dict[str, Summary]) -> None:
+    """Print a stacked bar a policy, one character for each two percent of the cache."""
+    console = Console()
+    longest = max(map(len, summaries))
+    for policy, summary in summaries.items():
+        means = summary["memory"]["strict"]["per_iteration"]
+        bar, done, drawn = "", 0.0, 0
+        for entry in VIEWS["strict"]:
+            done += means[entry] or 0.0
+            upto = round(done / 100 * _BAR)
+            bar += _GLYPHS[entry] * (upto - drawn)
+            drawn = upto
+        console.print(f"  {policy:>{longest}} {bar}", highlight=False, markup=False)
+    shown = [
+        e
+        for e in VIEWS["strict"]
+        if any(s["memory"]["strict"]["per_iteration"][e] for s in summaries.values())
+    ]
+    legend = " ".join(f"{_GLYPHS[entry]} {entry.replace('_', '-')}" for entry in shown)
+    console.print(f"  {'':>{longest}} {legend}\n", highlight=False, markup=False)
+
+
 def _table(title: str, columns: Iterable[str]) -> Table:
     """Return a table with a first column of labels and right-aligned numbers."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
@@ -183,6 +206,18 @@ def _broken(policies: Iterable[str]) -> list[str]:
     """Return names on two lines, so that five policies fit on a narrow terminal."""
     return [name.replace("-", "-\n", 1) for name in policies]
 
+
+_BAR = 50
+# Told apart by shape, so that they need no colour.
+_GLYPHS = {
+    "used": "█",
+    "reserved": "▒",
+    "over_reserved": "x",
+    "rounding": "o",
+    "external": "#",
+    "cached": "+",
+    "free": "·",
+}
 
 _LATENCIES = {
     "normalized_latency": "per output token",

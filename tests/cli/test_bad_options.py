@@ -18,7 +18,7 @@ UNKNOWN = {
     "cost's sign": (("--cost", "affine:-1,0,0"), "-1", "from 0 to 1000"),
     "arrivals": (("--arrivals", "posson"), "'posson'", "poisson"),
     "preemption": (("--preemption", "recmpute"), "'recmpute'", "'recompute'"),
-    "scheduler": (("--scheduler", "fifo"), "'fifo'", "'static', 'orca' or 'vllm-sosp'"),
+    "scheduler": (("--scheduler", "fifo"), "'fifo'", "'static', 'orca', 'vllm-sosp', 'vllm-v0' or 'vllm-v1'"),
     "reservation": (("--reservation", "half"), "'half'", "'oracle'"),
     "placement": (("--placement", "worst"), "'worst'", "'best-fit'"),
     "sizing": (("--sizing", "guess"), "'guess'", "'paper' or 'vllm'"),

@@ -105,3 +105,11 @@ def test_batches_are_those_of_the_golden_log(shared, stored):
     _, table = stored("--policy", "static")
     golden = pd.read_parquet(shared / "golden" / "sosp_ft_0.2.batches.parquet")
     assert set(golden.columns) <= set(table("batches").columns)
+
+
+def test_a_comparison_is_drawn_as_bars_in_the_terminal(succeeds):
+    out = succeeds("compare", "--num-requests", "30", "--policies", "orca-max,vllm-sosp").out
+    bars = [line.split() for line in out.splitlines() if "█" in line and "used" not in line]
+    assert [name for name, _ in bars] == ["orca-max", "vllm-sosp"]
+    assert all(len(bar) == 50 for _, bar in bars)
+    assert "x over-reserved" in out

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +82,7 @@ def without_sim(summary: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if key != "sim"}
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
 def test_stepping_gives_the_same_records_to_the_bit(run: tuple[ps.Trace, str, dict[str, Any]]) -> None:
     trace, policy, options = run
@@ -95,7 +96,7 @@ def test_stepping_gives_the_same_records_to_the_bit(run: tuple[ps.Trace, str, di
     assert stepping.summary["sim"]["decisions"] == stepping.summary["iterations"]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
 def test_every_request_ends_and_every_slot_is_accounted_for(
     run: tuple[ps.Trace, str, dict[str, Any]],
@@ -111,6 +112,11 @@ def test_every_request_ends_and_every_slot_is_accounted_for(
     assert (finished["arrival_s"] <= finished["first_scheduled_s"]).all()
     assert (finished["first_scheduled_s"] < finished["first_token_s"]).all()
     assert (finished["first_token_s"] <= finished["finish_s"]).all()
+    if policy != "static" and not requests["stuck"]:
+        # The gaps between a sequence's tokens add up to the time from its first token to its last.
+        gaps = (finished["n"] * (finished["output_tokens"] - 1)).sum()
+        total = (finished["n"] * (finished["finish_s"] - finished["first_token_s"])).sum()
+        assert (result.summary["itl"]["mean"] or 0.0) * gaps == pytest.approx(total, rel=1e-9, abs=1e-9)
     if len(result.steps):
         entries = ["used", "reserved", "over_reserved", "rounding", "external", "cached", "free"]
         capacity = result.summary["memory"]["num_blocks"] * options["block_size"]
