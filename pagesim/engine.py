@@ -70,7 +70,7 @@ class Engine:
         now = 0
         while now <= self.until:
             plan = scheduler.plan(now)
-            if plan.executes or plan.ignored:
+            if plan.is_iteration:
                 yield environment.timeout(self._iterate(plan, now))
                 now = int(environment.now)
                 self._collect_finished(now)

@@ -27,6 +27,7 @@ class Plan:
         caught_up: groups that were skipped and get a token again.
         decodes: whether everybody who runs gets a token; if not, prompts run alone and the others wait.
         launches: whether the model is run even if there is nothing to compute.
+        counts_empty: whether an iteration that computes and moves nothing is one all the same, of no length.
         sequences: sequences that the running groups consist of.
         decoding: those of them that get a token and have had one before.
         batched_tokens: tokens as the scheduler's own limit counts them.
@@ -43,6 +44,7 @@ class Plan:
         "completed",
         "context_tokens",
         "copies",
+        "counts_empty",
         "decode_context",
         "decodes",
         "decoding",
@@ -79,6 +81,7 @@ class Plan:
         self.caught_up: list[Group] = []
         self.decodes = True
         self.launches = False
+        self.counts_empty = False
         self.sequences = 0
         self.decoding = 0
         self.batched_tokens = 0
@@ -91,9 +94,11 @@ class Plan:
         self.swaps_in: list[Copy] = []
 
     @property
-    def executes(self) -> bool:
-        """Whether anything is computed or moved; if not, the iteration takes no time and leaves no record."""
-        return bool(self.tokens or self.swaps_out or self.swaps_in)
+    def is_iteration(self) -> bool:
+        """Whether anything is computed or moved; if not, the plan takes no time and leaves no record."""
+        if self.tokens or self.swaps_out or self.swaps_in:
+            return True
+        return self.counts_empty and bool(self.ignored or self.recomputed)
 
 
 class Scheduler(Protocol):

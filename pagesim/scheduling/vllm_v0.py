@@ -77,6 +77,7 @@ class VllmV0(Preemptive):
     def plan(self, now: int) -> Plan:
         self.queue.arrive(now)
         plan = Plan()
+        plan.counts_empty = True
         self._restless = False
         if not self._swapped:
             self._prefill(plan)

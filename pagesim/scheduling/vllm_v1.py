@@ -97,6 +97,7 @@ class VllmV1(Preemptive):
     def plan(self, now: int) -> Plan:
         self.queue.arrive(now)
         plan = Plan()
+        plan.counts_empty = True
         memory = self.memory
         budget = self.max_num_batched_tokens
         running = self.running_groups

@@ -53,6 +53,20 @@ def test_without_a_watermark_it_recomputes_itself_token_by_token_to_the_end() ->
     assert result.summary["preemptions"]["recompute"] == 10
 
 
+def test_v0_recomputes_itself_too_and_at_last_ignores_what_it_cannot_hold_any_more() -> None:
+    # 10 blocks hold 160 tokens. With 146 to 161 tokens the sequence finds no block free and preempts itself, in
+    # an iteration of no length; its prompt runs again and gives one token, until 161 are more than the cache.
+    trace = ps.Trace(np.zeros(1), np.array([100]), np.array([80]))
+    result = ps.simulate(trace, "vllm-v0", steps="iterations", num_blocks=10, watermark=0.0, **COST)
+    assert result.requests["status"].tolist() == ["ignored"]
+    assert result.summary["requests"]["rejected"] == 1
+    assert result.steps is not None
+    empty = result.steps[result.steps["num_batched_tokens"] == 0]
+    assert empty["step_s"].eq(0).all()
+    assert empty["num_preempted"].tolist() == [1] * 16 + [0]  # the last one ignores it
+    assert result.summary["preemptions"]["recompute"] == 16
+
+
 def test_a_full_swap_space_gives_the_group_up_instead_of_dying() -> None:
     status = outcomes([60, 60, 60], [60, 60, 60], "vllm-sosp", num_blocks=20, cpu_blocks=0, n=2)
     assert "stuck" in status

@@ -70,7 +70,7 @@ def test_every_iteration_classifies_every_slot(
 
         def plan(self: Any, now: int, planned: Any = planned) -> Plan:
             made: Plan = planned(self, now)
-            if made.executes:
+            if made.is_iteration:
                 seen.append(slots(self.memory, self))
             return made
 
