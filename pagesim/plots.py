@@ -56,6 +56,8 @@ def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict") -
     bottom = np.zeros(len(names))
     for entry in VIEWS[view]:
         heights = np.array([summaries[name]["memory"][view]["per_iteration"][entry] or 0.0 for name in names])
+        if not heights.any():
+            continue
         if view == "paper" and entry == "external":
             label, colour = "external fragmentation & others", COLOURS["external"]
         else:

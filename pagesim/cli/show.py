@@ -126,7 +126,7 @@ def one(result: Result) -> None:
     columns = ("mean", "p50", "p90", "p95", "p99")
     latency = _table("Latency, seconds", columns)
     for name, label in _LATENCIES.items():
-        latency.add_row(label, *(_number(summary[name][column], 4) for column in columns))
+        latency.add_row(label, *(_seconds(summary[name][column]) for column in columns))
     console.print(latency)
     memory = _table("KV cache, % of capacity", ("mean over iterations", "mean over time"))
     means = summary["memory"]["strict"]
@@ -243,6 +243,12 @@ def _outcome(summary: Summary) -> str:
     parts.append(f"{sum(summary['preemptions'].values())} preemptions")
     parts.append(f"{_number(summary['throughput']['tokens_per_s'], 1)} tokens/s")
     return ", ".join(parts)
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _number(value: float | None, digits: int) -> str:

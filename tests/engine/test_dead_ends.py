@@ -54,8 +54,8 @@ def test_without_a_watermark_it_recomputes_itself_token_by_token_to_the_end() ->
 
 
 def test_v0_recomputes_itself_too_and_at_last_ignores_what_it_cannot_hold_any_more() -> None:
-    # 10 blocks hold 160 tokens. With 146 to 161 tokens the sequence finds no block free and preempts itself, in
-    # an iteration of no length; its prompt runs again and gives one token, until 161 are more than the cache.
+    # 10 blocks hold 160 tokens. With 146 to 161 tokens the sequence finds no block free and preempts itself,
+    # in an iteration of no length; its prompt runs again for one token, until 161 are more than the cache.
     trace = ps.Trace(np.zeros(1), np.array([100]), np.array([80]))
     result = ps.simulate(trace, "vllm-v0", steps="iterations", num_blocks=10, watermark=0.0, **COST)
     assert result.requests["status"].tolist() == ["ignored"]
