@@ -63,6 +63,7 @@ class SystemOptions(TypedDict, total=False):
     reserve_full_isl: bool | None
     watermark: float | None
     preemption: str
+    client_timeout: float | None
     cost: str
     window: str | None
     until: float | None
@@ -139,11 +140,6 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
             f"request {trace.request_id[row]}: beam_width is {trace.beam_width[row]}; "
             f"policy {system.policy} decodes without beam search, so it must be 1"
         )
-    if trace.abort_s is not None and np.isfinite(trace.abort_s).any():
-        raise PagesimError(
-            f"the trace has a column abort_s; policy {system.policy} serves every request to its end, "
-            "so leave the column out"
-        )
     if trace.arrival_s[-1] > LONGEST_S:
         raise PagesimError(
             f"request {trace.request_id[-1]}: arrival_s is {trace.arrival_s[-1]:g}; "
@@ -199,7 +195,15 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     for row in np.flatnonzero(turned_away).tolist():
         recorder.status[row] = Status.REJECTED
     until = None if system.until is None else to_ticks(system.until)
-    engine = Engine(scheduler, PredictedExecutor(cost), recorder, leap=system.leap, until=until, watch=watch)
+    engine = Engine(
+        scheduler,
+        PredictedExecutor(cost),
+        recorder,
+        leap=system.leap,
+        until=until,
+        aborts=_aborts(trace, system.client_timeout),
+        watch=watch,
+    )
     try:
         engine.run()
     except OverflowError:  # an iteration alone is longer than all that the clock can count
@@ -216,6 +220,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
             "finished": ended[Status.FINISHED],
             "rejected": ended[Status.REJECTED] + ended[Status.IGNORED],
             "stuck": ended[Status.STUCK],
+            "aborted": ended[Status.ABORTED],
             "unfinished": ended[Status.UNFINISHED],
         },
         **latencies(columns),
@@ -224,6 +229,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         "batch": {"mean": means.mean_batch},
         "iterations": recorder.iterations,
         "preemptions": {"recompute": recorder.recomputed_total, "swap": recorder.swapped_total},
+        "aborted_tokens": engine.aborted_tokens,
         "swapped_blocks": {"in": recorder.blocks_in, "out": recorder.blocks_out},
         "memory": {
             "num_blocks": sized.num_blocks,
@@ -324,6 +330,16 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
         kv_dtype=system.kv_dtype,
     )
     return sized, limits, cost
+
+
+def _aborts(trace: Trace, client_timeout: float | None) -> list[tuple[int, int]]:
+    """Return when whose client goes away, (ticks, row), in order; rows of equal instants in theirs."""
+    when = np.full(len(trace), np.inf) if trace.abort_s is None else trace.abort_s
+    if client_timeout is not None:
+        when = np.minimum(when, trace.arrival_s + client_timeout)
+    rows = np.flatnonzero(when <= LONGEST_S)
+    rows = rows[np.argsort(when[rows], kind="stable")]
+    return list(zip(to_tick_column(when[rows]).tolist(), rows.tolist(), strict=True))
 
 
 def _cut(trace: Trace, longest: int | None) -> Trace:

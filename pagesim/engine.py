@@ -7,7 +7,7 @@ follow. A leap is never an approximation: the records, iteration by iteration, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import simpy
@@ -31,6 +31,7 @@ class Engine:
         recorder: what is written down.
         leap: whether iterations that decide nothing are taken at once; without, each is planned.
         until: no iteration is scheduled after this instant, in ticks; None for no end.
+        aborts: when whose client goes away unless the request is over: (ticks, row of the trace), in order.
         watch: called with the number of requests that are over, for a progress bar.
     """
 
@@ -42,6 +43,7 @@ class Engine:
         *,
         leap: bool = True,
         until: int | None = None,
+        aborts: Sequence[tuple[int, int]] = (),
         watch: Callable[[int], None] | None = None,
     ) -> None:
         self.scheduler = scheduler
@@ -50,6 +52,9 @@ class Engine:
         self.leap = leap
         self.until = int(LONGEST_S) * TICKS_PER_SECOND if until is None else until
         self.watch = watch
+        self.aborts = aborts
+        self.aborted_tokens = 0
+        self._abort = 0  # the next one of them
         self.over = 0
         self.decisions = 0
         self._ends_early = until is not None
@@ -69,6 +74,8 @@ class Engine:
         scheduler, recorder = self.scheduler, self.recorder
         now = 0
         while now <= self.until:
+            if self.aborts:
+                self._let_go(now)
             plan = scheduler.plan(now)
             if plan.is_iteration:
                 yield environment.timeout(self._iterate(plan, now))
@@ -166,12 +173,27 @@ class Engine:
             if arrival is not None:
                 # The first iteration that starts at or after the arrival must be planned.
                 steps = min(steps, steps_before(first, increment, arrival - start))
+        if self._abort < len(self.aborts):
+            steps = min(steps, steps_before(first, increment, self.aborts[self._abort][0] - start))
         if self._ends_early:
             steps = min(steps, steps_before(first, increment, self.until - start + 1))
         if steps <= 0:
             return STAY
         scheduler.advance(steps)
         return steps, first, increment, context
+
+    def _let_go(self, now: int) -> None:
+        """Let those go whose clients went away by now; leave the next such instant for the leaps."""
+        while self._abort < len(self.aborts):
+            when, row = self.aborts[self._abort]
+            waits_or_runs = self.recorder.status[row] == Status.UNFINISHED
+            if waits_or_runs and when > now:
+                return
+            self._abort += 1
+            if waits_or_runs:
+                self.aborted_tokens += self.scheduler.abort(row, now)
+                self.recorder.leave(row, now, Status.ABORTED)
+                self._count_over()
 
     def _note_departures(self, plan: Plan, now: int) -> None:
         """Write down who lost memory or was given up while the plan was made."""

@@ -29,6 +29,7 @@ class Status(IntEnum):
     REJECTED = 2
     STUCK = 3
     IGNORED = 4
+    ABORTED = 5
 
 
 DECISION_FIELDS = (

@@ -97,6 +97,9 @@ class System(BaseModel):
     preemption: Preemption = Field(
         "default", description="default recomputes one sequence and swaps a group of several."
     )
+    client_timeout: float | None = Field(
+        None, gt=0, le=LONGEST_S, description="Seconds after which a client goes away, whatever it has got."
+    )
     cost: str = Field(
         "roofline",
         description="roofline[:name=value,…], or affine:s,s/token,s/context token[,s/swapped block].",

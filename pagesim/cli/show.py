@@ -167,7 +167,7 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
         service.add_row(label, *(_number(s[section][key], digits) for s in summaries.values()))
     console.print(service)
     for policy, summary in summaries.items():
-        if summary["requests"]["rejected"] or summary["requests"]["stuck"]:
+        if any(summary["requests"][outcome] for outcome in ("rejected", "stuck", "aborted")):
             say(f"{policy}: {_outcome(summary)}")
 
 
@@ -236,6 +236,8 @@ def _outcome(summary: Summary) -> str:
         parts.append(f"{requests['rejected']} rejected (longer than the model or the memory can hold)")
     if requests["stuck"]:
         parts.append(f"{requests['stuck']} given up (could never go on)")
+    if requests["aborted"]:
+        parts.append(f"{requests['aborted']} aborted by their clients")
     if requests["unfinished"]:
         parts.append(f"{requests['unfinished']} unfinished")
     parts.append(f"{summary['iterations']} iterations")

@@ -155,6 +155,20 @@ class Scheduler(Protocol):
     def advance(self, steps: int) -> None:
         """Run that many iterations (at most what ``steady`` said) like the planned one, prompts left out."""
 
+    def abort(self, row: int, now: int) -> int:
+        """A request's client goes away: free what it holds and forget it, wherever it is.
+
+        Args:
+            row: of the trace; it arrived by ``now`` and is not over.
+            now: ticks; between two iterations.
+
+        Returns:
+            Tokens that were generated for it in vain.
+
+        Raises:
+            PagesimError: the scheduler cannot let anybody go.
+        """
+
     def finish(self) -> list[Group]:
         """Free those whose last token was generated and return them, in the order in which they ran."""
 

@@ -93,6 +93,21 @@ class Preemptive(ABC):
         self.memory.grow(steps)
         self._context += steps * self.running_sequences
 
+    def abort(self, row: int, now: int) -> int:
+        self.queue.arrive(now)
+        for group in self._running.values():
+            if group.row == row:
+                return self._leave(group)
+        for place, group in enumerate(self._swapped):
+            if group.row == row:
+                del self._swapped[place]
+                assert self._paged is not None, "only paged memory swaps"
+                for sequence in group.sequences:
+                    self._paged.drop_swapped(sequence)
+                return group.samples * (group.length - group.prompt)
+        waiting = self.queue.abort(row)
+        return 0 if waiting is None else waiting.samples * (waiting.length - waiting.prompt)
+
     def finish(self) -> list[Group]:
         step = self.memory.steps_grown
         finishes = self._finishes
@@ -229,6 +244,22 @@ class Preemptive(ABC):
     def _spare(self) -> int:
         """Return the blocks that must be free after a step for everybody to go on undisturbed."""
         return self._widest
+
+    def _leave(self, group: Group) -> int:
+        """Take a running group away; return the tokens that it has generated."""
+        held = self._held(group)
+        self._context -= group.samples * held
+        self._stop(group)
+        if group in self._undiverged:
+            self._undiverged.remove(group)
+        for sequence in group.sequences:
+            self.memory.free(sequence)
+        # The token sampled last has no KV yet.
+        return group.samples * (max(0, held + 1 - group.prompt))
+
+    def _held(self, group: Group) -> int:
+        """Return the tokens whose KV a sample of a running group holds, between two iterations."""
+        return group.base + self.memory.steps_grown
 
     @abstractmethod
     def _may_join(self, group: Group) -> bool:

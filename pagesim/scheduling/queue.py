@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from operator import attrgetter
 
 from pagesim.scheduling.group import NOBODY, Arrivals, Group
@@ -24,12 +24,13 @@ class WaitingQueue:
         self.arrivals = NOBODY
         self.arrived = 0  # requests [0, arrived) have arrived
         self._fresh = 0  # requests [_fresh, arrived) have never run
+        self._gone: set[int] = set()  # those of [_fresh, arrived) whose client went away
         self._preempted: list[Group] = []
         self._sequences = 0
         self._first_fresh: Group | None = None
 
     def __len__(self) -> int:
-        return self.arrived - self._fresh + len(self._preempted)
+        return self.arrived - self._fresh - len(self._gone) + len(self._preempted)
 
     def expect(self, arrivals: Arrivals) -> None:
         """Say who is going to arrive."""
@@ -50,6 +51,9 @@ class WaitingQueue:
 
     def head(self) -> Group | None:
         """Return the request whose turn it is, made a group if it is fresh; None when nobody waits."""
+        while self._gone and self._fresh in self._gone:
+            self._gone.remove(self._fresh)
+            self._fresh += 1
         fresh = self._fresh
         if self._preempted:
             first = self._preempted[0]
@@ -69,6 +73,16 @@ class WaitingQueue:
             self._sequences += group.samples
         else:
             del self._preempted[0]
+
+    def abort(self, row: int) -> Group | None:
+        """Let a request that waits go away; return its group if it was preempted."""
+        for place, group in enumerate(self._preempted):
+            if group.row == row:
+                return self._preempted.pop(place)
+        self._gone.add(bisect_left(self.arrivals.row, row))
+        if self._first_fresh is not None and self._first_fresh.row == row:
+            self._first_fresh = None
+        return None
 
     def requeue(self, group: Group) -> None:
         """Put a preempted group back."""

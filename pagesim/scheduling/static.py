@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pagesim.errors import PagesimError
 from pagesim.memory import Allocator
 from pagesim.scheduling.base import Plan
 from pagesim.scheduling.group import Arrivals, Group
@@ -86,6 +87,11 @@ class StaticBatching:
     def advance(self, steps: int) -> None:
         self.memory.grow(steps)
         self._steps_done += steps
+
+    def abort(self, row: int, now: int) -> int:
+        raise PagesimError(
+            "a static batch cannot be left: leave out abort_s and client_timeout, or choose another policy"
+        )
 
     def finish(self) -> list[Group]:
         if not self._batch or self._steps_done < self._padded_output - 1:

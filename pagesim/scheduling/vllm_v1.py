@@ -179,6 +179,17 @@ class VllmV1(Preemptive):
         plan.context_tokens += held
         plan.decode_context = held
 
+    def _leave(self, group: Group) -> int:
+        generated = super()._leave(group)
+        if group in self._skipped:
+            self._skipped.remove(group)
+        if self._in_chunks.pop(group.order, None) is None:
+            return generated
+        return group.length - group.prompt
+
+    def _held(self, group: Group) -> int:
+        return group.computed if group.order in self._in_chunks else super()._held(group)
+
     def _lose(self, group: Group, plan: Plan) -> None:
         """Preempt a group: all its KV is lost, and it waits at the very front."""
         in_chunks = self._in_chunks.pop(group.order, None) is not None

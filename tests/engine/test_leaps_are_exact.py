@@ -41,7 +41,12 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
         "same": np.full(size, draw(st.integers(2, 4))),
         "mixed": rng.integers(1, 4, size),
     }[samples]
-    trace = ps.Trace(arrivals, rng.integers(1, longest, size), rng.integers(1, longest, size), n)
+    abort = None
+    if policy != "static" and draw(st.booleans()):
+        patience = rng.exponential(draw(st.sampled_from([0.05, 0.5, 5.0])), size)
+        abort = np.where(rng.random(size) < 0.5, np.round(arrivals + patience, 2), np.inf)
+    prompts, outputs = rng.integers(1, longest, size), rng.integers(1, longest, size)
+    trace = ps.Trace(arrivals, prompts, outputs, n, abort_s=abort)
     block_size = draw(st.sampled_from([1, 2, 4, 16, 32]))
     options: dict[str, Any] = {
         "block_size": block_size,
@@ -107,12 +112,13 @@ def test_every_request_ends_and_every_slot_is_accounted_for(
     assert result.steps is not None
     requests = result.summary["requests"]
     assert requests["unfinished"] == 0
-    assert requests["finished"] + requests["rejected"] + requests["stuck"] == len(trace)
+    ended = ("finished", "rejected", "stuck", "aborted")
+    assert sum(requests[outcome] for outcome in ended) == len(trace)
     finished = result.requests[result.requests["status"] == "finished"]
     assert (finished["arrival_s"] <= finished["first_scheduled_s"]).all()
     assert (finished["first_scheduled_s"] < finished["first_token_s"]).all()
     assert (finished["first_token_s"] <= finished["finish_s"]).all()
-    if policy != "static" and not requests["stuck"]:
+    if policy != "static" and not requests["stuck"] and not requests["aborted"]:
         # The gaps between a sequence's tokens add up to the time from its first token to its last.
         gaps = (finished["n"] * (finished["output_tokens"] - 1)).sum()
         total = (finished["n"] * (finished["finish_s"] - finished["first_token_s"])).sum()
