@@ -31,7 +31,7 @@ from pagesim.memory import (
     Placement,
     Reservation,
 )
-from pagesim.memory.conformance import Mirror
+from pagesim.memory.mirror import Mirror
 
 T = TypeVar("T")
 
