@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from pagesim.clock import LONGEST_S, to_tick_column, to_ticks
 from pagesim.cost import CostModel, parse_cost
@@ -29,6 +28,9 @@ from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
 from pagesim.scheduling import Arrivals, Scheduler
 from pagesim.specs import Capacity, capacity, gpu, model
 from pagesim.workloads import make_trace
+
+if TYPE_CHECKING:  # pandas takes long to import, and a run needs it only when a table is looked at
+    import pandas as pd
 
 Watch = Callable[[int], None]
 """Called now and then with the number of requests that are over."""
@@ -244,13 +246,12 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
             "decisions": engine.decisions,
         },
     }
-    requests = pd.DataFrame(columns)
     return Result(
         scenario=system,
         summary=summary,
-        requests=requests,
+        request_columns=columns,
         steps=table.frame() if steps != "none" else None,
-        batches=batch_table(requests) if not streams else None,
+        batches=batch_table(columns) if not streams else None,
         notes=trace.notes,
     )
 
@@ -277,7 +278,7 @@ def trace_of(scenario: Scenario) -> Trace:
 def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
     if isinstance(trace, Trace):
         return trace
-    if isinstance(trace, pd.DataFrame):
+    if not isinstance(trace, str | PathLike):
         known = [f.name for f in fields(Trace) if f.name != "notes"]
         if unknown := [name for name in trace.columns if name not in known]:
             raise PagesimError(f"the trace has a column {unknown[0]!r}; it may have {', '.join(known)}")

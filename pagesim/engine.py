@@ -104,9 +104,10 @@ class Engine:
         preempted = len(plan.recomputed) + len(plan.swapped_out)
         if preempted or plan.stuck or plan.ignored:
             self._note_departures(plan, now)
-        for rebased in (plan.diverged, plan.rebased):
-            for group in rebased:
-                recorder.rebase(group)
+        for group in plan.diverged:
+            recorder.rebase(group)
+        for group in plan.rebased:
+            recorder.rebase(group)
         if not plan.decodes:
             recorder.stall(now)
         stood_still = recorder.stalled
@@ -120,10 +121,11 @@ class Engine:
             continuing -= group.samples
         for group in plan.skipped:
             recorder.skip(group, now)
-        for answered in (plan.completed, plan.caught_up):
-            for group in answered:
-                recorder.answer(group, end)
-        continuing -= len(plan.caught_up)
+        for group in plan.completed:
+            recorder.answer(group, end)
+        for group in plan.caught_up:
+            recorder.answer(group, end)
+            continuing -= group.samples
         decision = [
             recorder.iterations,
             now,

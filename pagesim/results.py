@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from pagesim.clock import to_seconds, to_tick_column
 from pagesim.errors import PagesimError
@@ -19,6 +19,9 @@ from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import Trace
 from pagesim.scenario import Scenario, System, checked, read_toml, to_toml
 from pagesim.storage import publish
+
+if TYPE_CHECKING:  # see pagesim.api
+    import pandas as pd
 
 STEP_COLUMNS = (
     "step",
@@ -56,7 +59,7 @@ class Result:
     Attributes:
         scenario: what was run; a bare `System` where the trace was given as an object.
         summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
-        requests: one row a request, ``docs/metrics.md`` names the columns; times in seconds.
+        request_columns: the columns of ``requests``, ``[N]`` each.
         steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
         batches: one row a static batch; None for other schedulers.
         notes: what was noticed or assumed on the way.
@@ -64,10 +67,17 @@ class Result:
 
     scenario: System
     summary: dict[str, Any]
-    requests: pd.DataFrame
+    request_columns: Mapping[str, npt.NDArray[Any]]
     steps: pd.DataFrame | None = None
     batches: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request, ``docs/metrics.md`` names the columns; times in seconds."""
+        import pandas as pd
+
+        return pd.DataFrame(self.request_columns)
 
     def save(self, directory: str | Path) -> Path:
         """Write the result to a folder, all of it or nothing, replacing an older result.
@@ -93,6 +103,8 @@ def load(directory: str | Path) -> Result:
     Raises:
         PagesimError: the folder is no result.
     """
+    import pandas as pd
+
     folder = Path(directory)
     tables: dict[str, pd.DataFrame | None] = {}
     try:
@@ -102,14 +114,15 @@ def load(directory: str | Path) -> Result:
             tables[name] = pd.read_parquet(file) if file.exists() else None
     except (OSError, ValueError) as error:
         raise PagesimError(f"{folder}: is no result of pagesim run ({error})") from None
-    if tables["requests"] is None:
+    requests = tables["requests"]
+    if requests is None:
         raise PagesimError(f"{folder}: is no result of pagesim run (requests.parquet is missing)")
     values = read_toml(folder / "scenario.toml")
     kind = Scenario if "trace" in values else System
     return Result(
         checked(kind, values, str(folder), strict=True),
         summary,
-        tables["requests"],
+        {name: requests[name].to_numpy() for name in requests.columns},
         tables["steps"],
         tables["batches"],
     )
@@ -209,23 +222,32 @@ class StepTable:
         }
         if not self.every:
             columns["iterations"] = stretches["iterations"]
+        import pandas as pd
+
         self._frames.append(pd.DataFrame(columns))
 
     def frame(self) -> pd.DataFrame:
         """Return everything collected as one table."""
+        import pandas as pd
+
         if not self._frames:
             return self._empty()
         return pd.concat(self._frames, ignore_index=True)
 
     def _empty(self) -> pd.DataFrame:
         """Return a table without rows whose columns are those of any other."""
+        import pandas as pd
+
         names = STEP_COLUMNS if self.every else (*STEP_COLUMNS, "iterations")
         types = {name: np.float64 if name in ("clock", "step_s") else np.int64 for name in names}
         return pd.DataFrame({name: np.empty(0, kind) for name, kind in types.items()})
 
 
-def batch_table(requests: pd.DataFrame) -> pd.DataFrame:
-    """Return the static batches, one row each, from the requests table."""
+def batch_table(columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
+    """Return the static batches, one row each, from the columns of the requests table."""
+    import pandas as pd
+
+    requests = pd.DataFrame(columns)
     served = requests[requests["first_scheduled_s"].notna()]
     queued = requests[requests["status"] != STATUS_NAMES[Status.REJECTED]]
     batches = served.groupby("first_scheduled_s", sort=True).agg(

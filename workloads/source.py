@@ -205,8 +205,8 @@ def _arrow_column(column: Any) -> list[Any] | npt.NDArray[Any]:
     import pyarrow as pa
 
     plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    if plain and not column.null_count:
-        array: npt.NDArray[Any] = column.to_numpy()
-        return array
+    if plain and not column.null_count and column.num_chunks:
+        # Not column.to_numpy(), which imports pandas.
+        return np.concatenate([np.from_dlpack(chunk) for chunk in column.chunks])
     listed: list[Any] = column.to_pylist()
     return listed

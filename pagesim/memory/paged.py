@@ -51,6 +51,9 @@ class PagedAllocator(Allocator):
         # Blocks that growing sequences have taken and that have no name yet: a table is brought up to date
         # when somebody looks at it, and many are freed before anybody does.
         self._unnamed = 0
+        # What demand was last asked, while nothing has changed since: whoever asks often grows next.
+        self._asked = -1
+        self._answer = 0
         self._reserved: dict[int, int] = {}
         self._swapped: dict[int, list[int]] = {}
         self._cpu_references: dict[int, int] = {}
@@ -82,6 +85,8 @@ class PagedAllocator(Allocator):
         return Fit.LATER if wanted <= self.num_blocks else Fit.NEVER
 
     def demand(self, steps: int = 1) -> int:
+        if steps == self._asked:
+            return self._answer
         if steps == 0:
             return 0
         first = (self.steps_grown + 1) % self.block_size
@@ -93,6 +98,8 @@ class PagedAllocator(Allocator):
             blocks += sum(self._due[first : first + rest])
         if self._sharing_tail:
             blocks += self._copies_due()
+        else:
+            self._asked, self._answer = steps, blocks
         return blocks
 
     def growable(self, steps: int, spare: int) -> int:
@@ -188,6 +195,7 @@ class PagedAllocator(Allocator):
                 self._references[block] = self._references.get(block, 1) + 1
             if parent in self._bases and tokens % self.block_size:
                 self._sharing_tail.add(parent)
+                self._asked = -1
         self._lengths[child] = tokens
 
     def free(self, sequence: int) -> None:
@@ -227,6 +235,7 @@ class PagedAllocator(Allocator):
                 f"{steps} more tokens a sequence take {blocks} blocks, {self.free_blocks} are free"
             )
         copies = self._copy_tails() if self._sharing_tail and steps else []
+        self._asked = -1
         self._unnamed += blocks - len(copies)
         self.steps_grown += steps
         return copies
@@ -362,6 +371,7 @@ class PagedAllocator(Allocator):
             self._sharing_tail.discard(sequence)
 
     def _count_due(self, base: int, change: int) -> None:
+        self._asked = -1
         due = (1 - base) % self.block_size
         self._due[due] += change
         self._due[due + self.block_size] += change
