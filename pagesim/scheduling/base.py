@@ -107,7 +107,7 @@ class Scheduler(Protocol):
     Decisions within an iteration depend on what the earlier ones left free, so a scheduler works on the
     allocator itself, as the real ones do, and reports what it did.
 
-    The engine's loop is: ``plan(now)``; if the plan executes, time passes; ``steady()`` says for how many
+    The engine's loop is: ``plan(now)``; if that is an iteration, time passes; ``steady()`` says for how many
     further iterations nothing would be decided, and ``advance(steps)`` takes them at once; ``finish()``
     collects who has generated the last token.
     """

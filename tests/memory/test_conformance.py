@@ -15,6 +15,7 @@ from pagesim.memory import (
     Extent,
     FirstFit,
     Fit,
+    OutOfBlocks,
     PagedAllocator,
     Placement,
 )
@@ -123,15 +124,11 @@ class TakesASecondAllocation(PagedAllocator):
 
 class CountsBeforeItRaises(PagedAllocator):
     def append(self, sequence: int) -> Copy | None:
-        if sequence in self._lengths:
+        try:
+            return super().append(sequence)
+        except OutOfBlocks:
             self._lengths[sequence] += 1
-            try:
-                self._lengths[sequence] -= 1
-                return super().append(sequence)
-            except Exception:
-                self._lengths[sequence] += 1
-                raise
-        return super().append(sequence)
+            raise
 
 
 class PromisesTooMuch(PagedAllocator):
