@@ -1,4 +1,4 @@
-"""Every swap strategy that runs on the CPU keeps one contract: the named blocks arrive, nothing else moves."""
+"""Every swap strategy that runs on the CPU keeps one contract: named blocks arrive, nothing else moves."""
 
 from __future__ import annotations
 
@@ -17,12 +17,8 @@ POISON = 0xAB
 def make_pools(seed: int, shape: tuple[int, ...], dtype: torch.dtype, pieces: int, host_blocks: int) -> Pools:
     """Return caches of random bytes (NaNs among them) and a poisoned host pool."""
     generator = torch.Generator().manual_seed(seed)
-    caches = [
-        torch.randint(
-            0, 256, (*shape[:-1], shape[-1] * dtype.itemsize), generator=generator, dtype=torch.uint8
-        )
-        for _ in range(pieces)
-    ]
+    size = (*shape[:-1], shape[-1] * dtype.itemsize)
+    caches = [torch.randint(0, 256, size, generator=generator, dtype=torch.uint8) for _ in range(pieces)]
     pools = Pools.beside([cache.view(dtype) for cache in caches], host_blocks)
     pools.host.fill_(POISON)
     return pools
