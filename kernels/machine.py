@@ -110,7 +110,7 @@ def _gpu() -> Machine:
 
 
 def nvidia_smi(uuid: str = "") -> Machine:
-    """Return what ``nvidia-smi`` says of a GPU: driver, clocks, power limit, link; None where it says nothing.
+    """Return what ``nvidia-smi`` says of a GPU: driver, clocks, power limit, link; None where it is silent.
 
     Args:
         uuid: the GPU's, as torch has it; the first GPU without.

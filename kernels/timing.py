@@ -86,9 +86,16 @@ class Clock(ABC):
         """
         if not calls:
             raise PagesimError("calls is empty; there must be something to time")
+        return self.take(self.prepare(calls), budget_s)
+
+    def take(self, sample: Callable[[], float], budget_s: float = 0.2) -> Timing:
+        """Return what a call takes, from what ``prepare`` returned: once alone, say, and once beside a swap.
+
+        Raises:
+            PagesimError: there is no time.
+        """
         if not budget_s > 0:
             raise PagesimError(f"budget_s is {budget_s}; it must be above 0")
-        sample = self._prepare(calls)
         rounds = [np.array(_round(sample, budget_s / 2)) for _ in range(2)]
         both = np.concatenate(rounds)
         p20, median, p80 = np.percentile(both, (20, 50, 80)).tolist()
@@ -96,8 +103,8 @@ class Clock(ABC):
         return Timing(median, p20, p80, abs(first - second) / median, len(both), self.name)
 
     @abstractmethod
-    def _prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
-        """Warm up; return what takes one sample: seconds a call."""
+    def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
+        """Warm up; return what takes one sample: a function that says how many seconds a call took."""
 
 
 class CpuClock(Clock):
@@ -105,7 +112,7 @@ class CpuClock(Clock):
 
     name: ClassVar[str] = "cpu"
 
-    def _prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
+    def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
         began = time.perf_counter()
         for call in calls:
             call()
@@ -130,7 +137,7 @@ class WallClock(Clock):
 
     name: ClassVar[str] = "wall"
 
-    def _prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
+    def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
         for call in calls:
             call()
         torch.cuda.synchronize()
@@ -153,7 +160,7 @@ class EventClock(Clock):
 
     name: ClassVar[str] = "events"
 
-    def _prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
+    def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
         _warm_up(calls)
         flush = torch.empty(CACHES_OVER * l2_bytes() // 4, dtype=torch.float32, device="cuda").normal_()
         start, end = _events()
@@ -181,7 +188,7 @@ class GraphClock(Clock):
 
     name: ClassVar[str] = "graph"
 
-    def _prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
+    def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
         _warm_up(calls)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
