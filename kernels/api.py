@@ -21,7 +21,7 @@ the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite, sqrt
 
 from pagesim.errors import PagesimError
@@ -52,6 +52,7 @@ from pagesim.kernels.checks import (
     checked_bounds,
     use_triton,
 )
+from pagesim.kernels.launch import Launch
 from pagesim.kernels.layouts import NHD, Layout, Sizes, find_layout
 from pagesim.kernels.planner import DecodePlan, Gpu, plan_decode
 
@@ -114,14 +115,18 @@ def decode_attention(
     sizes = check_caches(key_cache, value_cache, layout, names=_CACHES)
     check_query("q", q, "batch", sizes, key_cache)
     _check_contexts(q.shape[0], block_table, context_lens, sizes, q.device)
-    options = _scales(scale, k_scale, v_scale, sizes, q.device)
+    options = _scales(scale, k_scale, v_scale, sizes, key_cache)
     out = check_out(out, q)
     if use_triton(backend, q):
         from pagesim.kernels import decode
 
         plan = plan or _capacity_plan(q, key_cache, block_table.shape[1] * sizes.block_size, layout)
-        decode.paged(q, key_cache, value_cache, block_table, context_lens, layout, *options, plan, out)
-        return out
+        return _run(
+            decode.launches(
+                q, key_cache, value_cache, block_table, context_lens, layout, *options, plan, out
+            ),
+            out,
+        )
     scale, k_scale, v_scale = options
     return out.copy_(
         reference.decode_attention(
@@ -182,14 +187,15 @@ def contiguous_decode_attention(
     check_tensor("key", key, (q.shape[0], *key.shape[1:]), (key.dtype,))
     check_tensor("context_lens", context_lens, (q.shape[0],), (torch.int32,), q.device, contiguous=True)
     check_lengths(context_lens, sizes.block_size, "as key has room for")
-    options = _scales(scale, k_scale, v_scale, sizes, q.device)
+    options = _scales(scale, k_scale, v_scale, sizes, key)
     out = check_out(out, q)
     if use_triton(backend, q):
         from pagesim.kernels import decode
 
         plan = plan or _capacity_plan(q, key, sizes.block_size, layout)
-        decode.contiguous(q, key, value, context_lens, layout, *options, plan, out)
-        return out
+        return _run(
+            decode.launches(q, key, value, None, context_lens, layout, *options, plan, out), out
+        )
     scale, k_scale, v_scale = options
     return out.copy_(
         reference.contiguous_decode_attention(
@@ -365,7 +371,7 @@ def prefill_attention(
     _check_contexts(batch, block_table, context_lens, sizes, q.device)
     check_tensor("query_starts", query_starts, (batch + 1,), (torch.int32,), q.device, contiguous=True)
     _check_queries(query_starts, context_lens, len(q), max_query_len)
-    options = _scales(scale, k_scale, v_scale, sizes, q.device)
+    options = _scales(scale, k_scale, v_scale, sizes, key_cache)
     out = check_out(out, q)
     if use_triton(backend, q):
         from pagesim.kernels import prefill
@@ -431,7 +437,7 @@ def reshape_and_cache(
     if bounds_are_checked(slot_mapping):
         kept = slot_mapping[slot_mapping >= 0]
         check_ids("slot_mapping", kept, sizes.num_blocks * sizes.block_size, distinct=True)
-    _, k_scale, v_scale = _scales(None, k_scale, v_scale, sizes, key.device)
+    _, k_scale, v_scale = _scales(None, k_scale, v_scale, sizes, key_cache)
     if use_triton(backend, key_cache):
         from pagesim.kernels import cache_write
 
@@ -575,6 +581,12 @@ def decode_plan(
     )
 
 
+def _run(launches: Iterable[Launch], out: Tensor) -> Tensor:
+    for launch in launches:
+        launch.run(out)
+    return out
+
+
 def _check_contexts(
     batch: int, block_table: Tensor, context_lens: Tensor, sizes: Sizes, device: torch.device
 ) -> None:
@@ -609,12 +621,12 @@ def _check_queries(
 
 
 def _scales(
-    scale: float | None, k_scale: float | Tensor, v_scale: float | Tensor, sizes: Sizes, device: torch.device
+    scale: float | None, k_scale: float | Tensor, v_scale: float | Tensor, sizes: Sizes, cache: Tensor
 ) -> tuple[float, float | Tensor, float | Tensor]:
     if scale is not None and not isfinite(scale):
         raise PagesimError(f"scale is {scale}; a finite number is needed")
-    check_scale("k_scale", k_scale, sizes, device)
-    check_scale("v_scale", v_scale, sizes, device)
+    for name, factor in (("k_scale", k_scale), ("v_scale", v_scale)):
+        check_scale(name, factor, sizes, cache)
     return 1 / sqrt(sizes.head_dim) if scale is None else float(scale), k_scale, v_scale
 
 

@@ -161,12 +161,14 @@ def check_out(out: Tensor | None, like: Tensor) -> Tensor:
     return out
 
 
-def check_scale(name: str, scale: float | Tensor, sizes: Sizes, device: torch.device) -> None:
-    """Check a factor of FP8 numbers: a positive number, or one a KV head."""
+def check_scale(name: str, scale: float | Tensor, sizes: Sizes, cache: Tensor) -> None:
+    """Check a factor of FP8 numbers: a positive number, or one a KV head; other caches have none."""
     if isinstance(scale, Tensor):
-        check_tensor(name, scale, (sizes.kv_heads,), (torch.float32,), device, contiguous=True)
+        check_tensor(name, scale, (sizes.kv_heads,), (torch.float32,), cache.device, contiguous=True)
     elif not (isinstance(scale, float | int) and isfinite(scale) and scale > 0):
         raise PagesimError(f"{name} is {scale!r}; a positive number or a tensor [kv_heads] is needed")
+    if cache.dtype != FP8 and (isinstance(scale, Tensor) or scale != 1):
+        raise PagesimError(f"{name} is given; only a float8_e4m3fn cache is scaled, and this is {_short(cache.dtype)}")
 
 
 def check_lengths(context_lens: Tensor, longest: int, what: str) -> None:
