@@ -13,9 +13,9 @@ DTYPES = {
 """What a cache, or a matrix, holds."""
 
 TOLERANCE = {"fp16": 5e-3, "bf16": 4e-2, "fp32": 5e-3, "fp8": 5e-2}
-"""max|error| / max|reference| that still counts as right: a guard against wrong results, not an accuracy test.
+"""max|error| / max|reference| that still counts as right: it guards against wrong results, no more.
 
-fp32 allows for the GPU's tf32 products."""
+fp32 allows for a GPU's tf32 products."""
 
 
 def query_dtype(name: str) -> torch.dtype:

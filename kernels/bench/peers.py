@@ -127,7 +127,7 @@ VLLM_LEAST_PROGRAMS = 128
 
 
 def _vllm(given: Paged, scale: float) -> list[Call]:
-    """vLLM's Triton attention, with the room for its split form that vLLM's own backend gives it."""
+    """Triton attention of vLLM, with the room for its split form that vLLM's own backend gives it."""
     import torch
 
     for module in ("vllm.v1.attention.ops", "vllm.attention.ops"):  # it moved
@@ -196,7 +196,9 @@ PEERS = {
             1,
             _flash_attention("flash_attn_interface", "page_table"),
         ),
-        Peer("flash-attn-2-decode", "flash_attn", ("NHD",), 256, _flash_attention("flash_attn", "block_table")),
+        Peer(
+            "flash-attn-2-decode", "flash_attn", ("NHD",), 256, _flash_attention("flash_attn", "block_table")
+        ),
         Peer("vllm-triton-decode", "vllm", ("NHD",), 16, _vllm),
     )
 }

@@ -90,7 +90,8 @@ def run_points(
                 if session.lost:
                     store.publish()
                     raise PagesimError(
-                        f"{point}: left the GPU unusable ({session.lost}); it is recorded, run the same again to go on"
+                        f"{point}: left the GPU unusable ({session.lost}); "
+                        "it is recorded, run the same again to go on"
                     )
             keys.append(key)
         if watch:

@@ -135,7 +135,9 @@ class Session:
         if tensor.dtype == torch.uint8:
             return tensor.random_(0, 256)
         if tensor.dtype.itemsize == 1:
-            for part in tensor.flatten().split(1 << 26):  # FP8 has no generator of its own
+            for part in tensor.flatten().chunk(
+                1 + tensor.numel() // (1 << 26)
+            ):  # FP8 has no generator of its own
                 part.copy_(torch.empty(part.shape, dtype=torch.float16, device=part.device).normal_())
             return tensor
         return tensor.normal_()
@@ -166,7 +168,9 @@ class Session:
     def _measured(self, case: Case) -> dict[str, Any]:
         error = case.check() if case.check else None
         if error is not None and not error <= case.tolerance:  # NaN is wrong too
-            raise WrongResult(f"the result is off by {error:.2g} of the largest; {case.tolerance:g} is allowed")
+            raise WrongResult(
+                f"the result is off by {error:.2g} of the largest; {case.tolerance:g} is allowed"
+            )
         if case.measure:
             timing, columns = case.measure(self.budget_s)
         else:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pagesim.errors import PagesimError
 from pagesim.kernels.swap.base import Copy, Direction, Pools, SwapStrategy, Transfer
 from pagesim.kernels.swap.copies import CopyBatch, CopyEach
-from pagesim.kernels.swap.kernels import GatherCopy, ZeroCopy
+from pagesim.kernels.swap.gather import GatherCopy
+from pagesim.kernels.swap.zero_copy import ZeroCopy
 
 __all__ = [
     "STRATEGIES",

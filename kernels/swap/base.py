@@ -19,6 +19,9 @@ Copy = tuple[int, int]
 
 BlockIds = npt.NDArray[np.int64]
 
+Copies = Sequence[Copy] | BlockIds
+"""Blocks to be copied, as pairs or as an array ``[N, 2]``."""
+
 Direction = Literal["out", "in"]
 """``out`` of the device, or ``in``."""
 
@@ -165,7 +168,7 @@ class SwapStrategy(ABC):
         """Return what is missing to run on a device, or None."""
         return None
 
-    def swap_out(self, copies: Sequence[Copy]) -> Transfer:
+    def swap_out(self, copies: Copies) -> Transfer:
         """Copy blocks from the device to the host.
 
         Args:
@@ -177,7 +180,7 @@ class SwapStrategy(ABC):
         device, host = self._checked(copies, ("device", "host"))
         return self._start("out", device, host)
 
-    def swap_in(self, copies: Sequence[Copy]) -> Transfer:
+    def swap_in(self, copies: Copies) -> Transfer:
         """Copy blocks from the host to the device.
 
         Args:
@@ -193,7 +196,7 @@ class SwapStrategy(ABC):
     def _move(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
         """Copy between device blocks ``[N]`` and host blocks ``[N]``, pair by pair, in any order."""
 
-    def _checked(self, copies: Sequence[Copy], sides: tuple[str, str]) -> tuple[BlockIds, BlockIds]:
+    def _checked(self, copies: Copies, sides: tuple[str, str]) -> tuple[BlockIds, BlockIds]:
         ids = np.asarray(copies, np.int64).reshape(-1, 2)
         bounds = {"device": self.pools.device_blocks, "host": self.pools.host_blocks}
         for side, column in zip(sides, ids.T, strict=True):

@@ -1,4 +1,4 @@
-"""The Triton kernel of the swaps: copies pieces from anywhere to anywhere that the GPU can address."""
+"""The zero-copy swap's Triton kernel: pieces from anywhere to anywhere that the GPU can address."""
 
 from __future__ import annotations
 
