@@ -24,7 +24,7 @@ IDENTITY = (
 )  # fmt: skip
 """What a measurement depends on: rows of machines that differ in any of these are not mixed."""
 
-SHOWING = ("bench/plots.py", "bench/table.py", "bench/verdict.py")
+SHOWING = ("bench/plots.py", "bench/verdict.py")
 """Modules that show what was measured. Changing one makes no measurement out of date."""
 
 _ASKED = {

@@ -72,7 +72,7 @@ def _contiguous_decode(point: Point, session: Session) -> Case:
 def _gather_decode(point: Point, session: Session) -> Case:
     given = inputs.paged(point, session, point["batch"])
     shape = (point["batch"], point["context"], point["kv_heads"], point["head_size"])
-    room = [torch.empty(shape, dtype=DTYPES[point["dtype"]], device=session.device) for _ in range(2)]
+    room = [session.empty(*shape, dtype=DTYPES[point["dtype"]]) for _ in range(2)]
     plan = _plan(point, given.queries[0], room[0], paged=False)
     outs = torch.empty_like(given.queries)
 

@@ -29,8 +29,7 @@ def prepare(point: Point, session: Session) -> Case:
 def _device_copy(point: Point, session: Session) -> Case:
     size = point["piece_bytes"]
     sets = rotations(size, session.device)
-    source, target = (torch.empty(sets, size, dtype=torch.uint8, device=session.device) for _ in range(2))
-    session.fill(source)
+    source, target = (session.random(sets, size, dtype=torch.uint8) for _ in range(2))
 
     def call(to: torch.Tensor, of: torch.Tensor) -> Call:
         return lambda: to.copy_(of)
@@ -48,12 +47,9 @@ def _reshape_and_cache(point: Point, session: Session) -> Case:
     sets = rotations(moved, session.device)
     blocks = -(-tokens // block_size) * sets + 1
     sizes = Sizes(blocks, block_size, heads, point["head_size"])
-    keys, values = (
-        session.fill(torch.empty(shape, dtype=dtype, device=session.device))
-        for shape in layout.shapes(sizes, dtype.itemsize)
-    )
+    keys, values = (session.random(*shape, dtype=dtype) for shape in layout.shapes(sizes, dtype.itemsize))
     shape = (sets, tokens, heads, point["head_size"])
-    new = [session.fill(torch.empty(shape, dtype=new_dtype, device=session.device)) for _ in range(2)]
+    new = [session.random(*shape, dtype=new_dtype) for _ in range(2)]
     # Whole blocks of neighbouring slots in random places, as a prompt's tokens fill them.
     order = torch.randperm(blocks, generator=session.generator(point))
     slots = (order[:, None] * block_size + torch.arange(block_size)).flatten()[: sets * tokens]
@@ -93,12 +89,8 @@ def _copy_blocks(point: Point, session: Session) -> Case:
 
 def _gather_blocks(point: Point, session: Session) -> Case:
     caches, ids, moved = _pool(point, session)
-    out = torch.full(
-        (point["blocks"], len(caches), *caches[0].shape[1:]),
-        torch.nan,
-        dtype=caches[0].dtype,
-        device=session.device,
-    )
+    out = session.empty(point["blocks"], len(caches), caches[0].shape[1], dtype=caches[0].dtype)
+    out.fill_(torch.nan)
 
     def call(chosen: torch.Tensor) -> Call:
         return lambda: api.gather_blocks(caches, chosen, out=out)
@@ -113,10 +105,7 @@ def _gather_blocks(point: Point, session: Session) -> Case:
 
 def _scatter_blocks(point: Point, session: Session) -> Case:
     caches, ids, moved = _pool(point, session)
-    staging = torch.empty(
-        (point["blocks"], len(caches), *caches[0].shape[1:]), dtype=caches[0].dtype, device=session.device
-    )
-    session.fill(staging)
+    staging = session.random(point["blocks"], len(caches), caches[0].shape[1], dtype=caches[0].dtype)
 
     def call(chosen: torch.Tensor) -> Call:
         return lambda: api.scatter_blocks(staging, caches, chosen)
@@ -136,10 +125,7 @@ def _pool(point: Point, session: Session, of_each: int = 1) -> tuple[list[torch.
     moved = 2 * point["blocks"] * point["pieces"] * point["piece_bytes"]
     sets = rotations(moved, session.device)
     wanted = of_each * point["blocks"]
-    caches = [
-        session.fill(torch.empty(sets * wanted, numbers, dtype=dtype, device=session.device))
-        for _ in range(point["pieces"])
-    ]
+    caches = [session.random(sets * wanted, numbers, dtype=dtype) for _ in range(point["pieces"])]
     order = torch.randperm(sets * wanted, generator=session.generator(point))
     return caches, order.view(sets, wanted).to(session.device), moved
 

@@ -16,8 +16,8 @@ def prepare(point: Point, session: Session) -> Case:
     dtype = DTYPES[point["dtype"]]
     moved = (m * k + n * k + m * n) * dtype.itemsize
     sets = rotations(moved, session.device)
-    tokens = session.fill(torch.empty(m, k, dtype=dtype, device=session.device))
-    weights = session.fill(torch.empty(sets, n, k, dtype=dtype, device=session.device))
+    tokens = session.random(m, k, dtype=dtype)
+    weights = session.random(sets, n, k, dtype=dtype)
 
     def call(weight: torch.Tensor) -> Call:
         return lambda: torch.nn.functional.linear(tokens, weight)

@@ -80,10 +80,7 @@ def paged(point: Point, session: Session, rows: int) -> Paged:
     width = -(-point["context"] // block_size)
     total = sets * batch * width
     sizes = Sizes(total, block_size, point["kv_heads"], point["head_size"])
-    keys, values = (
-        session.fill(torch.empty(shape, dtype=dtype, device=session.device))
-        for shape in layout.shapes(sizes, dtype.itemsize)
-    )
+    keys, values = (session.random(*shape, dtype=dtype) for shape in layout.shapes(sizes, dtype.itemsize))
     order = torch.randperm(total, generator=session.generator(point), dtype=torch.int32)
     tables = order.view(sets, batch, width).to(session.device)
     return Paged(_queries(point, session, sets, rows), keys, values, tables, _lengths(point, session), layout)
@@ -97,13 +94,13 @@ def contiguous(point: Point, session: Session, rows: int, layout: Layout) -> Con
     if layout is HND:
         inner.reverse()
     shape = (sets, point["batch"], *inner, point["head_size"])
-    keys, values = (session.fill(torch.empty(shape, dtype=dtype, device=session.device)) for _ in range(2))
+    keys, values = (session.random(*shape, dtype=dtype) for _ in range(2))
     return Contiguous(_queries(point, session, sets, rows), keys, values, _lengths(point, session), layout)
 
 
 def _queries(point: Point, session: Session, sets: int, rows: int) -> torch.Tensor:
     shape = (sets, rows, point["q_heads"], point["head_size"])
-    return session.fill(torch.empty(shape, dtype=query_dtype(point["dtype"]), device=session.device))
+    return session.random(*shape, dtype=query_dtype(point["dtype"]))
 
 
 def _lengths(point: Point, session: Session) -> torch.Tensor:

@@ -14,7 +14,8 @@ from pagesim.kernels.machine import Machine, digest, identity
 SCHEMA = 1
 """Raised whenever a column changes its meaning."""
 
-BENCHES = ("attention", "swap", "copy", "gemm")
+BENCHES = ("copy", "attention", "swap", "gemm")
+"""In the order in which they are run and shown."""
 
 OK, FAILED, OUT_OF_MEMORY, UNAVAILABLE = "ok", "failed", "out-of-memory", "unavailable"
 """What became of a point."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +23,8 @@ from pagesim.kernels.timing import Call, CpuClock, Timing, WallClock, copy_bytes
 
 DEVICE_COPY = "device-copy"
 """The reference of all that happens in a device's own memory."""
+
+_PART_BYTES = 64 << 20
 
 LINK_BYTES = 256 << 20
 """One copy of this size tells what the link between device and host can do."""
@@ -123,6 +128,7 @@ class Session:
         """
         if self._pinned is None or len(self._pinned) < size:
             self._pinned = None
+            check_host_room(size)
             self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
         return self._pinned[:size]
 
@@ -130,8 +136,26 @@ class Session:
         """Return a source of randomness on the CPU that is a point's own, so that order does not matter."""
         return torch.Generator().manual_seed(int(digest([self.seed, point.row()]), 16))
 
+    def empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor on the device, its contents arbitrary.
+
+        Raises:
+            MemoryError: the host has no room for it; a GPU without room says so by itself.
+        """
+        if self.device.type == "cpu":
+            check_host_room(prod(shape) * dtype.itemsize)
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def random(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor of random contents on the device; errors as for ``empty``."""
+        return self.fill(self.empty(*shape, dtype=dtype))
+
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
         """Fill a tensor with normally distributed numbers, or with random bytes; never with zeros."""
+        if tensor.device != self.device:  # the GPU is far better at it than the host
+            for part in tensor.flatten().chunk(1 + tensor.nbytes // _PART_BYTES):
+                part.copy_(self.random(len(part), dtype=tensor.dtype))
+            return tensor
         if tensor.dtype == torch.uint8:
             return tensor.random_(0, 256)
         if tensor.dtype.itemsize == 1:
@@ -206,6 +230,22 @@ class Session:
             torch.cuda.empty_cache()
         except RuntimeError as error:
             self.lost = _first_line(error)
+
+
+def check_host_room(size: int) -> None:
+    """Make sure that the host has ``size`` bytes to give: Linux promises more, and kills who takes it.
+
+    Raises:
+        MemoryError: it has not.
+    """
+    room = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        room = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        pass  # no Linux: what is free and not what could be freed
+    if size > 0.8 * room:
+        raise MemoryError(f"{size / 1e9:.3g} GB are needed and the host has {room / 1e9:.3g} GB available")
 
 
 def _first_line(error: BaseException) -> str:

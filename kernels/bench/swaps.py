@@ -34,7 +34,7 @@ def prepare(point: Point, session: Session) -> Case:
 
 def _pinned_copy(point: Point, session: Session) -> Case:
     size, out = point["piece_bytes"], point["direction"] == "out"
-    ours = session.fill(torch.empty(size, dtype=torch.uint8, device=session.device))
+    ours = session.random(size, dtype=torch.uint8)
     theirs = session.fill(session.host_bytes(size))
     target, source = (theirs, ours) if out else (ours, theirs)
     return Case(
@@ -50,15 +50,19 @@ def _swap(point: Point, session: Session) -> Case:
     pools, out = strategy.pools, point["direction"] == "out"
 
     def check() -> float:
-        device, host = pairs[0].T
+        # Compared on the device: a host takes longer to compare the blocks than the link to bring them.
+        device, host = torch.from_numpy(pairs[0]).to(session.device).T
+
+        def here() -> torch.Tensor:
+            return torch.stack([cache[device] for cache in pools.rows()], 1)
+
+        def there() -> torch.Tensor:
+            return pools.host.to(session.device)[host]
+
         session.fill(pools.host)
-        before = pools.host[host].clone()
-        ours = torch.stack([cache[device] for cache in pools.rows()], 1).cpu()
+        source = here() if out else there()
         _start(strategy, point, pairs[0]).wait()
-        if out:
-            return float(not torch.equal(pools.host[host], ours))
-        arrived = torch.stack([cache[device] for cache in pools.rows()], 1).cpu()
-        return float(not torch.equal(arrived, before))
+        return float(not torch.equal(there() if out else here(), source))
 
     def call(chosen: BlockIds) -> Call:
         return lambda: _start(strategy, point, chosen)
@@ -129,7 +133,7 @@ def _strategy(point: Point, session: Session) -> tuple[SwapStrategy, list[BlockI
     """Return a strategy over random pools, and sets of pairs (device block, host block) ``[blocks, 2]``."""
     blocks, pieces, size = point["blocks"], point["pieces"], point["piece_bytes"]
     total = SETS * blocks
-    caches = session.fill(torch.empty(pieces, total, size, dtype=torch.uint8, device=session.device))
+    caches = session.random(pieces, total, size, dtype=torch.uint8)
     host = session.host_bytes(total * pieces * size).view(total, pieces, size)
     strategy = make_strategy(point["strategy"], Pools(tuple(caches), host))
     random = np.random.default_rng(session.generator(point).initial_seed())
