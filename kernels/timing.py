@@ -3,15 +3,16 @@
 | clock | for | what is timed |
 |---|---|---|
 | ``graph`` | kernels | a millisecond of replays of a CUDA graph that holds every call once |
-| ``events`` | kernels that no graph can hold | each call between two CUDA events, behind a read of 3× L2 |
+| ``events`` | kernels with small inputs | each call between two CUDA events, behind a read of 3× L2 |
 | ``wall`` | what the host takes part in | each call and a wait for the GPU, by the host's clock |
 | ``cpu`` | the reference path | runs of calls, by the host's clock |
 
 A kernel that is called again and again on the same inputs reads them from L2, and a server never does that.
 So the caller passes several calls that do the same on different inputs; a graph goes through all of them, and
-``rotations`` says how many are needed to hold more than three times the L2. Where that is not possible, L2 is
-flushed by reading another buffer; writing it, as is often done, leaves dirty lines whose write-back is then
-timed too.
+``rotations`` says how many are needed to hold more than three times the L2. Where inputs are too small for
+that, L2 is flushed by reading another buffer; writing it, as is often done, leaves dirty lines whose
+write-back is then timed too. There each call is a graph of its own, so that the time to launch it from Python
+is hidden behind the flush; a call that no graph can hold is made as it is.
 
 Every measurement is made twice, one after the other. By how much the two medians differ is its noise: a
 difference between two kernels that is smaller means nothing.
@@ -24,6 +25,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -118,16 +120,14 @@ class CpuClock(Clock):
             call()
         rough = (time.perf_counter() - began) / len(calls)
         at_once = max(1, math.ceil(_SHORTEST_S / max(rough, 1e-9)))
-        place = 0
+        turn = cycle(calls)
 
         def sample() -> float:
-            nonlocal place
+            chosen = list(islice(turn, at_once))
             began = time.perf_counter()
-            for turn in range(place, place + at_once):
-                calls[turn % len(calls)]()
-            took = time.perf_counter() - began
-            place += at_once
-            return took / at_once
+            for call in chosen:
+                call()
+            return (time.perf_counter() - began) / at_once
 
         return sample
 
@@ -141,12 +141,10 @@ class WallClock(Clock):
         for call in calls:
             call()
         torch.cuda.synchronize()
-        place = 0
+        turn = cycle(calls)
 
         def sample() -> float:
-            nonlocal place
-            call = calls[place % len(calls)]
-            place += 1
+            call = next(turn)
             began = time.perf_counter()
             call()
             torch.cuda.synchronize()
@@ -156,21 +154,29 @@ class WallClock(Clock):
 
 
 class EventClock(Clock):
-    """Times each call between two CUDA events, with L2 flushed before."""
+    """Times each call between two CUDA events, with L2 flushed before.
+
+    Args:
+        flush: reads more than L2 holds; without, a buffer of three times its size is read.
+    """
 
     name: ClassVar[str] = "events"
 
+    def __init__(self, flush: Call | None = None) -> None:
+        self._flush = flush
+
     def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
-        _warm_up(calls)
-        flush = torch.empty(CACHES_OVER * l2_bytes() // 4, dtype=torch.float32, device="cuda").normal_()
+        # A reduction: it reads, and writes next to nothing.
+        flush = self._flush or torch.empty(CACHES_OVER * l2_bytes() // 4, device="cuda").normal_().amax
+        _warm_up([flush, *calls])
+        graphs = [_captured([call]) for call in calls]
+        made = [graph.replay if graph else call for graph, call in zip(graphs, calls, strict=True)]
+        turn = cycle(made)
         start, end = _events()
-        place = 0
 
         def sample() -> float:
-            nonlocal place
-            call = calls[place % len(calls)]
-            place += 1
-            flush.amax()
+            call = next(turn)
+            flush()
             start.record()
             call()
             end.record()
@@ -190,11 +196,9 @@ class GraphClock(Clock):
 
     def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
         _warm_up(calls)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            kept = [
-                call() for call in calls
-            ]  # results live on, or a later call of the graph would overwrite them
+        graph = _captured(calls)
+        if graph is None:
+            raise NotCapturable("a CUDA graph cannot hold these calls")
         start, end = _events()
 
         def replays(times: int) -> float:
@@ -208,36 +212,35 @@ class GraphClock(Clock):
         replays(1)
         # The first launch is not hidden behind anything; with more of them it is a small part.
         times = max(1, math.ceil(_SHORTEST_GRAPH_S / replays(1)))
-        return lambda: replays(times) / (times * len(kept))
+        return lambda: replays(times) / (times * len(calls))
 
 
-def clock_for(device: torch.device, *, graph: bool = True) -> Clock:
-    """Return the clock for kernels on a device."""
-    if device.type == "cpu":
-        return CpuClock()
-    return GraphClock() if graph else EventClock()
+class NotCapturable(PagesimError):
+    """A CUDA graph cannot hold these calls: they wait for the GPU, or copy from memory that is not pinned."""
 
 
-def time_kernel(calls: Sequence[Call], device: torch.device, budget_s: float = 0.2) -> Timing:
-    """Return what one of the calls takes on a device; with events where a graph cannot hold them.
+def time_kernel(
+    calls: Sequence[Call], device: torch.device, budget_s: float = 0.2, bytes_a_call: int | None = None
+) -> Timing:
+    """Return what one of the calls takes on a device.
 
     Args:
         calls: the same work on different inputs, see ``rotations``.
         device: where they run.
         budget_s: seconds to spend after warm-up.
+        bytes_a_call: what one call reads; without, the calls are taken to exceed L2 together.
 
     Raises:
         PagesimError: there are no calls, or no time.
     """
+    if device.type == "cpu":
+        return CpuClock().time(calls, budget_s)
+    if bytes_a_call is not None and bytes_a_call * len(calls) <= CACHES_OVER * l2_bytes():
+        return EventClock().time(calls, budget_s)
     try:
-        return clock_for(device).time(calls, budget_s)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        if device.type == "cpu" or "captur" not in str(error):
-            raise
-    torch.cuda.synchronize()
-    return clock_for(device, graph=False).time(calls, budget_s)
+        return GraphClock().time(calls, budget_s)
+    except NotCapturable:
+        return EventClock().time(calls, budget_s)
 
 
 def rotations(bytes_a_call: int, device: torch.device, most: int = 64) -> int:
@@ -299,6 +302,31 @@ def _warm_up(calls: Sequence[Call]) -> None:
             call()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
+
+
+class _Graph:
+    """A captured CUDA graph, with what its calls returned: a later call would get that memory otherwise."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._kept = [call() for call in calls]
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
+def _captured(calls: Sequence[Call]) -> _Graph | None:
+    """Return a graph that holds these calls, or None if none can."""
+    try:
+        return _Graph(calls)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        if "captur" not in str(error):
+            raise
+    torch.cuda.synchronize()
+    return None
 
 
 def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:

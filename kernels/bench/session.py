@@ -19,7 +19,7 @@ from pagesim.kernels.bench.rows import FAILED, OK, OUT_OF_MEMORY, UNAVAILABLE, P
 from pagesim.kernels.machine import Machine, describe_machine, digest
 from pagesim.kernels.needs import Unavailable, require_device
 from pagesim.kernels.swap import Direction
-from pagesim.kernels.timing import Call, CpuClock, Timing, WallClock, copy_bytes_per_s, time_kernel
+from pagesim.kernels.timing import Call, Timing, WallClock, copy_bytes_per_s, time_kernel
 
 DEVICE_COPY = "device-copy"
 """The reference of all that happens in a device's own memory."""
@@ -107,8 +107,8 @@ class Session:
             self.fill(ours)
             self.fill(theirs)
             target, source = (theirs, ours) if direction == "out" else (ours, theirs)
-            timing = self.time([lambda: target.copy_(source, non_blocking=True)], by_wall=True)
-            self._links[direction] = LINK_BYTES / timing.median_s / 1e9
+            copy = Case([lambda: target.copy_(source, non_blocking=True)], LINK_BYTES, by_wall=True)
+            self._links[direction] = LINK_BYTES / self.time(copy).median_s / 1e9
         return self._links[direction]
 
     @cached_property
@@ -166,12 +166,11 @@ class Session:
             return tensor
         return tensor.normal_()
 
-    def time(self, calls: Sequence[Call], *, by_wall: bool = False) -> Timing:
-        """Return what one of the calls takes."""
-        if by_wall:
-            clock = WallClock() if self.device.type == "cuda" else CpuClock()
-            return clock.time(calls, self.budget_s)
-        return time_kernel(calls, self.device, self.budget_s)
+    def time(self, case: Case) -> Timing:
+        """Return what one of a case's calls takes."""
+        if case.by_wall and self.device.type == "cuda":
+            return WallClock().time(case.calls, self.budget_s)
+        return time_kernel(case.calls, self.device, self.budget_s, case.bytes_moved)
 
     def measure(self, point: Point, prepare: Prepare) -> dict[str, Any]:
         """Return what came of a point: what was measured, or why nothing was; see ``lost`` afterwards."""
@@ -198,7 +197,7 @@ class Session:
         if case.measure:
             timing, columns = case.measure(self.budget_s)
         else:
-            timing, columns = self.time(case.calls, by_wall=case.by_wall), {}
+            timing, columns = self.time(case), {}
         bandwidth = case.bytes_moved / timing.median_s / 1e9
         reference = self.reference_gb_per_s(case.reference)
         return {

@@ -84,17 +84,22 @@ class RowStore:
         if folder.is_dir() and any(folder.iterdir()) and not journal.is_file():
             raise PagesimError(f"{folder}: is not empty and holds no rows of a bench; choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
-        self._journal = journal.open("ab+")
+        opened = journal.open("ab+")
         try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            opened.seek(0)
+            content = opened.read()
+            whole = _whole_lines(content)
+            self._rows = {row["key"]: row for row in _parse(whole, journal)}
+            if len(whole) < len(content):
+                opened.truncate(len(whole))
         except BlockingIOError:
-            self._journal.close()
+            opened.close()
             raise PagesimError(f"{folder}: another bench is writing there; wait for it or stop it") from None
-        self._journal.seek(0)
-        whole = _whole_lines(self._journal.read())
-        self._journal.truncate(len(whole))
-        for row in _parse(whole, journal):
-            self._rows[row["key"]] = row
+        except BaseException:
+            opened.close()
+            raise
+        self._journal = opened
 
 
 def read_rows(folder: Path) -> list[Row]:

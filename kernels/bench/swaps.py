@@ -78,8 +78,7 @@ def _swap(point: Point, session: Session) -> Case:
 
 def _decode_beside_swap(point: Point, session: Session) -> Case:
     """Decode steps beside swaps that never pause; ``slowdown`` is their time over that of steps alone."""
-    if session.device.type != "cuda":
-        raise Unavailable("how much a swap slows decoding down is measured on a GPU only")
+    check_overlap(session)
     decode = attention.prepare(Point("attention", "paged-decode", _decode_part(point)), session)
     strategy, pairs = _strategy(point, session)
 
@@ -97,6 +96,16 @@ def _decode_beside_swap(point: Point, session: Session) -> Case:
 def _decode_part(point: Point) -> dict[str, Any]:
     names = ("batch", "context", "block_size", "q_heads", "kv_heads", "head_size", "dtype", "layout")
     return {name: point[name] for name in names}
+
+
+def check_overlap(session: Session) -> None:
+    """Make sure that copies and kernels can run side by side.
+
+    Raises:
+        Unavailable: the device is a CPU.
+    """
+    if session.device.type != "cuda":
+        raise Unavailable("how much a swap slows decoding down is measured on a GPU only")
 
 
 @contextmanager
