@@ -171,17 +171,17 @@ def _batched(gpu: Finding) -> Finding:
 
 def _interpreter() -> Finding:
     """Say whether Triton's interpreter runs the kernels on a CPU here."""
-    name = "triton on a CPU"
+    name = "interpreter"
     if not installed("triton"):
-        return Finding(name, State.ABSENT, "the interpreter is part of triton")
+        return Finding(name, State.ABSENT, "it is part of triton")
     triton, numpy = _numbers("triton"), _numbers("numpy")
     if triton < (3, 7, 1) and numpy >= (2, 4):
         # triton#9171: bounds of loops that are known at run time only.
-        return Finding(
-            name, State.ABSENT, "the interpreter fails with numpy 2.4; it needs triton 3.7.1 or later"
-        )
+        return Finding(name, State.ABSENT, "this one fails with numpy 2.4; triton 3.7.1 or later is needed")
     on = os.environ.get("TRITON_INTERPRET") == "1"
-    said = "on: TRITON_INTERPRET=1 is set" if on else "interprets with TRITON_INTERPRET=1, for tests"
+    said = (
+        "on: TRITON_INTERPRET=1 is set" if on else "kernels run on a CPU with TRITON_INTERPRET=1, for tests"
+    )
     return Finding(name, State.FINE, said)
 
 

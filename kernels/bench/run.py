@@ -73,7 +73,9 @@ def run_points(
     until = None if time_limit_s is None else time.monotonic() + time_limit_s
     from pagesim.kernels.bench.session import Session
 
-    session = Session(device, seconds or (0.2 if device == "cuda" else 0.05), seed)
+    if seconds is None:
+        seconds = 0.2 if device == "cuda" else 0.05
+    session = Session(device, seconds, seed)
     measured = 0
     with RowStore(out) as store:
         keys = []
