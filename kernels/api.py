@@ -193,9 +193,7 @@ def contiguous_decode_attention(
         from pagesim.kernels import decode
 
         plan = plan or _capacity_plan(q, key, sizes.block_size, layout)
-        return _run(
-            decode.launches(q, key, value, None, context_lens, layout, *options, plan, out), out
-        )
+        return _run(decode.launches(q, key, value, None, context_lens, layout, *options, plan, out), out)
     scale, k_scale, v_scale = options
     return out.copy_(
         reference.contiguous_decode_attention(
@@ -312,7 +310,8 @@ def gather_sequences(
     if use_triton(backend, key_cache):
         from pagesim.kernels import sequences
 
-        sequences.gather(key_cache, value_cache, block_table, context_lens, layout, key, value)
+        launch = sequences.launch(key_cache, value_cache, block_table, context_lens, layout, key, value)
+        _run([launch], key)
     else:
         reference.gather_sequences(
             key_cache, value_cache, block_table, context_lens, key, value, layout=layout
@@ -376,11 +375,20 @@ def prefill_attention(
     if use_triton(backend, q):
         from pagesim.kernels import prefill
 
-        longest = len(q) if max_query_len is None else max_query_len
-        prefill.paged(
-            q, key_cache, value_cache, block_table, context_lens, query_starts, longest, layout, *options, out
+        launch = prefill.launch(
+            q,
+            key_cache,
+            value_cache,
+            block_table,
+            context_lens,
+            query_starts,
+            len(q) if max_query_len is None else max_query_len,
+            layout,
+            *options,
+            out,
+            _capability(q.device),
         )
-        return out
+        return _run([launch], out)
     scale, k_scale, v_scale = options
     return out.copy_(
         reference.prefill_attention(
@@ -441,7 +449,10 @@ def reshape_and_cache(
     if use_triton(backend, key_cache):
         from pagesim.kernels import cache_write
 
-        cache_write.write(key, value, key_cache, value_cache, slot_mapping, layout, k_scale, v_scale)
+        launch = cache_write.launch(
+            key, value, key_cache, value_cache, slot_mapping, layout, k_scale, v_scale
+        )
+        _run([launch], key_cache)
     else:
         reference.reshape_and_cache(
             key, value, key_cache, value_cache, slot_mapping, layout=layout, k_scale=k_scale, v_scale=v_scale
@@ -469,7 +480,7 @@ def copy_blocks(caches: Sequence[Tensor], pairs: Tensor, *, backend: str = "auto
     if use_triton(backend, caches[0]):
         from pagesim.kernels import blocks
 
-        blocks.copy(caches, pairs)
+        _run([blocks.copy(caches, pairs)], pairs)
     else:
         reference.copy_blocks(caches, pairs)
 
@@ -499,7 +510,7 @@ def gather_blocks(
     if use_triton(backend, caches[0]):
         from pagesim.kernels import blocks
 
-        blocks.gather(caches, block_ids, out)
+        _run([blocks.gather(caches, block_ids, out)], block_ids)
     else:
         reference.gather_blocks(caches, block_ids, out)
     return out
@@ -526,7 +537,7 @@ def scatter_blocks(
     if use_triton(backend, caches[0]):
         from pagesim.kernels import blocks
 
-        blocks.scatter(staging, caches, block_ids)
+        _run([blocks.scatter(staging, caches, block_ids)], block_ids)
     else:
         reference.scatter_blocks(staging, caches, block_ids)
 
@@ -652,3 +663,10 @@ def _gpu(device: torch.device) -> Gpu:
         return Gpu()
     facts = torch.cuda.get_device_properties(device)
     return Gpu(sms=facts.multi_processor_count, shared_bytes=facts.shared_memory_per_multiprocessor)
+
+
+def _capability(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 90
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor

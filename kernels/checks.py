@@ -168,7 +168,9 @@ def check_scale(name: str, scale: float | Tensor, sizes: Sizes, cache: Tensor) -
     elif not (isinstance(scale, float | int) and isfinite(scale) and scale > 0):
         raise PagesimError(f"{name} is {scale!r}; a positive number or a tensor [kv_heads] is needed")
     if cache.dtype != FP8 and (isinstance(scale, Tensor) or scale != 1):
-        raise PagesimError(f"{name} is given; only a float8_e4m3fn cache is scaled, and this is {_short(cache.dtype)}")
+        raise PagesimError(
+            f"{name} is given; only a float8_e4m3fn cache is scaled, and this is {_short(cache.dtype)}"
+        )
 
 
 def check_lengths(context_lens: Tensor, longest: int, what: str) -> None:

@@ -1,19 +1,22 @@
 """Decode attention: one query a sequence over a paged or a contiguous context, in one pass or in splits.
 
-A program takes one KV head of one sequence, with all query heads that read it as the rows of a matrix (at least 16,
-so that tensor cores multiply it), and one split of its tokens. Decoding moves every key and value once and computes
-little, so what counts is bytes in flight:
+A program takes one KV head of one sequence, with all query heads that read it as the rows of a matrix (at
+least 16, so that tensor cores multiply it), and one split of its tokens. Decoding moves every key and value
+once and computes little, so what counts is bytes in flight:
 
-- The block id of the next tile is loaded while this one is computed and carried along. Looked up where it is used, it
-  would stand in the chain of addresses, and the loop could be pipelined only half as deep.
-- Where a block is at least a tile, a tile needs one id, a scalar. Where it is smaller, each token needs its own.
+- The block id of the next tile is loaded while this one is computed and carried along. Looked up where it
+  is used, it would stand in the chain of addresses, and the loop could be pipelined only half as deep.
+- Where a block is at least a tile, a tile needs one id, a scalar. Where it is smaller, each token needs its
+  own.
 - Only the last tile of a split is masked; it stands outside of the loop.
 
-The contiguous kernel is this one with the sequence itself as the only block, so that the two differ in paging alone.
+The contiguous kernel is this one with the sequence itself as the only block, so that the two differ in
+paging alone.
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -22,39 +25,10 @@ from pagesim.kernels import reduce
 from pagesim.kernels.launch import Launch, per_head
 from pagesim.kernels.layouts import Layout
 from pagesim.kernels.planner import DecodePlan
-from pagesim.kernels.tiles import LOG2_E, attend, in_vector
+from pagesim.kernels.tiles import LOG2_E, attend, block_ids, in_vector, tile_pointers
 
 MAX_ROWS = 64
 """Query heads a program; more of one KV head are split over programs."""
-
-
-@triton.jit
-def block_ids(table, token, end, ids_at, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Return the block of the tile at ``token``, or of each of its tokens where blocks are smaller."""
-    if BLOCK_SIZE == 0:
-        return ids_at
-    elif BLOCK_SIZE >= TILE:
-        return tl.load(table + token // BLOCK_SIZE, mask=token < end, other=0)
-    else:
-        tokens = token + tl.arange(0, TILE)
-        return tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
-
-
-@triton.jit
-def tile_pointers(
-    cache, ids, token, dims, stride_block, TOKEN: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr
-):
-    """Return pointers ``[TILE, D]`` to the vectors of the tile at ``token``; what a block is far away is 64 bits wide."""
-    tokens = tl.arange(0, TILE)
-    if BLOCK_SIZE == 0:
-        base = cache + (ids.to(tl.int64) * stride_block + token.to(tl.int64) * TOKEN)
-        return base + ((tokens * TOKEN)[:, None] + dims[None, :])
-    elif BLOCK_SIZE >= TILE:
-        base = cache + ids.to(tl.int64) * stride_block
-        return base + (((token % BLOCK_SIZE + tokens) * TOKEN)[:, None] + dims[None, :])
-    else:
-        base = cache + ids.to(tl.int64) * stride_block  # [TILE]
-        return base[:, None] + ((tokens % BLOCK_SIZE * TOKEN)[:, None] + dims[None, :])
 
 
 @triton.jit
@@ -133,8 +107,9 @@ def decode_kernel(
     output = tl.zeros([ROWS, PADDED_DIM], tl.float32)
 
     ids = block_ids(table, start, end, row, BLOCK_SIZE, TILE)
-    whole = tl.maximum(end - start, 0) // TILE * TILE
-    for token in tl.range(start, start + whole, TILE, num_stages=STAGES):
+    tiles = tl.maximum(end - start, 0) // TILE  # whole ones
+    for step in tl.range(0, tiles, num_stages=STAGES):
+        token = start + step * TILE
         k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
         v_at = tile_pointers(values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN, BLOCK_SIZE, TILE)
         ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
@@ -148,7 +123,7 @@ def decode_kernel(
             queries, keys, values, scale, is_head, highest, total, output, MASKED=False
         )
 
-    token = start + whole
+    token = start + tiles * TILE
     if token < end:
         visible = token + tl.arange(0, TILE) < end
         mask = visible[:, None] & is_dim[None, :]
@@ -166,7 +141,9 @@ def decode_kernel(
     if ONE_PASS:
         at = out + row.to(tl.int64) * stride_out_row + heads * stride_out_head
     else:
-        part = (row.to(tl.int64) * (tl.num_programs(0) // HEAD_TILES * GROUP) + heads) * tl.num_programs(2) + split
+        part = (row.to(tl.int64) * (tl.num_programs(0) // HEAD_TILES * GROUP) + heads) * tl.num_programs(
+            2
+        ) + split
         at = out + part * HEAD_DIM
         tl.store(lse + part, highest + tl.log2(total), mask=in_group < GROUP)
     tl.store(at[:, None] + dim[None, :], output.to(out.dtype.element_ty), mask=is_head & is_dim[None, :])
@@ -190,7 +167,7 @@ def launches(
     sizes = layout.sizes(key_cache)
     keys, values = layout.key.strides(key_cache), layout.value.strides(value_cache)
     group = q_heads // sizes.kv_heads
-    rows = min(MAX_ROWS, max(16, triton.next_power_of_2(group)))
+    rows = 1 if q.dtype == torch.float32 else min(MAX_ROWS, max(16, triton.next_power_of_2(group)))
     one_pass = plan.num_splits == 1
     head_scales = isinstance(k_scale, Tensor) or isinstance(v_scale, Tensor)
     if head_scales:
@@ -237,4 +214,3 @@ def launches(
     grid = (sizes.kv_heads * triton.cdiv(group, rows), batch, plan.num_splits)
     attention = Launch(decode_kernel, grid, arguments, plan.num_warps, plan.num_stages)
     return [attention] if one_pass else [attention, reduce.launch(partial, lse, context_lens, plan, out)]
-
