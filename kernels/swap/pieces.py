@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from pagesim.kernels.launch import Launch
+
 WORD_BYTES = 8
 TILE_WORDS = 2048
 """16 KiB a program and turn: with 128 threads, eight 16-byte loads in flight each."""
@@ -43,8 +45,8 @@ def copy_pieces(
     target: tuple[torch.Tensor, torch.Tensor, int],
     piece_bytes: int,
     programs: int,
-) -> None:
-    """Copy N blocks of P pieces: piece p of block i lies at ``bases[p] + ids[i] · stride``.
+) -> Launch:
+    """Return what copies N blocks of P pieces: piece p of block i lies at ``bases[p] + ids[i] · stride``.
 
     Args:
         source: addresses of the P caches ``[P]`` int64, ids ``[N]`` int64, bytes between two blocks.
@@ -56,6 +58,20 @@ def copy_pieces(
     words = piece_bytes // WORD_BYTES
     tiles_a_piece = triton.cdiv(words, TILE_WORDS)
     tiles = blocks * pieces * tiles_a_piece
-    _copy_pieces[(min(tiles, programs),)](
-        *source, *target, pieces, words, tiles_a_piece, tiles, TILE=TILE_WORDS, num_warps=4
+    return Launch(
+        _copy_pieces,
+        (min(tiles, programs),),
+        {
+            "source_bases": source[0],
+            "source_ids": source[1],
+            "source_stride": source[2],
+            "target_bases": target[0],
+            "target_ids": target[1],
+            "target_stride": target[2],
+            "pieces": pieces,
+            "words": words,
+            "tiles_a_piece": tiles_a_piece,
+            "tiles": tiles,
+            "TILE": TILE_WORDS,
+        },
     )

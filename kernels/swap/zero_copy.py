@@ -61,4 +61,4 @@ class ZeroCopy(SwapStrategy):
         ours = (self._caches, on_device, pools.piece_bytes)
         theirs = (self._host, on_host, pools.block_bytes)
         source, target = (ours, theirs) if direction == "out" else (theirs, ours)
-        copy_pieces(source, target, pools.piece_bytes, self._programs)
+        copy_pieces(source, target, pools.piece_bytes, self._programs).run(on_device)

@@ -27,7 +27,7 @@ for seed, (piece_bytes, pieces, count, programs) in enumerate(
     ours, theirs = torch.randperm(9)[:count], torch.randperm(7)[:count]
     source = (addresses(caches), ours, piece_bytes)
     target = (addresses([blocks[0, piece] for piece in range(pieces)]), theirs, pieces * piece_bytes)
-    copy_pieces(source, target, piece_bytes, programs)
+    copy_pieces(source, target, piece_bytes, programs).run(ours)
     assert torch.equal(blocks[theirs], torch.stack(caches, 1)[ours])
     others = [row for row in range(7) if row not in theirs.tolist()]
     assert (blocks[others] == 0xAB).all()
@@ -35,23 +35,16 @@ print("done")
 """
 
 COMPILED = """
-import warnings
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from pagesim.kernels.swap.pieces import TILE_WORDS, _copy_pieces
+import torch
+from pagesim.kernels.aot import TARGETS, compile_for
+from pagesim.kernels.swap.pieces import copy_pieces
 
-warnings.simplefilter("ignore")  # about a default of a later triton
-tensors = ("source_bases", "source_ids", "target_bases", "target_ids")
-signature = {name: "*i64" if name in tensors else "i32" for name in _copy_pieces.arg_names[:-1]}
-aligned = (*tensors, "source_stride", "target_stride", "words")
-hints = {(_copy_pieces.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned}
-for capability in (80, 90, 100):
-    source = ASTSource(_copy_pieces, {**signature, "TILE": "constexpr"}, {"TILE": TILE_WORDS}, hints)
-    target = GPUTarget("cuda", capability, 32)
-    code = triton.compile(source, target=target, options={"num_warps": 4}).asm["ptx"]
-    assert code.count("ld.global.v2.b64") == code.count("st.global.v2.b64") == 8, capability
-    assert "ld.local" not in code
+ids = torch.empty(64, dtype=torch.int64, device="meta")
+side = (ids, ids, 1 << 20)
+for target in TARGETS:
+    code = compile_for(copy_pieces(side, side, 160 << 10, 32), target)
+    assert code.wide_loads == code.wide_stores == 8, code
+    assert code.local == code.stack == code.shared == 0, code
 print("done")
 """
 
