@@ -40,7 +40,7 @@ class Launch:
         """Start the kernel on a tensor's device; an empty grid starts nothing."""
         if 0 in self.grid:
             return
-        with torch.cuda.device(on.device) if on.is_cuda else nullcontext():  # type: ignore[no-untyped-call]
+        with torch.cuda.device(on.device) if on.is_cuda else nullcontext():
             self.kernel[self.grid](**self.arguments, **self.options)
 
 

@@ -56,9 +56,9 @@ START_TILES = 10.0
 REDUCE_TILES = 0.22
 """What the reduction costs for each split, in tiles (the same source)."""
 
-_KEY_BYTES = 16 * 1024
+_KEY_BYTES = 16 * 1024  # of a tile
+_FLYING_BYTES = 48 * 1024  # of keys and values a program, where tiles are small
 _REGISTERS = 65536  # of one multiprocessor, on every GPU since Kepler
-_REGISTERS_A_THREAD = 128
 
 
 def plan_decode(
@@ -113,19 +113,21 @@ def plan_decode(
         if layout.value.chunk_bytes is not None and block_size:
             # A value vector lies across its block: only within a block are tokens neighbours.
             tile = min(tile, max(16, block_size))
-    warps, stages = num_warps or 4, num_stages or 3
+    warps = num_warps or 4
+    stages = num_stages or min(5, max(3, 1 + _FLYING_BYTES // (2 * tile * padded_dim * kv_bytes)))
     longest = max(context_lens, default=0)
     if num_splits is None:
-        slots = gpu.sms * _programs_a_sm(gpu, tile, padded_dim * kv_bytes, warps, stages)
+        slots = gpu.sms * _programs_a_sm(gpu, tile, padded_dim, kv_bytes, warps, stages)
         num_splits = _best_splits(context_lens, longest, kv_heads, tile, slots)
     tokens_per_split = max(1, ceil(longest / num_splits / tile)) * tile
     return DecodePlan(tile, tokens_per_split, max(1, ceil(longest / tokens_per_split)), warps, stages)
 
 
-def _programs_a_sm(gpu: Gpu, tile: int, vector_bytes: int, warps: int, stages: int) -> int:
-    """Return how many programs run on one multiprocessor at once."""
-    shared = 2 * tile * vector_bytes * max(1, stages - 1) + 8 * 1024
-    return max(1, min(gpu.shared_bytes // shared, _REGISTERS // (_REGISTERS_A_THREAD * 32 * warps)))
+def _programs_a_sm(gpu: Gpu, tile: int, padded_dim: int, kv_bytes: int, warps: int, stages: int) -> int:
+    """Return how many programs run on one multiprocessor at once, from what compiled kernels take."""
+    shared = 2 * tile * padded_dim * kv_bytes * max(1, stages - 1) + 8 * 1024
+    registers = 240 if padded_dim > 128 or kv_bytes == 1 else 168
+    return max(1, min(gpu.shared_bytes // shared, _REGISTERS // (registers * 32 * warps)))
 
 
 def _best_splits(context_lens: Sequence[int], longest: int, kv_heads: int, tile: int, slots: int) -> int:
