@@ -48,10 +48,11 @@ def describe_machine(device: str) -> Machine:
     Args:
         device: ``cpu`` or ``cuda``.
     """
+    gpu = _gpu() if device == "cuda" else dict.fromkeys(_GPU_FACTS)
     return {
         "device": device,
-        **(_gpu() if device == "cuda" else dict.fromkeys(_GPU_FACTS)),
-        "device_name": _gpu()["device_name"] if device == "cuda" else _cpu(),
+        "device_name": _cpu(),
+        **gpu,
         "torch": _version("torch"),
         "triton": _version("triton"),
         "cpu": _cpu(),
@@ -115,7 +116,7 @@ def nvidia_smi(uuid: str = "") -> Machine:
     Args:
         uuid: the GPU's, as torch has it; the first GPU without.
     """
-    only = ["-i", f"GPU-{uuid}"] if uuid else ["-i", "0"]
+    only = ["-i", f"GPU-{uuid.removeprefix('GPU-')}"] if uuid else ["-i", "0"]
     query = f"--query-gpu={','.join(_ASKED.values())}"
     said = _output("nvidia-smi", *only, query, "--format=csv,noheader,nounits")
     values = [value.strip() for value in (said or "").split("\n")[0].split(",")]

@@ -152,7 +152,7 @@ class Session:
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
         """Fill a tensor with normally distributed numbers, or with random bytes; never with zeros."""
-        if tensor.device != self.device:  # the GPU is far better at it than the host
+        if tensor.device.type != self.device.type:  # the GPU is far better at it than the host
             for part in tensor.flatten().chunk(1 + tensor.nbytes // _PART_BYTES):
                 part.copy_(self.random(len(part), dtype=tensor.dtype))
             return tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def _decode_beside_swap(point: Point, session: Session) -> Case:
             beside = clock.take(sample, budget_s)
         return beside, {"slowdown": beside.median_s / alone.median_s}
 
-    return Case(decode.calls, decode.bytes_moved, decode.flops, measure=measure, columns=decode.columns)
+    return replace(decode, measure=measure)
 
 
 def _decode_part(point: Point) -> dict[str, Any]:

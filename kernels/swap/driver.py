@@ -54,6 +54,7 @@ class Driver:
             library = ctypes.CDLL("libcuda.so.1")
         except OSError:
             raise Unavailable("copies through the CUDA driver need libcuda.so.1, which is not here") from None
+        library.cuInit(0)  # nothing else answers before; that there is no GPU shows where one is used
         self._copy = library.cuMemcpyAsync
         self._copy.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
         self._library = library

@@ -29,6 +29,7 @@ class FakeLibrary:
         copy = ctypes.CFUNCTYPE(INT, ctypes.c_uint64, ctypes.c_uint64, SIZE, POINTER)
         batch = ctypes.CFUNCTYPE(INT, *[POINTER] * 3, SIZE, *[POINTER] * 2, SIZE, *[POINTER] * 2)
         find = ctypes.CFUNCTYPE(INT, ctypes.c_char_p, POINTER, INT, ctypes.c_uint64, POINTER)
+        self.cuInit = ctypes.CFUNCTYPE(INT, ctypes.c_uint)(lambda flags: flags)
         self.cuMemcpyAsync = copy(self._copy)
         self._batch_function = batch(self._batch)
         self._has_batched = batched
