@@ -20,10 +20,9 @@ from pagesim.kernels.bench.verdict import verdict
 TITLES = {
     "attention": "Attention",
     "swap": "Swaps",
-    "copy": "Copies within the device",
+    "copy": "Copies",
     "gemm": "Matrix products",
 }
-OF_WHAT = {"device-copy": "of copy", "pinned-copy-out": "of pinned copy", "pinned-copy-in": "of pinned copy"}
 
 
 @contextmanager
@@ -50,7 +49,7 @@ def tables(rows: list[Row]) -> None:
         mine = [row for row in rows if row["bench"] == bench]
         good = [row for row in mine if row["status"] == OK]
         if good:
-            console.print(_table(TITLES[bench], good), highlight=False)
+            console.print(_table(bench, good), highlight=False)
         _say_failures([row for row in mine if row["status"] != OK])
 
 
@@ -91,47 +90,59 @@ def put_figures(rows: list[Row], out: Path) -> None:
         show.put_figure(figure, out, name)
 
 
-def shape(row: Row) -> str:
-    """Return a row's parameters in few words."""
-    parts = [
-        _times(row, "batch", "context"),
-        _part(row, "query", "query {}"),
-        _part(row, "tokens", "{} tokens"),
-        _times(row, "m", "n", "k"),
-        f"{row['q_heads']}/{row['kv_heads']} heads" if row["q_heads"] else _part(row, "kv_heads", "{} heads"),
-        _part(row, "head_size", "D {}"),
-        _part(row, "dtype", "{}"),
-        _part(row, "layout", "{}"),
-        _part(row, "block_size", "block {}"),
-        _part(row, "splits", "{} splits"),
-        _part(row, "strategy", "{}"),
-        _part(row, "direction", "{}"),
-        _swapped(row),
-        "scattered" if row["host_blocks"] == "scattered" else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _table(title: str, rows: list[Row]) -> Table:
+def _table(bench: str, rows: list[Row]) -> Table:
+    """Return a table of what was measured; what all rows have in common stands in its title."""
+    parts = [_parts(row) for row in rows]
+    common = {
+        name: texts.pop()
+        for name in _SHARED
+        if len(texts := {part[name] for part in parts if part[name]}) == 1 and len(rows) > 1
+    }
+    title = ", ".join([TITLES[bench], *common.values()])
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
-    table.add_column("op", no_wrap=True)
-    table.add_column("of")
-    products = rows[0]["bench"] == "gemm"
-    for name in ("µs", "p20–p80", "GB/s", OF_WHAT[rows[0]["reference"]], "noise", *["TFLOP/s"] * products):
+    table.add_column("")
+    products = bench == "gemm"
+    for name in ("µs", "±", "GB/s", "of link" if bench == "swap" else "of copy", "noise"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        slower = f", decode {row['slowdown']:.2f}× as long" if row["slowdown"] else ""
+    if products:
+        table.add_column("TFLOP/s", justify="right", no_wrap=True)
+    for row, part in zip(rows, parts, strict=True):
+        own = ", ".join(text for name, text in part.items() if text and name not in common)
         table.add_row(
-            row["op"],
-            shape(row) + slower,
+            f"{row['op']} {own}",
             _us(row["median_s"]),
-            f"{_us(row['p20_s'])}–{_us(row['p80_s'])}",
-            f"{row['gb_per_s']:,.4g}",
+            f"{(row['p80_s'] - row['p20_s']) / 2 / row['median_s']:.0%}",
+            _rate(row["gb_per_s"]),
             f"{row['fraction']:.1%}",
             f"{row['noise']:.1%}",
-            *[f"{row['tflop_per_s']:,.4g}"] * products,
+            *[_rate(row["tflop_per_s"])] * products,
         )
     return table
+
+
+_SHARED = ("heads", "head_size", "dtype", "layout", "block_size", "direction")
+"""Parameters that are said once where all rows that have them agree."""
+
+
+def _parts(row: Row) -> dict[str, str]:
+    """Return a row's parameters in few words."""
+    return {
+        "shape": _times(row, "batch", "context"),
+        "query": _part(row, "query", "query {}"),
+        "tokens": "1 token" if row["tokens"] == 1 else _part(row, "tokens", "{} tokens"),
+        "product": _times(row, "m", "n", "k"),
+        "heads": f"{row['q_heads'] or ''}/{row['kv_heads']} heads".lstrip("/") if row["kv_heads"] else "",
+        "head_size": _part(row, "head_size", "D {}"),
+        "dtype": _part(row, "dtype", "{}"),
+        "layout": _part(row, "layout", "{}"),
+        "block_size": _part(row, "block_size", "block {}"),
+        "splits": _part(row, "splits", "{} splits"),
+        "strategy": _part(row, "strategy", "{}"),
+        "direction": _part(row, "direction", "{}"),
+        "moved": _moved(row),
+        "host_blocks": "scattered" if row["host_blocks"] == "scattered" else "",
+        "slowdown": f"decode {row['slowdown']:.2f}× as long" if row["slowdown"] else "",
+    }
 
 
 def _say_failures(rows: list[Row]) -> None:
@@ -145,6 +156,10 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:,.4g}" if seconds < 1e-3 else f"{seconds * 1e6:,.0f}"
 
 
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value >= 0.01 else f"{value:.4f}"
+
+
 def _times(row: Row, *names: str) -> str:
     return " × ".join(str(row[name]) for name in names) if row[names[0]] is not None else ""
 
@@ -153,7 +168,7 @@ def _part(row: Row, name: str, text: str) -> str:
     return text.format(row[name]) if row[name] is not None else ""
 
 
-def _swapped(row: Row) -> str:
+def _moved(row: Row) -> str:
     if row["piece_bytes"] is None:
         return ""
     size = _bytes(row["piece_bytes"])

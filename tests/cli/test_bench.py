@@ -50,19 +50,24 @@ def quick(monkeypatch):
 @pytest.mark.parametrize("bench", BENCHES)
 def test_a_grid_is_measured_and_shown(bench, succeeds):
     shown = succeeds("bench", bench, *TINY[bench], *FAST).out
-    for part in (
-        "µs",
-        "GB/s",
-        "of copy" if bench != "swap" else "of pinned copy",
-        "noise",
-        "points measured",
-    ):
+    for part in ("µs", "GB/s", "of link" if bench == "swap" else "of copy", "noise", "points measured"):
         assert part in shown
     if bench == "attention":
         for op in ("paged-decode", "contiguous-decode", "gather-decode", "sdpa-decode"):
             assert op in shown
-        assert "1 × 17, 2/1 heads, D 64, fp32, NHD, block 16" in shown
+        assert "Attention, 2/1 heads, D 64, fp32, NHD " in shown
+        assert " paged-decode 1 × 17, block 16 " in shown
     assert "they say nothing of the kernels" in shown
+
+
+@pytest.mark.parametrize("width", ["80", "200"])
+def test_parameters_are_shown_whole(width, succeeds, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    shown = succeeds("bench", "gemm", *TINY["gemm"], *FAST).out
+    assert " linear 1 × 2304 × 768 " in shown
+    shown += succeeds("bench", "swap", *TINY["swap"], *FAST).out
+    assert " swap zero-copy, out, 3 × 2 × 64 B " in shown
+    assert "…" not in shown
 
 
 def test_all_is_measured_stored_drawn_and_gone_on_with(succeeds, tmp_path):

@@ -141,11 +141,15 @@ def test_figures_are_drawn_where_a_line_has_two_points():
 
 
 def test_figures_show_what_was_measured():
-    made = [each for each in rows(KEPT) if each["op"] == "paged-decode"]
+    made = [each for each in rows(KEPT) if each["op"] in ("paged-decode", "contiguous-decode")]
     figure = figures(made)["decode_over_block_size"]
     panels = {axes.get_title(): axes for axes in figure.axes}
-    axes = panels["32/8 heads of 128, fp16"]
+    axes = panels["32/8 heads of 128, fp16, NHD"]
     lines = {line.get_label(): line for line in axes.get_lines()}
     line = lines["paged-decode, batch × context 64 × 4096"]
     assert list(line.get_xdata()) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     assert list(line.get_ydata()) == pytest.approx([86.0] * 9)
+    assert list(lines["contiguous-decode, batch × context 64 × 4096"].get_ydata()) == pytest.approx(
+        [88.0] * 2
+    )
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [str(1 << power) for power in range(9)]

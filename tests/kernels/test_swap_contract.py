@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 from pagesim.errors import PagesimError
 from pagesim.kernels.needs import Unavailable
-from pagesim.kernels.swap import STRATEGIES, CopyBatch, GatherCopy, Pools, Transfer, ZeroCopy, make_strategy
+from pagesim.kernels.swap import (
+    STRATEGIES,
+    CopyBatch,
+    CopyEach,
+    GatherCopy,
+    Pools,
+    Transfer,
+    ZeroCopy,
+    make_strategy,
+)
 from pagesim.memory import PagedAllocator
 
 ON_CPU = [name for name in STRATEGIES if name != CopyBatch.name]
@@ -203,3 +215,46 @@ def test_pools_that_do_not_fit_together_are_refused(case):
 
 def test_a_transfer_without_an_event_is_over():
     assert Transfer().done
+
+
+def test_on_a_gpu_a_swap_runs_on_a_stream_of_its_own(monkeypatch):
+    log = []
+
+    class Event:
+        def record(self, stream: object) -> None:
+            log.append(("record", stream))
+
+        def synchronize(self) -> None:
+            log.append("wait for the event")
+
+        def query(self) -> bool:
+            return False
+
+    class Stream:
+        def wait_stream(self, other: object) -> None:
+            log.append(("wait for", other))
+
+        def wait_event(self, event: object) -> None:
+            log.append("the current stream waits")
+
+    @contextmanager
+    def on(stream: object) -> Iterator[None]:
+        log.append(("on", stream))
+        yield
+        log.append("off")
+
+    current = Stream()
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: current)
+    pools = make_pools(16, (4, 8), torch.float16, 1, host_blocks=4)
+    strategy = CopyEach(pools)
+    monkeypatch.setattr(strategy, "_move", lambda *_: log.append("move"))
+    strategy.stream = own = Stream()
+
+    transfer = strategy.swap_out([(0, 1)])
+    assert log == [("wait for", current), ("on", own), "move", ("record", own), "off"]
+    assert not transfer.done
+    transfer.join()
+    transfer.wait()
+    assert log[-2:] == ["the current stream waits", "wait for the event"]
