@@ -6,7 +6,7 @@ no block. So whatever reads too much gives NaN, or fails.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
@@ -46,31 +46,36 @@ class Case:
 
     def run(self, **options: Any) -> Tensor:
         """Return what the op gives, written over NaN."""
-        starts = () if self.query_starts is None else (self.query_starts,)
-        op = api.prefill_attention if starts else api.decode_attention
-        tensors = (self.q, self.key_cache, self.value_cache, self.block_table, self.context_lens, *starts)
-        scales = {"k_scale": self.k_scale, "v_scale": self.v_scale}
+        op: Callable[..., Tensor] = api.prefill_attention if self.is_prefill else api.decode_attention
         out = torch.full_like(self.q, float("nan"))
-        return op(*tensors, layout=self.layout, out=out, **scales, **options)
+        return op(**self._arguments(), layout=self.layout, out=out, **options)
 
     def refer(self, compute_dtype: torch.dtype = torch.float64) -> Tensor:
         """Return what the reference gives if it computes in a type, as float64."""
-        starts = () if self.query_starts is None else (self.query_starts,)
-        op = reference.prefill_attention if starts else reference.decode_attention
-        q = self.q.double() if compute_dtype == torch.float64 else self.q
-        return op(
-            *(q, self.key_cache, self.value_cache, self.block_table, self.context_lens, *starts),
-            layout=self.layout,
-            scale=1 / sqrt(q.shape[-1]),
-            k_scale=self.k_scale,
-            v_scale=self.v_scale,
-            compute_dtype=compute_dtype,
-        ).double()
+        op: Callable[..., Tensor] = (
+            reference.prefill_attention if self.is_prefill else reference.decode_attention
+        )
+        arguments = self._arguments()
+        if compute_dtype == torch.float64:
+            arguments["q"] = self.q.double()
+        scale = 1 / sqrt(self.q.shape[-1])
+        return op(**arguments, layout=self.layout, scale=scale, compute_dtype=compute_dtype).double()
 
     def to(self, device: torch.device | str) -> Case:
         """Return the same problem on another device."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         return replace(self, **moved)
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether there are several queries a sequence."""
+        return self.query_starts is not None
+
+    def _arguments(self) -> dict[str, Any]:
+        left_out = {"layout"} if self.is_prefill else {"layout", "query_starts"}
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
 
 def largest_error(output: Tensor, exact: Tensor) -> float:
@@ -115,7 +120,7 @@ def make_case(
     batch, kv_dtype = len(context_lens), kv_dtype or dtype
     used = [-(-length // block_size) for length in context_lens]
     blocks = sum(used) + 3
-    order = torch.randperm(blocks, generator=random).split([*used, 3])
+    order = torch.tensor_split(torch.randperm(blocks, generator=random), torch.tensor(used).cumsum(0))
     table = torch.full((batch, max(1, *used)), -(2**31), dtype=torch.int32)
     sizes = Sizes(blocks, block_size, kv_heads, head_dim)
     keys, values = (torch.full(sizes, float("nan")) for _ in range(2))

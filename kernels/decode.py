@@ -25,7 +25,7 @@ from pagesim.kernels import reduce
 from pagesim.kernels.launch import Launch, per_head
 from pagesim.kernels.layouts import Layout
 from pagesim.kernels.planner import DecodePlan
-from pagesim.kernels.tiles import LOG2_E, attend, block_ids, in_vector, tile_pointers
+from pagesim.kernels.tiles import LOG2_E, attend, block_ids, in_vector, rounded, tile_pointers
 
 MAX_ROWS = 64
 """Query heads a program; more of one KV head are split over programs."""
@@ -146,7 +146,9 @@ def decode_kernel(
         ) + split
         at = out + part * HEAD_DIM
         tl.store(lse + part, highest + tl.log2(total), mask=in_group < GROUP)
-    tl.store(at[:, None] + dim[None, :], output.to(out.dtype.element_ty), mask=is_head & is_dim[None, :])
+    tl.store(
+        at[:, None] + dim[None, :], rounded(output, out.dtype.element_ty), mask=is_head & is_dim[None, :]
+    )
 
 
 def launches(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pagesim.kernels.launch import Launch, per_head
 from pagesim.kernels.layouts import Layout
-from pagesim.kernels.tiles import LOG2_E, attend, block_ids, in_vector, tile_pointers
+from pagesim.kernels.tiles import LOG2_E, attend, block_ids, in_vector, rounded, tile_pointers
 
 
 @triton.jit
@@ -129,7 +129,7 @@ def prefill_kernel(
 
     output *= (v_scale / total)[:, None]
     out_at = out + (token_of_row * stride_out_token + heads * stride_out_head)[:, None] + dim[None, :]
-    tl.store(out_at, output.to(out.dtype.element_ty), mask=mask)
+    tl.store(out_at, rounded(output, out.dtype.element_ty), mask=mask)
 
 
 class Shape(NamedTuple):

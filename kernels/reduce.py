@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pagesim.kernels.launch import Launch
 from pagesim.kernels.planner import DecodePlan
+from pagesim.kernels.tiles import rounded
 
 SPLIT_TILE = 16
 """Partial results that are in flight at once."""
@@ -56,7 +57,7 @@ def reduce_kernel(
         highest = raised
     output /= tl.where(total > 0, total, 1.0)
     at = out + row.to(tl.int64) * stride_out_row + head * stride_out_head + dim
-    tl.store(at, output.to(out.dtype.element_ty), mask=is_dim)
+    tl.store(at, rounded(output, out.dtype.element_ty), mask=is_dim)
 
 
 def workspace(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:

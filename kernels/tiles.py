@@ -58,6 +58,17 @@ def tile_pointers(
 
 
 @triton.jit
+def rounded(x, DTYPE: tl.constexpr):
+    """Return float32 in another type, rounded to the nearest, ties to even."""
+    if INTERPRETED:
+        if tl.bfloat16 == DTYPE:  # whose rounding the interpreter does not carry into the exponent
+            bits = x.to(tl.uint32, bitcast=True)
+            bits += 0x7FFF + ((bits >> 16) & 1)
+            x = (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
+    return x.to(DTYPE)
+
+
+@triton.jit
 def times_keys(q, keys):
     """Return ``q @ keysᵀ`` in float32, ``[M, TILE]``.
 
@@ -80,7 +91,7 @@ def plus_values(output, weights, values, DTYPE: tl.constexpr):
     if output.shape[0] == 1:
         column = tl.reshape(weights, [weights.shape[1]])[:, None]
         return output + tl.sum(column * values.to(tl.float32), axis=0)[None, :]
-    a = weights.to(DTYPE)
+    a = rounded(weights, DTYPE)
     b = values.to(DTYPE)
     if INTERPRETED:
         a = a.to(tl.float32)

@@ -126,8 +126,8 @@ def test_no_block_is_nothing_to_move():
 @pytest.mark.parametrize("block_size", [1, 8, 16, 256])
 def test_tokens_are_written_to_their_slots_on_a_grid(layout, head_dim, block_size):
     ours, theirs = caches(layout, F16, block_size, head_dim)
-    key, value = torch.randn(2, 8 * block_size, 3, head_dim).to(F16)
-    slots = torch.randperm(8 * block_size)
+    slots = torch.randperm(8 * block_size)[:63]
+    key, value = torch.randn(2, len(slots), 3, head_dim).to(F16)
     reshape_and_cache(key, value, *ours, slots, layout=layout, backend="triton")
     reshape_and_cache(key, value, *theirs, slots, layout=layout)
     assert same(ours, theirs)

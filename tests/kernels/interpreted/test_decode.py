@@ -79,7 +79,9 @@ GRID = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("problem", GRID, ids=str)
+@pytest.mark.parametrize(
+    "problem", GRID, ids=lambda problem: "-".join(str(getattr(x, "name", x)) for x in problem.values())
+)
 def test_paged_decode_on_a_grid(problem):
     splits = problem["num_splits"]
     longest = max(problem["context_lens"])

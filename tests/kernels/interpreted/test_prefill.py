@@ -68,6 +68,8 @@ GRID = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("problem", GRID, ids=str)
+@pytest.mark.parametrize(
+    "problem", GRID, ids=lambda problem: "-".join(str(getattr(x, "name", x)) for x in problem.values())
+)
 def test_prefill_on_a_grid(problem):
     check(make_case(**problem, kv_heads=1))
