@@ -102,10 +102,8 @@ class Session:
     def link_gb_per_s(self, direction: Direction) -> float:
         """Return what one large copy between pinned memory and the device reaches in this run."""
         if direction not in self._links:
-            ours = torch.empty(LINK_BYTES, dtype=torch.uint8, device=self.device)
-            theirs = self.host_bytes(LINK_BYTES)
-            self.fill(ours)
-            self.fill(theirs)
+            ours = self.random(LINK_BYTES, dtype=torch.uint8)
+            theirs = self.fill(self.host_bytes(LINK_BYTES))
             target, source = (theirs, ours) if direction == "out" else (ours, theirs)
             copy = Case([lambda: target.copy_(source, non_blocking=True)], LINK_BYTES, by_wall=True)
             self._links[direction] = LINK_BYTES / self.time(copy).median_s / 1e9
@@ -158,11 +156,9 @@ class Session:
             return tensor
         if tensor.dtype == torch.uint8:
             return tensor.random_(0, 256)
-        if tensor.dtype.itemsize == 1:
-            for part in tensor.flatten().chunk(
-                1 + tensor.numel() // (1 << 26)
-            ):  # FP8 has no generator of its own
-                part.copy_(torch.empty(part.shape, dtype=torch.float16, device=part.device).normal_())
+        if tensor.dtype.itemsize == 1:  # FP8 has no generator of its own
+            for part in tensor.flatten().chunk(1 + tensor.nbytes // _PART_BYTES):
+                part.copy_(self.random(len(part), dtype=torch.float16))
             return tensor
         return tensor.normal_()
 

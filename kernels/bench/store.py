@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench.rows import MEASURED, OK, PARAMETERS, SCHEMA, Row, flat
+from pagesim.kernels.bench.rows import MEASURED, PARAMETERS, SCHEMA, Row, flat
 
 JOURNAL = "rows.jsonl"
 """One row a line, in the order of measuring. A later row of a key replaces an earlier one."""
@@ -128,11 +128,6 @@ def write_parquet(rows: list[Row], file: Path) -> None:
         pa.array(values, kinds[known[name]] if name in known else None) for name, values in columns.items()
     ]
     parquet.write_table(pa.table(arrays, names=list(columns)), file)
-
-
-def succeeded(row: Row) -> bool:
-    """Return whether a row holds a measurement."""
-    return bool(row["status"] == OK)
 
 
 def _whole_lines(content: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -114,14 +114,17 @@ def _swapping(strategy: SwapStrategy, point: Point, pairs: list[BlockIds]) -> It
     """Swap over and over, in a thread: some strategies keep the host busy, and so does timing."""
     stop, begun = threading.Event(), threading.Event()
     failures: list[Exception] = []
+    on_gpu = strategy.stream is not None
 
     def work() -> None:
         try:
-            while not stop.is_set():
-                for chosen in pairs:
-                    transfer = _start(strategy, point, chosen)
-                    begun.set()
-                    transfer.wait()
+            # A swap begins when the current stream's work is done, and that of decoding shall not hold it up.
+            with torch.cuda.stream(_new_stream()) if on_gpu else nullcontext():
+                while not stop.is_set():
+                    for chosen in pairs:
+                        transfer = _start(strategy, point, chosen)
+                        begun.set()
+                        transfer.wait()
         except Exception as error:
             failures.append(error)
             begun.set()
@@ -137,6 +140,10 @@ def _swapping(strategy: SwapStrategy, point: Point, pairs: list[BlockIds]) -> It
         thread.join()
     if failures:
         raise failures[0]
+
+
+def _new_stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 def _strategy(point: Point, session: Session) -> tuple[SwapStrategy, list[BlockIds]]:

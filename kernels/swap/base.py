@@ -138,8 +138,8 @@ class Transfer:
 class SwapStrategy(ABC):
     """Copies blocks between a device pool and a host pool.
 
-    On a GPU the copies run on a stream of the strategy's own: they begin when what the current stream holds
-    is done, and ``Transfer`` says when they are. On the CPU they are done when the call returns.
+    On a GPU the copies run on a stream of the strategy's own: they begin when what the current stream held
+    at the call is done, and ``Transfer`` says when they are. On the CPU they are done when the call returns.
 
     A subclass says how: ``_move`` gets ids that are checked, at least one, and runs with its own stream as
     the current one; and ``lacks`` says where it cannot run.
