@@ -136,12 +136,6 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     if not len(trace):
         raise PagesimError("the trace holds no requests")
-    if int(trace.beam_width.max()) > 1:
-        row = int(np.argmax(trace.beam_width > 1))
-        raise PagesimError(
-            f"request {trace.request_id[row]}: beam_width is {trace.beam_width[row]}; "
-            f"policy {system.policy} decodes without beam search, so it must be 1"
-        )
     if trace.arrival_s[-1] > LONGEST_S:
         raise PagesimError(
             f"request {trace.request_id[-1]}: arrival_s is {trace.arrival_s[-1]:g}; "

@@ -65,6 +65,7 @@ class Trace:
     hash_ids: Sequence[tuple[int, ...]] | None = None
     session_id: npt.NDArray[Any] | None = None
     abort_s: FloatColumn | None = None
+    sample_tokens: Sequence[tuple[int, ...]] | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -142,6 +143,8 @@ class Trace:
             for f in fields(self)
             if isinstance(column := getattr(self, f.name), np.ndarray)
         }
+        if self.sample_tokens is not None:
+            changes["sample_tokens"] = [self.sample_tokens[i] for i in rows]
         if self.hash_ids is not None:
             changes["hash_ids"] = [self.hash_ids[i] for i in rows]
         return replace(self, **changes)

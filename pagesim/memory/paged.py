@@ -41,8 +41,10 @@ class PagedAllocator(Allocator):
         self._free = list(range(num_blocks))
         self._free_cpu = list(range(cpu_blocks))
         self._tables: dict[int, list[int]] = {}
-        # Only blocks that several tables name have an entry here.
+        # Only blocks that several tables name have an entry here; and how many names there are beyond the
+        # first of each.
         self._references: dict[int, int] = {}
+        self._shared_blocks = 0
         # Growing sequences whose last block is shared: their next token copies it.
         self._sharing_tail: set[int] = set()
         # _due[c]: how many growing sequences need a block when steps_grown ≡ c (mod block_size); written
@@ -69,6 +71,23 @@ class PagedAllocator(Allocator):
     @property
     def free_cpu_blocks(self) -> int:
         return len(self._free_cpu)
+
+    @property
+    def shared_blocks(self) -> int:
+        return self._shared_blocks
+
+    @property
+    def sharing_tails(self) -> bool:
+        return bool(self._sharing_tail)
+
+    def copies_due(self, sequences: Iterable[int]) -> int:
+        tails: dict[int, int] = {}
+        for sequence in sequences:
+            if sequence in self._sharing_tail:
+                block = self._tables[sequence][-1]
+                tails[block] = tails.get(block, 0) + 1
+        # The last sharer of a block keeps it.
+        return sum(min(count, self._references.get(block, 1) - 1) for block, count in tails.items())
 
     def blocks_for(self, tokens: int, output_tokens: int) -> int:
         if self.reservation is not None:
@@ -97,7 +116,7 @@ class PagedAllocator(Allocator):
             blocks = rounds * sum(self._due[: self.block_size]) if rounds else 0
             blocks += sum(self._due[first : first + rest])
         if self._sharing_tail:
-            blocks += self._copies_due()
+            blocks += self.copies_due(self._sharing_tail)
         else:
             self._asked, self._answer = steps, blocks
         return blocks
@@ -105,7 +124,7 @@ class PagedAllocator(Allocator):
     def growable(self, steps: int, spare: int) -> int:
         if self.reservation is not None:
             return steps
-        if self._sharing_tail and self._copies_due():
+        if self._sharing_tail and self.copies_due(self._sharing_tail):
             steps = min(steps, 1)
         room = self.free_blocks - spare
         # Demand only rises with the steps: usually all of them fit, and only the end is tested.
@@ -190,13 +209,20 @@ class PagedAllocator(Allocator):
             self._tables[child] = self._take(len(table))
             self._reserved[child] = self._reserved[parent]
         else:
-            self._tables[child] = list(table)
-            for block in table:
-                self._references[block] = self._references.get(block, 1) + 1
-            if parent in self._bases and tokens % self.block_size:
-                self._sharing_tail.add(parent)
-                self._asked = -1
+            self._tables[child] = self._shared_with(parent)
         self._lengths[child] = tokens
+
+    def adopt(self, sequence: int, parent: int) -> list[Copy]:
+        if self.reservation is not None:
+            return super().adopt(sequence, parent)
+        self._check_adoption(sequence, parent)
+        table = self._table(sequence)
+        self._tables[sequence] = self._shared_with(parent)
+        self._drop(table)
+        if sequence in self._bases and self.length(sequence) % self.block_size:
+            self._sharing_tail.add(sequence)
+            self._asked = -1
+        return []
 
     def free(self, sequence: int) -> None:
         table = self._tables.pop(sequence, None)
@@ -206,7 +232,7 @@ class PagedAllocator(Allocator):
             self._unnamed -= self._missing(sequence, table)
             self._leave_growing(sequence)
         self._reserved.pop(sequence, None)
-        _release(table, self._references, self._free)
+        self._drop(table)
 
     def start_growing(self, sequence: int) -> None:
         length = self._pop_resting(sequence)
@@ -286,7 +312,9 @@ class PagedAllocator(Allocator):
                 self._reserved[s] = reserved
             self.drop_swapped(s)
         if len(sequences) > 1:
-            self._references.update(_shared(self._tables[s] for s in sequences))
+            shared = _shared(self._tables[s] for s in sequences)
+            self._references.update(shared)
+            self._shared_blocks += sum(shared.values()) - len(shared)
         return list(back.items())
 
     def drop_swapped(self, sequence: int) -> None:
@@ -294,14 +322,16 @@ class PagedAllocator(Allocator):
         if sequence not in self._swapped:
             raise UnknownSequence(f"sequence {sequence} is not in the swap space")
         del self._swapped_tokens[sequence]
-        _release(self._swapped.pop(sequence), self._cpu_references, self._free_cpu)
+        self._free_cpu += _dropped(self._swapped.pop(sequence), self._cpu_references)
 
     def check_integrity(self) -> None:
         self._name_all()
         for table in self._tables.values():
             assert len(set(table)) == len(table), "a table names a block twice"
         named = {block for table in self._tables.values() for block in table}
-        assert _shared(self._tables.values()) == self._references, "reference counts are off"
+        shared = _shared(self._tables.values())
+        assert shared == self._references, "reference counts are off"
+        assert self._shared_blocks == sum(shared.values()) - len(shared), "shared blocks are miscounted"
         assert _shared(self._swapped.values()) == self._cpu_references, "CPU reference counts are off"
         assert sorted([*named, *self._free]) == list(range(self.num_blocks)), "blocks are owned twice or lost"
         away = {block for table in self._swapped.values() for block in table}
@@ -360,9 +390,33 @@ class PagedAllocator(Allocator):
         if self._references.get(block, 1) == 1:
             return None
         (own,) = self._take(1)
-        _release([block], self._references, self._free)
+        self._drop([block])
         table[index] = own
         return block, own
+
+    def _shared_with(self, parent: int) -> list[int]:
+        """Return a table of the parent's blocks, which now have a name more."""
+        table = self._table(parent)
+        references = self._references
+        for block in table:
+            references[block] = references.get(block, 1) + 1
+        self._shared_blocks += len(table)
+        if parent in self._bases and self.length(parent) % self.block_size:
+            self._sharing_tail.add(parent)
+            self._asked = -1
+        return list(table)
+
+    def _drop(self, table: list[int]) -> None:
+        """Drop one table's names of its blocks."""
+        if self._references:
+            dropped = _dropped(table, self._references)
+            self._shared_blocks -= len(table) - len(dropped)
+            table = dropped
+        self._give_back(table)
+
+    def _give_back(self, blocks: list[int]) -> None:
+        """Take blocks that nobody names any more."""
+        self._free += blocks
 
     def _leave_growing(self, sequence: int) -> None:
         base = self._bases.pop(sequence)
@@ -375,14 +429,6 @@ class PagedAllocator(Allocator):
         due = (1 - base) % self.block_size
         self._due[due] += change
         self._due[due + self.block_size] += change
-
-    def _copies_due(self) -> int:
-        """Return the blocks that the next token's copies take: the last sharer of a block keeps it."""
-        tails: dict[int, int] = {}
-        for sequence in self._sharing_tail:
-            block = self._tables[sequence][-1]
-            tails[block] = tails.get(block, 0) + 1
-        return sum(min(count, self._references.get(block, 1) - 1) for block, count in tails.items())
 
     def _copy_tails(self) -> list[Copy]:
         """Copy on write, in the order in which the sequences started to grow."""
@@ -399,19 +445,20 @@ def _check_distinct(sequences: Sequence[int]) -> None:
         raise AllocatorError(f"a sequence is named twice in {list(sequences)}")
 
 
-def _release(table: list[int], references: dict[int, int], free: list[int]) -> None:
-    """Drop one table's names of its blocks; those that nobody names any more are free."""
+def _dropped(table: list[int], references: dict[int, int]) -> list[int]:
+    """Drop one table's names of its blocks; return those that nobody names any more."""
     if not references:
-        free.extend(table)
-        return
+        return table
+    nobodys = []
     for block in table:
         count = references.get(block, 1)
         if count == 1:
-            free.append(block)
+            nobodys.append(block)
         elif count == 2:
             del references[block]
         else:
             references[block] = count - 1
+    return nobodys
 
 
 def _shared(tables: Iterable[list[int]]) -> dict[int, int]:

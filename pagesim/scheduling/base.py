@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from pagesim.memory import Allocator, Copy
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Arrivals, Group
 
 
@@ -17,8 +18,8 @@ class Plan:
         resumed: groups that came back from the swap space.
         recomputed: groups that lost their memory and wait again.
         swapped_out: groups that moved to the swap space.
-        diverged: groups whose samples shared all their memory until this iteration.
-        stuck: groups that can never go on; they leave with what they have.
+        stuck: groups that can never go on, and why; they leave with what they have.
+        leaked: groups that got memory back which the real engine would never free.
         ignored: requests that the real engine drops when their turn comes.
         incomplete: those of ``prompts`` of which only a first chunk runs.
         completed: groups whose last chunk runs.
@@ -48,10 +49,10 @@ class Plan:
         "decode_context",
         "decodes",
         "decoding",
-        "diverged",
         "ignored",
         "incomplete",
         "launches",
+        "leaked",
         "prompts",
         "query_key_pairs",
         "rebased",
@@ -71,8 +72,8 @@ class Plan:
         self.resumed: list[Group] = []
         self.recomputed: list[Group] = []
         self.swapped_out: list[Group] = []
-        self.diverged: list[Group] = []
-        self.stuck: list[Group] = []
+        self.stuck: list[tuple[Group, DeadEnd]] = []
+        self.leaked: list[Group] = []
         self.ignored: list[Group] = []
         self.incomplete: list[Group] = []
         self.completed: list[Group] = []
@@ -170,7 +171,11 @@ class Scheduler(Protocol):
         """
 
     def finish(self) -> list[Group]:
-        """Free those whose last token was generated and return them, in the order in which they ran."""
+        """End the iteration: free the samples whose last token was generated, and fork beams.
+
+        Returns:
+            The groups of these samples, in the order in which they ran; those without samples are over.
+        """
 
     def running(self) -> Iterable[Group]:
         """Return the running groups in their order."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pagesim.memory import Allocator, Fit
 from pagesim.scheduling.base import Plan
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group
 from pagesim.scheduling.preemptive import Preemption, Preemptive
 from pagesim.scheduling.queue import WaitingQueue
@@ -72,8 +73,6 @@ class ContinuousBatching(Preemptive):
     def plan(self, now: int) -> Plan:
         self.queue.arrive(now)
         plan = Plan()
-        if self._undiverged:
-            plan.diverged, self._undiverged = self._undiverged, []
         # A: everybody who runs stays, if there is room. B: who was swapped out comes back. C: others join.
         self._keep_running(plan)
         if self._swapped and not plan.swapped_out:
@@ -101,7 +100,7 @@ class ContinuousBatching(Preemptive):
             if (not fits or too_long) and not self.running_groups:
                 # Nothing that holds memory or tokens will ever leave: it can never be admitted.
                 queue.pop(group)
-                plan.stuck.append(group)
+                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
                 continue
             if not fits:
                 return
@@ -115,8 +114,6 @@ class ContinuousBatching(Preemptive):
             memory.allocate(first, length, group.output)
             for sequence in group.sequences[1:]:
                 memory.fork(first, sequence)
-            if samples > 1 and memory.grows_on_demand:
-                self._undiverged.append(group)
             plan.prompts.append(group)
             plan.batched_tokens += length
             copies = 1 if memory.grows_on_demand else samples

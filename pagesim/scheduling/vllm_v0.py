@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pagesim.memory import Allocator, Fit
 from pagesim.scheduling.base import Plan
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group
 from pagesim.scheduling.preemptive import Preemption, Preemptive
 from pagesim.scheduling.queue import WaitingQueue
@@ -110,7 +111,7 @@ class VllmV0(Preemptive):
             if alone and (fit is not Fit.NOW or not self._may_join(group)):
                 # Nobody will ever make room: the real one blocks the queue for ever.
                 queue.pop(group)
-                plan.stuck.append(group)
+                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
                 continue
             if fit is not Fit.NOW:
                 return
@@ -134,15 +135,13 @@ class VllmV0(Preemptive):
         memory.allocate(first, group.length, group.output)
         for sequence in group.sequences[1:]:
             memory.fork(first, sequence)
-        if group.samples > 1:
-            self._undiverged.append(group)
+        if group.generated:
+            plan.leaked.append(group)
         plan.prompts.append(group)
         self._start(group)
 
     def _decode(self, plan: Plan) -> None:
         """Give everybody who runs a token; bring back who was swapped out unless somebody lost his place."""
-        if self._undiverged:
-            plan.diverged, self._undiverged = self._undiverged, []
         waited = bool(self._swapped)
         self._keep_running(plan)
         preempted = bool(plan.recomputed or plan.swapped_out)

@@ -7,6 +7,7 @@ from heapq import heappush
 
 from pagesim.memory import Allocator
 from pagesim.scheduling.base import Plan
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group
 from pagesim.scheduling.preemptive import Preemptive
 from pagesim.scheduling.queue import WaitingQueue
@@ -197,7 +198,7 @@ class VllmV1(Preemptive):
         self._context -= held
         if not in_chunks:
             group.length = held + 1
-        self._stop(group)
+        self._stop(group, 1)
         self.memory.free(group.sequences[0])
         self.queue.requeue(group)
         plan.recomputed.append(group)
@@ -218,7 +219,7 @@ class VllmV1(Preemptive):
                     return
                 # Nobody will ever make room: the real one waits for ever.
                 queue.pop(group)
-                plan.stuck.append(group)
+                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
                 continue
             if tokens > budget:
                 self._restless = True

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.ledger import LedgerError, expand
+from pagesim.ledger import LedgerError, Sharing, expand
 from pagesim.memory import Allocator
 from pagesim.scheduling import ContinuousBatching, Plan, StaticBatching, VllmV0, VllmV1
 from pagesim.scheduling.base import Scheduler
@@ -115,5 +115,13 @@ def test_orca_maxs_last_blocks_are_free_in_strict_and_external_in_the_papers_vie
 
 def test_stays_that_overfill_memory_are_noticed() -> None:
     overfull = np.array([[0, 0, 9, 20, 3, 12, 1, 1]])
+    nothing = np.zeros(1, np.int64)
     with pytest.raises(LedgerError, match="negative"):
-        expand(overfull, np.array([1]), block_size=4, num_blocks=2, external_blocks=np.zeros(1, np.int64))
+        expand(
+            overfull,
+            np.array([1]),
+            block_size=4,
+            num_blocks=2,
+            external_blocks=nothing,
+            sharing=Sharing(nothing, nothing, nothing),
+        )

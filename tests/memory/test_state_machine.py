@@ -104,6 +104,11 @@ class AllocatorMachine(RuleBasedStateMachine):
         else:
             assert before - self.memory.free_blocks == (0 if self.memory.grows_on_demand else held)
 
+    @precondition(lambda self: self.mirror.adoptable())
+    @rule(choice=CHOICE)
+    def adopt(self, choice: int) -> None:
+        self.mirror.adopt(*pick(self.mirror.adoptable(), choice))
+
     @precondition(lambda self: self.mirror.resting or self.mirror.growing)
     @rule(choice=CHOICE)
     def free(self, choice: int) -> None:
