@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
-from pagesim.clock import LONGEST_S, to_tick_column, to_ticks
+from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, to_tick_column, to_ticks
 from pagesim.cost import CostModel, parse_cost
-from pagesim.engine import Engine
+from pagesim.engine import Engine, StrictCompatError
 from pagesim.errors import PagesimError
 from pagesim.executors import PredictedExecutor
+from pagesim.intake import aborts, accepted_rows, take_in
 from pagesim.metrics import MemoryMeans, TokenGaps, latencies, throughput
-from pagesim.policies import Limits, build_memory, build_scheduler, longest_output, parts_of
+from pagesim.policies import Limits, build_memory, build_scheduler, parts_of
 from pagesim.records import Chunk, Recorder, Status
-from pagesim.request import MAX_SAMPLES, MAX_TOKENS, Trace
+from pagesim.request import Trace
 from pagesim.results import Result, StepTable, batch_table, request_columns
 from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
-from pagesim.scheduling import Arrivals, Scheduler
+from pagesim.scheduling import Arrivals, DeadEnd
 from pagesim.specs import Capacity, capacity, gpu, model
 from pagesim.workloads import make_trace
 
@@ -65,6 +65,9 @@ class SystemOptions(TypedDict, total=False):
     reserve_full_isl: bool | None
     watermark: float | None
     preemption: str
+    beam_drop: float
+    strict_compat: bool
+    seed: int
     client_timeout: float | None
     cost: str
     window: str | None
@@ -134,21 +137,8 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     """
     started = time.perf_counter()
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
-    if not len(trace):
-        raise PagesimError("the trace holds no requests")
-    if trace.arrival_s[-1] > LONGEST_S:
-        raise PagesimError(
-            f"request {trace.request_id[-1]}: arrival_s is {trace.arrival_s[-1]:g}; "
-            f"it must be at most {LONGEST_S:g} s, the longest time that is simulated"
-        )
-    if policy.scheduler == "vllm-v1" and int(trace.n.max()) > 1:
-        row = int(np.argmax(trace.n > 1))
-        raise PagesimError(
-            f"request {trace.request_id[row]}: n is {trace.n[row]}; vllm-v1 serves samples as requests "
-            "of their own, so give each a row"
-        )
     sized, limits, cost = _equip(system)
-    trace = _cut(trace, longest_output(policy.scheduler, limits.max_model_len))
+    trace = take_in(trace, policy, limits)
     if policy.scheduler == "vllm-v1":
         # Block 0 is the null block; no sequence ever holds it.
         sized = replace(sized, num_blocks=sized.num_blocks - 1)
@@ -162,8 +152,13 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         max_model_len=limits.max_model_len,
     )
     scheduler = build_scheduler(policy, memory, limits)
-    accepted = _accepted(trace, scheduler)
-    scheduler.expect(Arrivals(trace, accepted))
+    # The real engine may take in what it can never serve; then its dead end is met inside.
+    everybody = system.strict_compat and policy.scheduler != "static"
+    accepted = np.arange(len(trace)) if everybody else accepted_rows(trace, scheduler)
+    if system.strict_compat and len(accepted) < len(trace):
+        row = int(np.setdiff1d(np.arange(len(trace)), accepted)[0])
+        raise _strict(system, trace, StrictCompatError(DeadEnd.TURNED_AWAY, row, 0))
+    scheduler.expect(Arrivals(trace, accepted, drop=system.beam_drop, seed=system.seed))
     reserves = policy.reservation != "on-demand"
     slots = sized.num_blocks * system.block_size
     window = None if system.window_s is None else (to_ticks(system.window_s[0]), to_ticks(system.window_s[1]))
@@ -197,11 +192,14 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         recorder,
         leap=system.leap,
         until=until,
-        aborts=_aborts(trace, system.client_timeout),
+        aborts=aborts(trace, system.client_timeout),
+        strict_compat=system.strict_compat,
         watch=watch,
     )
     try:
         engine.run()
+    except StrictCompatError as error:
+        raise _strict(system, trace, error) from None
     except OverflowError:  # an iteration alone is longer than all that the clock can count
         raise PagesimError(
             f"the run exceeds {LONGEST_S:g} s of simulated time under cost {system.cost}; lower its numbers"
@@ -219,6 +217,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
             "aborted": ended[Status.ABORTED],
             "unfinished": ended[Status.UNFINISHED],
         },
+        "dead_ends": {dead_end.key: engine.dead_ends[dead_end] for dead_end in DeadEnd},
         **latencies(columns),
         "itl": gaps.summary(),
         "throughput": throughput(columns),
@@ -327,39 +326,13 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
     return sized, limits, cost
 
 
-def _aborts(trace: Trace, client_timeout: float | None) -> list[tuple[int, int]]:
-    """Return when whose client goes away, (ticks, row), in order; rows of equal instants in theirs."""
-    when = np.full(len(trace), np.inf) if trace.abort_s is None else trace.abort_s
-    if client_timeout is not None:
-        when = np.minimum(when, trace.arrival_s + client_timeout)
-    rows = np.flatnonzero(when <= LONGEST_S)
-    rows = rows[np.argsort(when[rows], kind="stable")]
-    return list(zip(to_tick_column(when[rows]).tolist(), rows.tolist(), strict=True))
-
-
-def _cut(trace: Trace, longest: int | None) -> Trace:
-    """Return the trace with the outputs that the engine ends early cut to what it generates."""
-    if longest is None:
-        return trace
-    output = np.minimum(trace.output_tokens, np.maximum(1, longest - trace.prompt_tokens))
-    cut = int((output < trace.output_tokens).sum())
-    if not cut:
-        return trace
-    return trace.with_columns(
-        {"output_tokens": output}, f"{cut} outputs cut: the engine ends a sequence at {longest} tokens"
+def _strict(system: System, trace: Trace, error: StrictCompatError) -> PagesimError:
+    when = f"at {error.now / TICKS_PER_SECOND:.6f} s: " if error.now else ""
+    return PagesimError(
+        f"strict_compat: {when}request {trace.request_id[error.row]}: {error.dead_end.what}; the real engine "
+        f"of {system.policy} {error.dead_end.really} "
+        "(without strict_compat it is counted and the others go on)"
     )
-
-
-def _accepted(trace: Trace, scheduler: Scheduler) -> npt.NDArray[np.int64]:
-    """Return the rows of the requests that the system could ever serve, in order."""
-    # Many requests are alike in what matters: each kind is asked about once.
-    keys = np.ravel_multi_index(
-        (trace.prompt_tokens, trace.output_tokens, trace.n), (MAX_TOKENS + 1, MAX_TOKENS + 1, MAX_SAMPLES + 1)
-    )
-    _, example, kind_of = np.unique(keys, return_index=True, return_inverse=True)
-    columns = (column[example].tolist() for column in (trace.prompt_tokens, trace.output_tokens, trace.n))
-    verdicts = np.array([scheduler.accepts(*kind) for kind in zip(*columns, strict=True)])
-    return np.flatnonzero(verdicts[kind_of])
 
 
 def _peak_rss_mb() -> float:

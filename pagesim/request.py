@@ -134,8 +134,15 @@ class Trace:
     def __iter__(self) -> Iterator[Request]:
         return (self[row] for row in range(len(self)))
 
-    def take(self, rows: npt.NDArray[np.integer[Any]] | slice) -> Trace:
-        """Return the trace of these rows only, sorted by arrival again."""
+    def take(
+        self, rows: npt.NDArray[np.integer[Any]] | slice, request_id: npt.NDArray[Any] | None = None
+    ) -> Trace:
+        """Return the trace of these rows only, sorted by arrival again.
+
+        Args:
+            rows: indices, ``[M]``, or a slice.
+            request_id: new names, ``[M]``, without which no row can be taken twice.
+        """
         if isinstance(rows, slice):
             rows = np.arange(len(self))[rows]
         changes: dict[str, Any] = {
@@ -147,6 +154,8 @@ class Trace:
             changes["sample_tokens"] = [self.sample_tokens[i] for i in rows]
         if self.hash_ids is not None:
             changes["hash_ids"] = [self.hash_ids[i] for i in rows]
+        if request_id is not None:
+            changes["request_id"] = request_id
         return replace(self, **changes)
 
     def with_columns(self, columns: Mapping[str, Any], note: str = "") -> Trace:

@@ -140,6 +140,20 @@ def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[A
         column = np.asarray(ticks, np.int64)
         return np.where(column < 0, np.nan, to_seconds(column))
 
+    def each_sample() -> dict[str, npt.NDArray[Any]]:
+        if trace.sample_tokens is None:
+            return {}
+        finish = np.empty(len(trace), dtype=object)
+        tokens = np.empty(len(trace), dtype=object)
+        for row, lengths in enumerate(trace.sample_tokens):
+            times = recorder.sample_finish.get(row)
+            alike = recorder.finish[row]
+            tokens[row] = list(lengths)
+            finish[row] = seconds(
+                [alike if times is None else times.get(k, -1) for k in range(len(lengths))]
+            ).tolist()
+        return {"sample_tokens": tokens, "sample_finish_s": finish}
+
     names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
     return {
         "request_id": trace.request_id,
@@ -153,6 +167,7 @@ def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[A
         "recomputes": np.asarray(recorder.recomputes, np.int64),
         "swaps": np.asarray(recorder.swaps, np.int64),
         "status": names[np.frombuffer(recorder.status, np.uint8)],
+        **each_sample(),
     }
 
 

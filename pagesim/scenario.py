@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pagesim.clock import LONGEST_S
 from pagesim.errors import PagesimError
 from pagesim.policies import RELEASES, PlacementName, ReservationName, SchedulerName, parts_of
-from pagesim.scheduling import Preemption
+from pagesim.scheduling import BEAM_DROP, Preemption
 
 COMPARED = ("contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
 
@@ -97,6 +97,13 @@ class System(BaseModel):
     preemption: Preemption = Field(
         "default", description="default recomputes one sequence and swaps a group of several."
     )
+    beam_drop: float = Field(
+        BEAM_DROP, gt=0, lt=1, description="A beam's chance, at each token, of being dropped for a fork."
+    )
+    strict_compat: bool = Field(
+        False, description="Stop with an error where the real engine hangs, leaks or dies."
+    )
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of everything that is drawn.")
     client_timeout: float | None = Field(
         None, gt=0, le=LONGEST_S, description="Seconds after which a client goes away, whatever it has got."
     )
@@ -138,7 +145,6 @@ class Scenario(System):
     duration: float | None = Field(None, gt=0, description="Seconds of arrivals.")
     num_requests: int | None = Field(None, ge=1, description="Requests to replay.")
     n: int | None = Field(None, ge=1, le=1024, description="Parallel samples of every request.")
-    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of everything that is drawn.")
     rounds: Literal["first", "all"] = Field(
         "first", description="Rounds of a conversation that are requests."
     )

@@ -1,4 +1,4 @@
-"""Which beams survive: there are no probabilities of tokens here, so chance decides, always in the same way."""
+"""Which beams survive: there are no probabilities of tokens here, so chance decides, always alike."""
 
 from __future__ import annotations
 

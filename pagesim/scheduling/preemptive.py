@@ -147,7 +147,7 @@ class Preemptive(ABC):
     def _fork_beams(self, step: int) -> None:
         forks = self._forks
         while forks and forks[0][0] <= step:
-            due, order, group = heappop(forks)
+            _, order, group = heappop(forks)
             if group.order != order or group.last_step < 0:
                 continue
             assert group.beams is not None

@@ -23,15 +23,15 @@ def slots(memory: Allocator, scheduler: Scheduler) -> dict[str, int]:
     size = memory.block_size
     blocks: dict[int, tuple[int, int, int]] = {}  # block → slots filled, fillable, promised
     for group in scheduler.running():
-        for sequence in group.sequences:
+        for sequence, final in zip(group.sequences, group.finals, strict=True):
             # Memory holds a static row at its padded length; only its own tokens are used.
-            length = min(group.base + memory.steps_grown, group.final_length)
+            length = min(group.base + memory.steps_grown, final)
             held = [b for first, count in memory.extents(sequence) for b in range(first, first + count)]
-            promised = max(memory.reserved_tokens(sequence), group.final_length)
+            promised = max(memory.reserved_tokens(sequence), final)
             for place, block in enumerate(held):
                 here = (
                     int(np.clip(length - place * size, 0, size)),
-                    int(np.clip(group.final_length - place * size, 0, size)),
+                    int(np.clip(final - place * size, 0, size)),
                     int(np.clip(promised - place * size, 0, size)),
                 )
                 before = blocks.get(block, (0, 0, 0))
@@ -47,26 +47,33 @@ def slots(memory: Allocator, scheduler: Scheduler) -> dict[str, int]:
 
 @pytest.mark.parametrize("block_size", [1, 16])
 @pytest.mark.parametrize(
-    ("policy", "samples"),
+    ("policy", "kind"),
     [
-        *product(("static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle"), (1, 3)),
-        *product(("vllm-sosp", "vllm-v0"), (1, 3)),
-        ("vllm-v1", 1),
+        *product(("static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle"), ("one", "alike")),
+        *product(("vllm-sosp", "vllm-v0"), ("one", "alike", "beams")),
+        ("orca-pow2", "beams"),
+        ("vllm-v0", "unequal"),
+        ("vllm-v1", "one"),
     ],
 )
 def test_every_iteration_classifies_every_slot(
-    policy: str, block_size: int, samples: int, monkeypatch: pytest.MonkeyPatch
+    policy: str, block_size: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(7)
-    trace = ps.Trace(
-        np.cumsum(rng.exponential(0.02, 24)),
-        rng.integers(1, 90, 24),
-        rng.integers(1, 60, 24),
-        np.full(24, samples),
-    )
+    trace = ps.Trace(np.cumsum(rng.exponential(0.02, 24)), rng.integers(1, 90, 24), rng.integers(1, 60, 24))
+    three = np.full(24, 3)
+    if kind == "beams":
+        trace = trace.with_columns({"beam_width": three})
+    elif kind != "one":
+        trace = trace.with_columns({"n": three})
+    if kind == "unequal":
+        tokens = [(1 + longest // 3, longest, 1 + longest // 2) for longest in trace.output_tokens.tolist()]
+        trace = trace.with_columns(
+            {"sample_tokens": tokens, "output_tokens": np.array([max(each) for each in tokens])}
+        )
     seen: list[dict[str, int]] = []
-    for kind in (ContinuousBatching, StaticBatching, VllmV0, VllmV1):
-        planned = kind.plan
+    for scheduler in (ContinuousBatching, StaticBatching, VllmV0, VllmV1):
+        planned = scheduler.plan
 
         def plan(self: Any, now: int, planned: Any = planned) -> Plan:
             made: Plan = planned(self, now)
@@ -74,7 +81,7 @@ def test_every_iteration_classifies_every_slot(
                 seen.append(slots(self.memory, self))
             return made
 
-        monkeypatch.setattr(kind, "plan", plan)
+        monkeypatch.setattr(scheduler, "plan", plan)
     result = ps.simulate(
         trace,
         policy,
