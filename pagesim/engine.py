@@ -164,6 +164,8 @@ class Engine:
             0 if stood_still else continuing,
             memory.shared_blocks,
             *(self._shared_tails() if memory.sharing_tails else (0, 0)),
+            memory.cached_blocks,
+            memory.blocks_taken,
         ]
         leap = self._leap(end) if self.leap else STAY
         recorder.decide(decision, leap)

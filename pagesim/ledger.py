@@ -7,6 +7,7 @@ those the ledger of every single iteration follows, so leaping loses nothing. Te
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,6 +90,7 @@ def expand(
     num_blocks: int,
     external_blocks: Column,
     sharing: Sharing,
+    cached_blocks: Callable[[Column], Column],
 ) -> Ledger:
     """Return the ledger of consecutive iterations.
 
@@ -99,6 +101,7 @@ def expand(
         num_blocks: blocks of the cache.
         external_blocks: free blocks that are unusable for the head of the queue, ``[I]``.
         sharing: see `Sharing`.
+        cached_blocks: tells free blocks whose content can still be found from the blocks held, ``[I]`` both.
     """
     size = len(growth)
     first, last, base, final, held, reserved, sequences, grows = stays.T
@@ -163,14 +166,15 @@ def expand(
 
     allocated = physical * block_size
     external = external_blocks * block_size
+    cached = cached_blocks(physical) * block_size
     entries = {
         "used": used,
         "reserved": allocated - used - over_reserved - rounding,
         "over_reserved": over_reserved,
         "rounding": rounding,
         "external": external,
-        "cached": np.zeros(size, np.int64),
-        "free": num_blocks * block_size - allocated - external,
+        "cached": cached,
+        "free": num_blocks * block_size - allocated - external - cached,
     }
     if size and min(int(column.min()) for column in entries.values()) < 0:
         raise LedgerError("an entry of the ledger is negative")

@@ -56,6 +56,8 @@ DECISION_FIELDS = (
     "shared_blocks",
     "shared_slack",
     "shared_rounding",
+    "cached_blocks",
+    "blocks_taken",
 )
 """What is written down of a planned iteration, all after scheduling.
 
@@ -71,6 +73,7 @@ DECISION_FIELDS = (
     external_blocks: free but unusable for the head of the queue.
     continuing: sequences that also got a token in the iteration before.
     shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a leap changes none of them.
+    cached_blocks, blocks_taken: see `Allocator`.
 """
 
 LEAP_FIELDS = ("leap", "leap_ticks", "leap_increment", "leap_context")
@@ -292,6 +295,15 @@ class Recorder:
         ticks = first + offset * increment
         # Iterations follow one another without a gap until the next decision.
         clock = stretches["starts"][stretch] + offset * first + increment * (offset * (offset - 1) // 2)
+        evictions = np.asarray(self.memory.take_evictions(), np.int64)
+
+        def cached_blocks(held: Column) -> Column:
+            """A leap only takes blocks, in an order that was noted where content was lost on the way."""
+            before = stretches["blocks_taken"][stretch]
+            taken = before + held - (self.memory.num_blocks - stretches["free_blocks"][stretch])
+            lost = np.searchsorted(evictions, taken, "right") - np.searchsorted(evictions, before, "right")
+            return stretches["cached_blocks"][stretch] - lost
+
         ledger = expand(
             stays,
             stretches["growth"][stretch] + offset,
@@ -299,6 +311,7 @@ class Recorder:
             num_blocks=self.memory.num_blocks,
             external_blocks=stretches["external_blocks"][stretch],
             sharing=Sharing(*(stretches[f"shared_{name}"][stretch] for name in Sharing._fields)),
+            cached_blocks=cached_blocks,
         )
         # The allocator's own count, taken in every planned iteration, must agree with the ledger's.
         planned = decisions["iteration"] - decisions["iteration"][0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 Extent = tuple[int, int]
@@ -85,6 +85,20 @@ class Allocator(ABC):
     def shared_blocks(self) -> int:
         """What sharing saves: over the blocks on the device, the sequences that name one beyond the first."""
         return 0
+
+    @property
+    def cached_blocks(self) -> int:
+        """Free blocks whose content can still be found."""
+        return 0
+
+    @property
+    def blocks_taken(self) -> int:
+        """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
+        return 0
+
+    def take_evictions(self) -> Sequence[int]:
+        """Hand over when content was lost since the last call: each time the value of ``blocks_taken``."""
+        return ()
 
     @property
     def sharing_tails(self) -> bool:

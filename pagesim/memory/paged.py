@@ -99,7 +99,7 @@ class PagedAllocator(Allocator):
             wanted = -(-tokens // self.block_size) + spare
         else:
             wanted = self.blocks_for(tokens, output_tokens) * sequences + spare
-        if wanted <= len(self._free) - self._unnamed:
+        if wanted <= self.free_blocks:
             return Fit.NOW
         return Fit.LATER if wanted <= self.num_blocks else Fit.NEVER
 
@@ -158,7 +158,7 @@ class PagedAllocator(Allocator):
 
     def free_extents(self) -> list[Extent]:
         self._name_all()
-        return join_extents(sorted(self._free))
+        return join_extents(sorted(self._free_list()))
 
     def distinct_blocks(self, sequences: Iterable[int]) -> int:
         """Return how many different blocks these sequences hold, on the device or in the swap space."""
@@ -333,7 +333,7 @@ class PagedAllocator(Allocator):
         assert shared == self._references, "reference counts are off"
         assert self._shared_blocks == sum(shared.values()) - len(shared), "shared blocks are miscounted"
         assert _shared(self._swapped.values()) == self._cpu_references, "CPU reference counts are off"
-        assert sorted([*named, *self._free]) == list(range(self.num_blocks)), "blocks are owned twice or lost"
+        assert sorted([*named, *self._free_list()]) == list(range(self.num_blocks)), "blocks are owned twice or lost"
         away = {block for table in self._swapped.values() for block in table}
         assert sorted([*away, *self._free_cpu]) == list(range(self.cpu_blocks)), "CPU blocks are lost"
         assert set(self._tables) == set(self.sequences())
@@ -348,6 +348,10 @@ class PagedAllocator(Allocator):
 
     # Inside
 
+    def _free_list(self) -> Iterable[int]:
+        """Return the blocks that nobody holds."""
+        return self._free
+
     def _table(self, sequence: int) -> list[int]:
         """Return a sequence's table, brought up to date."""
         try:
@@ -357,8 +361,7 @@ class PagedAllocator(Allocator):
         if self._unnamed and sequence in self._bases:
             missing = self._missing(sequence, table)
             if missing:
-                self._unnamed -= missing
-                table.extend(self._take(missing))
+                table.extend(self._take_promised(missing))
         return table
 
     def _missing(self, sequence: int, table: list[int]) -> int:
@@ -383,6 +386,11 @@ class PagedAllocator(Allocator):
         del free[len(free) - blocks :]
         taken.reverse()
         return taken
+
+    def _take_promised(self, blocks: int) -> list[int]:
+        """Take blocks that growing sequences have counted as theirs already."""
+        self._unnamed -= blocks
+        return self._take(blocks)
 
     def _own(self, table: list[int], index: int) -> Copy | None:
         """Replace a shared block of a table by a copy, so that it can be written."""

@@ -10,6 +10,7 @@ import numpy as np
 from pagesim.clock import to_tick_column
 from pagesim.request import IntColumn, Trace
 from pagesim.scheduling.beams import DROP, BeamSearch
+from pagesim.scheduling.content import Content, Contents
 
 
 class Arrivals:
@@ -20,9 +21,18 @@ class Arrivals:
         rows: the rows of the trace that take part, ``[N]``; the others were turned away at the door.
         drop: a beam's chance of being dropped at a token, see `BeamSearch`.
         seed: of the beams.
+        contents: of these requests, by index; None where nobody asks.
     """
 
-    def __init__(self, trace: Trace, rows: IntColumn, *, drop: float = DROP, seed: int = 0) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        rows: IntColumn,
+        *,
+        drop: float = DROP,
+        seed: int = 0,
+        contents: Contents | None = None,
+    ) -> None:
         def column(values: IntColumn) -> array[int]:
             return array("q", values.astype(np.int64).tobytes())
 
@@ -36,6 +46,7 @@ class Arrivals:
         self._sample_tokens = trace.sample_tokens
         self._drop = drop
         self._seed = seed
+        self._contents = contents
 
     def __len__(self) -> int:
         return len(self.row)
@@ -46,6 +57,10 @@ class Arrivals:
             return None
         tokens = self._sample_tokens[index]
         return tokens if min(tokens) < max(tokens) else None
+
+    def content_of(self, index: int) -> Content | None:
+        """Return what a request's tokens are; requests are asked about in their order."""
+        return None if self._contents is None else self._contents.of(index)
 
     def beams_of(self, index: int) -> BeamSearch | None:
         """Return the beam search of a request, if it has one."""
@@ -75,6 +90,7 @@ class Group:
         generated: tokens of samples that are over.
         beams: the beam search that decides which of the sequences survive, if one does.
         base: while running, a sample's length minus the memory's ``steps_grown``.
+        content: what its tokens are, where prompts are looked for in the cache.
         computed: while a prompt runs in chunks, the tokens of it that have run.
         last_step: while running, the value of ``steps_grown`` at which a sample's last token is generated.
         order: counts admissions, so that equal arrivals keep the order in which they joined.
@@ -85,6 +101,7 @@ class Group:
         "base",
         "beams",
         "computed",
+        "content",
         "ended",
         "finals",
         "generated",
@@ -109,6 +126,7 @@ class Group:
         sequences: tuple[int, ...],
         outputs: tuple[int, ...] | None = None,
         beams: BeamSearch | None = None,
+        content: Content | None = None,
     ) -> None:
         self.row = row
         self.arrival = arrival
@@ -121,6 +139,7 @@ class Group:
         self.ended: tuple[int, ...] = ()
         self.generated = 0
         self.beams = beams
+        self.content = content
         self.length = prompt
         self.base = 0
         self.computed = 0

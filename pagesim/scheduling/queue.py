@@ -103,4 +103,5 @@ class WaitingQueue:
             (first,) if samples == 1 else tuple(range(first, first + samples)),
             arrivals.outputs_of(index),
             arrivals.beams_of(index),
+            arrivals.content_of(index),
         )

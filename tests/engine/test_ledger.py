@@ -131,4 +131,5 @@ def test_stays_that_overfill_memory_are_noticed() -> None:
             num_blocks=2,
             external_blocks=nothing,
             sharing=Sharing(nothing, nothing, nothing),
+            cached_blocks=np.zeros_like,
         )
