@@ -39,7 +39,8 @@ def load(
     Args:
         path: a file of CSV, JSON, JSON lines or Parquet.
         rounds: of conversations (ShareGPT) the ``"first"`` round, or ``"all"``: then each round is a
-            request whose prompt is all that was said before, and ``session_id`` numbers the conversations.
+            request whose prompt is the last round's prompt, its output and the new question, and
+            ``session_id`` numbers the conversations.
         tokenizer: what counts the tokens of text, see ``tokenizer.counter``.
         on_bad_row: ``"error"`` to raise at the first bad row, ``"skip"`` to leave bad rows out and note it.
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -97,8 +98,8 @@ def test_all_rounds_of_a_conversation_extend_its_prompt(tmp_path):
     path = tmp_path / "s.json"
     path.write_text(json.dumps([talk("a b", "c", "d e f", "g"), talk("h", "i j"), talk("only a question")]))
     trace = load(path, rounds="all", tokenizer="gpt2")
-    # A beginning-of-text token a prompt, an end token an output; earlier answers count without theirs.
-    assert trace.prompt_tokens.tolist() == [3, 7, 2]
+    # A beginning-of-text token a prompt, an end token an output, which stays when the answer is a prompt's.
+    assert trace.prompt_tokens.tolist() == [3, 3 + 2 + 3, 2]
     assert trace.output_tokens.tolist() == [2, 2, 3]
     assert trace.session_id is not None
     assert trace.session_id.tolist() == [0, 0, 1]
@@ -120,6 +121,35 @@ def test_use_beam_search_makes_n_the_width_of_the_beam(tmp_path):
     trace = load(path)
     assert trace.n.tolist() == [1, 2, 1]
     assert trace.beam_width.tolist() == [4, 1, 3]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    talks=st.lists(
+        st.lists(st.sampled_from(["", "a", "b c d"]), min_size=2, max_size=8), min_size=1, max_size=4
+    )
+)
+def test_every_round_extends_the_last_one_whatever_was_said(tmp_path_factory, talks):
+    turns = [
+        [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(talk)] for talk in talks
+    ]
+    path = tmp_path_factory.getbasetemp() / "talks.json"
+    path.write_text(json.dumps([{"conversations": talk} for talk in turns]))
+    rounds = list(load(path, rounds="all", tokenizer="approximate"))
+    for last, this in pairwise(rounds):
+        if last.session_id == this.session_id:
+            assert this.prompt_tokens >= last.prompt_tokens + last.output_tokens
+        else:
+            assert this.prompt_tokens <= 1 + 4  # a conversation begins with nothing but its question
+
+
+def test_rounds_of_published_conversations_extend_one_another(shared: Path):
+    rounds = load(shared / "data" / "raw" / "fastchat_dummy_conversation.json", rounds="all")
+    assert rounds.session_id is not None
+    same = rounds.session_id[1:] == rounds.session_id[:-1]
+    grown = rounds.prompt_tokens[1:] - (rounds.prompt_tokens + rounds.output_tokens)[:-1]
+    assert same.any()
+    assert grown[same].min() >= 0
 
 
 def test_one_output_length_a_sample_is_read_when_they_are_equal(tmp_path):
