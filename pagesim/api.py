@@ -142,6 +142,12 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
             f"request {trace.request_id[row]}: beam_width is {trace.beam_width[row]}; "
             f"policy {system.policy} decodes without beam search, so it must be 1"
         )
+    if trace.sample_tokens is not None:
+        row = next(row for row, own in enumerate(trace.sample_tokens) if len(set(own)) > 1)
+        raise PagesimError(
+            f"request {trace.request_id[row]}: its samples differ in length; policy {system.policy} "
+            "generates equally many tokens for each"
+        )
     if trace.arrival_s[-1] > LONGEST_S:
         raise PagesimError(
             f"request {trace.request_id[-1]}: arrival_s is {trace.arrival_s[-1]:g}; "
@@ -286,6 +292,13 @@ def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
             raise PagesimError(f"the trace has no column {missing[0]}")
         columns: dict[str, Any] = {name: trace[name].to_numpy() for name in trace.columns}
         columns.setdefault("arrival_s", np.zeros(len(trace)))
+        if len(trace) and "hash_block_size" in columns:
+            sizes = np.unique(columns["hash_block_size"])
+            if len(sizes) > 1:
+                raise PagesimError(
+                    f"hash_block_size is {sizes[0]} and {sizes[1]}; it must be the same in every row"
+                )
+            columns["hash_block_size"] = sizes[0]
         return Trace(**columns)
     return make_trace(Path(trace) if isinstance(trace, PathLike) else trace)
 
@@ -347,13 +360,11 @@ def _cut(trace: Trace, longest: int | None) -> Trace:
     """Return the trace with the outputs that the engine ends early cut to what it generates."""
     if longest is None:
         return trace
-    output = np.minimum(trace.output_tokens, np.maximum(1, longest - trace.prompt_tokens))
-    cut = int((output < trace.output_tokens).sum())
+    most = np.maximum(1, longest - trace.prompt_tokens)
+    cut = int((most < trace.output_tokens).sum())
     if not cut:
         return trace
-    return trace.with_columns(
-        {"output_tokens": output}, f"{cut} outputs cut: the engine ends a sequence at {longest} tokens"
-    )
+    return trace.with_outputs_cut(most, f"{cut} outputs cut: the engine ends a sequence at {longest} tokens")
 
 
 def _accepted(trace: Trace, scheduler: Scheduler) -> npt.NDArray[np.int64]:

@@ -223,19 +223,17 @@ def _placed(trace: Trace, times: FloatColumn, note: str, source: IntColumn | Non
         session = session[row]
         if repeated:
             session = _conversations(trace, taken)
-    return replace(
-        trace,
-        arrival_s=times,
-        prompt_tokens=trace.prompt_tokens[row],
-        output_tokens=trace.output_tokens[row],
-        n=trace.n[row],
-        beam_width=trace.beam_width[row],
-        request_id=trace.request_id[row] if keep_ids else np.arange(len(taken)),
-        hash_ids=None if trace.hash_ids is None else [trace.hash_ids[i] for i in row],
-        session_id=session,
-        abort_s=None if trace.abort_s is None else trace.abort_s[row] - trace.arrival_s[row] + times,
-        notes=(*(n for n in trace.notes if n != NO_ARRIVALS), note),
-    )
+    changes = {
+        **trace.columns_at(row),
+        "arrival_s": times,
+        "session_id": session,
+        "notes": (*(n for n in trace.notes if n != NO_ARRIVALS), note),
+    }
+    if not keep_ids:
+        changes["request_id"] = np.arange(len(taken))
+    if trace.abort_s is not None:
+        changes["abort_s"] = trace.abort_s[row] - trace.arrival_s[row] + times
+    return replace(trace, **changes)
 
 
 def numbered_sessions(trace: Trace) -> IntColumn:

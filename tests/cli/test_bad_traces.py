@@ -122,3 +122,8 @@ def test_an_arrival_beyond_the_longest_simulated_time_is_refused(when, refused, 
 def test_beam_search_is_refused_and_not_ignored(refused, trace_file):
     trace = trace_file(b"prompt_tokens,output_tokens,n,use_beam_search\n5,5,4,1\n")
     assert "beam_width is 4" in refused("run", "--trace", trace)
+
+
+def test_samples_of_different_lengths_are_refused_and_not_ignored(refused, trace_file):
+    trace = trace_file("a,0,5,5\nb,0,5,5;7\n")
+    assert refused("run", "--trace", trace).startswith("request b: its samples differ in length")

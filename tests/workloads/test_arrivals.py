@@ -253,3 +253,20 @@ def test_the_papers_generator_puts_rounds_in_order_where_the_shuffle_put_the_con
     assert trace.session_id is not None
     assert trace.session_id.tolist() == [row // 4 for row in shuffled]  # conversations of four, and copies
     assert trace.notes[-1].endswith("; the rounds of a conversation keep their order")
+
+
+def test_every_column_follows_its_request():
+    source = lengths(
+        3,
+        n=np.array([1, 2, 2]),
+        hash_ids=[(4,), (5,), ()],
+        hash_block_size=4,
+        sample_tokens=[(7,), (7, 2), (3, 7)],
+        prefix_tokens=np.array([0, 2, 1]),
+    )
+    trace = arrive(source, "all-at-once", num_requests=5)
+    assert trace.hash_ids == [(4,), (5,), (), (4,), (5,)]
+    assert trace.hash_block_size == 4
+    assert trace.sample_tokens == [(7,), (7, 2), (3, 7), (7,), (7, 2)]
+    assert trace.prefix_tokens is not None
+    assert trace.prefix_tokens.tolist() == [0, 2, 1, 0, 2]
