@@ -27,7 +27,7 @@ from pagesim.results import Result, StepTable, batch_table, request_columns
 from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
 from pagesim.scheduling import Arrivals, Scheduler
 from pagesim.specs import Capacity, capacity, gpu, model
-from pagesim.workloads import make_trace
+from pagesim.workloads import decode_as, make_trace
 
 if TYPE_CHECKING:  # pandas takes long to import, and a run needs it only when a table is looked at
     import pandas as pd
@@ -275,10 +275,9 @@ def trace_of(scenario: Scenario) -> Trace:
         rounds=scenario.rounds,
         tokenizer=scenario.tokenizer,
         on_bad_row=scenario.on_bad_row,
+        shared_prefix=scenario.shared_prefix,
     )
-    if scenario.n is not None:
-        trace = trace.with_columns({"n": np.full(len(trace), scenario.n)})
-    return trace
+    return decode_as(trace, n=scenario.n, beam_width=scenario.beam_width)
 
 
 def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:

@@ -138,6 +138,10 @@ class Scenario(System):
     duration: float | None = Field(None, gt=0, description="Seconds of arrivals.")
     num_requests: int | None = Field(None, ge=1, description="Requests to replay.")
     n: int | None = Field(None, ge=1, le=1024, description="Parallel samples of every request.")
+    beam_width: int | None = Field(None, ge=1, le=1024, description="Beams of every request.")
+    shared_prefix: str | None = Field(
+        None, description="TOKENS[:SHARE]: a system prompt in front of all prompts, or of a share of them."
+    )
     seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of everything that is drawn.")
     rounds: Literal["first", "all"] = Field(
         "first", description="Rounds of a conversation that are requests."
@@ -145,6 +149,15 @@ class Scenario(System):
     tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
     on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
     steps: bool = Field(False, description="Store a row an iteration, not a row a stretch of like ones.")
+
+    @field_validator("shared_prefix")
+    @classmethod
+    def _shared_prefix_is_one(cls, value: str | None) -> str | None:
+        if value is not None:
+            from pagesim.workloads import parse_shared_prefix
+
+            parse_shared_prefix(value)
+        return value
 
 
 class Comparison(Scenario):

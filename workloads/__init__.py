@@ -16,6 +16,7 @@ from pagesim.workloads.lengths import (
 )
 from pagesim.workloads.make import DEFAULT_REQUESTS, make_trace
 from pagesim.workloads.model import LengthModel, Provenance, fit
+from pagesim.workloads.sharing import decode_as, parse_shared_prefix, share_prefix
 
 __all__ = [
     "DEFAULT_REQUESTS",
@@ -33,6 +34,7 @@ __all__ = [
     "Uniform",
     "arrival_rate",
     "arrive",
+    "decode_as",
     "describe",
     "fit",
     "gap_cv",
@@ -40,8 +42,10 @@ __all__ = [
     "load",
     "make_trace",
     "parse_lengths",
+    "parse_shared_prefix",
     "plot_trace",
     "save",
+    "share_prefix",
     "workload",
     "workloads",
 ]

@@ -92,6 +92,22 @@ def test_a_trace_that_was_made_is_the_one_that_is_replayed(succeeds, tmp_path):
     assert direct["requests"] == stored["requests"]
 
 
+def test_a_shared_prefix_is_made_and_replayed_as_given(succeeds, tmp_path):
+    made = tmp_path / "made.csv"
+    flags = ("--num-requests", "40", "--shared-prefix", "341:0.5")
+    outcome = succeeds("trace", "make", "fixed:100,20", made, *flags)
+    assert "note: a shared prefix of 341 tokens in front of " in outcome.err
+    trace = load(made)
+    assert trace.prefix_tokens is not None
+    assert sorted(set(zip(trace.prompt_tokens.tolist(), trace.prefix_tokens.tolist(), strict=True))) == [
+        (100, 0),
+        (441, 341),
+    ]
+    direct = succeeds("run", "--trace", "fixed:100,20", *flags, "--json").json
+    stored = succeeds("run", "--trace", made, "--json").json
+    assert direct["latency"] == stored["latency"]
+
+
 def test_samples_of_different_lengths_are_converted(succeeds, trace_file, tmp_path):
     source = trace_file("a,0,5,5;7\nb,0,5,6\n")
     for suffix in (".csv", ".parquet"):
