@@ -2,7 +2,7 @@
 
 from pagesim.workloads.arrivals import KINDS, ArrivalKind, arrival_rate, arrive, gap_cv
 from pagesim.workloads.bundled import workload, workloads
-from pagesim.workloads.describe import describe, plot_trace
+from pagesim.workloads.describe import describe, ideal_reuse, plot_trace
 from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load, save
 from pagesim.workloads.formats import FORMATS
 from pagesim.workloads.lengths import (
@@ -39,6 +39,7 @@ __all__ = [
     "fit",
     "gap_cv",
     "has_recorded_arrivals",
+    "ideal_reuse",
     "load",
     "make_trace",
     "parse_lengths",

@@ -115,6 +115,14 @@ def test_samples_of_different_lengths_are_converted(succeeds, trace_file, tmp_pa
         assert load(tmp_path / f"t{suffix}").sample_tokens == [(5, 7), (6,)]
 
 
+def test_a_description_says_how_much_prompts_share(succeeds, tmp_path):
+    trace = tmp_path / "t.csv"
+    trace.write_text("prompt_tokens,output_tokens,hash_ids,hash_block_size\n8,1,1;2,4\n12,1,1;2;3,4\n")
+    printed = " ".join(succeeds("trace", "describe", trace).out.split())
+    assert "prompt blocks count 5 blocks of 4 tokens" in printed
+    assert "prompt blocks ideal reuse 40 %" in printed
+
+
 def test_a_model_that_was_fitted_can_be_sampled(succeeds, trace_file, tmp_path):
     rows = "".join(f"{i},{i},{50 + i % 7},{20 + i % 5}\n" for i in range(200))
     model = tmp_path / "model.json"
