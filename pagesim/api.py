@@ -19,15 +19,15 @@ from pagesim.engine import Engine, StrictCompatError
 from pagesim.errors import PagesimError
 from pagesim.executors import PredictedExecutor
 from pagesim.intake import aborts, accepted_rows, take_in
-from pagesim.metrics import MemoryMeans, TokenGaps, latencies, throughput
+from pagesim.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
 from pagesim.policies import Limits, build_memory, build_scheduler, parts_of
 from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import Trace
 from pagesim.results import Result, StepTable, batch_table, request_columns
 from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
-from pagesim.scheduling import Arrivals, DeadEnd
+from pagesim.scheduling import Arrivals, Contents, DeadEnd
 from pagesim.specs import Capacity, capacity, gpu, model
-from pagesim.workloads import make_trace
+from pagesim.workloads import decode_as, make_trace
 
 if TYPE_CHECKING:  # pandas takes long to import, and a run needs it only when a table is looked at
     import pandas as pd
@@ -63,6 +63,7 @@ class SystemOptions(TypedDict, total=False):
     chunked_prefill: bool | None
     long_prefill_token_threshold: int | None
     reserve_full_isl: bool | None
+    prefix_caching: bool | None
     watermark: float | None
     preemption: str
     beam_drop: float
@@ -138,7 +139,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     started = time.perf_counter()
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     sized, limits, cost = _equip(system)
-    trace = take_in(trace, policy, limits)
+    trace, request_of = take_in(trace, policy, limits)
     if policy.scheduler == "vllm-v1":
         # Block 0 is the null block; no sequence ever holds it.
         sized = replace(sized, num_blocks=sized.num_blocks - 1)
@@ -149,7 +150,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         num_blocks=sized.num_blocks,
         block_size=system.block_size,
         cpu_blocks=sized.cpu_blocks,
-        max_model_len=limits.max_model_len,
+        limits=limits,
     )
     scheduler = build_scheduler(policy, memory, limits)
     # The real engine may take in what it can never serve; then its dead end is met inside.
@@ -158,7 +159,10 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     if system.strict_compat and len(accepted) < len(trace):
         row = int(np.setdiff1d(np.arange(len(trace)), accepted)[0])
         raise _strict(system, trace, StrictCompatError(DeadEnd.TURNED_AWAY, row, 0))
-    scheduler.expect(Arrivals(trace, accepted, drop=system.beam_drop, seed=system.seed))
+    contents = None
+    if limits.prefix_caching:
+        contents = Contents(trace.take(accepted), request_of[accepted], system.block_size)
+    scheduler.expect(Arrivals(trace, accepted, drop=system.beam_drop, seed=system.seed, contents=contents))
     reserves = policy.reservation != "on-demand"
     slots = sized.num_blocks * system.block_size
     window = None if system.window_s is None else (to_ticks(system.window_s[0]), to_ticks(system.window_s[1]))
@@ -225,6 +229,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         "iterations": recorder.iterations,
         "preemptions": {"recompute": recorder.recomputed_total, "swap": recorder.swapped_total},
         "aborted_tokens": engine.aborted_tokens,
+        "prefix": prefix_hits(columns),
         "swapped_blocks": {"in": recorder.blocks_in, "out": recorder.blocks_out},
         "memory": {
             "num_blocks": sized.num_blocks,
@@ -262,10 +267,9 @@ def trace_of(scenario: Scenario) -> Trace:
         rounds=scenario.rounds,
         tokenizer=scenario.tokenizer,
         on_bad_row=scenario.on_bad_row,
+        shared_prefix=scenario.shared_prefix,
     )
-    if scenario.n is not None:
-        trace = trace.with_columns({"n": np.full(len(trace), scenario.n)})
-    return trace
+    return decode_as(trace, n=scenario.n, beam_width=scenario.beam_width)
 
 
 def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
@@ -279,6 +283,13 @@ def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
             raise PagesimError(f"the trace has no column {missing[0]}")
         columns: dict[str, Any] = {name: trace[name].to_numpy() for name in trace.columns}
         columns.setdefault("arrival_s", np.zeros(len(trace)))
+        if len(trace) and "hash_block_size" in columns:
+            sizes = np.unique(columns["hash_block_size"])
+            if len(sizes) > 1:
+                raise PagesimError(
+                    f"hash_block_size is {sizes[0]} and {sizes[1]}; it must be the same in every row"
+                )
+            columns["hash_block_size"] = sizes[0]
         return Trace(**columns)
     return make_trace(Path(trace) if isinstance(trace, PathLike) else trace)
 
@@ -295,6 +306,7 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
         chunked_prefill=system.chunked_prefill,
         long_prefill_token_threshold=system.long_prefill_token_threshold,
         reserve_full_isl=system.reserve_full_isl,
+        prefix_caching=system.prefix_caching,
         watermark=system.watermark,
         preemption=system.preemption,
     )

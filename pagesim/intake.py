@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pagesim.clock import LONGEST_S, to_tick_column
 from pagesim.errors import PagesimError
 from pagesim.policies import Limits, Policy, longest_output
-from pagesim.request import MAX_SAMPLES, MAX_TOKENS, Trace
+from pagesim.request import MAX_SAMPLES, MAX_TOKENS, IntColumn, Trace
 from pagesim.scheduling import Scheduler
 
 
-def take_in(trace: Trace, policy: Policy, limits: Limits) -> Trace:
-    """Return the requests as the engine of a policy sees them; notes say what was changed.
+class Intake(NamedTuple):
+    """Requests as an engine sees them.
+
+    Attributes:
+        trace: a row a request; notes say what was changed.
+        request_of: the row of the original trace that each is, or is a sample of, ``[N]``.
+    """
+
+    trace: Trace
+    request_of: IntColumn
+
+
+def take_in(trace: Trace, policy: Policy, limits: Limits) -> Intake:
+    """Return the requests as the engine of a policy sees them.
 
     Under vllm-v1 every sample is a request of its own. vllm-v0 frees a sample when it is over; elsewhere all
     samples of a request run as long as the longest. Outputs that the engine ends early are cut.
@@ -31,17 +42,16 @@ def take_in(trace: Trace, policy: Policy, limits: Limits) -> Trace:
             f"it must be at most {LONGEST_S:g} s, the longest time that is simulated"
         )
     _check_beams(trace, policy)
+    intake = Intake(trace, np.arange(len(trace)))
     if policy.scheduler == "vllm-v1":
-        trace = _split_samples(trace)
+        intake = _split_samples(trace)
     elif policy.scheduler != "vllm-v0" and trace.sample_tokens is not None:
-        trace = trace.with_columns(
-            {"sample_tokens": None},
-            "samples of a request run as long as the longest: this engine ends them together",
-        )
-    return _cut(trace, longest_output(policy.scheduler, limits.max_model_len))
+        note = "samples of a request run as long as the longest: this engine ends them together"
+        intake = intake._replace(trace=trace.with_columns({"sample_tokens": None}, note))
+    return intake._replace(trace=_cut(intake.trace, longest_output(policy.scheduler, limits.max_model_len)))
 
 
-def accepted_rows(trace: Trace, scheduler: Scheduler) -> npt.NDArray[np.int64]:
+def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
     """Return the rows of the requests that the system could ever serve, in order."""
     # Many requests are alike in what matters: each kind is asked about once.
     samples = np.maximum(trace.n, trace.beam_width)
@@ -83,10 +93,10 @@ def _check_beams(trace: Trace, policy: Policy) -> None:
         )
 
 
-def _split_samples(trace: Trace) -> Trace:
+def _split_samples(trace: Trace) -> Intake:
     """Return a trace in which every sample is a request, its id that of the request and its number."""
     if int(trace.n.max()) == 1:
-        return trace.with_columns({"sample_tokens": None})
+        return Intake(trace, np.arange(len(trace)))
     rows = np.repeat(np.arange(len(trace)), trace.n)
     number = np.arange(len(rows)) - np.repeat(np.cumsum(trace.n) - trace.n, trace.n)
     single = trace.n[rows] == 1
@@ -97,28 +107,23 @@ def _split_samples(trace: Trace) -> Trace:
     outputs = trace.output_tokens[rows]
     if trace.sample_tokens is not None:
         outputs = np.concatenate([np.asarray(tokens) for tokens in trace.sample_tokens])
-    alike = trace.with_columns({"sample_tokens": None})
-    return alike.take(rows, np.array(ids, dtype=object)).with_columns(
-        {
-            "n": np.ones(len(rows), np.int64),
-            "output_tokens": outputs,
-        },
-        f"{len(trace)} requests became {len(rows)}: vllm-v1 serves every sample as a request of its own",
-    )
+    columns = {
+        **trace.columns_at(rows),
+        "request_id": np.array(ids, dtype=object),
+        "n": np.ones(len(rows), np.int64),
+        "output_tokens": outputs,
+        "sample_tokens": None,
+    }
+    note = f"{len(trace)} requests became {len(rows)}: vllm-v1 serves every sample as a request of its own"
+    return Intake(trace.with_columns(columns, note), rows)
 
 
 def _cut(trace: Trace, longest: int | None) -> Trace:
     """Return the trace with the outputs that the engine ends early cut to what it generates."""
     if longest is None:
         return trace
-    output = np.minimum(trace.output_tokens, np.maximum(1, longest - trace.prompt_tokens))
-    cut = int((output < trace.output_tokens).sum())
+    most = np.maximum(1, longest - trace.prompt_tokens)
+    cut = int((most < trace.output_tokens).sum())
     if not cut:
         return trace
-    changes: dict[str, Any] = {"output_tokens": output}
-    if trace.sample_tokens is not None:
-        changes["sample_tokens"] = [
-            tuple(min(tokens, most) for tokens in each)
-            for each, most in zip(trace.sample_tokens, output.tolist(), strict=True)
-        ]
-    return trace.with_columns(changes, f"{cut} outputs cut: the engine ends a sequence at {longest} tokens")
+    return trace.with_outputs_cut(most, f"{cut} outputs cut: the engine ends a sequence at {longest} tokens")

@@ -200,6 +200,14 @@ def throughput(columns: Mapping[str, npt.NDArray[Any]]) -> Distribution:
     return {"requests_per_s": int(done.sum()) / span, "tokens_per_s": tokens / span}
 
 
+def prefix_hits(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float | None]:
+    """Return the prompt tokens that were found in the cache at first admission, and their share of all."""
+    admitted = ~np.isnan(columns["first_scheduled_s"])
+    cached = int(columns["cached_tokens"].sum())
+    prompts = int(columns["prompt_tokens"][admitted].sum())
+    return {"cached_tokens": cached, "share": cached / prompts if prompts else None}
+
+
 def _exact_dot(column: Column, weights: Column) -> int:
     """Return Σ column·weights exactly: both below 2⁵⁰ and not too many, their products beyond 64 bits."""
     low = weights & ((1 << 20) - 1)

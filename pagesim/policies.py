@@ -16,6 +16,7 @@ from pagesim.memory import (
     FirstFit,
     PagedAllocator,
     Placement,
+    PrefixCachingAllocator,
 )
 from pagesim.scheduling import (
     V0_RELEASES,
@@ -106,6 +107,7 @@ class Limits:
         chunked_prefill: whether a prompt may run in chunks, for vllm-v1.
         long_prefill_token_threshold: tokens of one request in a step, for vllm-v1; 0 for no limit.
         reserve_full_isl: whether a prompt is admitted only if all of it fits, for vllm-v1.
+        prefix_caching: whether blocks are found that were computed before, for vllm-v1.
         preemption: ``default`` recomputes a group of one sequence and swaps a larger one.
     """
 
@@ -119,6 +121,7 @@ class Limits:
     chunked_prefill: bool | None = None
     long_prefill_token_threshold: int | None = None
     reserve_full_isl: bool | None = None
+    prefix_caching: bool | None = None
     preemption: Preemption = "default"
 
 
@@ -173,9 +176,15 @@ def parts_of(
 
 
 def build_memory(
-    policy: Policy, *, num_blocks: int, block_size: int, cpu_blocks: int, max_model_len: int
+    policy: Policy, *, num_blocks: int, block_size: int, cpu_blocks: int, limits: Limits
 ) -> Allocator:
     """Return the empty memory of a policy."""
+    max_model_len = limits.max_model_len
+    if limits.prefix_caching:
+        release = V1_RELEASES[limits.compat or RELEASES["vllm-v1"][-1]]
+        return PrefixCachingAllocator(
+            num_blocks, block_size, cpu_blocks, reuses_unfilled_first=release.reuses_unfilled_first
+        )
     if policy.reservation == "on-demand":
         return PagedAllocator(num_blocks, block_size, cpu_blocks)
     reservation = RESERVATIONS[policy.reservation](max_model_len)
@@ -259,6 +268,7 @@ def _check_limits(scheduler: SchedulerName, limits: Limits) -> None:
         "chunked_prefill": ("vllm-v1",),
         "long_prefill_token_threshold": ("vllm-v1",),
         "reserve_full_isl": ("vllm-v1",),
+        "prefix_caching": ("vllm-v1",),
     }
     for name, schedulers in belongs.items():
         if getattr(limits, name) is not None and scheduler not in schedulers:

@@ -139,6 +139,8 @@ class Recorder:
         self.recomputes = array("i", [0]) * requests
         self.swaps = array("i", [0]) * requests
         self.status = bytearray(requests)
+        # Tokens of prompts that were found in the cache when they were admitted first, by row.
+        self.cached_tokens: dict[int, int] = {}
         # Where the samples of a request differ in length: when each was over, by row and sample.
         self.sample_finish: dict[int, dict[int, int]] = {}
         self.recomputed_total = 0
@@ -176,6 +178,8 @@ class Recorder:
         self._open[row] = _OpenStay(self.iterations, group.base, group.finals, held)
         if self.first_scheduled[row] < 0:
             self.first_scheduled[row] = now
+            if group.cached:
+                self.cached_tokens[row] = group.cached
         if end is not None:
             self.answer(group, end)
 

@@ -154,6 +154,8 @@ def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[A
             ).tolist()
         return {"sample_tokens": tokens, "sample_finish_s": finish}
 
+    cached = np.zeros(len(trace), np.int64)
+    cached[list(recorder.cached_tokens)] = list(recorder.cached_tokens.values())
     names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
     return {
         "request_id": trace.request_id,
@@ -164,6 +166,7 @@ def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[A
         "first_scheduled_s": seconds(recorder.first_scheduled),
         "first_token_s": seconds(recorder.first_token),
         "finish_s": seconds(recorder.finish),
+        "cached_tokens": cached,
         "recomputes": np.asarray(recorder.recomputes, np.int64),
         "swaps": np.asarray(recorder.swaps, np.int64),
         "status": names[np.frombuffer(recorder.status, np.uint8)],

@@ -94,6 +94,9 @@ class System(BaseModel):
     reserve_full_isl: bool | None = Field(
         None, description="Admit a prompt only if all of it fits (vllm-v1: as the release)."
     )
+    prefix_caching: bool | None = Field(
+        None, description="Find prompts' blocks that were computed before (vllm-v1; off)."
+    )
     preemption: Preemption = Field(
         "default", description="default recomputes one sequence and swaps a group of several."
     )
@@ -145,12 +148,25 @@ class Scenario(System):
     duration: float | None = Field(None, gt=0, description="Seconds of arrivals.")
     num_requests: int | None = Field(None, ge=1, description="Requests to replay.")
     n: int | None = Field(None, ge=1, le=1024, description="Parallel samples of every request.")
+    beam_width: int | None = Field(None, ge=1, le=1024, description="Beams of every request.")
+    shared_prefix: str | None = Field(
+        None, description="TOKENS[:SHARE]: a system prompt in front of all prompts, or of a share of them."
+    )
     rounds: Literal["first", "all"] = Field(
         "first", description="Rounds of a conversation that are requests."
     )
     tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
     on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
     steps: bool = Field(False, description="Store a row an iteration, not a row a stretch of like ones.")
+
+    @field_validator("shared_prefix")
+    @classmethod
+    def _shared_prefix_is_one(cls, value: str | None) -> str | None:
+        if value is not None:
+            from pagesim.workloads import parse_shared_prefix
+
+            parse_shared_prefix(value)
+        return value
 
 
 class Comparison(Scenario):
@@ -205,6 +221,7 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
         "chunked_prefill": having("vllm-v1"),
         "long_prefill_token_threshold": having("vllm-v1"),
         "reserve_full_isl": having("vllm-v1"),
+        "prefix_caching": having("vllm-v1"),
         "preemption": [name for name in policies if parts[name].reservation == "on-demand"],
     }
     return {

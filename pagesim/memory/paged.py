@@ -333,7 +333,9 @@ class PagedAllocator(Allocator):
         assert shared == self._references, "reference counts are off"
         assert self._shared_blocks == sum(shared.values()) - len(shared), "shared blocks are miscounted"
         assert _shared(self._swapped.values()) == self._cpu_references, "CPU reference counts are off"
-        assert sorted([*named, *self._free_list()]) == list(range(self.num_blocks)), "blocks are owned twice or lost"
+        assert sorted([*named, *self._free_list()]) == list(range(self.num_blocks)), (
+            "blocks are owned twice or lost"
+        )
         away = {block for table in self._swapped.values() for block in table}
         assert sorted([*away, *self._free_cpu]) == list(range(self.cpu_blocks)), "CPU blocks are lost"
         assert set(self._tables) == set(self.sequences())

@@ -1,4 +1,4 @@
-"""Paged memory that remembers: full blocks are found by their content until they are taken again (vLLM v1)."""
+"""Paged memory that remembers: full blocks are found by their content until they are taken again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PrefixCachingAllocator(PagedAllocator):
 
     @property
     def free_blocks(self) -> int:
-        return len(self._queue) - self._unnamed
+        return len(self._queue) - self._unnamed + len(self._promised)
 
     @property
     def cached_blocks(self) -> int:
@@ -156,7 +156,9 @@ class PrefixCachingAllocator(PagedAllocator):
         self._name_all()
         assert not self._promised, "blocks were promised to nobody"
         super().check_integrity()
-        assert self._idle == sum(block in self._key_of for block in self._queue), "cached blocks are miscounted"
+        assert self._idle == sum(block in self._key_of for block in self._queue), (
+            "cached blocks are miscounted"
+        )
         by_key: dict[int, set[int]] = {}
         for block, key in self._key_of.items():
             by_key.setdefault(key, set()).add(block)
@@ -176,9 +178,8 @@ class PrefixCachingAllocator(PagedAllocator):
 
     def _settle(self) -> None:
         """Take the blocks from the queue that growing sequences took since: from now on others come after."""
-        for _ in range(self._unnamed):
+        for _ in range(self._unnamed - len(self._promised)):
             self._promised.append(self._pop())
-        self._unnamed = 0
 
     def _pop(self) -> int:
         block, _ = self._queue.popitem(last=False)
@@ -207,6 +208,7 @@ class PrefixCachingAllocator(PagedAllocator):
 
     def _take_promised(self, blocks: int) -> list[int]:
         self._settle()
+        self._unnamed -= blocks
         return [self._promised.popleft() for _ in range(blocks)]
 
     def _give_back(self, blocks: list[int]) -> None:

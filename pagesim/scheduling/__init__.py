@@ -2,6 +2,7 @@
 
 from pagesim.scheduling.base import Plan, Scheduler
 from pagesim.scheduling.beams import DROP as BEAM_DROP
+from pagesim.scheduling.content import Contents
 from pagesim.scheduling.continuous import ContinuousBatching
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Arrivals, Group
@@ -17,6 +18,7 @@ __all__ = [
     "V0_RELEASES",
     "V1_RELEASES",
     "Arrivals",
+    "Contents",
     "ContinuousBatching",
     "DeadEnd",
     "Group",

@@ -91,6 +91,7 @@ class Group:
         beams: the beam search that decides which of the sequences survive, if one does.
         base: while running, a sample's length minus the memory's ``steps_grown``.
         content: what its tokens are, where prompts are looked for in the cache.
+        cached: tokens of its prompt that were found in the cache when it was admitted last.
         computed: while a prompt runs in chunks, the tokens of it that have run.
         last_step: while running, the value of ``steps_grown`` at which a sample's last token is generated.
         order: counts admissions, so that equal arrivals keep the order in which they joined.
@@ -100,6 +101,7 @@ class Group:
         "arrival",
         "base",
         "beams",
+        "cached",
         "computed",
         "content",
         "ended",
@@ -142,6 +144,7 @@ class Group:
         self.content = content
         self.length = prompt
         self.base = 0
+        self.cached = 0
         self.computed = 0
         self.last_step = -1
         self.order = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappush
 
-from pagesim.memory import Allocator
+from pagesim.memory import Allocator, PrefixCachingAllocator
 from pagesim.scheduling.base import Plan
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group
@@ -21,16 +21,22 @@ class Release:
         reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
         has_watermark: an admission beside others leaves a share of the blocks free.
         spares_single: the long-prefill threshold does not hold while there is only one request.
+        reuses_unfilled_first: freed blocks whose content nobody can ask for are the next to be taken.
     """
 
     reserves_full_isl: bool
     has_watermark: bool
     spares_single: bool
+    reuses_unfilled_first: bool
 
 
 RELEASES = {
-    "0.11.2": Release(reserves_full_isl=False, has_watermark=False, spares_single=False),
-    "0.33.0": Release(reserves_full_isl=True, has_watermark=True, spares_single=True),
+    "0.11.2": Release(
+        reserves_full_isl=False, has_watermark=False, spares_single=False, reuses_unfilled_first=False
+    ),
+    "0.33.0": Release(
+        reserves_full_isl=True, has_watermark=True, spares_single=True, reuses_unfilled_first=True
+    ),
 }
 
 
@@ -42,7 +48,7 @@ class VllmV1(Preemptive):
     Who finds no block preempts whoever was admitted last, himself at worst; nothing is ever swapped.
 
     Args:
-        memory: empty, without the null block.
+        memory: empty, without the null block; prompts are looked for in it if it caches prefixes.
         release: a value of ``RELEASES``.
         watermark: share of the blocks that an admission leaves free, where the release has one (vLLM: 0).
         max_num_seqs: limit on running requests.
@@ -81,6 +87,8 @@ class VllmV1(Preemptive):
         self.full_isl = release.reserves_full_isl if reserve_full_isl is None else reserve_full_isl
         self._in_chunks: dict[int, Group] = {}  # by Group.order: those whose prompt has not run whole
         self._skipped: list[Group] = []
+        self._cache = memory if isinstance(memory, PrefixCachingAllocator) else None
+        self._answering: dict[int, Group] = {}  # who runs, by the name of what it generates
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         # The front end turns away what leaves no room for a token; the check at start-up, a cache that is
@@ -213,8 +221,10 @@ class VllmV1(Preemptive):
                 return
             if not self._may_join(group):
                 return
-            tokens = self._capped(group.length, budget if self.chunked_prefill else group.length)
-            if not self._fits(group, tokens):
+            hits = self._look_up(group)
+            rest = group.length - hits * memory.block_size
+            tokens = self._capped(rest, budget if self.chunked_prefill else rest)
+            if not self._fits(group, hits, tokens):
                 if self.running_groups:
                     return
                 # Nobody will ever make room: the real one waits for ever.
@@ -225,28 +235,51 @@ class VllmV1(Preemptive):
                 self._restless = True
                 return
             queue.pop(group)
-            memory.allocate(group.sequences[0], tokens)
-            group.computed = 0
-            group.order = self._orders
-            group.last_step = -1
-            self._orders += 1
-            self._running[group.order] = group
-            self._in_chunks[group.order] = group
-            self.running_groups += 1
-            self.running_sequences += 1
+            self._place(group, hits, tokens)
             plan.prompts.append(group)
-            self._compute(group, tokens, plan)
+            self._compute(group, tokens, plan, first=True)
             if group.order in self._in_chunks:
                 plan.incomplete.append(group)
             budget -= tokens
 
-    def _compute(self, group: Group, tokens: int, plan: Plan) -> None:
+    def _look_up(self, group: Group) -> int:
+        """Return how many leading blocks of a waiting request's prompt are in the cache."""
+        if self._cache is None:
+            return 0
+        assert group.content is not None
+        for name in group.content.follows:
+            before = self._answering.get(name)
+            if before is not None:
+                # The round before is still being answered: what it fills can be found as it goes on.
+                self._cache.publish(before.sequences[0])
+                self._restless = True
+        return self._cache.hits(group.content, group.length)
+
+    def _place(self, group: Group, hits: int, tokens: int) -> None:
+        """Give a request memory for its first chunk."""
+        group.computed = hits * self.memory.block_size
+        if self._cache is None:
+            self.memory.allocate(group.sequences[0], tokens)
+        else:
+            assert group.content is not None
+            self._cache.allocate_cached(group.sequences[0], group.content, hits, group.computed + tokens)
+            self._answering[group.content.answer] = group
+            group.cached = group.computed
+        group.order = self._orders
+        group.last_step = -1
+        self._orders += 1
+        self._running[group.order] = group
+        self._in_chunks[group.order] = group
+        self._context += group.computed
+        self.running_groups += 1
+        self.running_sequences += 1
+
+    def _compute(self, group: Group, tokens: int, plan: Plan, *, first: bool = False) -> None:
         """Run a chunk for which there is room; the last one gives the next token."""
         memory = self.memory
         step = memory.steps_grown
         plan.batched_tokens += tokens
         plan.query_key_pairs += tokens * group.computed + tokens * (tokens + 1) // 2
-        first = group.computed == 0
         group.computed += tokens
         group.base = group.computed - step
         self._context += tokens
@@ -268,14 +301,23 @@ class VllmV1(Preemptive):
             tokens = min(tokens, threshold)
         return min(tokens, budget)
 
-    def _fits(self, group: Group, tokens: int) -> bool:
+    def _fits(self, group: Group, hits: int, tokens: int) -> bool:
+        memory = self.memory
         spare = self.watermark_blocks if self.running_groups else 0
-        wanted = group.length if self.full_isl else tokens
-        return -(-wanted // self.memory.block_size) + spare <= self.memory.free_blocks
+        wanted = group.length if self.full_isl else hits * memory.block_size + tokens
+        if self._cache is None:
+            return -(-wanted // memory.block_size) + spare <= memory.free_blocks
+        assert group.content is not None
+        return self._cache.blocks_wanted(group.content, hits, wanted) + spare <= memory.free_blocks
 
     def _head_fits(self) -> bool:
         group = self.queue.head()
-        return group is not None and self._fits(group, 1)
+        return group is not None and self._fits(group, self._look_up(group), 1)
+
+    def _stop(self, group: Group, samples: int) -> None:
+        super()._stop(group, samples)
+        if group.content is not None:
+            del self._answering[group.content.answer]
 
     def _may_join(self, group: Group) -> bool:
         return self.running_groups < self.max_num_seqs

@@ -25,6 +25,7 @@ UNKNOWN = {
     "kv-dtype": (("--kv-dtype", "fp32"), "'fp32'", "'fp8'"),
     "tp": (("--tp", "3"), "tp is 3", "one of 1, 2, 4, 5, 8"),
     "on-bad-row": (("--on-bad-row", "stop"), "'stop'", "'error' or 'skip'"),
+    "shared-prefix": (("--shared-prefix", "341:2"), "'341:2'", "TOKENS or TOKENS:SHARE, such as 341"),
     "lengths": (("--trace", "fixed:0,5"), "is 0", "from 1 to 10000000"),
 }
 
@@ -106,7 +107,8 @@ def test_policies_are_known_and_distinct(policies, refused):
 
 
 POSITIVE = (
-    "block-size num-blocks max-model-len max-num-seqs max-num-batched-tokens max-batch n tp num-requests"
+    "block-size num-blocks max-model-len max-num-seqs max-num-batched-tokens max-batch n beam-width tp "
+    "num-requests"
 )
 COUNTS = [*POSITIVE.split(), "cpu-blocks", "seed"]
 REAL = "rate duration cv until watermark gpu-memory-utilization"

@@ -52,6 +52,10 @@ EFFECTS: dict[str, tuple[tuple[str, ...], Callable[[Summary, Summary], bool]]] =
         lambda new, old: new["requests"]["rejected"] > 0,
     ),
     "n": (("--n", "2"), lambda new, old: new["sharing"]["saving"] > 0 == old["sharing"]["saving"]),
+    "shared-prefix": (
+        ("--shared-prefix", "900"),
+        lambda new, old: new["memory"] != old["memory"] and new["requests"] != old["requests"],
+    ),
     "preemption": (
         ("--preemption", "swap"),
         lambda new, old: new["preemptions"]["swap"] > 0 == old["preemptions"]["swap"],
