@@ -30,6 +30,10 @@ class Mirror:
         self.family: dict[int, int] = {}
         self._tokens = count()
 
+    def next_token(self, sequence: int, place: int) -> int:
+        """Return the token that a sequence gets at a place, its prompt's from 0; each is another."""
+        return next(self._tokens)
+
     def tokens(self) -> Iterator[tuple[int, list[int]]]:
         """Yield each sequence with its tokens."""
         yield from self.resting.items()
@@ -155,7 +159,7 @@ class Mirror:
 
     def _write(self, sequence: int, text: list[int]) -> None:
         block, offset = divmod(len(text), self.memory.block_size)
-        token = next(self._tokens)
+        token = self.next_token(sequence, len(text))
         table = self.memory.block_table(sequence)
         assert block < len(table), "a block table has a block for each block_size tokens"
         self.slots.setdefault(table[block], [STRANGER] * self.memory.block_size)[offset] = token

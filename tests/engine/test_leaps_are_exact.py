@@ -76,6 +76,8 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
         options["num_blocks"] += 1
         options["compat"] = draw(st.sampled_from(["0.11.2", "0.33.0"]))
         options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 5, 50]))
+        options["prefix_caching"] = draw(st.sampled_from([None, True, True]))
+        trace = trace.with_columns(shared(draw, rng, trace))
         if options["compat"] == "0.33.0":
             options["chunked_prefill"] = draw(st.booleans())
             options["reserve_full_isl"] = draw(st.booleans())
@@ -88,6 +90,35 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
     if draw(st.booleans()):
         options["window"] = draw(st.sampled_from(["0:1", "0.5:3.25", "2:1000"]))
     return trace, policy, options
+
+
+def shared(draw: st.DrawFn, rng: np.random.Generator, trace: ps.Trace) -> dict[str, Any]:
+    """Columns that say which prompts begin alike."""
+    kind = draw(st.sampled_from(["nothing", "hash_ids", "prefix_tokens", "session_id"]))
+    prompts = trace.prompt_tokens
+    if kind == "hash_ids":
+        size = draw(st.sampled_from([1, 3, 16]))
+        ids = []
+        for tokens in prompts.tolist():
+            blocks = -(-tokens // size)
+            same = int(rng.integers(0, blocks + 1))
+            document = int(rng.integers(0, 2)) * 1000
+            ids.append(
+                tuple([document + i for i in range(same)] + rng.integers(0, 10**9, blocks - same).tolist())
+            )
+        return {"hash_ids": ids, "hash_block_size": size}
+    if kind == "prefix_tokens":
+        return {"prefix_tokens": np.minimum(prompts, rng.choice([0, 7, 40], len(trace)))}
+    if kind == "session_id":
+        sessions = rng.integers(0, 4, len(trace))
+        longer, before = [], dict.fromkeys(range(4), 0)
+        for session, tokens, output in zip(
+            sessions.tolist(), prompts.tolist(), trace.output_tokens.tolist(), strict=True
+        ):
+            longer.append(before[session] + 1 + tokens // 8)
+            before[session] = longer[-1] + output
+        return {"session_id": sessions, "prompt_tokens": np.array(longer)}
+    return {}
 
 
 def comparable(result: ps.Result) -> pd.DataFrame:

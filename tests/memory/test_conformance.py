@@ -18,6 +18,7 @@ from pagesim.memory import (
     OutOfBlocks,
     PagedAllocator,
     Placement,
+    PrefixCachingAllocator,
 )
 from pagesim.memory.conformance import CHECKS, SHAPES, Make, check_allocator
 
@@ -42,7 +43,11 @@ def paged_reserved(policy: str, num_blocks: int, block_size: int) -> Allocator:
     return PagedAllocator(num_blocks, block_size, reservation=reservation)
 
 
-ALLOCATORS: dict[str, Maker] = {"paged on demand": PagedAllocator}
+ALLOCATORS: dict[str, Maker] = {
+    "paged on demand": PagedAllocator,
+    "prefix caching": PrefixCachingAllocator,
+    "prefix caching, one queue": partial(PrefixCachingAllocator, reuses_unfilled_first=False),
+}
 for _policy in RESERVATIONS:
     ALLOCATORS[f"paged {_policy}"] = partial(paged_reserved, _policy)
     ALLOCATORS[f"first fit {_policy}"] = partial(contiguous, FirstFit, _policy)
