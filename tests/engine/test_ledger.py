@@ -11,7 +11,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.ledger import LedgerError, Sharing, expand
-from pagesim.memory import Allocator
+from pagesim.memory import Allocator, PrefixCachingAllocator
 from pagesim.scheduling import ContinuousBatching, Plan, StaticBatching, VllmV0, VllmV1
 from pagesim.scheduling.base import Scheduler
 
@@ -42,7 +42,10 @@ def slots(memory: Allocator, scheduler: Scheduler) -> dict[str, int]:
         count["reserved"] += fillable - filled
         count["over_reserved"] += promised - fillable
         count["rounding"] += size - promised
-    return {name: count[name] for name in ("used", "reserved", "over_reserved", "rounding")}
+    if isinstance(memory, PrefixCachingAllocator):
+        memory.check_integrity()
+        count["cached"] = size * memory.cached_blocks
+    return {name: count[name] for name in ("used", "reserved", "over_reserved", "rounding", "cached")}
 
 
 @pytest.mark.parametrize("block_size", [1, 16])
@@ -54,6 +57,7 @@ def slots(memory: Allocator, scheduler: Scheduler) -> dict[str, int]:
         ("orca-pow2", "beams"),
         ("vllm-v0", "unequal"),
         ("vllm-v1", "one"),
+        ("vllm-v1", "prefix"),
     ],
 )
 def test_every_iteration_classifies_every_slot(
@@ -64,6 +68,8 @@ def test_every_iteration_classifies_every_slot(
     three = np.full(24, 3)
     if kind == "beams":
         trace = trace.with_columns({"beam_width": three})
+    elif kind == "prefix":
+        trace = trace.with_columns({"prefix_tokens": np.minimum(trace.prompt_tokens, 40)})
     elif kind != "one":
         trace = trace.with_columns({"n": three})
     if kind == "unequal":
@@ -85,16 +91,20 @@ def test_every_iteration_classifies_every_slot(
     result = ps.simulate(
         trace,
         policy,
-        num_blocks=800 // block_size,
+        num_blocks=(400 if kind == "prefix" else 800) // block_size,
         block_size=block_size,
         cpu_blocks=2400,
         max_model_len=150,
         **(OPTIONS | ({"max_num_batched_tokens": 64} if policy == "vllm-v1" else {})),
+        **({"prefix_caching": True} if kind == "prefix" else {}),
     )
     assert result.steps is not None
     assert len(seen) == len(result.steps) > 60
-    for name in ("used", "reserved", "over_reserved", "rounding"):
+    for name in ("used", "reserved", "over_reserved", "rounding", "cached"):
         np.testing.assert_array_equal(result.steps[name], [each[name] for each in seen], err_msg=name)
+    if kind == "prefix":
+        assert max(each["cached"] for each in seen) > 0
+        assert result.steps["num_logical_blocks"].sum() > result.steps["num_physical_blocks"].sum()
     if policy.startswith("vllm"):
         assert sum(result.summary["preemptions"].values()) > 0, "the memory is meant to be too small"
 
