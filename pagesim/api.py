@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, to_tick_column, to_ticks
-from pagesim.cost import CostModel, parse_cost
+from pagesim.cost import CostModel, PreemptionPrices, parse_cost
 from pagesim.engine import Engine, StrictCompatError
 from pagesim.errors import PagesimError
 from pagesim.executors import PredictedExecutor
@@ -23,7 +23,7 @@ from pagesim.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, thro
 from pagesim.policies import Limits, build_memory, build_scheduler, parts_of
 from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import Trace
-from pagesim.results import Result, StepTable, batch_table, request_columns
+from pagesim.results import Result, StepTable, batch_table, preemption_table, request_columns
 from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
 from pagesim.scheduling import Arrivals, Contents, DeadEnd
 from pagesim.specs import Capacity, capacity, gpu, model
@@ -152,7 +152,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         cpu_blocks=sized.cpu_blocks,
         limits=limits,
     )
-    scheduler = build_scheduler(policy, memory, limits)
+    scheduler = build_scheduler(policy, memory, limits, PreemptionPrices(cost))
     # The real engine may take in what it can never serve; then its dead end is met inside.
     everybody = system.strict_compat and policy.scheduler != "static"
     accepted = np.arange(len(trace)) if everybody else accepted_rows(trace, scheduler)
@@ -250,6 +250,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         request_columns=columns,
         steps=table.frame() if steps != "none" else None,
         batches=batch_table(columns) if not streams else None,
+        preemptions=preemption_table(trace, recorder) if system.preemption == "auto" else None,
         notes=trace.notes,
     )
 
