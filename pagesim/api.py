@@ -18,7 +18,7 @@ from pagesim.cost import CostModel, PreemptionPrices, parse_cost
 from pagesim.engine import Engine, StrictCompatError
 from pagesim.errors import PagesimError
 from pagesim.executors import PredictedExecutor
-from pagesim.intake import aborts, accepted_rows, take_in
+from pagesim.intake import aborts, accepted_rows, entering_rows, take_in
 from pagesim.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
 from pagesim.policies import Limits, build_memory, build_scheduler, parts_of
 from pagesim.records import Chunk, Recorder, Status
@@ -153,12 +153,13 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         limits=limits,
     )
     scheduler = build_scheduler(policy, memory, limits, PreemptionPrices(cost))
-    # The real engine may take in what it can never serve; then its dead end is met inside.
-    everybody = system.strict_compat and policy.scheduler != "static"
-    accepted = np.arange(len(trace)) if everybody else accepted_rows(trace, scheduler)
-    if system.strict_compat and len(accepted) < len(trace):
-        row = int(np.setdiff1d(np.arange(len(trace)), accepted)[0])
-        raise _strict(system, trace, StrictCompatError(DeadEnd.TURNED_AWAY, row, 0))
+    accepted = accepted_rows(trace, scheduler)
+    if system.strict_compat:
+        entering = entering_rows(trace, policy, limits)
+        if policy.scheduler == "static" and len(accepted) < len(entering):
+            row = int(np.setdiff1d(entering, accepted)[0])
+            raise _strict(system, trace, StrictCompatError(DeadEnd.NEVER_BATCHED, row, 0))
+        accepted = entering
     contents = None
     if limits.prefix_caching:
         contents = Contents(trace.take(accepted), request_of[accepted], system.block_size)

@@ -98,18 +98,15 @@ class ContinuousBatching(Preemptive):
                 self._restless = fits
                 return
             too_long = plan.batched_tokens + length > self.max_num_batched_tokens
-            if (not fits or too_long) and not self.running_groups:
+            if not fits or too_long or not self._may_join(group):
+                if self.running_groups:
+                    # The batch's tokens are fewer in the next iteration; memory and seats are not.
+                    self._restless = fits and too_long
+                    return
                 # Nothing that holds memory or tokens will ever leave: it can never be admitted.
                 queue.pop(group)
                 plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
                 continue
-            if not fits:
-                return
-            if too_long:
-                self._restless = True
-                return
-            if not self._may_join(group):
-                return
             queue.pop(group)
             first = group.sequences[0]
             memory.allocate(first, length, group.output)
