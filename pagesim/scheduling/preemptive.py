@@ -27,7 +27,8 @@ class Preemptive(ABC):
         queue: empty; where preempted groups go is its affair.
         watermark: share of the blocks that an admission must leave free.
         preemption: ``default`` recomputes a group of one sequence and swaps a larger one, as the paper's
-            system and vLLM do; the others force one of the two.
+            system and vLLM do; the others force one of the two. Where memory cannot share, the samples of a
+            group are independent, and there is no swap space: a group of any size is recomputed.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Preemptive(ABC):
     def expect(self, arrivals: Arrivals) -> None:
         self.queue.expect(arrivals)
         self._widest = max(arrivals.samples, default=1)
-        if self.preemption == "recompute" and self._widest > 1:
+        if self.preemption == "recompute" and self._widest > 1 and self.memory.shares:
             raise PagesimError(
                 "preemption recompute cannot be forced on requests of several samples: the engine swaps them"
             )
@@ -210,7 +211,7 @@ class Preemptive(ABC):
         self._context -= group.samples * (group.base + self.memory.steps_grown)
         self._stop(group, group.samples)
         group.length = group.base + self.memory.steps_grown + 1
-        if group.samples == 1 and self.preemption != "swap":
+        if not self.memory.shares or (group.samples == 1 and self.preemption != "swap"):
             for sequence in group.sequences:
                 self.memory.free(sequence)
             self.queue.requeue(group)
