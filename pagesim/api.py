@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, to_tick_column, to_ticks
-from pagesim.cost import CostModel, parse_cost
+from pagesim.cost import CostModel, PreemptionPrices, parse_cost
 from pagesim.engine import Engine, StrictCompatError
 from pagesim.errors import PagesimError
 from pagesim.executors import PredictedExecutor
-from pagesim.intake import aborts, accepted_rows, take_in
+from pagesim.intake import aborts, accepted_rows, entering_rows, take_in
 from pagesim.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
 from pagesim.policies import Limits, Policy, build_memory, build_scheduler, granularity, parts_of
 from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import Trace
-from pagesim.results import Result, StepTable, batch_table, request_columns
+from pagesim.results import Result, StepTable, batch_table, preemption_table, request_columns
 from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
 from pagesim.scheduling import Arrivals, Contents, DeadEnd
 from pagesim.specs import Capacity, capacity, gpu, model
@@ -153,13 +153,14 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         cpu_blocks=sized.cpu_blocks,
         limits=limits,
     )
-    scheduler = build_scheduler(policy, memory, limits)
-    # The real engine may take in what it can never serve; then its dead end is met inside.
-    everybody = system.strict_compat and policy.scheduler != "static"
-    accepted = np.arange(len(trace)) if everybody else accepted_rows(trace, scheduler)
-    if system.strict_compat and len(accepted) < len(trace):
-        row = int(np.setdiff1d(np.arange(len(trace)), accepted)[0])
-        raise _strict(system, trace, StrictCompatError(DeadEnd.TURNED_AWAY, row, 0))
+    scheduler = build_scheduler(policy, memory, limits, PreemptionPrices(cost))
+    accepted = accepted_rows(trace, scheduler)
+    if system.strict_compat:
+        entering = entering_rows(trace, policy, limits)
+        if policy.scheduler == "static" and len(accepted) < len(entering):
+            row = int(np.setdiff1d(entering, accepted)[0])
+            raise _strict(system, trace, StrictCompatError(DeadEnd.NEVER_BATCHED, row, 0))
+        accepted = entering
     contents = None
     if limits.prefix_caching:
         contents = Contents(trace.take(accepted), request_of[accepted], sized.block_size)
@@ -251,6 +252,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         request_columns=columns,
         steps=table.frame() if steps != "none" else None,
         batches=batch_table(columns) if not streams else None,
+        preemptions=preemption_table(trace, recorder) if system.preemption == "auto" else None,
         notes=trace.notes,
     )
 

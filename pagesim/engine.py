@@ -223,6 +223,8 @@ class Engine:
             self.recorder.preempt(group, now, swapped=False)
         for group in plan.swapped_out:
             self.recorder.preempt(group, now, swapped=True)
+        for choice in plan.choices:
+            self.recorder.choose(choice, now)
         for group, dead_end in plan.stuck:
             self._meet(dead_end, group.row, now)
             self.recorder.leave(group.row, now, Status.STUCK)

@@ -51,6 +51,15 @@ def take_in(trace: Trace, policy: Policy, limits: Limits) -> Intake:
     return intake._replace(trace=_cut(intake.trace, longest_output(policy.scheduler, limits.max_model_len)))
 
 
+def entering_rows(trace: Trace, policy: Policy, limits: Limits) -> IntColumn:
+    """Return the rows of the requests that the real engine takes in, in order, served or not."""
+    if policy.scheduler == "vllm-v0":
+        return np.arange(len(trace))
+    if policy.scheduler == "vllm-v1":  # its front end looks at the prompt
+        return np.flatnonzero(trace.prompt_tokens < limits.max_model_len)
+    return np.flatnonzero(trace.prompt_tokens + trace.output_tokens <= limits.max_model_len)
+
+
 def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
     """Return the rows of the requests that the system could ever serve, in order."""
     # Many requests are alike in what matters: each kind is asked about once.

@@ -23,6 +23,7 @@ from pagesim.scheduling import (
     V1_RELEASES,
     ContinuousBatching,
     Preemption,
+    Prices,
     Scheduler,
     StaticBatching,
     VllmV0,
@@ -135,7 +136,7 @@ class Limits:
         long_prefill_token_threshold: tokens of one request in a step, for vllm-v1; 0 for no limit.
         reserve_full_isl: whether a prompt is admitted only if all of it fits, for vllm-v1.
         prefix_caching: whether blocks are found that were computed before, for vllm-v1.
-        preemption: ``default`` recomputes a group of one sequence and swaps a larger one.
+        preemption: see `scheduling.Preemption`.
     """
 
     max_model_len: int
@@ -269,8 +270,8 @@ def build_memory(
     return ContiguousAllocator(placements[policy.placement](), block_size, reservation, cpu_blocks)
 
 
-def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Scheduler:
-    """Return the scheduler of a policy over its memory.
+def build_scheduler(policy: Policy, memory: Allocator, limits: Limits, prices: Prices) -> Scheduler:
+    """Return the scheduler of a policy over its memory; ``prices`` tell it how to preempt under ``auto``.
 
     Raises:
         PagesimError: a limit does not go with the scheduler.
@@ -281,10 +282,10 @@ def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Schedu
             f"preemption {limits.preemption} needs reservation on-demand: where memory is reserved "
             "nobody is ever preempted"
         )
-    if policy.placement == "virtual" and limits.preemption == "swap":
+    if policy.placement == "virtual" and limits.preemption in ("swap", "auto"):
         raise PagesimError(
-            "preemption swap is not for placement virtual: its pages are unmapped and never moved to the "
-            "host, so whoever is preempted is recomputed"
+            f"preemption {limits.preemption} is not for placement virtual: its pages are unmapped and "
+            "never moved to the host, so whoever is preempted is recomputed"
         )
     if policy.scheduler == "static":
         # The artifact's FasterTransformer stops at 2040 of 2048 tokens.
@@ -304,6 +305,7 @@ def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Schedu
             max_paddings=256 if limits.max_paddings is None else limits.max_paddings,
             max_model_len=limits.max_model_len,
             preemption=limits.preemption,
+            prices=prices,
         )
     if policy.scheduler == "vllm-v1":
         return VllmV1(
@@ -325,6 +327,7 @@ def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Schedu
         max_num_batched_tokens=limits.max_num_batched_tokens or 2560,
         max_model_len=limits.max_model_len,
         preemption=limits.preemption,
+        prices=prices,
     )
 
 
@@ -353,10 +356,7 @@ def _check_limits(scheduler: SchedulerName, limits: Limits) -> None:
     if limits.compat is not None and limits.compat not in RELEASES[scheduler]:
         known = ", ".join(RELEASES[scheduler])
         raise PagesimError(f"compat is {limits.compat!r}; scheduler {scheduler} can decide as {known}")
-    if scheduler == "vllm-v1" and limits.preemption == "swap":
-        raise PagesimError("preemption swap is not for scheduler vllm-v1: since v1 vLLM only recomputes")
-    if limits.compat == "0.11.2" and limits.chunked_prefill is False:
+    if scheduler == "vllm-v1" and limits.preemption in ("swap", "auto"):
         raise PagesimError(
-            "compat 0.11.2 without chunked prefill lets short prompts overtake, which is not simulated; "
-            "use 0.33.0 or leave chunked prefill on"
+            f"preemption {limits.preemption} is not for scheduler vllm-v1: since v1 vLLM only recomputes"
         )

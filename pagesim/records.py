@@ -17,7 +17,7 @@ import numpy as np
 
 from pagesim.ledger import ON_DEMAND, Column, Ledger, LedgerError, Sharing, Stay, expand
 from pagesim.memory import Allocator
-from pagesim.scheduling import Group
+from pagesim.scheduling import Choice, Group
 
 CHUNK_ITERATIONS = 1 << 17
 
@@ -139,6 +139,8 @@ class Recorder:
         self.recomputes = array("i", [0]) * requests
         self.swaps = array("i", [0]) * requests
         self.status = bytearray(requests)
+        # How victims were preempted where that was free to choose: see `choose`.
+        self.choices: list[tuple[int, ...]] = []
         # Tokens of prompts that were found in the cache when they were admitted first, by row.
         self.cached_tokens: dict[int, int] = {}
         # Where the samples of a request differ in length: when each was over, by row and sample.
@@ -217,6 +219,13 @@ class Recorder:
         else:
             self.recomputes[group.row] += 1
             self.recomputed_total += 1
+
+    def choose(self, choice: Choice, now: int) -> None:
+        """A victim was preempted as is cheaper: row, ticks, swapped, tokens, blocks, both prices."""
+        group = choice.group
+        self.choices.append(
+            (group.row, now, choice.swaps, group.length, choice.blocks, choice.swap, choice.recompute)
+        )
 
     def stall(self, now: int) -> None:
         """An iteration that starts at ``now`` computes prompts alone: everybody else gets no token."""

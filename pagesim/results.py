@@ -23,6 +23,9 @@ from pagesim.storage import publish
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
 
+TABLES = ("requests", "steps", "batches", "preemptions")
+"""The tables of a result, each in a file of its own."""
+
 STEP_COLUMNS = (
     "step",
     "clock",
@@ -62,6 +65,7 @@ class Result:
         request_columns: the columns of ``requests``, ``[N]`` each.
         steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
         batches: one row a static batch; None for other schedulers.
+        preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
         notes: what was noticed or assumed on the way.
     """
 
@@ -70,6 +74,7 @@ class Result:
     request_columns: Mapping[str, npt.NDArray[Any]]
     steps: pd.DataFrame | None = None
     batches: pd.DataFrame | None = None
+    preemptions: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -91,7 +96,7 @@ class Result:
         """Write the result's files into an empty folder."""
         (folder / "scenario.toml").write_text(to_toml(self.scenario), encoding="utf-8")
         (folder / "summary.json").write_text(to_json(self.summary), encoding="utf-8")
-        for name in ("requests", "steps", "batches"):
+        for name in TABLES:
             table = getattr(self, name)
             if table is not None:
                 table.to_parquet(folder / f"{name}.parquet", index=False)
@@ -109,7 +114,7 @@ def load(directory: str | Path) -> Result:
     tables: dict[str, pd.DataFrame | None] = {}
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        for name in ("requests", "steps", "batches"):
+        for name in TABLES:
             file = folder / f"{name}.parquet"
             tables[name] = pd.read_parquet(file) if file.exists() else None
     except (OSError, ValueError) as error:
@@ -125,6 +130,7 @@ def load(directory: str | Path) -> Result:
         {name: requests[name].to_numpy() for name in requests.columns},
         tables["steps"],
         tables["batches"],
+        tables["preemptions"],
     )
 
 
@@ -172,6 +178,25 @@ def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[A
         "status": names[np.frombuffer(recorder.status, np.uint8)],
         **each_sample(),
     }
+
+
+def preemption_table(trace: Trace, recorder: Recorder) -> pd.DataFrame:
+    """Return the victims whose preemption was free to choose, one row each, in order."""
+    import pandas as pd
+
+    table = np.array(recorder.choices, np.int64).reshape(-1, 7)
+    row, when, swapped, tokens, blocks, swap, recompute = table.T
+    return pd.DataFrame(
+        {
+            "clock": to_seconds(when),
+            "request_id": trace.request_id[row],
+            "choice": np.where(swapped, "swap", "recompute"),
+            "tokens": tokens,
+            "blocks": blocks,
+            "swap_s": to_seconds(swap),
+            "recompute_s": to_seconds(recompute),
+        }
+    )
 
 
 class StepTable:

@@ -117,7 +117,8 @@ class System(BaseModel):
         None, description="Find prompts' blocks that were computed before (vllm-v1; off)."
     )
     preemption: Preemption = Field(
-        "default", description="default recomputes one sequence and swaps a group of several."
+        "default",
+        description="default recomputes one sequence and swaps a group of several; auto takes the cheaper.",
     )
     beam_drop: float = Field(
         BEAM_DROP, gt=0, lt=1, description="A beam's chance, at each token, of being dropped for a fork."
@@ -247,7 +248,15 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
         "long_prefill_token_threshold": having("vllm-v1"),
         "reserve_full_isl": having("vllm-v1"),
         "prefix_caching": having("vllm-v1"),
-        "preemption": [name for name in policies if parts[name].reservation == "on-demand"],
+        "preemption": [
+            name
+            for name in policies
+            if parts[name].reservation == "on-demand"
+            and (
+                system.preemption == "recompute"
+                or not (parts[name].scheduler == "vllm-v1" or name in virtual)
+            )
+        ],
     }
     return {
         policy: system.model_copy(

@@ -40,7 +40,7 @@ class PrefixCachingAllocator(PagedAllocator):
         self.reuses_unfilled_first = reuses_unfilled_first
         self._free = []  # the queue takes its place
         self._queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
-        # Taken from the queue for growing sequences, and not yet named in their tables.
+        # Taken from the queue for growing sequences and not yet named in their tables, or set aside.
         self._promised: deque[int] = deque()
         self._key_of: dict[int, int] = {}
         # The block that a key finds: the first that had it. Later ones with the same content wait behind it.
@@ -137,6 +137,12 @@ class PrefixCachingAllocator(PagedAllocator):
                 self._duplicates.setdefault(key, []).append(block)
         self._findable[sequence] = full
 
+    def set_aside(self, blocks: int) -> None:
+        """Take so many blocks from the queue for what is going to be taken next, before others come back."""
+        self._settle()
+        while len(self._promised) < self._unnamed + blocks:
+            self._promised.append(self._pop())
+
     def extend(self, sequence: int, tokens: int) -> None:
         super().extend(sequence, tokens)
         self.publish(sequence)
@@ -202,9 +208,11 @@ class PrefixCachingAllocator(PagedAllocator):
 
     def _take(self, blocks: int) -> list[int]:
         self._settle()
-        if blocks > len(self._queue):
-            raise OutOfBlocks(f"{blocks} blocks are needed, {len(self._queue)} are free")
-        return [self._pop() for _ in range(blocks)]
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        aside = min(blocks, len(self._promised) - self._unnamed)
+        taken = [self._promised.popleft() for _ in range(aside)]
+        return taken + [self._pop() for _ in range(blocks - aside)]
 
     def _take_promised(self, blocks: int) -> list[int]:
         self._settle()

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pagesim.memory import Allocator, Copy
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Arrivals, Group
+
+
+class Choice(NamedTuple):
+    """How a victim was preempted, where that was free to choose.
+
+    Attributes:
+        group: the victim, of one sequence.
+        swaps: whether it was swapped out; if not, it is recomputed.
+        blocks: that it held.
+        swap, recompute: what either costs, in ticks.
+    """
+
+    group: Group
+    swaps: bool
+    blocks: int
+    swap: int
+    recompute: int
 
 
 class Plan:
@@ -18,6 +35,7 @@ class Plan:
         resumed: groups that came back from the swap space.
         recomputed: groups that lost their memory and wait again.
         swapped_out: groups that moved to the swap space.
+        choices: how victims were preempted, where that was free to choose.
         stuck: groups that can never go on, and why; they leave with what they have.
         leaked: groups that got memory back which the real engine would never free.
         ignored: requests that the real engine drops when their turn comes.
@@ -42,6 +60,7 @@ class Plan:
     __slots__ = (
         "batched_tokens",
         "caught_up",
+        "choices",
         "completed",
         "context_tokens",
         "copies",
@@ -72,6 +91,7 @@ class Plan:
         self.resumed: list[Group] = []
         self.recomputed: list[Group] = []
         self.swapped_out: list[Group] = []
+        self.choices: list[Choice] = []
         self.stuck: list[tuple[Group, DeadEnd]] = []
         self.leaked: list[Group] = []
         self.ignored: list[Group] = []

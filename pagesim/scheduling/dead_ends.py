@@ -24,9 +24,9 @@ class DeadEnd(Enum):
         "it gets memory again after some of its samples are over",
         "counts those samples as users of the blocks and never frees them",
     )
-    TURNED_AWAY = (
-        "it can never be served",
-        "takes it all the same and dies or hangs when its turn comes",
+    NEVER_BATCHED = (
+        "it is too long for a batch of its own",
+        "dies of an empty batch when its turn comes",
     )
 
     def __init__(self, what: str, really: str) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Literal
 
 from pagesim.errors import PagesimError
 from pagesim.memory import Allocator, Copy, PagedAllocator
-from pagesim.scheduling.base import Plan
+from pagesim.scheduling.base import Choice, Plan
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Arrivals, Group
 from pagesim.scheduling.queue import WaitingQueue
 
-Preemption = Literal["default", "recompute", "swap"]
+Preemption = Literal["default", "recompute", "swap", "auto"]
+
+Prices = Callable[[int, int, int, int], tuple[int, int]]
+"""Tells what swapping a sequence and what recomputing it costs, in ticks, from its tokens and blocks and from
+the sequences and the context tokens that run beside it."""
 
 
 class Preemptive(ABC):
@@ -27,17 +31,26 @@ class Preemptive(ABC):
         queue: empty; where preempted groups go is its affair.
         watermark: share of the blocks that an admission must leave free.
         preemption: ``default`` recomputes a group of one sequence and swaps a larger one, as the paper's
-            system and vLLM do; the others force one of the two. Where memory cannot share, the samples of a
-            group are independent, and there is no swap space: a group of any size is recomputed.
+            system and vLLM do; ``auto`` takes what is cheaper where both can be done; the others force one.
+            Memory that cannot share has no swap space, and its samples are independent of one another: there
+            a group of any size is recomputed.
+        prices: for ``auto``.
     """
 
     def __init__(
-        self, memory: Allocator, queue: WaitingQueue, *, watermark: float, preemption: Preemption
+        self,
+        memory: Allocator,
+        queue: WaitingQueue,
+        *,
+        watermark: float,
+        preemption: Preemption,
+        prices: Prices | None = None,
     ) -> None:
         self.memory = memory
         self.queue = queue
         self.watermark_blocks = int(watermark * memory.num_blocks)
         self.preemption = preemption
+        self.prices = prices
         self.running_groups = 0
         self.running_sequences = 0
         self._paged = memory if isinstance(memory, PagedAllocator) else None
@@ -211,7 +224,7 @@ class Preemptive(ABC):
         self._context -= group.samples * (group.base + self.memory.steps_grown)
         self._stop(group, group.samples)
         group.length = group.base + self.memory.steps_grown + 1
-        if not self.memory.shares or (group.samples == 1 and self.preemption != "swap"):
+        if not self.memory.shares or (group.samples == 1 and not self._swaps(group, plan)):
             for sequence in group.sequences:
                 self.memory.free(sequence)
             self.queue.requeue(group)
@@ -226,6 +239,18 @@ class Preemptive(ABC):
             for sequence in group.sequences:
                 self.memory.free(sequence)
             plan.stuck.append((group, DeadEnd.SWAP_SPACE_FULL))
+
+    def _swaps(self, group: Group, plan: Plan) -> bool:
+        """Say whether a victim of one sequence is swapped out."""
+        if self.preemption != "auto":
+            return self.preemption == "swap"
+        assert self.prices is not None
+        assert self._paged is not None, "only paged memory swaps"
+        blocks = self._paged.held_blocks(group.sequences[0])
+        swap, recompute = self.prices(group.length, blocks, self.running_sequences, self._context)
+        swaps = swap < recompute and blocks <= self._paged.free_cpu_blocks
+        plan.choices.append(Choice(group, swaps, blocks, swap, recompute))
+        return swaps
 
     # Who was swapped out comes back, first come first served
 

@@ -8,7 +8,7 @@ from pagesim.memory import Allocator, Fit
 from pagesim.scheduling.base import Plan
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group
-from pagesim.scheduling.preemptive import Preemption, Preemptive
+from pagesim.scheduling.preemptive import Preemption, Preemptive, Prices
 from pagesim.scheduling.queue import WaitingQueue
 
 
@@ -45,7 +45,7 @@ class VllmV0(Preemptive):
         max_num_batched_tokens: limit on the tokens of a batch of prompts.
         max_paddings: limit on its padding, where the release pads (vLLM: 256).
         max_model_len: a longer prompt is ignored.
-        preemption: see `Preemptive`.
+        preemption, prices: see `Preemptive`.
     """
 
     def __init__(
@@ -59,9 +59,14 @@ class VllmV0(Preemptive):
         max_paddings: int,
         max_model_len: int,
         preemption: Preemption = "default",
+        prices: Prices | None = None,
     ) -> None:
         super().__init__(
-            memory, WaitingQueue(preempted_first=True), watermark=watermark, preemption=preemption
+            memory,
+            WaitingQueue(preempted_first=True),
+            watermark=watermark,
+            preemption=preemption,
+            prices=prices,
         )
         self.release = release
         self.max_num_seqs = max_num_seqs

@@ -21,21 +21,31 @@ class Release:
         reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
         has_watermark: an admission beside others leaves a share of the blocks free.
         spares_single: the long-prefill threshold does not hold while there is only one request.
+        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it.
         reuses_unfilled_first: freed blocks whose content nobody can ask for are the next to be taken.
     """
 
     reserves_full_isl: bool
     has_watermark: bool
     spares_single: bool
+    overtakes: bool
     reuses_unfilled_first: bool
 
 
 RELEASES = {
     "0.11.2": Release(
-        reserves_full_isl=False, has_watermark=False, spares_single=False, reuses_unfilled_first=False
+        reserves_full_isl=False,
+        has_watermark=False,
+        spares_single=False,
+        overtakes=True,
+        reuses_unfilled_first=False,
     ),
     "0.33.0": Release(
-        reserves_full_isl=True, has_watermark=True, spares_single=True, reuses_unfilled_first=True
+        reserves_full_isl=True,
+        has_watermark=True,
+        spares_single=True,
+        overtakes=False,
+        reuses_unfilled_first=True,
     ),
 }
 
@@ -119,7 +129,8 @@ class VllmV1(Preemptive):
             plan.batched_tokens = plan.decoding = running
             plan.context_tokens = plan.decode_context = self._context
         if plan.recomputed:
-            self._restless = self._head_fits()
+            overtakes = self.release.overtakes and not self.chunked_prefill
+            self._restless = bool(self.waiting) if overtakes else self._head_fits()
         else:
             self._admit(plan, budget - plan.batched_tokens)
         if self._in_chunks or self._skipped:
@@ -147,9 +158,12 @@ class VllmV1(Preemptive):
                 tokens = 1
                 needed = int((group.base + grown) % size == 0)
             while needed > free and len(order) > place:
-                victim = order.pop()
-                free += memory.held_blocks(victim.sequences[0])
-                self._lose(victim, plan)
+                if self._cache is not None:
+                    # Those before it have taken theirs, and what they took is lost to the cache.
+                    self._cache.set_aside(memory.free_blocks - free)
+                free -= memory.free_blocks
+                self._lose(order.pop(), plan)
+                free += memory.free_blocks
             if place == len(order):
                 break  # it preempted itself
             free -= needed
@@ -215,25 +229,29 @@ class VllmV1(Preemptive):
 
     def _admit(self, plan: Plan, budget: int) -> None:
         memory, queue = self.memory, self.queue
+        overtaken: list[Group] = []
         while (group := queue.head()) is not None:
             if budget <= 0:
                 self._restless = True
-                return
+                break
             if not self._may_join(group):
-                return
+                break
             hits = self._look_up(group)
             rest = group.length - hits * memory.block_size
             tokens = self._capped(rest, budget if self.chunked_prefill else rest)
-            if not self._fits(group, hits, tokens):
+            too_long = tokens > budget
+            if too_long and self.release.overtakes:
+                queue.pop(group)
+                overtaken.append(group)
+                continue
+            if too_long or not self._fits(group, hits, tokens):
                 if self.running_groups:
-                    return
+                    self._restless = self._restless or too_long
+                    break
                 # Nobody will ever make room: the real one waits for ever.
                 queue.pop(group)
                 plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
                 continue
-            if tokens > budget:
-                self._restless = True
-                return
             queue.pop(group)
             self._place(group, hits, tokens)
             plan.prompts.append(group)
@@ -241,6 +259,13 @@ class VllmV1(Preemptive):
             if group.order in self._in_chunks:
                 plan.incomplete.append(group)
             budget -= tokens
+        if overtaken:
+            self._restless = True
+        for group in reversed(overtaken):
+            if self.running_groups:
+                queue.requeue(group)  # each keeps its place in front
+            else:
+                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
 
     def _look_up(self, group: Group) -> int:
         """Return how many leading blocks of a waiting request's prompt are in the cache."""

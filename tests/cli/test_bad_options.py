@@ -78,6 +78,10 @@ CONTRADICTIONS = {
         ("--policy", "virtual-contiguous", "--preemption", "swap"),
         "preemption swap is not for placement virtual",
     ),
+    "choosing to swap pages": (
+        ("--policy", "virtual-contiguous", "--preemption", "auto"),
+        "preemption auto is not for placement virtual",
+    ),
     "swap space for pages": (
         ("--policy", "virtual-contiguous", "--cpu-blocks", "5"),
         "cpu_blocks is 5; placement virtual has no swap space",

@@ -134,6 +134,13 @@ def test_a_comparison_gives_an_option_to_the_policies_that_know_it(succeeds):
     )
 
 
+def test_a_comparison_swaps_under_the_policies_that_can(succeeds):
+    flags = ("--preemption", "swap", "--policies", "vllm-sosp,virtual-contiguous", "--json")
+    runs = succeeds("compare", *LOAD, *flags).json["runs"]
+    assert runs["vllm-sosp"]["preemptions"]["swap"] > 0 == runs["vllm-sosp"]["preemptions"]["recompute"]
+    assert runs["virtual-contiguous"]["preemptions"]["recompute"] > 0
+
+
 def test_a_comparison_gives_a_size_to_the_policies_that_leave_the_choice(succeeds):
     flags = ("--block-size", "32", "--page-size", "64K", "--cpu-blocks", "50")
     policies = ("vllm-sosp", "token-granular", "virtual-contiguous")

@@ -85,14 +85,14 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
         options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 5, 50]))
         options["prefix_caching"] = draw(st.sampled_from([None, True, True]))
         trace = trace.with_columns(shared(draw, rng, trace))
+        options["chunked_prefill"] = draw(st.booleans())
         if options["compat"] == "0.33.0":
-            options["chunked_prefill"] = draw(st.booleans())
             options["reserve_full_isl"] = draw(st.booleans())
     if policy == "virtual-contiguous":
         options["preemption"] = draw(st.sampled_from(["default", "recompute"]))
     elif policy in ("vllm-sosp", "vllm-v0", "token-granular"):
         options["preemption"] = draw(
-            st.sampled_from(["default", "swap", "recompute"] if samples == "one" else ["default", "swap"])
+            st.sampled_from(["default", "swap", "auto", *(["recompute"] if samples == "one" else [])])
         )
     if draw(st.booleans()):
         options["until"] = draw(st.floats(0, 20))
