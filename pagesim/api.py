@@ -20,7 +20,7 @@ from pagesim.errors import PagesimError
 from pagesim.executors import PredictedExecutor
 from pagesim.intake import aborts, accepted_rows, entering_rows, take_in
 from pagesim.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
-from pagesim.policies import Limits, build_memory, build_scheduler, parts_of
+from pagesim.policies import Limits, Policy, build_memory, build_scheduler, granularity, parts_of
 from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import Trace
 from pagesim.results import Result, StepTable, batch_table, preemption_table, request_columns
@@ -51,7 +51,8 @@ class SystemOptions(TypedDict, total=False):
     kv_dtype: str
     sizing: str
     gpu_memory_utilization: float
-    block_size: int
+    block_size: int | None
+    page_size: str | None
     num_blocks: int | None
     cpu_blocks: int | None
     max_model_len: int | None
@@ -138,7 +139,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     """
     started = time.perf_counter()
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
-    sized, limits, cost = _equip(system)
+    sized, limits, cost = _equip(system, policy)
     trace, request_of = take_in(trace, policy, limits)
     if policy.scheduler == "vllm-v1":
         # Block 0 is the null block; no sequence ever holds it.
@@ -148,7 +149,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     memory = build_memory(
         policy,
         num_blocks=sized.num_blocks,
-        block_size=system.block_size,
+        block_size=sized.block_size,
         cpu_blocks=sized.cpu_blocks,
         limits=limits,
     )
@@ -162,10 +163,10 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         accepted = entering
     contents = None
     if limits.prefix_caching:
-        contents = Contents(trace.take(accepted), request_of[accepted], system.block_size)
+        contents = Contents(trace.take(accepted), request_of[accepted], sized.block_size)
     scheduler.expect(Arrivals(trace, accepted, drop=system.beam_drop, seed=system.seed, contents=contents))
     reserves = policy.reservation != "on-demand"
-    slots = sized.num_blocks * system.block_size
+    slots = sized.slots
     window = None if system.window_s is None else (to_ticks(system.window_s[0]), to_ticks(system.window_s[1]))
     means = MemoryMeans(slots, reserves=reserves, window=window)
     gaps = TokenGaps()
@@ -173,7 +174,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         to_tick_column(trace.arrival_s)[accepted],
         every=steps == "iterations",
         num_blocks=sized.num_blocks,
-        block_size=system.block_size,
+        block_size=sized.block_size,
         reserves=reserves,
     )
     streams = policy.scheduler != "static"  # a static batch is answered as a whole: no token has its own time
@@ -234,7 +235,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         "swapped_blocks": {"in": recorder.blocks_in, "out": recorder.blocks_out},
         "memory": {
             "num_blocks": sized.num_blocks,
-            "block_size": system.block_size,
+            "block_size": sized.block_size,
             "cpu_blocks": sized.cpu_blocks,
             **means.summary(),
         },
@@ -296,7 +297,7 @@ def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
     return make_trace(Path(trace) if isinstance(trace, PathLike) else trace)
 
 
-def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
+def _equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
     spec, device = model(system.model), gpu(system.gpu)
     limits = Limits(
         max_model_len=system.max_model_len or spec.max_model_len,
@@ -315,11 +316,13 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
     # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later ones
     # refuse to.
     checks_length = system.sizing == "vllm" and system.num_blocks is None
+    block_size, page_bytes = granularity(policy, system.block_size, system.page_size)
     sized = capacity(
         spec,
         device,
         tp=system.tp,
-        block_size=system.block_size,
+        block_size=block_size,
+        page_bytes=page_bytes,
         kv_dtype=system.kv_dtype,
         sizing=system.sizing,
         gpu_memory_utilization=system.gpu_memory_utilization,
@@ -327,6 +330,11 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
         max_model_len=limits.max_model_len if checks_length else None,
         num_blocks=system.num_blocks,
     )
+    if page_bytes is not None and system.cpu_blocks:
+        raise PagesimError(
+            f"cpu_blocks is {system.cpu_blocks}; placement virtual has no swap space: its pages are unmapped "
+            "and never moved to the host"
+        )
     if system.cpu_blocks is not None:
         sized = replace(sized, cpu_blocks=system.cpu_blocks)
     cost = parse_cost(
@@ -334,7 +342,7 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
         model=spec,
         gpu=device,
         tp=system.tp,
-        block_size=system.block_size,
+        block_size=sized.block_size,
         kv_dtype=system.kv_dtype,
     )
     return sized, limits, cost

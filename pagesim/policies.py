@@ -32,7 +32,14 @@ from pagesim.scheduling import (
 
 SchedulerName = Literal["static", "orca", "vllm-sosp", "vllm-v0", "vllm-v1"]
 ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
-PlacementName = Literal["first-fit", "best-fit", "buddy", "paged"]
+PlacementName = Literal["first-fit", "best-fit", "buddy", "paged", "virtual"]
+PageSize = Literal["64K", "128K", "256K", "2M"]
+
+BLOCK_SIZE = 16
+"""Token slots of a block where nobody says otherwise."""
+
+PAGE_BYTES: dict[str, int] = {"64K": 64 << 10, "128K": 128 << 10, "256K": 256 << 10, "2M": 2 << 20}
+"""The pages that vAttention maps, by name; 2M is what an unmodified driver has, and the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,19 @@ class Policy:
         reservation: for how many tokens memory is taken at admission.
         placement: where it is taken.
         sentence: what it is, for a listing.
+        block_size: token slots of its blocks, if that is part of what it is.
     """
 
     scheduler: SchedulerName
     reservation: ReservationName
     placement: PlacementName
     sentence: str
+    block_size: int | None = None
+
+    @property
+    def has_own_blocks(self) -> bool:
+        """Whether nobody can choose the size of its blocks."""
+        return self.block_size is not None or self.placement == "virtual"
 
 
 POLICIES: dict[str, Policy] = {
@@ -86,6 +100,19 @@ POLICIES: dict[str, Policy] = {
         "on-demand",
         "paged",
         "vLLM 0.11.2 and 0.33.0: prompts in chunks and decodes share a budget",
+    ),
+    "token-granular": Policy(
+        "vllm-sosp",
+        "on-demand",
+        "paged",
+        "LightLLM's TokenAttention: memory token by token, in blocks of 1",
+        block_size=1,
+    ),
+    "virtual-contiguous": Policy(
+        "vllm-sosp",
+        "on-demand",
+        "virtual",
+        "vAttention: contiguous virtual addresses, pages of 64 KB to 2 MB mapped on demand, nothing shared",
     ),
 }
 
@@ -145,6 +172,7 @@ def parts_of(
         reservation or bundle.reservation,
         placement or bundle.placement,
         bundle.sentence,
+        bundle.block_size,
     )
     for part, value, allowed in (
         ("scheduler", policy.scheduler, SchedulerName),
@@ -153,10 +181,20 @@ def parts_of(
     ):
         if value not in get_args(allowed):
             raise PagesimError(f"{part} is {value!r}; it must be one of {', '.join(get_args(allowed))}")
-    if policy.reservation == "on-demand" and policy.placement != "paged":
+    if policy.reservation == "on-demand" and policy.placement not in ("paged", "virtual"):
         raise PagesimError(
-            f"reservation on-demand needs placement paged, not {policy.placement}: "
+            f"reservation on-demand needs placement paged or virtual, not {policy.placement}: "
             "neighbouring blocks cannot be promised to a sequence that grows"
+        )
+    if policy.placement == "virtual" and policy.reservation != "on-demand":
+        raise PagesimError(
+            f"placement virtual needs reservation on-demand, not {policy.reservation}: it reserves "
+            "addresses, and maps memory as a sequence grows"
+        )
+    if policy.placement == "virtual" and policy.scheduler in RELEASES:
+        raise PagesimError(
+            f"scheduler {policy.scheduler} needs placement paged, not virtual: vLLM's releases share blocks; "
+            "choose vllm-sosp or orca"
         )
     if policy.scheduler == "static" and policy.reservation != "oracle":
         raise PagesimError(
@@ -176,6 +214,38 @@ def parts_of(
     return policy
 
 
+def granularity(
+    policy: Policy, block_size: int | None = None, page_size: str | None = None
+) -> tuple[int, int | None]:
+    """Return the token slots of a policy's blocks and, where memory is mapped in pages, the bytes of a page.
+
+    The first means nothing where there are pages: what a page holds depends on the model.
+
+    Args:
+        policy: see there.
+        block_size: what was asked for; None for the policy's own or else ``BLOCK_SIZE``.
+        page_size: what was asked for, a name in ``PAGE_BYTES``; None for 2M where there are pages.
+
+    Raises:
+        PagesimError: the policy does not leave the choice.
+    """
+    if policy.placement == "virtual":
+        if block_size is not None:
+            raise PagesimError(
+                f"block_size is {block_size}; placement virtual takes page_size instead: a block is what a "
+                "page in every tensor holds"
+            )
+        return BLOCK_SIZE, PAGE_BYTES[page_size or "2M"]
+    if page_size is not None:
+        raise PagesimError(f"page_size is for placement virtual, not {policy.placement}")
+    if policy.block_size is not None and block_size not in (None, policy.block_size):
+        raise PagesimError(
+            f"block_size is {block_size}; it must be {policy.block_size} or left out: this policy is about "
+            "blocks of that size"
+        )
+    return block_size or policy.block_size or BLOCK_SIZE, None
+
+
 def build_memory(
     policy: Policy, *, num_blocks: int, block_size: int, cpu_blocks: int, limits: Limits
 ) -> Allocator:
@@ -187,7 +257,7 @@ def build_memory(
             num_blocks, block_size, cpu_blocks, reuses_unfilled_first=release.reuses_unfilled_first
         )
     if policy.reservation == "on-demand":
-        return PagedAllocator(num_blocks, block_size, cpu_blocks)
+        return PagedAllocator(num_blocks, block_size, cpu_blocks, shares=policy.placement != "virtual")
     reservation = RESERVATIONS[policy.reservation](max_model_len)
     if policy.placement == "paged":
         return PagedAllocator(num_blocks, block_size, cpu_blocks, reservation)
@@ -211,6 +281,11 @@ def build_scheduler(policy: Policy, memory: Allocator, limits: Limits, prices: P
         raise PagesimError(
             f"preemption {limits.preemption} needs reservation on-demand: where memory is reserved "
             "nobody is ever preempted"
+        )
+    if policy.placement == "virtual" and limits.preemption in ("swap", "auto"):
+        raise PagesimError(
+            f"preemption {limits.preemption} is not for placement virtual: its pages are unmapped and "
+            "never moved to the host, so whoever is preempted is recomputed"
         )
     if policy.scheduler == "static":
         # The artifact's FasterTransformer stops at 2040 of 2048 tokens.

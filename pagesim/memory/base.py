@@ -53,6 +53,9 @@ class Allocator(ABC):
     grows_on_demand = False
     """Whether a growing sequence may take further blocks; if not, everything is taken at allocation."""
 
+    shares = False
+    """Whether a fork takes no block of its own until it is written to; if not, it is a second copy."""
+
     def __init__(self, num_blocks: int, block_size: int, cpu_blocks: int = 0) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}; at least 1 is needed")

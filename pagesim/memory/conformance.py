@@ -89,6 +89,22 @@ def a_fork_without_room_changes_nothing(make: Make) -> None:
     assert memory.free_blocks > 0, "forks that never run out of blocks share theirs"
 
 
+def a_fork_takes_blocks_exactly_where_memory_cannot_share(make: Make) -> None:
+    """A fork is shared, or it is a second copy of everything that its parent holds."""
+    for seed in _SEEDS:
+        for parent, _ in _lived(make, seed).tokens():
+            memory = _lived(make, seed).memory
+            before, held = memory.free_blocks, memory.held_blocks(parent)
+            with suppress(OutOfBlocks):
+                memory.fork(parent, STRANGER)
+                taken = before - memory.free_blocks
+                assert taken == (0 if memory.shares else held), (
+                    f"memory that {'shares' if memory.shares else 'cannot share'} takes "
+                    f"{'no block' if memory.shares else 'as many blocks as the parent holds'} for a fork: "
+                    f"{taken} of {held} were taken"
+                )
+
+
 def probe_says_now_exactly_when_allocation_succeeds(make: Make) -> None:
     """``probe`` foresees the allocation of a request, its samples, and what is left."""
     for seed in _SEEDS:
@@ -322,6 +338,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     an_empty_allocator_is_all_free,
     freeing_returns_every_block,
     a_fork_without_room_changes_nothing,
+    a_fork_takes_blocks_exactly_where_memory_cannot_share,
     probe_says_now_exactly_when_allocation_succeeds,
     never_is_final,
     misuse_raises_and_changes_nothing,

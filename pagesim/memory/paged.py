@@ -1,4 +1,7 @@
-"""Paged memory: block tables, reference counts, fork, copy-on-write, and a CPU pool to swap to (vLLM)."""
+"""Paged memory: block tables, reference counts, fork, copy-on-write, and a CPU pool to swap to (vLLM).
+
+Without sharing it is also what demand-mapped virtual memory does (vAttention).
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,24 @@ class PagedAllocator(Allocator):
         cpu_blocks: blocks of the swap space.
         reservation: None to take blocks on demand; else a policy that takes all of them at allocation.
             Reserved blocks are private: a fork is then a copy.
+        shares: whether sequences may name the same block. If not, a fork is a copy on demand, too: a block
+            then stands for the pages behind a stretch of a sequence's own range of virtual addresses, which
+            is contiguous for the kernel wherever the pages lie, and its table is that range's page table.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, cpu_blocks: int = 0, reservation: Reservation | None = None
+        self,
+        num_blocks: int,
+        block_size: int,
+        cpu_blocks: int = 0,
+        reservation: Reservation | None = None,
+        *,
+        shares: bool = True,
     ) -> None:
         super().__init__(num_blocks, block_size, cpu_blocks)
         self.reservation = reservation
         self.grows_on_demand = reservation is None
+        self.shares = shares and reservation is None
         self._free = list(range(num_blocks))
         self._free_cpu = list(range(cpu_blocks))
         self._tables: dict[int, list[int]] = {}
@@ -95,10 +108,8 @@ class PagedAllocator(Allocator):
         return -(-tokens // self.block_size)
 
     def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
-        if self.reservation is None:
-            wanted = -(-tokens // self.block_size) + spare
-        else:
-            wanted = self.blocks_for(tokens, output_tokens) * sequences + spare
+        blocks = self.blocks_for(tokens, output_tokens)
+        wanted = (blocks if self.shares else blocks * sequences) + spare
         if wanted <= self.free_blocks:
             return Fit.NOW
         return Fit.LATER if wanted <= self.num_blocks else Fit.NEVER
@@ -205,15 +216,13 @@ class PagedAllocator(Allocator):
         tokens = self.length(parent)
         self._check_new(child, tokens)
         table = self._table(parent)
+        self._tables[child] = self._shared_with(parent) if self.shares else self._take(len(table))
         if self.reservation is not None:
-            self._tables[child] = self._take(len(table))
             self._reserved[child] = self._reserved[parent]
-        else:
-            self._tables[child] = self._shared_with(parent)
         self._lengths[child] = tokens
 
     def adopt(self, sequence: int, parent: int) -> list[Copy]:
-        if self.reservation is not None:
+        if not self.shares:
             return super().adopt(sequence, parent)
         self._check_adoption(sequence, parent)
         table = self._table(sequence)

@@ -54,7 +54,7 @@ class ContinuousBatching(Preemptive):
         if not memory.grows_on_demand:
             return True
         # The last token's KV is never stored.
-        shared = prompt_tokens // memory.block_size
+        shared = prompt_tokens // memory.block_size if memory.shares else 0
         longest = -(-(prompt_tokens + output_tokens - 1) // memory.block_size)
         return shared + samples * (longest - shared) <= memory.num_blocks
 
@@ -114,7 +114,7 @@ class ContinuousBatching(Preemptive):
                 memory.fork(first, sequence)
             plan.prompts.append(group)
             plan.batched_tokens += length
-            copies = 1 if memory.grows_on_demand else samples
+            copies = 1 if memory.shares else samples
             plan.tokens += copies * length
             plan.query_key_pairs += copies * (length * (length + 1) // 2)
             self._start(group)

@@ -32,6 +32,8 @@ class Preemptive(ABC):
         watermark: share of the blocks that an admission must leave free.
         preemption: ``default`` recomputes a group of one sequence and swaps a larger one, as the paper's
             system and vLLM do; ``auto`` takes what is cheaper where both can be done; the others force one.
+            Memory that cannot share has no swap space, and its samples are independent of one another: there
+            a group of any size is recomputed.
         prices: for ``auto``.
     """
 
@@ -101,7 +103,7 @@ class Preemptive(ABC):
     def expect(self, arrivals: Arrivals) -> None:
         self.queue.expect(arrivals)
         self._widest = max(arrivals.samples, default=1)
-        if self.preemption == "recompute" and self._widest > 1:
+        if self.preemption == "recompute" and self._widest > 1 and self.memory.shares:
             raise PagesimError(
                 "preemption recompute cannot be forced on requests of several samples: the engine swaps them"
             )
@@ -222,7 +224,7 @@ class Preemptive(ABC):
         self._context -= group.samples * (group.base + self.memory.steps_grown)
         self._stop(group, group.samples)
         group.length = group.base + self.memory.steps_grown + 1
-        if group.samples == 1 and not self._swaps(group, plan):
+        if not self.memory.shares or (group.samples == 1 and not self._swaps(group, plan)):
             for sequence in group.sequences:
                 self.memory.free(sequence)
             self.queue.requeue(group)

@@ -21,6 +21,7 @@ UNKNOWN = {
     "scheduler": (("--scheduler", "fifo"), "'fifo'", "'static', 'orca', 'vllm-sosp', 'vllm-v0' or 'vllm-v1'"),
     "reservation": (("--reservation", "half"), "'half'", "'oracle'"),
     "placement": (("--placement", "worst"), "'worst'", "'best-fit'"),
+    "page size": (("--page-size", "1M"), "'1M'", "'64K', '128K', '256K' or '2M'"),
     "sizing": (("--sizing", "guess"), "'guess'", "'paper' or 'vllm'"),
     "kv-dtype": (("--kv-dtype", "fp32"), "'fp32'", "'fp8'"),
     "tp": (("--tp", "3"), "tp is 3", "one of 1, 2, 4, 5, 8"),
@@ -54,7 +55,36 @@ CONTRADICTIONS = {
     ),
     "on demand from a buddy": (
         ("--reservation", "on-demand", "--placement", "buddy"),
-        "on-demand needs placement paged, not buddy",
+        "on-demand needs placement paged or virtual, not buddy",
+    ),
+    "pages that are reserved": (
+        ("--placement", "virtual", "--reservation", "max"),
+        "placement virtual needs reservation on-demand, not max",
+    ),
+    "pages under a release that shares": (
+        ("--policy", "vllm-v0", "--placement", "virtual"),
+        "scheduler vllm-v0 needs placement paged, not virtual",
+    ),
+    "a page size where blocks have one": (("--page-size", "64K"), "page_size is for placement virtual"),
+    "another block than one token": (
+        ("--policy", "token-granular", "--block-size", "16"),
+        "block_size is 16; it must be 1 or left out",
+    ),
+    "tokens a block where pages decide": (
+        ("--policy", "virtual-contiguous", "--block-size", "16"),
+        "block_size is 16; placement virtual takes page_size instead",
+    ),
+    "swapping pages": (
+        ("--policy", "virtual-contiguous", "--preemption", "swap"),
+        "preemption swap is not for placement virtual",
+    ),
+    "choosing to swap pages": (
+        ("--policy", "virtual-contiguous", "--preemption", "auto"),
+        "preemption auto is not for placement virtual",
+    ),
+    "swap space for pages": (
+        ("--policy", "virtual-contiguous", "--cpu-blocks", "5"),
+        "cpu_blocks is 5; placement virtual has no swap space",
     ),
     "static on demand": (
         ("--policy", "static", "--reservation", "on-demand", "--placement", "paged"),
@@ -91,6 +121,12 @@ def test_an_option_that_no_policy_of_a_comparison_can_use_is_refused(refused):
     reserving = ("--policies", "orca-max,orca-oracle")
     assert "preemption swap" in refused("compare", *SMALL, *reserving, "--preemption", "swap")
     assert "max_batch" in refused("compare", *SMALL, *reserving, "--max-batch", "3")
+
+
+def test_memory_that_is_not_one_block_of_a_compared_policy_is_refused(refused):
+    few = ("--policies", "vllm-sosp,virtual-contiguous", "--num-blocks", "12")
+    sentence = refused("compare", *SMALL, *few)
+    assert "num_blocks is 12; that many blocks of 16 tokens are 0 of virtual-contiguous's own" in sentence
 
 
 @pytest.mark.parametrize("policy", ["static", "vllm-sosp"])

@@ -21,6 +21,8 @@ POLICIES = (
     "vllm-sosp",
     "vllm-v0",
     "vllm-v1",
+    "token-granular",
+    "virtual-contiguous",
 )
 COSTS = ("affine:0.02,1e-4,1e-6", "affine:0.02,0,0", "affine:0,1e-3,0,1e-3", "roofline")
 
@@ -54,11 +56,16 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
         trace = trace.with_columns(
             {"sample_tokens": lengths, "output_tokens": np.array([max(each) for each in lengths])}
         )
-    block_size = draw(st.sampled_from([1, 2, 4, 16, 32]))
+    block_size = 1 if policy == "token-granular" else draw(st.sampled_from([1, 2, 4, 16, 32]))
+    sizes: dict[str, Any] = {"block_size": block_size, "cpu_blocks": draw(st.integers(0, 300))}
+    if policy == "virtual-contiguous":
+        pages = {"opt-175b": ("64K", 2), "opt-66b": ("64K", 3), "opt-13b": ("256K", 25)}
+        model = draw(st.sampled_from(sorted(pages)))
+        page_size, block_size = pages[model]
+        sizes = {"model": model, "page_size": page_size}
     options: dict[str, Any] = {
-        "block_size": block_size,
         "num_blocks": draw(st.integers(1, 600)) // block_size + 1,
-        "cpu_blocks": draw(st.integers(0, 300)),
+        **sizes,
         "max_model_len": draw(st.sampled_from([64, 256])),
         "max_num_batched_tokens": draw(st.sampled_from([32, 128, 2560])),
         "cost": draw(st.sampled_from(COSTS)),
@@ -81,7 +88,9 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
         options["chunked_prefill"] = draw(st.booleans())
         if options["compat"] == "0.33.0":
             options["reserve_full_isl"] = draw(st.booleans())
-    if policy in ("vllm-sosp", "vllm-v0"):
+    if policy == "virtual-contiguous":
+        options["preemption"] = draw(st.sampled_from(["default", "recompute"]))
+    elif policy in ("vllm-sosp", "vllm-v0", "token-granular"):
         options["preemption"] = draw(
             st.sampled_from(["default", "swap", "auto", *(["recompute"] if samples == "one" else [])])
         )
@@ -176,7 +185,7 @@ def test_every_request_ends_and_every_slot_is_accounted_for(
         assert (result.summary["itl"]["mean"] or 0.0) * gaps == pytest.approx(total, rel=1e-9, abs=1e-9)
     if len(result.steps):
         entries = ["used", "reserved", "over_reserved", "rounding", "external", "cached", "free"]
-        capacity = result.summary["memory"]["num_blocks"] * options["block_size"]
+        capacity = result.summary["memory"]["num_blocks"] * result.summary["memory"]["block_size"]
         assert (result.steps[entries].sum(axis=1) == capacity).all()
         assert (result.steps[entries] >= 0).all(axis=None)
         assert (np.diff(result.steps["clock"]) >= 0).all()

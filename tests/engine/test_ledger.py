@@ -58,6 +58,7 @@ def slots(memory: Allocator, scheduler: Scheduler) -> dict[str, int]:
         ("vllm-v0", "unequal"),
         ("vllm-v1", "one"),
         ("vllm-v1", "prefix"),
+        *product(("token-granular", "virtual-contiguous"), ("one", "alike", "beams")),
     ],
 )
 def test_every_iteration_classifies_every_slot(
@@ -88,13 +89,18 @@ def test_every_iteration_classifies_every_slot(
             return made
 
         monkeypatch.setattr(scheduler, "plan", plan)
+    sizes: dict[str, Any] = {"block_size": block_size, "cpu_blocks": 2400}
+    if policy == "token-granular":
+        block_size = sizes["block_size"] = 1
+    elif policy == "virtual-contiguous":
+        # The keys of a token of a layer are 10 KiB.
+        sizes, block_size = ({"page_size": "64K"}, 6) if block_size == 1 else ({"page_size": "256K"}, 25)
     result = ps.simulate(
         trace,
         policy,
         num_blocks=(400 if kind == "prefix" else 800) // block_size,
-        block_size=block_size,
-        cpu_blocks=2400,
         max_model_len=150,
+        **sizes,
         **(OPTIONS | ({"max_num_batched_tokens": 64} if policy == "vllm-v1" else {})),
         **({"prefix_caching": True} if kind == "prefix" else {}),
     )
@@ -105,7 +111,7 @@ def test_every_iteration_classifies_every_slot(
     if kind == "prefix":
         assert max(each["cached"] for each in seen) > 0
         assert result.steps["num_logical_blocks"].sum() > result.steps["num_physical_blocks"].sum()
-    if policy.startswith("vllm"):
+    if policy.startswith(("vllm", "token", "virtual")):
         assert sum(result.summary["preemptions"].values()) > 0, "the memory is meant to be too small"
 
 

@@ -102,9 +102,9 @@ class AllocatorMachine(RuleBasedStateMachine):
         try:
             self.mirror.fork(parent, self.new())
         except OutOfBlocks:
-            assert not self.memory.grows_on_demand, "sharing takes no block"
+            assert not self.memory.shares, "sharing takes no block"
         else:
-            assert before - self.memory.free_blocks == (0 if self.memory.grows_on_demand else held)
+            assert before - self.memory.free_blocks == (0 if self.memory.shares else held)
 
     @precondition(lambda self: self.mirror.adoptable())
     @rule(choice=CHOICE)
@@ -201,8 +201,8 @@ class AllocatorMachine(RuleBasedStateMachine):
 class PagedMachine(AllocatorMachine):
     """Beside what every allocator does: swaps, of some of the sharers, too."""
 
-    def begin(self, size: int, reservation: Reservation | None) -> None:
-        self.paged = PagedAllocator(BLOCKS, size, CPU_BLOCKS, reservation)
+    def begin(self, size: int, reservation: Reservation | None, *, shares: bool = True) -> None:
+        self.paged = PagedAllocator(BLOCKS, size, CPU_BLOCKS, reservation, shares=shares)
         self.mirror = Mirror(self.paged)
         self.swap_slots: dict[int, list[int]] = {}
         self.swapped: dict[int, list[int]] = {}
@@ -304,6 +304,17 @@ class PagedOnDemand(PagedMachine):
     @initialize(size=SIZES)
     def make(self, size: int) -> None:
         self.begin(size, None)
+
+
+class PagedUnshared(PagedMachine):
+    @initialize(size=SIZES)
+    def make(self, size: int) -> None:
+        self.begin(size, None, shares=False)
+
+    @invariant()
+    def nobody_shares(self) -> None:
+        assert set(self.names().values()) <= {1}
+        assert not self.memory.sharing_tails
 
 
 class PagedReserved(PagedMachine):
@@ -471,7 +482,15 @@ def move(moves: list[Copy], origin: dict[int, list[int]], target: dict[int, list
 
 @pytest.mark.parametrize(
     "machine",
-    [PagedOnDemand, PagedReserved, PrefixMachine, ContiguousFirstFit, ContiguousBestFit, ContiguousBuddy],
+    [
+        PagedOnDemand,
+        PagedUnshared,
+        PagedReserved,
+        PrefixMachine,
+        ContiguousFirstFit,
+        ContiguousBestFit,
+        ContiguousBuddy,
+    ],
 )
 def test_ten_thousand_random_changes_lose_no_token_and_no_block(machine: type[AllocatorMachine]) -> None:
     machine.changes = 0
