@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
-from pagesim.clock import LONGEST_S, to_tick_column, to_ticks
-from pagesim.cost import CostModel, parse_cost
-from pagesim.engine import Engine
+from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, to_tick_column, to_ticks
+from pagesim.cost import CostModel, PreemptionPrices, parse_cost
+from pagesim.engine import Engine, StrictCompatError
 from pagesim.errors import PagesimError
 from pagesim.executors import PredictedExecutor
-from pagesim.metrics import MemoryMeans, TokenGaps, latencies, throughput
-from pagesim.policies import Limits, build_memory, build_scheduler, longest_output, parts_of
+from pagesim.intake import aborts, accepted_rows, entering_rows, take_in
+from pagesim.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
+from pagesim.policies import Limits, Policy, build_memory, build_scheduler, granularity, parts_of
 from pagesim.records import Chunk, Recorder, Status
-from pagesim.request import MAX_SAMPLES, MAX_TOKENS, Trace
-from pagesim.results import Result, StepTable, batch_table, request_columns
+from pagesim.request import Trace
+from pagesim.results import Result, StepTable, batch_table, preemption_table, request_columns
 from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
-from pagesim.scheduling import Arrivals, Scheduler
+from pagesim.scheduling import Arrivals, Contents, DeadEnd
 from pagesim.specs import Capacity, capacity, gpu, model
-from pagesim.workloads import make_trace
+from pagesim.workloads import decode_as, make_trace
 
 if TYPE_CHECKING:  # pandas takes long to import, and a run needs it only when a table is looked at
     import pandas as pd
@@ -51,7 +51,8 @@ class SystemOptions(TypedDict, total=False):
     kv_dtype: str
     sizing: str
     gpu_memory_utilization: float
-    block_size: int
+    block_size: int | None
+    page_size: str | None
     num_blocks: int | None
     cpu_blocks: int | None
     max_model_len: int | None
@@ -63,8 +64,12 @@ class SystemOptions(TypedDict, total=False):
     chunked_prefill: bool | None
     long_prefill_token_threshold: int | None
     reserve_full_isl: bool | None
+    prefix_caching: bool | None
     watermark: float | None
     preemption: str
+    beam_drop: float
+    strict_compat: bool
+    seed: int
     client_timeout: float | None
     cost: str
     window: str | None
@@ -134,27 +139,8 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     """
     started = time.perf_counter()
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
-    if not len(trace):
-        raise PagesimError("the trace holds no requests")
-    if int(trace.beam_width.max()) > 1:
-        row = int(np.argmax(trace.beam_width > 1))
-        raise PagesimError(
-            f"request {trace.request_id[row]}: beam_width is {trace.beam_width[row]}; "
-            f"policy {system.policy} decodes without beam search, so it must be 1"
-        )
-    if trace.arrival_s[-1] > LONGEST_S:
-        raise PagesimError(
-            f"request {trace.request_id[-1]}: arrival_s is {trace.arrival_s[-1]:g}; "
-            f"it must be at most {LONGEST_S:g} s, the longest time that is simulated"
-        )
-    if policy.scheduler == "vllm-v1" and int(trace.n.max()) > 1:
-        row = int(np.argmax(trace.n > 1))
-        raise PagesimError(
-            f"request {trace.request_id[row]}: n is {trace.n[row]}; vllm-v1 serves samples as requests "
-            "of their own, so give each a row"
-        )
-    sized, limits, cost = _equip(system)
-    trace = _cut(trace, longest_output(policy.scheduler, limits.max_model_len))
+    sized, limits, cost = _equip(system, policy)
+    trace, request_of = take_in(trace, policy, limits)
     if policy.scheduler == "vllm-v1":
         # Block 0 is the null block; no sequence ever holds it.
         sized = replace(sized, num_blocks=sized.num_blocks - 1)
@@ -163,15 +149,24 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     memory = build_memory(
         policy,
         num_blocks=sized.num_blocks,
-        block_size=system.block_size,
+        block_size=sized.block_size,
         cpu_blocks=sized.cpu_blocks,
-        max_model_len=limits.max_model_len,
+        limits=limits,
     )
-    scheduler = build_scheduler(policy, memory, limits)
-    accepted = _accepted(trace, scheduler)
-    scheduler.expect(Arrivals(trace, accepted))
+    scheduler = build_scheduler(policy, memory, limits, PreemptionPrices(cost))
+    accepted = accepted_rows(trace, scheduler)
+    if system.strict_compat:
+        entering = entering_rows(trace, policy, limits)
+        if policy.scheduler == "static" and len(accepted) < len(entering):
+            row = int(np.setdiff1d(entering, accepted)[0])
+            raise _strict(system, trace, StrictCompatError(DeadEnd.NEVER_BATCHED, row, 0))
+        accepted = entering
+    contents = None
+    if limits.prefix_caching:
+        contents = Contents(trace.take(accepted), request_of[accepted], sized.block_size)
+    scheduler.expect(Arrivals(trace, accepted, drop=system.beam_drop, seed=system.seed, contents=contents))
     reserves = policy.reservation != "on-demand"
-    slots = sized.num_blocks * system.block_size
+    slots = sized.slots
     window = None if system.window_s is None else (to_ticks(system.window_s[0]), to_ticks(system.window_s[1]))
     means = MemoryMeans(slots, reserves=reserves, window=window)
     gaps = TokenGaps()
@@ -179,7 +174,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         to_tick_column(trace.arrival_s)[accepted],
         every=steps == "iterations",
         num_blocks=sized.num_blocks,
-        block_size=system.block_size,
+        block_size=sized.block_size,
         reserves=reserves,
     )
     streams = policy.scheduler != "static"  # a static batch is answered as a whole: no token has its own time
@@ -203,11 +198,14 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         recorder,
         leap=system.leap,
         until=until,
-        aborts=_aborts(trace, system.client_timeout),
+        aborts=aborts(trace, system.client_timeout),
+        strict_compat=system.strict_compat,
         watch=watch,
     )
     try:
         engine.run()
+    except StrictCompatError as error:
+        raise _strict(system, trace, error) from None
     except OverflowError:  # an iteration alone is longer than all that the clock can count
         raise PagesimError(
             f"the run exceeds {LONGEST_S:g} s of simulated time under cost {system.cost}; lower its numbers"
@@ -225,6 +223,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
             "aborted": ended[Status.ABORTED],
             "unfinished": ended[Status.UNFINISHED],
         },
+        "dead_ends": {dead_end.key: engine.dead_ends[dead_end] for dead_end in DeadEnd},
         **latencies(columns),
         "itl": gaps.summary(),
         "throughput": throughput(columns),
@@ -232,10 +231,11 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         "iterations": recorder.iterations,
         "preemptions": {"recompute": recorder.recomputed_total, "swap": recorder.swapped_total},
         "aborted_tokens": engine.aborted_tokens,
+        "prefix": prefix_hits(columns),
         "swapped_blocks": {"in": recorder.blocks_in, "out": recorder.blocks_out},
         "memory": {
             "num_blocks": sized.num_blocks,
-            "block_size": system.block_size,
+            "block_size": sized.block_size,
             "cpu_blocks": sized.cpu_blocks,
             **means.summary(),
         },
@@ -252,6 +252,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         request_columns=columns,
         steps=table.frame() if steps != "none" else None,
         batches=batch_table(columns) if not streams else None,
+        preemptions=preemption_table(trace, recorder) if system.preemption == "auto" else None,
         notes=trace.notes,
     )
 
@@ -269,10 +270,9 @@ def trace_of(scenario: Scenario) -> Trace:
         rounds=scenario.rounds,
         tokenizer=scenario.tokenizer,
         on_bad_row=scenario.on_bad_row,
+        shared_prefix=scenario.shared_prefix,
     )
-    if scenario.n is not None:
-        trace = trace.with_columns({"n": np.full(len(trace), scenario.n)})
-    return trace
+    return decode_as(trace, n=scenario.n, beam_width=scenario.beam_width)
 
 
 def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
@@ -286,11 +286,18 @@ def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
             raise PagesimError(f"the trace has no column {missing[0]}")
         columns: dict[str, Any] = {name: trace[name].to_numpy() for name in trace.columns}
         columns.setdefault("arrival_s", np.zeros(len(trace)))
+        if len(trace) and "hash_block_size" in columns:
+            sizes = np.unique(columns["hash_block_size"])
+            if len(sizes) > 1:
+                raise PagesimError(
+                    f"hash_block_size is {sizes[0]} and {sizes[1]}; it must be the same in every row"
+                )
+            columns["hash_block_size"] = sizes[0]
         return Trace(**columns)
     return make_trace(Path(trace) if isinstance(trace, PathLike) else trace)
 
 
-def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
+def _equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
     spec, device = model(system.model), gpu(system.gpu)
     limits = Limits(
         max_model_len=system.max_model_len or spec.max_model_len,
@@ -302,17 +309,20 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
         chunked_prefill=system.chunked_prefill,
         long_prefill_token_threshold=system.long_prefill_token_threshold,
         reserve_full_isl=system.reserve_full_isl,
+        prefix_caching=system.prefix_caching,
         watermark=system.watermark,
         preemption=system.preemption,
     )
     # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later ones
     # refuse to.
     checks_length = system.sizing == "vllm" and system.num_blocks is None
+    block_size, page_bytes = granularity(policy, system.block_size, system.page_size)
     sized = capacity(
         spec,
         device,
         tp=system.tp,
-        block_size=system.block_size,
+        block_size=block_size,
+        page_bytes=page_bytes,
         kv_dtype=system.kv_dtype,
         sizing=system.sizing,
         gpu_memory_utilization=system.gpu_memory_utilization,
@@ -320,6 +330,11 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
         max_model_len=limits.max_model_len if checks_length else None,
         num_blocks=system.num_blocks,
     )
+    if page_bytes is not None and system.cpu_blocks:
+        raise PagesimError(
+            f"cpu_blocks is {system.cpu_blocks}; placement virtual has no swap space: its pages are unmapped "
+            "and never moved to the host"
+        )
     if system.cpu_blocks is not None:
         sized = replace(sized, cpu_blocks=system.cpu_blocks)
     cost = parse_cost(
@@ -327,45 +342,19 @@ def _equip(system: System) -> tuple[Capacity, Limits, CostModel]:
         model=spec,
         gpu=device,
         tp=system.tp,
-        block_size=system.block_size,
+        block_size=sized.block_size,
         kv_dtype=system.kv_dtype,
     )
     return sized, limits, cost
 
 
-def _aborts(trace: Trace, client_timeout: float | None) -> list[tuple[int, int]]:
-    """Return when whose client goes away, (ticks, row), in order; rows of equal instants in theirs."""
-    when = np.full(len(trace), np.inf) if trace.abort_s is None else trace.abort_s
-    if client_timeout is not None:
-        when = np.minimum(when, trace.arrival_s + client_timeout)
-    rows = np.flatnonzero(when <= LONGEST_S)
-    rows = rows[np.argsort(when[rows], kind="stable")]
-    return list(zip(to_tick_column(when[rows]).tolist(), rows.tolist(), strict=True))
-
-
-def _cut(trace: Trace, longest: int | None) -> Trace:
-    """Return the trace with the outputs that the engine ends early cut to what it generates."""
-    if longest is None:
-        return trace
-    output = np.minimum(trace.output_tokens, np.maximum(1, longest - trace.prompt_tokens))
-    cut = int((output < trace.output_tokens).sum())
-    if not cut:
-        return trace
-    return trace.with_columns(
-        {"output_tokens": output}, f"{cut} outputs cut: the engine ends a sequence at {longest} tokens"
+def _strict(system: System, trace: Trace, error: StrictCompatError) -> PagesimError:
+    when = f"at {error.now / TICKS_PER_SECOND:.6f} s: " if error.now else ""
+    return PagesimError(
+        f"strict_compat: {when}request {trace.request_id[error.row]}: {error.dead_end.what}; the real engine "
+        f"of {system.policy} {error.dead_end.really} "
+        "(without strict_compat it is counted and the others go on)"
     )
-
-
-def _accepted(trace: Trace, scheduler: Scheduler) -> npt.NDArray[np.int64]:
-    """Return the rows of the requests that the system could ever serve, in order."""
-    # Many requests are alike in what matters: each kind is asked about once.
-    keys = np.ravel_multi_index(
-        (trace.prompt_tokens, trace.output_tokens, trace.n), (MAX_TOKENS + 1, MAX_TOKENS + 1, MAX_SAMPLES + 1)
-    )
-    _, example, kind_of = np.unique(keys, return_index=True, return_inverse=True)
-    columns = (column[example].tolist() for column in (trace.prompt_tokens, trace.output_tokens, trace.n))
-    verdicts = np.array([scheduler.accepts(*kind) for kind in zip(*columns, strict=True)])
-    return np.flatnonzero(verdicts[kind_of])
 
 
 def _peak_rss_mb() -> float:

@@ -7,6 +7,7 @@ follow. A leap is never an approximation: the records, iteration by iteration, a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -16,10 +17,20 @@ from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.errors import PagesimError
 from pagesim.executors import Executor
 from pagesim.records import Recorder, Status
-from pagesim.scheduling import Plan, Scheduler
+from pagesim.scheduling import DeadEnd, Plan, Scheduler
 
 STAY = (0, 0, 0, 0)
 """No leap: the next iteration is planned."""
+
+
+class StrictCompatError(Exception):
+    """The real engine goes no further: which dead end, which request (its row), when (ticks)."""
+
+    def __init__(self, dead_end: DeadEnd, row: int, now: int) -> None:
+        super().__init__(dead_end, row, now)
+        self.dead_end = dead_end
+        self.row = row
+        self.now = now
 
 
 class Engine:
@@ -32,7 +43,11 @@ class Engine:
         leap: whether iterations that decide nothing are taken at once; without, each is planned.
         until: no iteration is scheduled after this instant, in ticks; None for no end.
         aborts: when whose client goes away unless the request is over: (ticks, row of the trace), in order.
+        strict_compat: whether to stop, with `StrictCompatError`, where the real engine hangs, leaks or dies.
         watch: called with the number of requests that are over, for a progress bar.
+
+    Attributes:
+        dead_ends: how often a request met one, and which.
     """
 
     def __init__(
@@ -44,6 +59,7 @@ class Engine:
         leap: bool = True,
         until: int | None = None,
         aborts: Sequence[tuple[int, int]] = (),
+        strict_compat: bool = False,
         watch: Callable[[int], None] | None = None,
     ) -> None:
         self.scheduler = scheduler
@@ -51,7 +67,9 @@ class Engine:
         self.recorder = recorder
         self.leap = leap
         self.until = int(LONGEST_S) * TICKS_PER_SECOND if until is None else until
+        self.strict_compat = strict_compat
         self.watch = watch
+        self.dead_ends: Counter[DeadEnd] = Counter()
         self.aborts = aborts
         self.aborted_tokens = 0
         self._abort = 0  # the next one of them
@@ -102,10 +120,8 @@ class Engine:
         ticks = self.executor.execute(plan)
         end = now + ticks
         preempted = len(plan.recomputed) + len(plan.swapped_out)
-        if preempted or plan.stuck or plan.ignored:
+        if preempted or plan.stuck or plan.ignored or plan.leaked:
             self._note_departures(plan, now)
-        for group in plan.diverged:
-            recorder.rebase(group)
         for group in plan.rebased:
             recorder.rebase(group)
         if not plan.decodes:
@@ -146,6 +162,10 @@ class Engine:
             preempted,
             memory.free_blocks if scheduler.blocked_externally() else 0,
             0 if stood_still else continuing,
+            memory.shared_blocks,
+            *(self._shared_tails() if memory.sharing_tails else (0, 0)),
+            memory.cached_blocks,
+            memory.blocks_taken,
         ]
         leap = self._leap(end) if self.leap else STAY
         recorder.decide(decision, leap)
@@ -203,17 +223,42 @@ class Engine:
             self.recorder.preempt(group, now, swapped=False)
         for group in plan.swapped_out:
             self.recorder.preempt(group, now, swapped=True)
-        for group in plan.stuck:
+        for choice in plan.choices:
+            self.recorder.choose(choice, now)
+        for group, dead_end in plan.stuck:
+            self._meet(dead_end, group.row, now)
             self.recorder.leave(group.row, now, Status.STUCK)
             self._count_over()
+        for group in plan.leaked:
+            self._meet(DeadEnd.LEAK, group.row, now)
         for group in plan.ignored:
             self.recorder.leave(group.row, now, Status.IGNORED)
             self._count_over()
 
+    def _meet(self, dead_end: DeadEnd, row: int, now: int) -> None:
+        if self.strict_compat:
+            raise StrictCompatError(dead_end, row, now)
+        self.dead_ends[dead_end] += 1
+
+    def _shared_tails(self) -> tuple[int, int]:
+        """Return what last blocks that several sequences share hold too often: see `ledger.Sharing`."""
+        memory, size = self.scheduler.memory, self.scheduler.memory.block_size
+        slack = rounding = 0
+        for group in self.scheduler.running():
+            if copies := memory.copies_due(group.sequences):
+                held = group.base + memory.steps_grown
+                end = held + -held % size
+                slack += copies * (end - held)
+                lost = sorted(max(0, end - final) for final in group.finals)
+                # Samples of different lengths all share one block, which the longest fills most.
+                rounding += sum(lost[-copies:])
+        return slack, rounding
+
     def _collect_finished(self, now: int) -> None:
         for group in self.scheduler.finish():
-            self.recorder.leave(group.row, now, Status.FINISHED)
-            self._count_over()
+            self.recorder.end(group, now)
+            if not group.samples:
+                self._count_over()
 
     def _count_over(self) -> None:
         self.over += 1

@@ -7,6 +7,7 @@ those the ledger of every single iteration follows, so leaping loses nothing. Te
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ ON_DEMAND = -1
 class Stay(NamedTuple):
     """A sequence's memory from one iteration to another, both included.
 
+    A stay knows nothing of sharing: what sequences share is taken off for all of them together.
+
     Attributes:
         first, last: iterations.
         base: tokens whose KV is held once an iteration has run, less the steps of growth taken by then if the
@@ -32,7 +35,7 @@ class Stay(NamedTuple):
         final: tokens that the sequence will have in the end, the last one counted.
         held_blocks: blocks held throughout, or ``ON_DEMAND`` for as many as the tokens need.
         reserved: tokens that were reserved; 0 on demand.
-        sharers: sequences that name these blocks, each with all of these tokens.
+        sequences: how many there are alike, each with blocks of its own as far as the stay knows.
         grows: 1 if every step of growth adds a token, 0 if the length rests.
     """
 
@@ -42,8 +45,22 @@ class Stay(NamedTuple):
     final: int
     held_blocks: int
     reserved: int
-    sharers: int
+    sequences: int
     grows: int
+
+
+class Sharing(NamedTuple):
+    """What the stays count too often, at each iteration: names of a block beyond its first, ``[I]`` each.
+
+    Attributes:
+        blocks: such names.
+        slack: token slots of such blocks that no token fills yet: of last blocks that are still shared.
+        rounding: those of them that no token ever will.
+    """
+
+    blocks: Column
+    slack: Column
+    rounding: Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +83,14 @@ class LedgerError(AssertionError):
 
 
 def expand(
-    stays: Column, growth: Column, *, block_size: int, num_blocks: int, external_blocks: Column
+    stays: Column,
+    growth: Column,
+    *,
+    block_size: int,
+    num_blocks: int,
+    external_blocks: Column,
+    sharing: Sharing,
+    cached_blocks: Callable[[Column], Column],
 ) -> Ledger:
     """Return the ledger of consecutive iterations.
 
@@ -76,9 +100,11 @@ def expand(
         block_size: token slots a block.
         num_blocks: blocks of the cache.
         external_blocks: free blocks that are unusable for the head of the queue, ``[I]``.
+        sharing: see `Sharing`.
+        cached_blocks: tells free blocks whose content can still be found from the blocks held, ``[I]`` both.
     """
     size = len(growth)
-    first, last, base, final, held, reserved, sharers, grows = stays.T
+    first, last, base, final, held, reserved, sequences, grows = stays.T
     growing = grows.astype(bool)
     on_demand = held == ON_DEMAND
     length = base + growth[first] * grows
@@ -86,7 +112,8 @@ def expand(
 
     # Where a sequence is in an iteration, its length is base + growth there: so sums over the running
     # sequences are differences at the ends of stays, summed up, and no sequence is looked at twice.
-    def present(weights: Column) -> Column:
+    def present(each: Column) -> Column:
+        weights = each * sequences
         return _sum_changes(size, (first, weights), (last + 1, -weights))
 
     used = present(base) + growth * present(grows)
@@ -96,10 +123,10 @@ def expand(
     over = np.flatnonzero(excess)
     if len(over):
         turn = np.searchsorted(growth, growth[first[over]] + final[over] - length[over], side="right")
-        surplus = final[over] - base[over]
+        rows = sequences[over]
+        surplus = (final[over] - base[over]) * rows
         used -= _sum_changes(size, (turn, -surplus), (last[over] + 1, surplus))
-        ones = np.ones(len(over), np.int64)
-        used -= growth * _sum_changes(size, (turn, ones), (last[over] + 1, -ones))
+        used -= growth * _sum_changes(size, (turn, rows), (last[over] + 1, -rows))
 
     needed = -(-length // block_size)
     end_needed = -(-end_length // block_size)
@@ -110,17 +137,17 @@ def expand(
     at_growth = -base[stay_of] + (needed[stay_of] + nth) * block_size + 1
     opened_at = np.searchsorted(growth, at_growth)
 
-    def blocks_of(weights: Column) -> Column:
-        return present(weights * needed) + _sum_changes(
-            size, (opened_at, weights[stay_of]), (last + 1, -weights * (end_needed - needed))
-        )
-
-    physical = blocks_of(on_demand.astype(np.int64)) + present(np.where(on_demand, 0, held))
-    logical = blocks_of(sharers)
+    logical = present(needed) + _sum_changes(
+        size, (opened_at, sequences[stay_of]), (last + 1, -sequences * (end_needed - needed))
+    )
+    # Reservations hold what they hold, whatever their tokens need, and share nothing.
+    fixed = np.where(on_demand, 0, held)
+    physical = logical - sharing.blocks if on_demand.all() else present(fixed)
+    used -= sharing.blocks * block_size - sharing.slack
 
     # On demand, slots are lost for good only in the sequence's last block, from when it is opened.
     last_block = -(-final // block_size)
-    lost = np.where(on_demand, last_block * block_size - final, 0)
+    lost = np.where(on_demand, last_block * block_size - final, 0) * sequences
     from_start = on_demand & (needed == last_block)
     opens_it = on_demand & ~from_start & (end_needed == last_block)
     opening = (-base + (last_block - 1) * block_size + 1)[opens_it]
@@ -131,21 +158,23 @@ def expand(
         (np.searchsorted(growth, opening), lost[opens_it]),
         (last[opens_it] + 1, -lost[opens_it]),
     )
-    fixed = np.where(on_demand, 0, held * block_size)
+    rounding -= sharing.rounding
+    fixed *= block_size
     guess = np.clip(reserved, final, np.maximum(fixed, final))
     over_reserved = present(np.where(on_demand, 0, guess - final))
     rounding += present(np.where(on_demand, 0, np.maximum(fixed - guess, 0)))
 
     allocated = physical * block_size
     external = external_blocks * block_size
+    cached = cached_blocks(physical) * block_size
     entries = {
         "used": used,
         "reserved": allocated - used - over_reserved - rounding,
         "over_reserved": over_reserved,
         "rounding": rounding,
         "external": external,
-        "cached": np.zeros(size, np.int64),
-        "free": num_blocks * block_size - allocated - external,
+        "cached": cached,
+        "free": num_blocks * block_size - allocated - external - cached,
     }
     if size and min(int(column.min()) for column in entries.values()) < 0:
         raise LedgerError("an entry of the ledger is negative")

@@ -173,6 +173,10 @@ def latencies(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Distribution
         each(name) for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
     )
     output = each("output_tokens")
+    if "sample_finish_s" in columns and done.any():
+        # The samples of a request differ in length, and each is over in its own time.
+        finish = np.concatenate(columns["sample_finish_s"][done].tolist())
+        output = np.concatenate(columns["sample_tokens"][done].tolist()).astype(np.float64)
     several = output > 1
     return {
         "normalized_latency": describe((finish - arrival) / output),
@@ -189,8 +193,19 @@ def throughput(columns: Mapping[str, npt.NDArray[Any]]) -> Distribution:
     if not done.any():
         return {"requests_per_s": None, "tokens_per_s": None}
     span = float(columns["finish_s"][done].max() - columns["arrival_s"].min())
-    tokens = int((columns["output_tokens"] * columns["n"])[done].sum())
+    if "sample_tokens" in columns:
+        tokens = sum(map(sum, columns["sample_tokens"][done]))
+    else:
+        tokens = int((columns["output_tokens"] * columns["n"])[done].sum())
     return {"requests_per_s": int(done.sum()) / span, "tokens_per_s": tokens / span}
+
+
+def prefix_hits(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float | None]:
+    """Return the prompt tokens that were found in the cache at first admission, and their share of all."""
+    admitted = ~np.isnan(columns["first_scheduled_s"])
+    cached = int(columns["cached_tokens"].sum())
+    prompts = int(columns["prompt_tokens"][admitted].sum())
+    return {"cached_tokens": cached, "share": cached / prompts if prompts else None}
 
 
 def _exact_dot(column: Column, weights: Column) -> int:

@@ -16,12 +16,14 @@ from pagesim.memory import (
     FirstFit,
     PagedAllocator,
     Placement,
+    PrefixCachingAllocator,
 )
 from pagesim.scheduling import (
     V0_RELEASES,
     V1_RELEASES,
     ContinuousBatching,
     Preemption,
+    Prices,
     Scheduler,
     StaticBatching,
     VllmV0,
@@ -30,7 +32,14 @@ from pagesim.scheduling import (
 
 SchedulerName = Literal["static", "orca", "vllm-sosp", "vllm-v0", "vllm-v1"]
 ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
-PlacementName = Literal["first-fit", "best-fit", "buddy", "paged"]
+PlacementName = Literal["first-fit", "best-fit", "buddy", "paged", "virtual"]
+PageSize = Literal["64K", "128K", "256K", "2M"]
+
+BLOCK_SIZE = 16
+"""Token slots of a block where nobody says otherwise."""
+
+PAGE_BYTES: dict[str, int] = {"64K": 64 << 10, "128K": 128 << 10, "256K": 256 << 10, "2M": 2 << 20}
+"""The pages that vAttention maps, by name; 2M is what an unmodified driver has, and the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +51,19 @@ class Policy:
         reservation: for how many tokens memory is taken at admission.
         placement: where it is taken.
         sentence: what it is, for a listing.
+        block_size: token slots of its blocks, if that is part of what it is.
     """
 
     scheduler: SchedulerName
     reservation: ReservationName
     placement: PlacementName
     sentence: str
+    block_size: int | None = None
+
+    @property
+    def has_own_blocks(self) -> bool:
+        """Whether nobody can choose the size of its blocks."""
+        return self.block_size is not None or self.placement == "virtual"
 
 
 POLICIES: dict[str, Policy] = {
@@ -85,6 +101,19 @@ POLICIES: dict[str, Policy] = {
         "paged",
         "vLLM 0.11.2 and 0.33.0: prompts in chunks and decodes share a budget",
     ),
+    "token-granular": Policy(
+        "vllm-sosp",
+        "on-demand",
+        "paged",
+        "LightLLM's TokenAttention: memory token by token, in blocks of 1",
+        block_size=1,
+    ),
+    "virtual-contiguous": Policy(
+        "vllm-sosp",
+        "on-demand",
+        "virtual",
+        "vAttention: contiguous virtual addresses, pages of 64 KB to 2 MB mapped on demand, nothing shared",
+    ),
 }
 
 RELEASES: dict[str, tuple[str, ...]] = {"vllm-v0": tuple(V0_RELEASES), "vllm-v1": tuple(V1_RELEASES)}
@@ -106,7 +135,8 @@ class Limits:
         chunked_prefill: whether a prompt may run in chunks, for vllm-v1.
         long_prefill_token_threshold: tokens of one request in a step, for vllm-v1; 0 for no limit.
         reserve_full_isl: whether a prompt is admitted only if all of it fits, for vllm-v1.
-        preemption: ``default`` recomputes a group of one sequence and swaps a larger one.
+        prefix_caching: whether blocks are found that were computed before, for vllm-v1.
+        preemption: see `scheduling.Preemption`.
     """
 
     max_model_len: int
@@ -119,6 +149,7 @@ class Limits:
     chunked_prefill: bool | None = None
     long_prefill_token_threshold: int | None = None
     reserve_full_isl: bool | None = None
+    prefix_caching: bool | None = None
     preemption: Preemption = "default"
 
 
@@ -141,6 +172,7 @@ def parts_of(
         reservation or bundle.reservation,
         placement or bundle.placement,
         bundle.sentence,
+        bundle.block_size,
     )
     for part, value, allowed in (
         ("scheduler", policy.scheduler, SchedulerName),
@@ -149,10 +181,20 @@ def parts_of(
     ):
         if value not in get_args(allowed):
             raise PagesimError(f"{part} is {value!r}; it must be one of {', '.join(get_args(allowed))}")
-    if policy.reservation == "on-demand" and policy.placement != "paged":
+    if policy.reservation == "on-demand" and policy.placement not in ("paged", "virtual"):
         raise PagesimError(
-            f"reservation on-demand needs placement paged, not {policy.placement}: "
+            f"reservation on-demand needs placement paged or virtual, not {policy.placement}: "
             "neighbouring blocks cannot be promised to a sequence that grows"
+        )
+    if policy.placement == "virtual" and policy.reservation != "on-demand":
+        raise PagesimError(
+            f"placement virtual needs reservation on-demand, not {policy.reservation}: it reserves "
+            "addresses, and maps memory as a sequence grows"
+        )
+    if policy.placement == "virtual" and policy.scheduler in RELEASES:
+        raise PagesimError(
+            f"scheduler {policy.scheduler} needs placement paged, not virtual: vLLM's releases share blocks; "
+            "choose vllm-sosp or orca"
         )
     if policy.scheduler == "static" and policy.reservation != "oracle":
         raise PagesimError(
@@ -172,12 +214,50 @@ def parts_of(
     return policy
 
 
+def granularity(
+    policy: Policy, block_size: int | None = None, page_size: str | None = None
+) -> tuple[int, int | None]:
+    """Return the token slots of a policy's blocks and, where memory is mapped in pages, the bytes of a page.
+
+    The first means nothing where there are pages: what a page holds depends on the model.
+
+    Args:
+        policy: see there.
+        block_size: what was asked for; None for the policy's own or else ``BLOCK_SIZE``.
+        page_size: what was asked for, a name in ``PAGE_BYTES``; None for 2M where there are pages.
+
+    Raises:
+        PagesimError: the policy does not leave the choice.
+    """
+    if policy.placement == "virtual":
+        if block_size is not None:
+            raise PagesimError(
+                f"block_size is {block_size}; placement virtual takes page_size instead: a block is what a "
+                "page in every tensor holds"
+            )
+        return BLOCK_SIZE, PAGE_BYTES[page_size or "2M"]
+    if page_size is not None:
+        raise PagesimError(f"page_size is for placement virtual, not {policy.placement}")
+    if policy.block_size is not None and block_size not in (None, policy.block_size):
+        raise PagesimError(
+            f"block_size is {block_size}; it must be {policy.block_size} or left out: this policy is about "
+            "blocks of that size"
+        )
+    return block_size or policy.block_size or BLOCK_SIZE, None
+
+
 def build_memory(
-    policy: Policy, *, num_blocks: int, block_size: int, cpu_blocks: int, max_model_len: int
+    policy: Policy, *, num_blocks: int, block_size: int, cpu_blocks: int, limits: Limits
 ) -> Allocator:
     """Return the empty memory of a policy."""
+    max_model_len = limits.max_model_len
+    if limits.prefix_caching:
+        release = V1_RELEASES[limits.compat or RELEASES["vllm-v1"][-1]]
+        return PrefixCachingAllocator(
+            num_blocks, block_size, cpu_blocks, reuses_unfilled_first=release.reuses_unfilled_first
+        )
     if policy.reservation == "on-demand":
-        return PagedAllocator(num_blocks, block_size, cpu_blocks)
+        return PagedAllocator(num_blocks, block_size, cpu_blocks, shares=policy.placement != "virtual")
     reservation = RESERVATIONS[policy.reservation](max_model_len)
     if policy.placement == "paged":
         return PagedAllocator(num_blocks, block_size, cpu_blocks, reservation)
@@ -190,8 +270,8 @@ def build_memory(
     return ContiguousAllocator(placements[policy.placement](), block_size, reservation, cpu_blocks)
 
 
-def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Scheduler:
-    """Return the scheduler of a policy over its memory.
+def build_scheduler(policy: Policy, memory: Allocator, limits: Limits, prices: Prices) -> Scheduler:
+    """Return the scheduler of a policy over its memory; ``prices`` tell it how to preempt under ``auto``.
 
     Raises:
         PagesimError: a limit does not go with the scheduler.
@@ -201,6 +281,11 @@ def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Schedu
         raise PagesimError(
             f"preemption {limits.preemption} needs reservation on-demand: where memory is reserved "
             "nobody is ever preempted"
+        )
+    if policy.placement == "virtual" and limits.preemption in ("swap", "auto"):
+        raise PagesimError(
+            f"preemption {limits.preemption} is not for placement virtual: its pages are unmapped and "
+            "never moved to the host, so whoever is preempted is recomputed"
         )
     if policy.scheduler == "static":
         # The artifact's FasterTransformer stops at 2040 of 2048 tokens.
@@ -220,6 +305,7 @@ def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Schedu
             max_paddings=256 if limits.max_paddings is None else limits.max_paddings,
             max_model_len=limits.max_model_len,
             preemption=limits.preemption,
+            prices=prices,
         )
     if policy.scheduler == "vllm-v1":
         return VllmV1(
@@ -241,6 +327,7 @@ def build_scheduler(policy: Policy, memory: Allocator, limits: Limits) -> Schedu
         max_num_batched_tokens=limits.max_num_batched_tokens or 2560,
         max_model_len=limits.max_model_len,
         preemption=limits.preemption,
+        prices=prices,
     )
 
 
@@ -259,6 +346,7 @@ def _check_limits(scheduler: SchedulerName, limits: Limits) -> None:
         "chunked_prefill": ("vllm-v1",),
         "long_prefill_token_threshold": ("vllm-v1",),
         "reserve_full_isl": ("vllm-v1",),
+        "prefix_caching": ("vllm-v1",),
     }
     for name, schedulers in belongs.items():
         if getattr(limits, name) is not None and scheduler not in schedulers:
@@ -268,10 +356,7 @@ def _check_limits(scheduler: SchedulerName, limits: Limits) -> None:
     if limits.compat is not None and limits.compat not in RELEASES[scheduler]:
         known = ", ".join(RELEASES[scheduler])
         raise PagesimError(f"compat is {limits.compat!r}; scheduler {scheduler} can decide as {known}")
-    if scheduler == "vllm-v1" and limits.preemption == "swap":
-        raise PagesimError("preemption swap is not for scheduler vllm-v1: since v1 vLLM only recomputes")
-    if limits.compat == "0.11.2" and limits.chunked_prefill is False:
+    if scheduler == "vllm-v1" and limits.preemption in ("swap", "auto"):
         raise PagesimError(
-            "compat 0.11.2 without chunked prefill lets short prompts overtake, which is not simulated; "
-            "use 0.33.0 or leave chunked prefill on"
+            f"preemption {limits.preemption} is not for scheduler vllm-v1: since v1 vLLM only recomputes"
         )

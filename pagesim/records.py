@@ -7,6 +7,7 @@ the ledger of every iteration, and forgets it: memory stays bounded however long
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.ledger import ON_DEMAND, Column, Ledger, LedgerError, Stay, expand
+from pagesim.ledger import ON_DEMAND, Column, Ledger, LedgerError, Sharing, Stay, expand
 from pagesim.memory import Allocator
-from pagesim.scheduling import Group
+from pagesim.scheduling import Choice, Group
 
 CHUNK_ITERATIONS = 1 << 17
 
@@ -52,6 +53,11 @@ DECISION_FIELDS = (
     "preempted",
     "external_blocks",
     "continuing",
+    "shared_blocks",
+    "shared_slack",
+    "shared_rounding",
+    "cached_blocks",
+    "blocks_taken",
 )
 """What is written down of a planned iteration, all after scheduling.
 
@@ -66,6 +72,8 @@ DECISION_FIELDS = (
     preempted: groups.
     external_blocks: free but unusable for the head of the queue.
     continuing: sequences that also got a token in the iteration before.
+    shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a leap changes none of them.
+    cached_blocks, blocks_taken: see `Allocator`.
 """
 
 LEAP_FIELDS = ("leap", "leap_ticks", "leap_increment", "leap_context")
@@ -100,12 +108,15 @@ class Chunk:
 
 
 class _OpenStay(NamedTuple):
-    """The present stay of a running group: what `Stay` needs to know of its beginning."""
+    """The present stay of a running group: what `Stay` needs to know of its beginning.
+
+    ``finals`` are the final lengths of its samples, ``held`` the blocks and the tokens that are reserved for
+    each, if they are.
+    """
 
     first: int
     base: int
-    group: Group
-    together: bool
+    finals: tuple[int, ...]
     held: list[tuple[int, int]]
 
 
@@ -128,6 +139,12 @@ class Recorder:
         self.recomputes = array("i", [0]) * requests
         self.swaps = array("i", [0]) * requests
         self.status = bytearray(requests)
+        # How victims were preempted where that was free to choose: see `choose`.
+        self.choices: list[tuple[int, ...]] = []
+        # Tokens of prompts that were found in the cache when they were admitted first, by row.
+        self.cached_tokens: dict[int, int] = {}
+        # Where the samples of a request differ in length: when each was over, by row and sample.
+        self.sample_finish: dict[int, dict[int, int]] = {}
         self.recomputed_total = 0
         self.swapped_total = 0
         self.blocks_in = 0
@@ -154,17 +171,17 @@ class Recorder:
             end: ticks; None if it gets no token by then.
         """
         row = group.row
-        # Where memory can share, the samples of a prompt share all of it until they append.
         memory = self.memory
-        together = group.samples > 1 and memory.grows_on_demand and group.length == group.prompt
         held = (
             []
             if memory.grows_on_demand
             else [(memory.held_blocks(s), memory.reserved_tokens(s)) for s in group.sequences]
         )
-        self._open[row] = _OpenStay(self.iterations, group.base, group, together, held)
+        self._open[row] = _OpenStay(self.iterations, group.base, group.finals, held)
         if self.first_scheduled[row] < 0:
             self.first_scheduled[row] = now
+            if group.cached:
+                self.cached_tokens[row] = group.cached
         if end is not None:
             self.answer(group, end)
 
@@ -186,10 +203,10 @@ class Recorder:
     def rebase(self, group: Group) -> None:
         """A running group's memory no longer follows from its length as it did.
 
-        Its samples have ceased to share all of it, or its length does not grow by one in this iteration.
+        Some of its samples are over, or its length does not grow by one in this iteration.
         """
         self._close(group.row)
-        self._open[group.row] = _OpenStay(self.iterations, group.base, group, False, [])
+        self._open[group.row] = _OpenStay(self.iterations, group.base, group.finals, [])
 
     def preempt(self, group: Group, now: int, *, swapped: bool) -> None:
         """A group lost its place before this iteration."""
@@ -202,6 +219,13 @@ class Recorder:
         else:
             self.recomputes[group.row] += 1
             self.recomputed_total += 1
+
+    def choose(self, choice: Choice, now: int) -> None:
+        """A victim was preempted as is cheaper: row, ticks, swapped, tokens, blocks, both prices."""
+        group = choice.group
+        self.choices.append(
+            (group.row, now, choice.swaps, group.length, choice.blocks, choice.swap, choice.recompute)
+        )
 
     def stall(self, now: int) -> None:
         """An iteration that starts at ``now`` computes prompts alone: everybody else gets no token."""
@@ -219,6 +243,16 @@ class Recorder:
             self._late.extend([end - self._last_token(group.row, now)] * group.samples)
         self._stalled_since = None
         self._joined_at.clear()
+
+    def end(self, group: Group, now: int) -> None:
+        """Samples of a group have their last tokens: all of them, or some while the others go on."""
+        if group.outputs is not None:
+            times = self.sample_finish.setdefault(group.row, {})
+            times.update(dict.fromkeys(group.ended, now))
+        if group.samples:
+            self.rebase(group)
+        else:
+            self.leave(group.row, now, Status.FINISHED)
 
     def leave(self, row: int, now: int, status: Status) -> None:
         """A request is over; ``now`` is when its last token was there, or when it was given up."""
@@ -274,12 +308,23 @@ class Recorder:
         ticks = first + offset * increment
         # Iterations follow one another without a gap until the next decision.
         clock = stretches["starts"][stretch] + offset * first + increment * (offset * (offset - 1) // 2)
+        evictions = np.asarray(self.memory.take_evictions(), np.int64)
+
+        def cached_blocks(held: Column) -> Column:
+            """A leap only takes blocks, in an order that was noted where content was lost on the way."""
+            before = stretches["blocks_taken"][stretch]
+            taken = before + held - (self.memory.num_blocks - stretches["free_blocks"][stretch])
+            lost = np.searchsorted(evictions, taken, "right") - np.searchsorted(evictions, before, "right")
+            return stretches["cached_blocks"][stretch] - lost
+
         ledger = expand(
             stays,
             stretches["growth"][stretch] + offset,
             block_size=self.memory.block_size,
             num_blocks=self.memory.num_blocks,
             external_blocks=stretches["external_blocks"][stretch],
+            sharing=Sharing(*(stretches[f"shared_{name}"][stretch] for name in Sharing._fields)),
+            cached_blocks=cached_blocks,
         )
         # The allocator's own count, taken in every planned iteration, must agree with the ledger's.
         planned = decisions["iteration"] - decisions["iteration"][0]
@@ -301,37 +346,16 @@ class Recorder:
         stay = self._open.pop(row, None)
         if stay is None or stay.first == self.iterations:
             return
-        first, base, group, together, held = stay
-        if not held and (group.samples == 1 or together):
-            self._stays.fromlist(
-                [
-                    first,
-                    self.iterations - 1,
-                    base,
-                    group.prompt + group.output,
-                    ON_DEMAND,
-                    0,
-                    group.samples,
-                    1,
-                ]
-            )
+        first, base, finals, held = stay
+        last = self.iterations - 1
+        if held:
+            for final, (blocks, reserved) in zip(finals, held, strict=True):
+                self._stays.fromlist([first, last, base, final, blocks, reserved, 1, 1])
+        elif len(finals) == 1:
+            self._stays.fromlist([first, last, base, finals[0], ON_DEMAND, 0, 1, 1])
         else:
-            for closed in self._several(stay):
-                self._stays.extend(closed)
-
-    def _several(self, stay: _OpenStay) -> Iterable[Stay]:
-        """Return the stays of a group that needs several: of each reservation, or of prefix and rest."""
-        first, base, group, _, held = stay
-        last, final = self.iterations - 1, group.final_length
-        for blocks, reserved in held:
-            yield Stay(first, last, base, final, blocks, reserved, 1, 1)
-        if not held:
-            prefix_blocks = group.prompt // self.memory.block_size
-            prefix = prefix_blocks * self.memory.block_size
-            if prefix:
-                yield Stay(first, last, prefix, prefix, prefix_blocks, 0, group.samples, 0)
-            for _ in group.sequences:
-                yield Stay(first, last, base - prefix, final - prefix, ON_DEMAND, 0, 1, 1)
+            for final, alike in Counter(finals).items():
+                self._stays.fromlist([first, last, base, final, ON_DEMAND, 0, alike, 1])
 
 
 def _stretches(decisions: dict[str, Column]) -> dict[str, Column]:

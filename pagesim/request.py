@@ -17,13 +17,19 @@ MAX_TOKENS = 10_000_000
 MAX_SAMPLES = 1024
 """More samples or beams than this for one request is taken for a mistake."""
 
+HASH_BLOCK_SIZE = 512
+"""Prompt tokens that an id of ``hash_ids`` stands for unless a trace says otherwise: Mooncake's."""
+
 IntColumn = npt.NDArray[np.int64]
 FloatColumn = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as a client sends it, with the output length that the model will turn out to produce."""
+    """One request as a client sends it, with the output length that the model will turn out to produce.
+
+    The fields are those of a ``Trace``; ``sample_tokens`` is empty where all samples are alike.
+    """
 
     request_id: int | str
     arrival_s: float
@@ -34,22 +40,43 @@ class Request:
     hash_ids: tuple[int, ...] = ()
     session_id: int | str | None = None
     abort_s: float | None = None
+    sample_tokens: tuple[int, ...] = ()
+    prefix_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Trace:
     """Requests as columns of equal length, sorted by arrival (stable: equal arrivals keep their order).
 
+    Three columns say which prompts begin alike:
+
+    - ``hash_ids`` name a prompt's blocks. Two prompts are the same as far as their ids are, from the first
+      on. Where a trace has them, they alone say what prompts share.
+    - ``prefix_tokens`` is about one text that prompts begin with. Two of them share its first tokens, as many
+      as the smaller of their numbers says.
+    - ``session_id``: requests of a session are the rounds of one conversation, in order of arrival. A round
+      whose prompt is at least as long as the last round's prompt and output together extends it: its first
+      tokens are that prompt and output. A round with a shorter prompt begins anew.
+
     Args:
         arrival_s: seconds from the start of the trace, ``[N]``, finite and not negative.
         prompt_tokens: tokens of the prompt, ``[N]``, 1 to ``MAX_TOKENS``.
-        output_tokens: tokens to generate per sample, ``[N]``, 1 to ``MAX_TOKENS``.
+        output_tokens: tokens to generate per sample, ``[N]``, 1 to ``MAX_TOKENS``; where the samples of a
+            request differ in length, its longest.
         n: parallel samples per request, ``[N]``; ones when left out.
         beam_width: beams per request, ``[N]``; ones when left out (no beam search).
         request_id: distinct names, ``[N]``; the row numbers when left out.
-        hash_ids: for each request the ids of its prompt's blocks (Mooncake), or None when unknown.
+        hash_ids: for each request the ids of its prompt's blocks of ``hash_block_size`` tokens (Mooncake), at
+            most one for each block that the prompt begins; a last block need not be full. Where there are
+            fewer, the rest of the prompt is shared with nobody. None when unknown.
         session_id: for each request the conversation it belongs to, or None when unknown.
         abort_s: when the client goes away, ``[N]``, infinity for never; or None when no client does.
+        sample_tokens: for each request the tokens that each of its ``n`` samples generates, 1 to
+            ``MAX_TOKENS``, the longest as ``output_tokens`` says; with beam search all are alike. None when
+            the samples of every request are alike; given so, it becomes None.
+        hash_block_size: prompt tokens that each of ``hash_ids`` stands for; means nothing without them.
+        prefix_tokens: leading tokens of each prompt that are the same in all requests, ``[N]``, 0 for none to
+            ``prompt_tokens``. None when it is 0 for all; given so, it becomes None.
         notes: what was noticed or assumed while the trace was made (shown to the user, never silent).
 
     Raises:
@@ -65,6 +92,9 @@ class Trace:
     hash_ids: Sequence[tuple[int, ...]] | None = None
     session_id: npt.NDArray[Any] | None = None
     abort_s: FloatColumn | None = None
+    sample_tokens: Sequence[tuple[int, ...]] | None = None
+    hash_block_size: int = HASH_BLOCK_SIZE
+    prefix_tokens: IntColumn | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -80,7 +110,8 @@ class Trace:
             column = np.asarray(getattr(self, name))
             if name in ("n", "beam_width") and not len(column):
                 column = np.ones(size, np.int64)
-            self._check(name, column, (column >= 1) & (column <= bound), f"a whole number from 1 to {bound}")
+            good = (column >= 1) & (column <= bound) & _whole(column)
+            self._check(name, column, good, f"a whole number from 1 to {bound}")
             put(self, name, column.astype(np.int64))
         if not len(self.request_id):
             put(self, "request_id", np.arange(size))
@@ -92,18 +123,63 @@ class Trace:
         ids, counts = np.unique(self.request_id, return_counts=True)
         if (counts > 1).any():
             raise TraceError(f"request_id {ids[counts > 1][0]} occurs {counts.max()} times; ids are distinct")
-        for name in ("n", "beam_width", "request_id", "hash_ids", "session_id"):
+        for name in ("n", "beam_width", "request_id", "hash_ids", "session_id", "sample_tokens"):
             column = getattr(self, name)
             if column is not None and len(column) != size:
                 raise TraceError(f"column {name} has {len(column)} values, prompt_tokens has {size}")
+        self._settle_hash_ids()
+        self._settle_samples()
+        self._settle_prefix()
         if (np.diff(times) < 0).any():
-            order = np.argsort(times, kind="stable")
-            for f in fields(self):
-                column = getattr(self, f.name)
-                if isinstance(column, np.ndarray):
-                    put(self, f.name, column[order])
-            if self.hash_ids is not None:
-                put(self, "hash_ids", [self.hash_ids[i] for i in order])
+            for name, column in self.columns_at(np.argsort(times, kind="stable")).items():
+                put(self, name, column)
+
+    def _settle_hash_ids(self) -> None:
+        block_size = self.hash_block_size
+        if not 1 <= block_size <= MAX_TOKENS or block_size % 1:
+            raise TraceError(
+                f"hash_block_size is {block_size}; it must be a whole number from 1 to {MAX_TOKENS}"
+            )
+        object.__setattr__(self, "hash_block_size", int(block_size))
+        if self.hash_ids is None:
+            return
+        ids = [_whole_numbers("hash_ids", row, value) for row, value in enumerate(self.hash_ids)]
+        most = -(-self.prompt_tokens // self.hash_block_size)
+        for row in np.flatnonzero(np.fromiter(map(len, ids), np.int64, len(ids)) > most).tolist():
+            raise TraceError(
+                f"row {row}: hash_ids has {len(ids[row])} ids of {self.hash_block_size} tokens each; "
+                f"a prompt of {self.prompt_tokens[row]} tokens has at most {most[row]}"
+            )
+        object.__setattr__(self, "hash_ids", ids)
+
+    def _settle_samples(self) -> None:
+        if self.sample_tokens is None:
+            return
+        lengths = [
+            _whole_numbers("sample_tokens", row, value) for row, value in enumerate(self.sample_tokens)
+        ]
+        columns = (self.n.tolist(), self.output_tokens.tolist(), self.beam_width.tolist())
+        for row, (own, n, longest, beams) in enumerate(zip(lengths, *columns, strict=True)):
+            if len(own) != n or min(own) < 1 or max(own) != longest:
+                raise TraceError(
+                    f"row {row}: sample_tokens is {_shown(own)}; it must be n lengths, {n}, from 1 to "
+                    f"{MAX_TOKENS}, the longest as output_tokens, {longest}"
+                )
+            if beams > 1 and min(own) != longest:
+                raise TraceError(
+                    f"row {row}: sample_tokens is {_shown(own)} and beam_width is {beams}; "
+                    "with beam search all samples must be equally long"
+                )
+        alike = all(min(own) == max(own) for own in lengths)
+        object.__setattr__(self, "sample_tokens", None if alike else lengths)
+
+    def _settle_prefix(self) -> None:
+        if self.prefix_tokens is None:
+            return
+        column = np.asarray(self.prefix_tokens)
+        self._check("prefix_tokens", column, (column >= 0) & _whole(column), "a whole number from 0")
+        self._check("prefix_tokens", column, column <= self.prompt_tokens, "at most prompt_tokens")
+        object.__setattr__(self, "prefix_tokens", column.astype(np.int64) if column.any() else None)
 
     def _check(self, name: str, column: npt.NDArray[Any], good: npt.NDArray[np.bool_], wanted: str) -> None:
         if len(column) != len(self.prompt_tokens):
@@ -118,6 +194,7 @@ class Trace:
         return len(self.prompt_tokens)
 
     def __getitem__(self, row: int) -> Request:
+        samples = () if self.sample_tokens is None else self.sample_tokens[row]
         return Request(
             request_id=self.request_id[row],
             arrival_s=float(self.arrival_s[row]),
@@ -128,6 +205,8 @@ class Trace:
             hash_ids=tuple(self.hash_ids[row]) if self.hash_ids is not None else (),
             session_id=None if self.session_id is None else self.session_id[row],
             abort_s=None if self.abort_s is None else float(self.abort_s[row]),
+            sample_tokens=samples if len(set(samples)) > 1 else (),
+            prefix_tokens=0 if self.prefix_tokens is None else int(self.prefix_tokens[row]),
         )
 
     def __iter__(self) -> Iterator[Request]:
@@ -137,15 +216,53 @@ class Trace:
         """Return the trace of these rows only, sorted by arrival again."""
         if isinstance(rows, slice):
             rows = np.arange(len(self))[rows]
-        changes: dict[str, Any] = {
-            f.name: column[rows]
-            for f in fields(self)
-            if isinstance(column := getattr(self, f.name), np.ndarray)
-        }
-        if self.hash_ids is not None:
-            changes["hash_ids"] = [self.hash_ids[i] for i in rows]
-        return replace(self, **changes)
+        return replace(self, **self.columns_at(rows))
+
+    def columns_at(self, rows: npt.NDArray[np.integer[Any]]) -> dict[str, Any]:
+        """Return all columns that the trace has, by name, each with only these rows, which may repeat."""
+        found: dict[str, Any] = {}
+        for f in fields(self):
+            column = getattr(self, f.name)
+            if isinstance(column, np.ndarray):
+                found[f.name] = column[rows]
+            elif isinstance(column, list):
+                found[f.name] = [column[row] for row in rows]
+        return found
 
     def with_columns(self, columns: Mapping[str, Any], note: str = "") -> Trace:
         """Return a copy with some columns replaced, and a note of why."""
         return replace(self, **columns, notes=(*self.notes, note) if note else self.notes)
+
+    def with_outputs_cut(self, most: IntColumn, note: str = "") -> Trace:
+        """Return a copy in which no sample of a request generates more than ``most``, ``[N]``, and a note."""
+        columns: dict[str, Any] = {"output_tokens": np.minimum(self.output_tokens, most)}
+        if self.sample_tokens is not None:
+            columns["sample_tokens"] = [
+                tuple(min(length, bound) for length in own)
+                for own, bound in zip(self.sample_tokens, most.tolist(), strict=True)
+            ]
+        return self.with_columns(columns, note)
+
+
+def _whole(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    whole: npt.NDArray[np.bool_] = (
+        column == np.floor(column) if column.dtype.kind == "f" else np.ones(column.shape, bool)
+    )
+    return whole
+
+
+def _whole_numbers(name: str, row: int, value: object) -> tuple[int, ...]:
+    """Return a row's list of whole numbers as Python's own, which save and compare alike."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        found = tuple(v.item() if isinstance(v, np.integer) else v for v in value)
+        if set(map(type, found)) <= {int}:
+            return found
+    raise TraceError(f"row {row}: {name} is {_shown(value)}; it must be a list of whole numbers")
+
+
+def _shown(value: object) -> str:
+    """Return a value for a message, a long one cut."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

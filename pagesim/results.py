@@ -23,6 +23,9 @@ from pagesim.storage import publish
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
 
+TABLES = ("requests", "steps", "batches", "preemptions")
+"""The tables of a result, each in a file of its own."""
+
 STEP_COLUMNS = (
     "step",
     "clock",
@@ -62,6 +65,7 @@ class Result:
         request_columns: the columns of ``requests``, ``[N]`` each.
         steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
         batches: one row a static batch; None for other schedulers.
+        preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
         notes: what was noticed or assumed on the way.
     """
 
@@ -70,6 +74,7 @@ class Result:
     request_columns: Mapping[str, npt.NDArray[Any]]
     steps: pd.DataFrame | None = None
     batches: pd.DataFrame | None = None
+    preemptions: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -91,7 +96,7 @@ class Result:
         """Write the result's files into an empty folder."""
         (folder / "scenario.toml").write_text(to_toml(self.scenario), encoding="utf-8")
         (folder / "summary.json").write_text(to_json(self.summary), encoding="utf-8")
-        for name in ("requests", "steps", "batches"):
+        for name in TABLES:
             table = getattr(self, name)
             if table is not None:
                 table.to_parquet(folder / f"{name}.parquet", index=False)
@@ -109,7 +114,7 @@ def load(directory: str | Path) -> Result:
     tables: dict[str, pd.DataFrame | None] = {}
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        for name in ("requests", "steps", "batches"):
+        for name in TABLES:
             file = folder / f"{name}.parquet"
             tables[name] = pd.read_parquet(file) if file.exists() else None
     except (OSError, ValueError) as error:
@@ -125,6 +130,7 @@ def load(directory: str | Path) -> Result:
         {name: requests[name].to_numpy() for name in requests.columns},
         tables["steps"],
         tables["batches"],
+        tables["preemptions"],
     )
 
 
@@ -140,6 +146,22 @@ def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[A
         column = np.asarray(ticks, np.int64)
         return np.where(column < 0, np.nan, to_seconds(column))
 
+    def each_sample() -> dict[str, npt.NDArray[Any]]:
+        if trace.sample_tokens is None:
+            return {}
+        finish = np.empty(len(trace), dtype=object)
+        tokens = np.empty(len(trace), dtype=object)
+        for row, lengths in enumerate(trace.sample_tokens):
+            times = recorder.sample_finish.get(row)
+            alike = recorder.finish[row]
+            tokens[row] = list(lengths)
+            finish[row] = seconds(
+                [alike if times is None else times.get(k, -1) for k in range(len(lengths))]
+            ).tolist()
+        return {"sample_tokens": tokens, "sample_finish_s": finish}
+
+    cached = np.zeros(len(trace), np.int64)
+    cached[list(recorder.cached_tokens)] = list(recorder.cached_tokens.values())
     names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
     return {
         "request_id": trace.request_id,
@@ -150,10 +172,31 @@ def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[A
         "first_scheduled_s": seconds(recorder.first_scheduled),
         "first_token_s": seconds(recorder.first_token),
         "finish_s": seconds(recorder.finish),
+        "cached_tokens": cached,
         "recomputes": np.asarray(recorder.recomputes, np.int64),
         "swaps": np.asarray(recorder.swaps, np.int64),
         "status": names[np.frombuffer(recorder.status, np.uint8)],
+        **each_sample(),
     }
+
+
+def preemption_table(trace: Trace, recorder: Recorder) -> pd.DataFrame:
+    """Return the victims whose preemption was free to choose, one row each, in order."""
+    import pandas as pd
+
+    table = np.array(recorder.choices, np.int64).reshape(-1, 7)
+    row, when, swapped, tokens, blocks, swap, recompute = table.T
+    return pd.DataFrame(
+        {
+            "clock": to_seconds(when),
+            "request_id": trace.request_id[row],
+            "choice": np.where(swapped, "swap", "recompute"),
+            "tokens": tokens,
+            "blocks": blocks,
+            "swap_s": to_seconds(swap),
+            "recompute_s": to_seconds(recompute),
+        }
+    )
 
 
 class StepTable:

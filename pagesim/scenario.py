@@ -13,8 +13,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pagesim.clock import LONGEST_S
 from pagesim.errors import PagesimError
-from pagesim.policies import RELEASES, PlacementName, ReservationName, SchedulerName, parts_of
-from pagesim.scheduling import Preemption
+from pagesim.policies import (
+    BLOCK_SIZE,
+    RELEASES,
+    PageSize,
+    PlacementName,
+    Policy,
+    ReservationName,
+    SchedulerName,
+    granularity,
+    parts_of,
+)
+from pagesim.scheduling import BEAM_DROP, Preemption
+from pagesim.specs import model, paged_block
 
 COMPARED = ("contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
 
@@ -48,9 +59,17 @@ class System(BaseModel):
     gpu_memory_utilization: float = Field(
         0.9, gt=0, le=1, description="Share of GPU memory to use, under sizing vllm."
     )
-    block_size: int = Field(16, ge=1, le=65536, description="Token slots a block.")
+    block_size: int | None = Field(
+        None, ge=1, le=65536, description="Token slots a block; 16, or the policy's own, when left out."
+    )
+    page_size: PageSize | None = Field(
+        None, description="Pages that memory is mapped in, under placement virtual; 2M when left out."
+    )
     num_blocks: int | None = Field(
-        None, ge=1, le=MOST_BLOCKS, description="Blocks on the GPU, instead of sizing."
+        None,
+        ge=1,
+        le=MOST_BLOCKS,
+        description="Blocks on the GPU, instead of sizing; in a comparison the same memory for all.",
     )
     cpu_blocks: int | None = Field(
         None, ge=0, le=MOST_BLOCKS, description="Blocks of swap space; 20 GiB a GPU when left out."
@@ -94,9 +113,20 @@ class System(BaseModel):
     reserve_full_isl: bool | None = Field(
         None, description="Admit a prompt only if all of it fits (vllm-v1: as the release)."
     )
-    preemption: Preemption = Field(
-        "default", description="default recomputes one sequence and swaps a group of several."
+    prefix_caching: bool | None = Field(
+        None, description="Find prompts' blocks that were computed before (vllm-v1; off)."
     )
+    preemption: Preemption = Field(
+        "default",
+        description="default recomputes one sequence and swaps a group of several; auto takes the cheaper.",
+    )
+    beam_drop: float = Field(
+        BEAM_DROP, gt=0, lt=1, description="A beam's chance, at each token, of being dropped for a fork."
+    )
+    strict_compat: bool = Field(
+        False, description="Stop with an error where the real engine hangs, leaks or dies."
+    )
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of everything that is drawn.")
     client_timeout: float | None = Field(
         None, gt=0, le=LONGEST_S, description="Seconds after which a client goes away, whatever it has got."
     )
@@ -138,13 +168,25 @@ class Scenario(System):
     duration: float | None = Field(None, gt=0, description="Seconds of arrivals.")
     num_requests: int | None = Field(None, ge=1, description="Requests to replay.")
     n: int | None = Field(None, ge=1, le=1024, description="Parallel samples of every request.")
-    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of everything that is drawn.")
+    beam_width: int | None = Field(None, ge=1, le=1024, description="Beams of every request.")
+    shared_prefix: str | None = Field(
+        None, description="TOKENS[:SHARE]: a system prompt in front of all prompts, or of a share of them."
+    )
     rounds: Literal["first", "all"] = Field(
         "first", description="Rounds of a conversation that are requests."
     )
     tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
     on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
     steps: bool = Field(False, description="Store a row an iteration, not a row a stretch of like ones.")
+
+    @field_validator("shared_prefix")
+    @classmethod
+    def _shared_prefix_is_one(cls, value: str | None) -> str | None:
+        if value is not None:
+            from pagesim.workloads import parse_shared_prefix
+
+            parse_shared_prefix(value)
+        return value
 
 
 class Comparison(Scenario):
@@ -179,10 +221,12 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     """Return the same system under each of several policies.
 
     An option that only some of them can use (a static batch's size, how to preempt) is left out for the
-    others; where none can use it, it stays, and the run says so.
+    others; where none can use it, it stays, and the run says so. All get the memory of ``num_blocks`` and
+    ``cpu_blocks`` blocks of ``block_size`` tokens (16 when left out), also those with blocks of their own.
 
     Raises:
-        PagesimError: a policy is unknown, or its parts contradict one another.
+        PagesimError: a policy is unknown, its parts contradict one another, or that memory is no block of its
+            own.
     """
     parts = {
         name: parts_of(name, system.scheduler, system.reservation, system.placement) for name in policies
@@ -191,7 +235,11 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     def having(scheduler: str) -> list[str]:
         return [name for name in policies if parts[name].scheduler == scheduler]
 
+    virtual = [name for name in policies if parts[name].placement == "virtual"]
     users = {
+        "block_size": [name for name in policies if not parts[name].has_own_blocks],
+        "page_size": virtual,
+        "cpu_blocks": [name for name in policies if name not in virtual],
         "max_batch": having("static"),
         "max_num_seqs": [name for name in policies if parts[name].scheduler != "static"],
         "compat": [name for name in policies if system.compat in RELEASES.get(parts[name].scheduler, ())],
@@ -199,12 +247,22 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
         "chunked_prefill": having("vllm-v1"),
         "long_prefill_token_threshold": having("vllm-v1"),
         "reserve_full_isl": having("vllm-v1"),
-        "preemption": [name for name in policies if parts[name].reservation == "on-demand"],
+        "prefix_caching": having("vllm-v1"),
+        "preemption": [
+            name
+            for name in policies
+            if parts[name].reservation == "on-demand"
+            and (
+                system.preemption == "recompute"
+                or not (parts[name].scheduler == "vllm-v1" or name in virtual)
+            )
+        ],
     }
     return {
         policy: system.model_copy(
             update={
                 "policy": policy,
+                **_same_memory(system, policy, parts[policy]),
                 **{
                     option: System.model_fields[option].default
                     for option, names in users.items()
@@ -214,6 +272,34 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
         )
         for policy in policies
     }
+
+
+def _same_memory(system: System, name: str, policy: Policy) -> dict[str, int]:
+    """Return the numbers of blocks that were asked for, in a policy's own blocks where it has its own."""
+    if not policy.has_own_blocks:
+        return {}
+    virtual = policy.placement == "virtual"
+    given = {"num_blocks": system.num_blocks}
+    if not virtual:  # which has no swap space
+        given["cpu_blocks"] = system.cpu_blocks
+    size = system.block_size or BLOCK_SIZE
+    own = {}
+    for option, number in given.items():
+        if number is None:
+            continue
+        spec = model(system.model)
+        token_bytes = spec.kv_bytes_per_token(system.kv_dtype, system.tp)
+        own_size, page_bytes = granularity(policy, page_size=system.page_size if virtual else None)
+        own_bytes = own_size * token_bytes
+        if page_bytes is not None:
+            own_bytes = paged_block(spec, page_bytes, kv_dtype=system.kv_dtype, tp=system.tp).bytes
+        own[option] = number * size * token_bytes // own_bytes
+        if not min(number, 1) <= own[option] <= MOST_BLOCKS:
+            raise PagesimError(
+                f"{option} is {number}; that many blocks of {size} tokens are {own[option]} of {name}'s own "
+                f"blocks, and it must be from 1 to {MOST_BLOCKS} of them"
+            )
+    return own
 
 
 def checked(kind: type[M], values: dict[str, Any], source: str = "", *, strict: bool = False) -> M:

@@ -160,3 +160,12 @@ def test_a_bad_table_is_said_in_one_sentence(table, said):
     with pytest.raises(ps.PagesimError) as caught:
         ps.simulate(table)
     assert said in str(caught.value)
+
+
+def test_a_table_may_say_what_its_prompts_share():
+    columns = {"prompt_tokens": [40, 50], "output_tokens": [9, 9], "hash_ids": [(1, 2), (1,)]}
+    table = pd.DataFrame({**columns, "arrival_s": [1.0, 0.0], "hash_block_size": [32, 32]})
+    assert len(ps.simulate(table).requests) == 2
+    table["hash_block_size"] = [32, 16]
+    with pytest.raises(ps.PagesimError, match="hash_block_size is 16 and 32; it must be the same in every"):
+        ps.simulate(table)

@@ -2,7 +2,7 @@
 
 from pagesim.workloads.arrivals import KINDS, ArrivalKind, arrival_rate, arrive, gap_cv
 from pagesim.workloads.bundled import workload, workloads
-from pagesim.workloads.describe import describe, plot_trace
+from pagesim.workloads.describe import describe, ideal_reuse, plot_trace
 from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load, save
 from pagesim.workloads.formats import FORMATS
 from pagesim.workloads.lengths import (
@@ -16,6 +16,7 @@ from pagesim.workloads.lengths import (
 )
 from pagesim.workloads.make import DEFAULT_REQUESTS, make_trace
 from pagesim.workloads.model import LengthModel, Provenance, fit
+from pagesim.workloads.sharing import decode_as, parse_shared_prefix, share_prefix
 
 __all__ = [
     "DEFAULT_REQUESTS",
@@ -33,15 +34,19 @@ __all__ = [
     "Uniform",
     "arrival_rate",
     "arrive",
+    "decode_as",
     "describe",
     "fit",
     "gap_cv",
     "has_recorded_arrivals",
+    "ideal_reuse",
     "load",
     "make_trace",
     "parse_lengths",
+    "parse_shared_prefix",
     "plot_trace",
     "save",
+    "share_prefix",
     "workload",
     "workloads",
 ]

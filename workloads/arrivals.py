@@ -69,8 +69,10 @@ def arrive(
     The times are drawn first; then requests are taken from the trace in its order, one a time. Where there
     are more times than requests, the trace is repeated from its start: ids are then the row numbers, a
     repeated conversation is a new session, and a repeated prompt keeps its ``hash_ids``. ``sosp`` first
-    keeps the requests with prompt + output below 2048 tokens, and shuffles those that it took. Clients
-    that go away do so as long after their request's arrival as before.
+    keeps the requests with prompt + output below 2048 tokens, and shuffles those that it took; the rounds of
+    a conversation then take the places that the shuffle gave to any of them in their own order. So the rounds
+    of every session arrive in order, whatever the process. Clients that go away do so as long after their
+    request's arrival as before.
 
     Args:
         trace: the requests.
@@ -220,30 +222,41 @@ def _placed(trace: Trace, times: FloatColumn, note: str, source: IntColumn | Non
     if session is not None:
         session = session[row]
         if repeated:
-            number = _numbered(trace)
-            session = taken // size * (number.max() + 1) + number[row]
-    return replace(
-        trace,
-        arrival_s=times,
-        prompt_tokens=trace.prompt_tokens[row],
-        output_tokens=trace.output_tokens[row],
-        n=trace.n[row],
-        beam_width=trace.beam_width[row],
-        request_id=trace.request_id[row] if keep_ids else np.arange(len(taken)),
-        hash_ids=None if trace.hash_ids is None else [trace.hash_ids[i] for i in row],
-        session_id=session,
-        abort_s=None if trace.abort_s is None else trace.abort_s[row] - trace.arrival_s[row] + times,
-        notes=(*(n for n in trace.notes if n != NO_ARRIVALS), note),
-    )
+            session = _conversations(trace, taken)
+    changes = {
+        **trace.columns_at(row),
+        "arrival_s": times,
+        "session_id": session,
+        "notes": (*(n for n in trace.notes if n != NO_ARRIVALS), note),
+    }
+    if not keep_ids:
+        changes["request_id"] = np.arange(len(taken))
+    if trace.abort_s is not None:
+        changes["abort_s"] = trace.abort_s[row] - trace.arrival_s[row] + times
+    return replace(trace, **changes)
 
 
-def _numbered(trace: Trace) -> IntColumn:
-    """Return the trace's sessions as numbers from 0; a request without one is a session of its own."""
+def numbered_sessions(trace: Trace) -> IntColumn:
+    """Return each request's session as a number from 0; one without a session is a session of its own."""
+    if trace.session_id is None:
+        return np.arange(len(trace))
     seen: dict[object, int] = {}
-    sessions = [] if trace.session_id is None else trace.session_id.tolist()
-    return np.array(
-        [seen.setdefault((row,) if s is None else s, len(seen)) for row, s in enumerate(sessions)]
-    )
+    sessions = enumerate(trace.session_id.tolist())
+    return np.array([seen.setdefault((row,) if s is None else s, len(seen)) for row, s in sessions], np.int64)
+
+
+def _conversations(trace: Trace, taken: IntColumn) -> IntColumn:
+    """Return the session of each request taken, as a number; each repetition of the trace has its own."""
+    number = numbered_sessions(trace)
+    return taken // len(trace) * (int(number.max()) + 1) + number[taken % len(trace)]
+
+
+def _rounds_in_order(trace: Trace, taken: IntColumn) -> IntColumn:
+    """Return the requests taken with the rounds of each conversation in order, at the places they had."""
+    conversation = _conversations(trace, taken)
+    ordered = np.empty_like(taken)
+    ordered[np.argsort(conversation, kind="stable")] = taken[np.lexsort((taken, conversation))]
+    return ordered
 
 
 def _recorded(trace: Trace, rate: float | None, duration: float | None, num_requests: int | None) -> Trace:
@@ -277,13 +290,18 @@ def _sosp(trace: Trace, rate: float, duration: float, seed: int) -> Trace:
         raise PagesimError(
             f"arrivals sosp keep requests below {SOSP_TOTAL_BELOW} tokens in all; the trace has none"
         )
-    order = list(range(len(times)))
-    shuffler.shuffle(order)
+    kept = trace.take(fits)
+    shuffled = list(range(len(times)))
+    shuffler.shuffle(shuffled)
+    order = np.array(shuffled)
     note = f"arrivals: sosp (the paper's generator), rate {rate:g}, duration {duration:g}, seed {seed}"
     if len(fits) < len(trace):
         left_out = f"{len(trace) - len(fits)} of {len(trace)} requests"
         note += f"; {left_out} have {SOSP_TOTAL_BELOW} tokens or more and are left out"
-    return _placed(trace.take(fits), times, note, np.array(order))
+    if trace.session_id is not None:
+        order = _rounds_in_order(kept, order)
+        note += "; the rounds of a conversation keep their order"
+    return _placed(kept, times, note, order)
 
 
 def _sosp_times(rate: float, duration: float, seed: int) -> tuple[FloatColumn, random.Random]:

@@ -25,7 +25,9 @@ def describe(trace: Trace) -> pd.DataFrame:
     Columns: ``measure`` (``prompt_tokens``, ``output_tokens``, ``total_tokens``, ``requests``, ``arrivals``),
     ``statistic`` (``mean``, ``p50``, ``p90``, ``p99``, ``max`` of tokens; ``count``; ``rate``, ``gap_cv`` and
     ``duration`` of arrivals), ``value``, and ``unit``. Rate and CV are NaN where all requests arrive
-    together; the duration is the last arrival's time less the first's.
+    together; the duration is the last arrival's time less the first's. A trace with ``hash_ids`` has the
+    measure ``prompt_blocks`` too: their ``count``, and ``ideal_reuse``, the share of them in percent that
+    `ideal_reuse` finds.
 
     Raises:
         PagesimError: the trace has no requests.
@@ -51,7 +53,38 @@ def describe(trace: Trace) -> pd.DataFrame:
         ("arrivals", "gap_cv", np.nan if cv is None else cv, ""),
         ("arrivals", "duration", float(trace.arrival_s[-1] - trace.arrival_s[0]), "s"),
     ]
+    if trace.hash_ids is not None:
+        hits, blocks = ideal_reuse(trace)
+        lines += [
+            ("prompt_blocks", "count", float(blocks), f"blocks of {trace.hash_block_size} tokens"),
+            ("prompt_blocks", "ideal_reuse", 100 * hits / blocks, "%"),
+        ]
     return pd.DataFrame(lines, columns=["measure", "statistic", "value", "unit"])
+
+
+def ideal_reuse(trace: Trace) -> tuple[int, int]:
+    """Return how many blocks of prompts a prefix cache without a limit would hit, and how many there are.
+
+    A block hits if its id and all ids before it in its prompt began the prompt of an earlier row: requests
+    count as served one after another, each prompt cached before the next comes. Blocks are those that the
+    prompts begin, ⌈prompt tokens / ``hash_block_size``⌉ each. **A last block that is filled only in part
+    counts as any other**, hit or not, as in Mooncake's own figure (real caches reuse full blocks only). A
+    block without an id never hits. Outputs have no ids and are not counted.
+
+    Raises:
+        PagesimError: the trace has no ``hash_ids``.
+    """
+    if trace.hash_ids is None:
+        raise PagesimError("the trace has no hash_ids, which say what its prompts share")
+    # A prefix is a number; the table leads from a prefix and the id after it to the prefix of both.
+    longer: dict[tuple[int, int], int] = {}
+    hits = 0
+    for ids in trace.hash_ids:
+        known, prefix = len(longer), 0
+        for block in ids:
+            prefix = longer.setdefault((prefix, block), len(longer) + 1)
+            hits += prefix <= known
+    return hits, int((-(-trace.prompt_tokens // trace.hash_block_size)).sum())
 
 
 def plot_trace(trace: Trace) -> Figure:

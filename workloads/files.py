@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 
 from pagesim.errors import PagesimError, TraceError
-from pagesim.request import Trace
+from pagesim.request import HASH_BLOCK_SIZE, Trace
 from pagesim.workloads.formats import TextOptions, recognise
 from pagesim.workloads.rows import OnBadRow
 from pagesim.workloads.source import open_rows
@@ -39,7 +39,8 @@ def load(
     Args:
         path: a file of CSV, JSON, JSON lines or Parquet.
         rounds: of conversations (ShareGPT) the ``"first"`` round, or ``"all"``: then each round is a
-            request whose prompt is all that was said before, and ``session_id`` numbers the conversations.
+            request whose prompt is the last round's prompt, its output and the new question, and
+            ``session_id`` numbers the conversations.
         tokenizer: what counts the tokens of text, see ``tokenizer.counter``.
         on_bad_row: ``"error"`` to raise at the first bad row, ``"skip"`` to leave bad rows out and note it.
 
@@ -81,8 +82,9 @@ def save(trace: Trace, path: str | Path) -> None:
     """Write a trace in our own format, so that ``load`` gives it back exactly (its notes are not kept).
 
     Columns that say nothing are left out: arrivals that were never recorded, ``n`` and ``beam_width`` of
-    1, and the optional ones that the trace lacks. The file is complete or not there: it is written beside
-    and renamed.
+    1, the optional ones that the trace lacks, and a ``hash_block_size`` of 512. Where samples differ in
+    length, ``output_tokens`` is ``518;66`` in CSV and a list in Parquet. The file is complete or not there:
+    it is written beside and renamed.
 
     Args:
         trace: what to write.
@@ -119,12 +121,21 @@ def _columns(trace: Trace) -> dict[str, list[Any]]:
         columns["arrival_s"] = trace.arrival_s.tolist()
     columns["prompt_tokens"] = trace.prompt_tokens.tolist()
     columns["output_tokens"] = trace.output_tokens.tolist()
+    if trace.sample_tokens is not None:
+        # A length alone stands for all samples of its row.
+        columns["output_tokens"] = [
+            list(own) if len(set(own)) > 1 else [own[0]] for own in trace.sample_tokens
+        ]
     if (trace.n != 1).any():
         columns["n"] = trace.n.tolist()
     if (trace.beam_width != 1).any():
         columns["beam_width"] = trace.beam_width.tolist()
     if trace.hash_ids is not None:
         columns["hash_ids"] = [list(ids) for ids in trace.hash_ids]
+        if trace.hash_block_size != HASH_BLOCK_SIZE:
+            columns["hash_block_size"] = [trace.hash_block_size] * len(trace)
+    if trace.prefix_tokens is not None:
+        columns["prefix_tokens"] = trace.prefix_tokens.tolist()
     if trace.session_id is not None:
         columns["session_id"] = trace.session_id.tolist()
     if trace.abort_s is not None:
@@ -133,9 +144,10 @@ def _columns(trace: Trace) -> dict[str, list[Any]]:
 
 
 def _to_csv(columns: dict[str, list[Any]]) -> bytes:
-    cells = dict(columns)
-    if "hash_ids" in cells:
-        cells["hash_ids"] = [";".join(map(str, ids)) for ids in cells["hash_ids"]]
+    cells = {
+        name: [";".join(map(str, v)) if isinstance(v, list) else v for v in values]
+        for name, values in columns.items()
+    }
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(cells)

@@ -82,7 +82,8 @@ READERS: dict[str, Format] = {
     ),
     "pagesim": Format(
         "our own columns (CSV, Parquet, JSON or JSON lines): prompt_tokens (or prompt_len, input_len), "
-        f"output_tokens (or output_len), and as wanted {', '.join(tables.OPTIONAL)}",
+        "output_tokens (or output_len; 518;66 for samples of two lengths), "
+        f"and as wanted {', '.join(tables.OPTIONAL)}",
         (tables.PROMPT_NAMES, tables.OUTPUT_NAMES),
         lambda rows, _: tables.read_own(rows),
     ),

@@ -15,6 +15,7 @@ from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load
 from pagesim.workloads.lengths import SPECS, Lengths, parse_lengths
 from pagesim.workloads.model import LengthModel
 from pagesim.workloads.rows import OnBadRow
+from pagesim.workloads.sharing import share_prefix
 from pagesim.workloads.texts import RoundChoice
 
 DEFAULT_REQUESTS = 1000
@@ -33,6 +34,7 @@ def make_trace(
     rounds: RoundChoice = "first",
     tokenizer: str | None = None,
     on_bad_row: OnBadRow = "error",
+    shared_prefix: str | None = None,
 ) -> Trace:
     """Make a trace from a bundled workload, a text such as ``fixed:512,128``, or a file.
 
@@ -53,6 +55,9 @@ def make_trace(
         rounds: of a file of conversations, see ``load``.
         tokenizer: of a file of texts, see ``load``.
         on_bad_row: of a file, see ``load``.
+        shared_prefix: ``TOKENS`` or ``TOKENS:SHARE``, a system prompt in front of the prompts of all requests
+            or of a share of them, see ``share_prefix``. It comes last: the requests and their arrivals are
+            those without it.
 
     Returns:
         The trace; its notes say what it was made from and what was assumed.
@@ -90,7 +95,9 @@ def make_trace(
         note = f"lengths sampled from {_origin(name, lengths)}, seed {seed}"
         trace = Trace(np.zeros(len(times)), prompts, outputs, notes=(note,))
     trace = arrive(trace, kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed)
-    return trace.with_columns({}, "; ".join(notes)) if notes else trace
+    if notes:
+        trace = trace.with_columns({}, "; ".join(notes))
+    return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)
 
 
 def _lengths(name: str) -> Lengths | None:

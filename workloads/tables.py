@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from pagesim.request import MAX_SAMPLES
-from pagesim.workloads.rows import Rows, listed
+from pagesim.request import HASH_BLOCK_SIZE, MAX_SAMPLES, MAX_TOKENS, IntColumn
+from pagesim.workloads.rows import Rows, listed, shown
 from pagesim.workloads.source import PAIR
-from pagesim.workloads.values import Column, flags, id_list, is_missing, names, numbers, stamps
+from pagesim.workloads.values import Column, flags, id_list, is_missing, length_list, names, numbers, stamps
 
 PROMPT_NAMES = (
     "prompt_tokens",
@@ -35,6 +35,8 @@ OPTIONAL = (
     "beam_width",
     "use_beam_search",
     "hash_ids",
+    "hash_block_size",
+    "prefix_tokens",
     "session_id",
     "abort_s",
 )
@@ -46,27 +48,33 @@ def first_name(rows: Rows, allowed: tuple[str, ...]) -> str:
 
 
 def read_own(rows: Rows) -> dict[str, Any]:
-    """Read ``prompt_tokens`` and ``output_tokens`` (or another name for each), and any of ``OPTIONAL``."""
+    """Read ``prompt_tokens`` and ``output_tokens`` (or another name for each), and any of ``OPTIONAL``.
+
+    An output may be several lengths, one a sample: ``518;66`` or a list.
+    """
     prompt, output = first_name(rows, PROMPT_NAMES), first_name(rows, OUTPUT_NAMES)
-    _one_length_per_sample(rows, output)
     columns: dict[str, Any] = {}
     if "arrival_s" in rows.columns:
         columns["arrival_s"] = rows.seconds("arrival_s")
     columns["prompt_tokens"] = rows.tokens(prompt)
-    columns["output_tokens"] = rows.tokens(output)
-    columns.update(_samples(rows))
+    columns.update(_samples(rows, output))
+    constants = {}
     if "hash_ids" in rows.columns:
-        columns["hash_ids"] = _hash_ids(rows)
+        constants["hash_block_size"] = _hash_block_size(rows)
+        columns["hash_ids"] = _hash_ids(rows, columns["prompt_tokens"], constants["hash_block_size"])
+    if "prefix_tokens" in rows.columns:
+        columns["prefix_tokens"] = _prefix_tokens(rows, columns["prompt_tokens"])
     if "session_id" in rows.columns:
         columns["session_id"] = names(rows.column("session_id"))
     if "abort_s" in rows.columns:
         columns["abort_s"] = _aborts(rows, columns.get("arrival_s", np.zeros(len(rows))))
     if "request_id" in rows.columns:
         columns["request_id"] = rows.distinct("request_id")
-    ignored = [name for name in rows.columns if name not in (prompt, output, *OPTIONAL)]
+    used = [prompt, output, *(name for name in OPTIONAL if name != "hash_block_size" or constants)]
+    ignored = [name for name in rows.columns if name not in used]
     if ignored:
         rows.notes.append(f"columns not used: {listed(ignored, 300)}")
-    return rows.settled(columns)
+    return {**rows.settled(columns), **constants}
 
 
 def read_pairs(rows: Rows) -> dict[str, Any]:
@@ -112,7 +120,7 @@ def read_mooncake(rows: Rows) -> dict[str, Any]:
         "output_tokens": rows.tokens("output_length"),
     }
     if "hash_ids" in rows.columns:
-        columns["hash_ids"] = _hash_ids(rows)
+        columns["hash_ids"] = _hash_ids(rows, columns["prompt_tokens"], HASH_BLOCK_SIZE)
     return rows.settled(columns)
 
 
@@ -133,43 +141,118 @@ def _log(rows: Rows, arrival: str, prompt: str, output: str) -> dict[str, Any]:
     return rows.settled(columns)
 
 
-def _one_length_per_sample(rows: Rows, output: str) -> None:
-    """Read ``518;518``, one length a sample, as 518; samples of different lengths are no request of ours."""
-    values = rows.column(output)
-    if isinstance(values, np.ndarray):
-        return
-    listed = {row: v.split(";") for row, v in enumerate(values) if isinstance(v, str) and ";" in v}
-    same = {row: parts[0] for row, parts in listed.items() if len({p.strip() for p in parts}) == 1}
-    mixed = np.zeros(len(rows), bool)
-    mixed[[row for row in listed if row not in same]] = True
-    rows.reject_values(output, ~mixed, "one length, the same for every sample")
-    if same:
-        rows.columns = {**rows.columns, output: [same.get(row, v) for row, v in enumerate(values)]}
-
-
-def _samples(rows: Rows) -> dict[str, Any]:
-    columns: dict[str, Any] = {
-        name: rows.whole_numbers(name, 1, MAX_SAMPLES) for name in ("n", "beam_width") if name in rows.columns
-    }
-    if "use_beam_search" not in rows.columns:
-        return columns
-    beam, good = flags(rows.column("use_beam_search"))
-    rows.reject_values("use_beam_search", good, "true or false, 1 or 0")
+def _samples(rows: Rows, output: str) -> dict[str, Any]:
+    """Read how many samples or beams a request has, and how many tokens each generates."""
+    lengths = _lengths(rows, output)
+    columns: dict[str, Any] = {"output_tokens": rows.tokens(output)}
     ones = np.ones(len(rows), np.int64)
-    n, width = columns.get("n", ones), columns.get("beam_width", ones)
+    width = rows.whole_numbers("beam_width", 1, MAX_SAMPLES) if "beam_width" in rows.columns else ones
+    beam = np.zeros(len(rows), bool)
+    if "use_beam_search" in rows.columns:
+        beam, good = flags(rows.column("use_beam_search"))
+        rows.reject_values("use_beam_search", good, "true or false, 1 or 0")
+    if "n" in rows.columns:
+        n = rows.whole_numbers("n", 1, MAX_SAMPLES)
+    else:
+        n = ones.copy()
+        for row, own in lengths.items():
+            if width[row] == 1:  # else the lengths are those of its beams
+                n[row] = len(own)
     rows.reject(
         beam & (width != 1) & (width != n) & (n != 1),
         lambda row: f"beam_width is {width[row]} and n is {n[row]}; with use_beam_search they must be equal",
     )
-    columns["beam_width"] = np.where(beam, np.maximum(n, width), width)
-    columns["n"] = np.where(beam, 1, n)
+    width = columns["beam_width"] = np.where(beam, np.maximum(n, width), width)
+    _check_lengths(rows, output, lengths, n, width)
+    n = columns["n"] = np.where(beam, 1, n)
+    if any(len(set(own)) > 1 for own in lengths.values()):
+        longest = columns["output_tokens"].tolist()
+        columns["sample_tokens"] = [
+            lengths[row] if len(lengths.get(row, ())) == size else (longest[row],) * size
+            for row, size in enumerate(n.tolist())
+        ]
     return columns
 
 
-def _hash_ids(rows: Rows) -> list[tuple[int, ...]]:
+def _lengths(rows: Rows, output: str) -> dict[int, tuple[int, ...]]:
+    """Return the lengths of the rows that list several, and leave the longest in their place."""
+    values = rows.column(output)
+    if isinstance(values, np.ndarray):
+        return {}
+    lists = {row: found for row, v in enumerate(values) if (found := length_list(v)) is not None}
+    if not lists:
+        return {}
+    good = {row: own for row, own in lists.items() if own and all(1 <= v <= MAX_TOKENS for v in own)}
+    wrong = np.zeros(len(rows), bool)
+    wrong[[row for row in lists if row not in good]] = True
+    rows.reject_values(output, ~wrong, f"a whole number from 1 to {MAX_TOKENS}, or one for each sample")
+    longest = {row: max(good.get(row, (1,))) for row in lists}
+    rows.columns = {**rows.columns, output: [longest.get(row, v) for row, v in enumerate(values)]}
+    return good
+
+
+def _check_lengths(
+    rows: Rows, output: str, lengths: dict[int, tuple[int, ...]], n: IntColumn, width: IntColumn
+) -> None:
+    """Reject rows with another number of lengths than samples, and beams that end one before another."""
+    count, alike = np.ones(len(rows), np.int64), np.ones(len(rows), bool)
+    for row, own in lengths.items():
+        count[row], alike[row] = len(own), len(set(own)) == 1
+
+    def written(row: int) -> str:
+        return f"{output} {shown(';'.join(map(str, lengths[row])))}"
+
+    rows.reject(
+        count > MAX_SAMPLES,
+        lambda row: f"{written(row)}, {count[row]} lengths; it must be at most {MAX_SAMPLES}",
+    )
+    rows.reject(
+        (count != 1) & (count != n) & ((width == 1) | (count != width)),
+        lambda row: (
+            f"{written(row)}, {count[row]} lengths, and n is {n[row]}; "
+            "it must be one length, or one for each sample"
+        ),
+    )
+    rows.reject(
+        (width > 1) & ~alike,
+        lambda row: f"{written(row)}, and beam_width is {width[row]}; all beams are equally long",
+    )
+
+
+def _hash_block_size(rows: Rows) -> int:
+    """Return the one number that the column holds."""
+    if "hash_block_size" not in rows.columns:
+        return HASH_BLOCK_SIZE
+    sizes = rows.whole_numbers("hash_block_size", 1, MAX_TOKENS)
+    good = sizes[~rows.bad]
+    if not len(good):
+        return HASH_BLOCK_SIZE
+    rows.reject_values("hash_block_size", sizes == good[0], f"the same in every row, here {good[0]}")
+    return int(good[0])
+
+
+def _hash_ids(rows: Rows, prompt_tokens: IntColumn, block_size: int) -> list[tuple[int, ...]]:
     ids = [id_list(v) for v in rows.column("hash_ids")]
     rows.reject_values("hash_ids", np.array([v is not None for v in ids], bool), "a list of whole numbers")
+    count = np.array([len(v or ()) for v in ids], np.int64)
+    most = -(-prompt_tokens // block_size)
+    rows.reject(
+        count > most,
+        lambda row: (
+            f"hash_ids has {count[row]} ids of {block_size} tokens each; "
+            f"a prompt of {prompt_tokens[row]} tokens has at most {most[row]}"
+        ),
+    )
     return [v or () for v in ids]
+
+
+def _prefix_tokens(rows: Rows, prompt_tokens: IntColumn) -> IntColumn:
+    prefix = rows.whole_numbers("prefix_tokens", 0, MAX_TOKENS)
+    rows.reject(
+        prefix > prompt_tokens,
+        lambda row: f"prefix_tokens is {prefix[row]}; it must be at most the prompt's {prompt_tokens[row]}",
+    )
+    return prefix
 
 
 def _aborts(rows: Rows, arrival_s: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

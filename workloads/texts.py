@@ -1,7 +1,9 @@
 """Readers of conversations and instructions: formats that hold text, whose tokens are counted on reading.
 
 One token is added to every prompt (the beginning-of-text token that starts it) and to every output (the
-token that ends it), as the PagedAttention paper's Alpaca lengths count; so an empty text has one token.
+token that ends it), as the PagedAttention paper's Alpaca lengths count; so an empty text has one token. In
+the prompt of a later round of a conversation the earlier answers are there with the tokens that ended them:
+it is the last round's prompt, its output, and the new question, token for token.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def read_sharegpt(rows: Rows, count: Counter, rounds: RoundChoice) -> dict[str, 
         return {"prompt_tokens": prompts + 1, "output_tokens": outputs + 1}
     session = np.repeat(np.arange(len(kept)), sizes)
     # What a conversation's earlier rounds hold: the running total, less what it was when the session began.
-    before = np.cumsum(prompts + outputs) - (prompts + outputs)
+    held = prompts + outputs + 1
+    before = np.cumsum(held) - held
     start = before[np.repeat(np.cumsum(sizes) - sizes, sizes)]
     return {
         "prompt_tokens": before - start + prompts + 1,

@@ -80,6 +80,17 @@ def id_list(value: object) -> tuple[int, ...] | None:
     return tuple(value)
 
 
+def length_list(value: object) -> tuple[int, ...] | None:
+    """Return a list of lengths (or text such as ``1;2;3``), 0 for what is none or no whole."""
+    if isinstance(value, str):
+        if ";" not in value:
+            return None
+        value = value.split(";")
+    if not isinstance(value, list):
+        return None
+    return tuple(int(v) if v == v // 1 else 0 for v in map(number, value))
+
+
 def names(values: Column) -> npt.NDArray[Any]:
     """Return a column of ids: whole numbers when every one is, else text; None where one is missing."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":

@@ -235,7 +235,8 @@ def _outcome(summary: Summary) -> str:
     if requests["rejected"]:
         parts.append(f"{requests['rejected']} rejected (longer than the model or the memory can hold)")
     if requests["stuck"]:
-        parts.append(f"{requests['stuck']} given up (could never go on)")
+        why = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in summary["dead_ends"].items() if v)
+        parts.append(f"{requests['stuck']} given up ({why})")
     if requests["aborted"]:
         parts.append(f"{requests['aborted']} aborted by their clients")
     if requests["unfinished"]:

@@ -13,7 +13,7 @@ cli = typer.Typer(help="Look at, convert, fit and make traces.", no_args_is_help
 
 TRACE = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a bundled workload's name.")]
 READ = ("rounds", "tokenizer", "on_bad_row")
-MAKE = ("arrivals", "rate", "cv", "duration", "num_requests", "seed", *READ)
+MAKE = ("arrivals", "rate", "cv", "duration", "num_requests", "seed", "shared_prefix", *READ)
 
 
 @cli.command("describe")

@@ -3,6 +3,7 @@
 from pagesim.cost.affine import Affine
 from pagesim.cost.base import UNBOUNDED, CostModel, DecodeRun, IterationShape
 from pagesim.cost.parse import parse_cost
+from pagesim.cost.preemption import PreemptionPrices
 from pagesim.cost.roofline import Efficiency, Roofline
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "DecodeRun",
     "Efficiency",
     "IterationShape",
+    "PreemptionPrices",
     "Roofline",
     "parse_cost",
 ]

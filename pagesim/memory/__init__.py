@@ -6,6 +6,7 @@ from pagesim.memory.contiguous import ContiguousAllocator
 from pagesim.memory.fit import BestFit, FirstFit
 from pagesim.memory.paged import PagedAllocator
 from pagesim.memory.placement import Placement
+from pagesim.memory.prefix import Keys, PrefixCachingAllocator
 from pagesim.memory.reservation import RESERVATIONS, Reservation
 
 __all__ = [
@@ -19,9 +20,11 @@ __all__ = [
     "Extent",
     "FirstFit",
     "Fit",
+    "Keys",
     "OutOfBlocks",
     "PagedAllocator",
     "Placement",
+    "PrefixCachingAllocator",
     "Reservation",
     "UnknownSequence",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 Extent = tuple[int, int]
@@ -53,6 +53,9 @@ class Allocator(ABC):
     grows_on_demand = False
     """Whether a growing sequence may take further blocks; if not, everything is taken at allocation."""
 
+    shares = False
+    """Whether a fork takes no block of its own until it is written to; if not, it is a second copy."""
+
     def __init__(self, num_blocks: int, block_size: int, cpu_blocks: int = 0) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}; at least 1 is needed")
@@ -80,6 +83,34 @@ class Allocator(ABC):
     def free_cpu_blocks(self) -> int:
         """Blocks of the swap space that nobody holds."""
         return self.cpu_blocks
+
+    @property
+    def shared_blocks(self) -> int:
+        """What sharing saves: over the blocks on the device, the sequences that name one beyond the first."""
+        return 0
+
+    @property
+    def cached_blocks(self) -> int:
+        """Free blocks whose content can still be found."""
+        return 0
+
+    @property
+    def blocks_taken(self) -> int:
+        """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
+        return 0
+
+    def take_evictions(self) -> Sequence[int]:
+        """Hand over when content was lost since the last call: each time the value of ``blocks_taken``."""
+        return ()
+
+    @property
+    def sharing_tails(self) -> bool:
+        """Whether a growing sequence may share a last block that is not full: its next token copies it."""
+        return False
+
+    def copies_due(self, sequences: Iterable[int]) -> int:
+        """Return the blocks that the next token of these growing sequences copies on write."""
+        return 0
 
     @abstractmethod
     def blocks_for(self, tokens: int, output_tokens: int) -> int:
@@ -180,6 +211,27 @@ class Allocator(ABC):
     def fork(self, parent: int, child: int) -> None:
         """Make a new sequence with the parent's tokens: shared where memory can share, else a second copy."""
 
+    def adopt(self, sequence: int, parent: int) -> list[Copy]:
+        """Replace what a sequence holds by the tokens of another of the same length, as a beam's fork does.
+
+        Where memory can share, the two share; here every block that the sequence holds becomes a copy.
+
+        Returns:
+            The blocks to be copied.
+
+        Raises:
+            UnknownSequence: one of them is not here.
+            AllocatorError: they are one, or differ in length or in the blocks that they hold.
+        """
+        self._check_adoption(sequence, parent)
+        mine, theirs = self._blocks(sequence), self._blocks(parent)
+        if len(mine) != len(theirs):
+            raise AllocatorError(
+                f"sequence {sequence} holds {len(mine)} blocks, {parent} holds {len(theirs)}: "
+                "one cannot become the other"
+            )
+        return list(zip(theirs, mine, strict=True))
+
     @abstractmethod
     def free(self, sequence: int) -> None:
         """Take the sequence's blocks back (those that no other sequence shares)."""
@@ -215,6 +267,16 @@ class Allocator(ABC):
             return self._lengths.pop(sequence)
         except KeyError:
             raise self._unknown(sequence) from None
+
+    def _blocks(self, sequence: int) -> list[int]:
+        return [b for first, count in self.extents(sequence) for b in range(first, first + count)]
+
+    def _check_adoption(self, sequence: int, parent: int) -> None:
+        if self.length(sequence) != self.length(parent) or sequence == parent:
+            raise AllocatorError(
+                f"sequence {sequence} of {self.length(sequence)} tokens cannot become a copy of {parent} of "
+                f"{self.length(parent)}: two sequences of one length are needed"
+            )
 
     def _check_new(self, sequence: int, tokens: int) -> None:
         if sequence in self._lengths or sequence in self._bases:

@@ -89,6 +89,22 @@ def a_fork_without_room_changes_nothing(make: Make) -> None:
     assert memory.free_blocks > 0, "forks that never run out of blocks share theirs"
 
 
+def a_fork_takes_blocks_exactly_where_memory_cannot_share(make: Make) -> None:
+    """A fork is shared, or it is a second copy of everything that its parent holds."""
+    for seed in _SEEDS:
+        for parent, _ in _lived(make, seed).tokens():
+            memory = _lived(make, seed).memory
+            before, held = memory.free_blocks, memory.held_blocks(parent)
+            with suppress(OutOfBlocks):
+                memory.fork(parent, STRANGER)
+                taken = before - memory.free_blocks
+                assert taken == (0 if memory.shares else held), (
+                    f"memory that {'shares' if memory.shares else 'cannot share'} takes "
+                    f"{'no block' if memory.shares else 'as many blocks as the parent holds'} for a fork: "
+                    f"{taken} of {held} were taken"
+                )
+
+
 def probe_says_now_exactly_when_allocation_succeeds(make: Make) -> None:
     """``probe`` foresees the allocation of a request, its samples, and what is left."""
     for seed in _SEEDS:
@@ -136,6 +152,7 @@ def misuse_raises_and_changes_nothing(make: Make) -> None:
             refused("reserved_tokens of a sequence that is not here", memory.reserved_tokens, gone)
             refused("block_table of a sequence that is not here", memory.block_table, gone)
             refused("fork of a sequence that is not here", memory.fork, gone, STRANGER - 1)
+            refused("adoption of a sequence that is not here", memory.adopt, gone, STRANGER - 1)
             refused("start_growing of a sequence that is not here", memory.start_growing, gone)
             refused("stop_growing of a sequence that is not here", memory.stop_growing, gone)
         refused("allocation of zero tokens", memory.allocate, STRANGER, 0)
@@ -143,6 +160,7 @@ def misuse_raises_and_changes_nothing(make: Make) -> None:
         for sequence, _ in mirror.tokens():
             refused("a second allocation of a sequence", memory.allocate, sequence, 1)
             refused("a fork onto a sequence that is here", memory.fork, sequence, sequence)
+            refused("adoption of oneself", memory.adopt, sequence, sequence)
         for sequence in mirror.resting:
             refused("stop_growing of a resting sequence", memory.stop_growing, sequence)
         for sequence in mirror.growing:
@@ -270,6 +288,31 @@ def a_fork_never_changes_the_other(make: Make) -> None:
                     mirror.verify()
 
 
+def an_adopted_sequence_reads_its_parents_tokens(make: Make) -> None:
+    """A sequence that takes over another's tokens has lost its own, and the two go on apart."""
+    size = make().block_size
+    for tokens in (1, size, size + 1):
+        mirror = Mirror(make())
+        memory = mirror.memory
+        if memory.probe(tokens, 2, 3) is not Fit.NOW:
+            continue
+        for sequence in (0, 1):
+            mirror.allocate(sequence, tokens, 2)
+        held = memory.num_blocks - memory.free_blocks
+        mirror.adopt(1, 0)
+        mirror.verify()
+        assert held - memory.shared_blocks == memory.num_blocks - memory.free_blocks, (
+            "what an adopted sequence held is free, or holds a copy"
+        )
+        for sequence in (0, 1):
+            if mirror.room(sequence):
+                mirror.append(sequence)
+                mirror.verify()
+        if mirror.room(0):
+            mirror.append(0)
+            _refused(memory, AllocatorError, "adoption of another length", memory.adopt, 1, 0)
+
+
 def a_long_life_ends_with_every_block_free_and_joined(make: Make) -> None:
     """Random changes, verified one by one, leave no trace when everything was freed."""
     empty = make()
@@ -295,6 +338,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     an_empty_allocator_is_all_free,
     freeing_returns_every_block,
     a_fork_without_room_changes_nothing,
+    a_fork_takes_blocks_exactly_where_memory_cannot_share,
     probe_says_now_exactly_when_allocation_succeeds,
     never_is_final,
     misuse_raises_and_changes_nothing,
@@ -304,6 +348,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     growable_is_the_most_steps_that_fit,
     growing_and_resting_lose_nothing,
     a_fork_never_changes_the_other,
+    an_adopted_sequence_reads_its_parents_tokens,
     a_long_life_ends_with_every_block_free_and_joined,
     the_same_calls_give_the_same_blocks,
 )
@@ -379,7 +424,7 @@ def _live(mirror: Mirror, rng: Random, changes: int) -> Iterator[None]:
     for _ in range(changes):
         resting, growing = list(mirror.resting), list(mirror.growing)
         change = rng.choice(
-            ("allocate", "allocate", "append", "fork", "free", "start", "start", "stop", "grow")
+            ("allocate", "allocate", "append", "fork", "adopt", "free", "start", "start", "stop", "grow")
         )
         if change == "allocate":
             tokens, output = rng.randint(1, largest), rng.randint(1, largest)
@@ -393,6 +438,8 @@ def _live(mirror: Mirror, rng: Random, changes: int) -> Iterator[None]:
             parent = rng.choice(resting + growing)
             with suppress(OutOfBlocks):  # a fork may be a copy
                 mirror.fork(parent, _fresh(mirror))
+        elif change == "adopt" and (pairs := mirror.adoptable()):
+            mirror.adopt(*rng.choice(pairs))
         elif change == "free" and resting + growing:
             mirror.free(rng.choice(resting + growing))
         elif change == "start" and resting:

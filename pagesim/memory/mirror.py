@@ -30,6 +30,10 @@ class Mirror:
         self.family: dict[int, int] = {}
         self._tokens = count()
 
+    def next_token(self, sequence: int, place: int) -> int:
+        """Return the token that a sequence gets at a place, its prompt's from 0; each is another."""
+        return next(self._tokens)
+
     def tokens(self) -> Iterator[tuple[int, list[int]]]:
         """Yield each sequence with its tokens."""
         yield from self.resting.items()
@@ -63,6 +67,17 @@ class Mirror:
         tables = self.memory.block_table(parent), self.memory.block_table(child)
         self.copy(pair for pair in zip(*tables, strict=True) if pair[0] != pair[1])
 
+    def adopt(self, sequence: int, parent: int) -> None:
+        self.copy(self.memory.adopt(sequence, parent))
+        tokens = dict(self.tokens())[parent]
+        (self.resting if sequence in self.resting else self.growing)[sequence] = list(tokens)
+        self.family[sequence] = self.family[parent]
+
+    def adoptable(self) -> list[tuple[int, int]]:
+        """Return the pairs of sequences of which the first may adopt the tokens of the second."""
+        lives = [(s, len(text), self.memory.held_blocks(s)) for s, text in self.tokens()]
+        return [(a, b) for a, *size in lives for b, *other in lives if a != b and size == other]
+
     def free(self, sequence: int) -> None:
         self.memory.free(sequence)
         (self.resting if sequence in self.resting else self.growing).pop(sequence)
@@ -78,7 +93,8 @@ class Mirror:
 
     def copy(self, copies: Iterable[Copy]) -> None:
         for source, target in copies:
-            self.slots[target] = list(self.slots[source])
+            if source in self.slots:  # a reserved block may hold no token yet
+                self.slots[target] = list(self.slots[source])
 
     def room(self, sequence: int) -> int:
         """Return how many tokens the sequence may gain without outgrowing a reservation."""
@@ -107,6 +123,10 @@ class Mirror:
                     f"block {block} is in two sequences' extents, though no fork shares it"
                 )
         self._verify_free(owners.keys())
+        named = sum(memory.held_blocks(sequence) for sequence, _ in self.tokens())
+        assert memory.shared_blocks == named - len(owners), (
+            "shared_blocks counts the names of blocks beyond the first"
+        )
 
     def _verify_sequence(self, sequence: int, text: list[int]) -> list[int]:
         """Check one sequence and return the blocks that it holds."""
@@ -139,7 +159,7 @@ class Mirror:
 
     def _write(self, sequence: int, text: list[int]) -> None:
         block, offset = divmod(len(text), self.memory.block_size)
-        token = next(self._tokens)
+        token = self.next_token(sequence, len(text))
         table = self.memory.block_table(sequence)
         assert block < len(table), "a block table has a block for each block_size tokens"
         self.slots.setdefault(table[block], [STRANGER] * self.memory.block_size)[offset] = token

@@ -1,4 +1,7 @@
-"""Paged memory: block tables, reference counts, fork, copy-on-write, and a CPU pool to swap to (vLLM)."""
+"""Paged memory: block tables, reference counts, fork, copy-on-write, and a CPU pool to swap to (vLLM).
+
+Without sharing it is also what demand-mapped virtual memory does (vAttention).
+"""
 
 from __future__ import annotations
 
@@ -30,19 +33,31 @@ class PagedAllocator(Allocator):
         cpu_blocks: blocks of the swap space.
         reservation: None to take blocks on demand; else a policy that takes all of them at allocation.
             Reserved blocks are private: a fork is then a copy.
+        shares: whether sequences may name the same block. If not, a fork is a copy on demand, too: a block
+            then stands for the pages behind a stretch of a sequence's own range of virtual addresses, which
+            is contiguous for the kernel wherever the pages lie, and its table is that range's page table.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, cpu_blocks: int = 0, reservation: Reservation | None = None
+        self,
+        num_blocks: int,
+        block_size: int,
+        cpu_blocks: int = 0,
+        reservation: Reservation | None = None,
+        *,
+        shares: bool = True,
     ) -> None:
         super().__init__(num_blocks, block_size, cpu_blocks)
         self.reservation = reservation
         self.grows_on_demand = reservation is None
+        self.shares = shares and reservation is None
         self._free = list(range(num_blocks))
         self._free_cpu = list(range(cpu_blocks))
         self._tables: dict[int, list[int]] = {}
-        # Only blocks that several tables name have an entry here.
+        # Only blocks that several tables name have an entry here; and how many names there are beyond the
+        # first of each.
         self._references: dict[int, int] = {}
+        self._shared_blocks = 0
         # Growing sequences whose last block is shared: their next token copies it.
         self._sharing_tail: set[int] = set()
         # _due[c]: how many growing sequences need a block when steps_grown ≡ c (mod block_size); written
@@ -70,17 +85,32 @@ class PagedAllocator(Allocator):
     def free_cpu_blocks(self) -> int:
         return len(self._free_cpu)
 
+    @property
+    def shared_blocks(self) -> int:
+        return self._shared_blocks
+
+    @property
+    def sharing_tails(self) -> bool:
+        return bool(self._sharing_tail)
+
+    def copies_due(self, sequences: Iterable[int]) -> int:
+        tails: dict[int, int] = {}
+        for sequence in sequences:
+            if sequence in self._sharing_tail:
+                block = self._tables[sequence][-1]
+                tails[block] = tails.get(block, 0) + 1
+        # The last sharer of a block keeps it.
+        return sum(min(count, self._references.get(block, 1) - 1) for block, count in tails.items())
+
     def blocks_for(self, tokens: int, output_tokens: int) -> int:
         if self.reservation is not None:
             tokens = self.reservation.tokens(tokens, output_tokens)
         return -(-tokens // self.block_size)
 
     def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
-        if self.reservation is None:
-            wanted = -(-tokens // self.block_size) + spare
-        else:
-            wanted = self.blocks_for(tokens, output_tokens) * sequences + spare
-        if wanted <= len(self._free) - self._unnamed:
+        blocks = self.blocks_for(tokens, output_tokens)
+        wanted = (blocks if self.shares else blocks * sequences) + spare
+        if wanted <= self.free_blocks:
             return Fit.NOW
         return Fit.LATER if wanted <= self.num_blocks else Fit.NEVER
 
@@ -97,7 +127,7 @@ class PagedAllocator(Allocator):
             blocks = rounds * sum(self._due[: self.block_size]) if rounds else 0
             blocks += sum(self._due[first : first + rest])
         if self._sharing_tail:
-            blocks += self._copies_due()
+            blocks += self.copies_due(self._sharing_tail)
         else:
             self._asked, self._answer = steps, blocks
         return blocks
@@ -105,7 +135,7 @@ class PagedAllocator(Allocator):
     def growable(self, steps: int, spare: int) -> int:
         if self.reservation is not None:
             return steps
-        if self._sharing_tail and self._copies_due():
+        if self._sharing_tail and self.copies_due(self._sharing_tail):
             steps = min(steps, 1)
         room = self.free_blocks - spare
         # Demand only rises with the steps: usually all of them fit, and only the end is tested.
@@ -139,7 +169,7 @@ class PagedAllocator(Allocator):
 
     def free_extents(self) -> list[Extent]:
         self._name_all()
-        return join_extents(sorted(self._free))
+        return join_extents(sorted(self._free_list()))
 
     def distinct_blocks(self, sequences: Iterable[int]) -> int:
         """Return how many different blocks these sequences hold, on the device or in the swap space."""
@@ -186,17 +216,22 @@ class PagedAllocator(Allocator):
         tokens = self.length(parent)
         self._check_new(child, tokens)
         table = self._table(parent)
+        self._tables[child] = self._shared_with(parent) if self.shares else self._take(len(table))
         if self.reservation is not None:
-            self._tables[child] = self._take(len(table))
             self._reserved[child] = self._reserved[parent]
-        else:
-            self._tables[child] = list(table)
-            for block in table:
-                self._references[block] = self._references.get(block, 1) + 1
-            if parent in self._bases and tokens % self.block_size:
-                self._sharing_tail.add(parent)
-                self._asked = -1
         self._lengths[child] = tokens
+
+    def adopt(self, sequence: int, parent: int) -> list[Copy]:
+        if not self.shares:
+            return super().adopt(sequence, parent)
+        self._check_adoption(sequence, parent)
+        table = self._table(sequence)
+        self._tables[sequence] = self._shared_with(parent)
+        self._drop(table)
+        if sequence in self._bases and self.length(sequence) % self.block_size:
+            self._sharing_tail.add(sequence)
+            self._asked = -1
+        return []
 
     def free(self, sequence: int) -> None:
         table = self._tables.pop(sequence, None)
@@ -206,7 +241,7 @@ class PagedAllocator(Allocator):
             self._unnamed -= self._missing(sequence, table)
             self._leave_growing(sequence)
         self._reserved.pop(sequence, None)
-        _release(table, self._references, self._free)
+        self._drop(table)
 
     def start_growing(self, sequence: int) -> None:
         length = self._pop_resting(sequence)
@@ -286,7 +321,9 @@ class PagedAllocator(Allocator):
                 self._reserved[s] = reserved
             self.drop_swapped(s)
         if len(sequences) > 1:
-            self._references.update(_shared(self._tables[s] for s in sequences))
+            shared = _shared(self._tables[s] for s in sequences)
+            self._references.update(shared)
+            self._shared_blocks += sum(shared.values()) - len(shared)
         return list(back.items())
 
     def drop_swapped(self, sequence: int) -> None:
@@ -294,16 +331,20 @@ class PagedAllocator(Allocator):
         if sequence not in self._swapped:
             raise UnknownSequence(f"sequence {sequence} is not in the swap space")
         del self._swapped_tokens[sequence]
-        _release(self._swapped.pop(sequence), self._cpu_references, self._free_cpu)
+        self._free_cpu += _dropped(self._swapped.pop(sequence), self._cpu_references)
 
     def check_integrity(self) -> None:
         self._name_all()
         for table in self._tables.values():
             assert len(set(table)) == len(table), "a table names a block twice"
         named = {block for table in self._tables.values() for block in table}
-        assert _shared(self._tables.values()) == self._references, "reference counts are off"
+        shared = _shared(self._tables.values())
+        assert shared == self._references, "reference counts are off"
+        assert self._shared_blocks == sum(shared.values()) - len(shared), "shared blocks are miscounted"
         assert _shared(self._swapped.values()) == self._cpu_references, "CPU reference counts are off"
-        assert sorted([*named, *self._free]) == list(range(self.num_blocks)), "blocks are owned twice or lost"
+        assert sorted([*named, *self._free_list()]) == list(range(self.num_blocks)), (
+            "blocks are owned twice or lost"
+        )
         away = {block for table in self._swapped.values() for block in table}
         assert sorted([*away, *self._free_cpu]) == list(range(self.cpu_blocks)), "CPU blocks are lost"
         assert set(self._tables) == set(self.sequences())
@@ -318,6 +359,10 @@ class PagedAllocator(Allocator):
 
     # Inside
 
+    def _free_list(self) -> Iterable[int]:
+        """Return the blocks that nobody holds."""
+        return self._free
+
     def _table(self, sequence: int) -> list[int]:
         """Return a sequence's table, brought up to date."""
         try:
@@ -327,8 +372,7 @@ class PagedAllocator(Allocator):
         if self._unnamed and sequence in self._bases:
             missing = self._missing(sequence, table)
             if missing:
-                self._unnamed -= missing
-                table.extend(self._take(missing))
+                table.extend(self._take_promised(missing))
         return table
 
     def _missing(self, sequence: int, table: list[int]) -> int:
@@ -354,15 +398,44 @@ class PagedAllocator(Allocator):
         taken.reverse()
         return taken
 
+    def _take_promised(self, blocks: int) -> list[int]:
+        """Take blocks that growing sequences have counted as theirs already."""
+        self._unnamed -= blocks
+        return self._take(blocks)
+
     def _own(self, table: list[int], index: int) -> Copy | None:
         """Replace a shared block of a table by a copy, so that it can be written."""
         block = table[index]
         if self._references.get(block, 1) == 1:
             return None
         (own,) = self._take(1)
-        _release([block], self._references, self._free)
+        self._drop([block])
         table[index] = own
         return block, own
+
+    def _shared_with(self, parent: int) -> list[int]:
+        """Return a table of the parent's blocks, which now have a name more."""
+        table = self._table(parent)
+        references = self._references
+        for block in table:
+            references[block] = references.get(block, 1) + 1
+        self._shared_blocks += len(table)
+        if parent in self._bases and self.length(parent) % self.block_size:
+            self._sharing_tail.add(parent)
+            self._asked = -1
+        return list(table)
+
+    def _drop(self, table: list[int]) -> None:
+        """Drop one table's names of its blocks."""
+        if self._references:
+            dropped = _dropped(table, self._references)
+            self._shared_blocks -= len(table) - len(dropped)
+            table = dropped
+        self._give_back(table)
+
+    def _give_back(self, blocks: list[int]) -> None:
+        """Take blocks that nobody names any more."""
+        self._free += blocks
 
     def _leave_growing(self, sequence: int) -> None:
         base = self._bases.pop(sequence)
@@ -375,14 +448,6 @@ class PagedAllocator(Allocator):
         due = (1 - base) % self.block_size
         self._due[due] += change
         self._due[due + self.block_size] += change
-
-    def _copies_due(self) -> int:
-        """Return the blocks that the next token's copies take: the last sharer of a block keeps it."""
-        tails: dict[int, int] = {}
-        for sequence in self._sharing_tail:
-            block = self._tables[sequence][-1]
-            tails[block] = tails.get(block, 0) + 1
-        return sum(min(count, self._references.get(block, 1) - 1) for block, count in tails.items())
 
     def _copy_tails(self) -> list[Copy]:
         """Copy on write, in the order in which the sequences started to grow."""
@@ -399,19 +464,20 @@ def _check_distinct(sequences: Sequence[int]) -> None:
         raise AllocatorError(f"a sequence is named twice in {list(sequences)}")
 
 
-def _release(table: list[int], references: dict[int, int], free: list[int]) -> None:
-    """Drop one table's names of its blocks; those that nobody names any more are free."""
+def _dropped(table: list[int], references: dict[int, int]) -> list[int]:
+    """Drop one table's names of its blocks; return those that nobody names any more."""
     if not references:
-        free.extend(table)
-        return
+        return table
+    nobodys = []
     for block in table:
         count = references.get(block, 1)
         if count == 1:
-            free.append(block)
+            nobodys.append(block)
         elif count == 2:
             del references[block]
         else:
             references[block] = count - 1
+    return nobodys
 
 
 def _shared(tables: Iterable[list[int]]) -> dict[int, int]:

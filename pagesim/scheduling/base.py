@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pagesim.memory import Allocator, Copy
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Arrivals, Group
+
+
+class Choice(NamedTuple):
+    """How a victim was preempted, where that was free to choose.
+
+    Attributes:
+        group: the victim, of one sequence.
+        swaps: whether it was swapped out; if not, it is recomputed.
+        blocks: that it held.
+        swap, recompute: what either costs, in ticks.
+    """
+
+    group: Group
+    swaps: bool
+    blocks: int
+    swap: int
+    recompute: int
 
 
 class Plan:
@@ -17,8 +35,9 @@ class Plan:
         resumed: groups that came back from the swap space.
         recomputed: groups that lost their memory and wait again.
         swapped_out: groups that moved to the swap space.
-        diverged: groups whose samples shared all their memory until this iteration.
-        stuck: groups that can never go on; they leave with what they have.
+        choices: how victims were preempted, where that was free to choose.
+        stuck: groups that can never go on, and why; they leave with what they have.
+        leaked: groups that got memory back which the real engine would never free.
         ignored: requests that the real engine drops when their turn comes.
         incomplete: those of ``prompts`` of which only a first chunk runs.
         completed: groups whose last chunk runs.
@@ -41,6 +60,7 @@ class Plan:
     __slots__ = (
         "batched_tokens",
         "caught_up",
+        "choices",
         "completed",
         "context_tokens",
         "copies",
@@ -48,10 +68,10 @@ class Plan:
         "decode_context",
         "decodes",
         "decoding",
-        "diverged",
         "ignored",
         "incomplete",
         "launches",
+        "leaked",
         "prompts",
         "query_key_pairs",
         "rebased",
@@ -71,8 +91,9 @@ class Plan:
         self.resumed: list[Group] = []
         self.recomputed: list[Group] = []
         self.swapped_out: list[Group] = []
-        self.diverged: list[Group] = []
-        self.stuck: list[Group] = []
+        self.choices: list[Choice] = []
+        self.stuck: list[tuple[Group, DeadEnd]] = []
+        self.leaked: list[Group] = []
         self.ignored: list[Group] = []
         self.incomplete: list[Group] = []
         self.completed: list[Group] = []
@@ -170,7 +191,11 @@ class Scheduler(Protocol):
         """
 
     def finish(self) -> list[Group]:
-        """Free those whose last token was generated and return them, in the order in which they ran."""
+        """End the iteration: free the samples whose last token was generated, and fork beams.
+
+        Returns:
+            The groups of these samples, in the order in which they ran; those without samples are over.
+        """
 
     def running(self) -> Iterable[Group]:
         """Return the running groups in their order."""

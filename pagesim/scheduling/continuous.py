@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from pagesim.memory import Allocator, Fit
 from pagesim.scheduling.base import Plan
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group
-from pagesim.scheduling.preemptive import Preemption, Preemptive
+from pagesim.scheduling.preemptive import Preemption, Preemptive, Prices
 from pagesim.scheduling.queue import WaitingQueue
 
 
@@ -23,7 +24,7 @@ class ContinuousBatching(Preemptive):
         max_num_seqs: limit on running groups plus the samples of the one that joins.
         max_num_batched_tokens: limit on running sequences plus the prompts that join, in one iteration.
         max_model_len: no request is longer.
-        preemption: see `Preemptive`.
+        preemption, prices: see `Preemptive`.
     """
 
     def __init__(
@@ -35,8 +36,9 @@ class ContinuousBatching(Preemptive):
         max_num_batched_tokens: int,
         max_model_len: int,
         preemption: Preemption = "default",
+        prices: Prices | None = None,
     ) -> None:
-        super().__init__(memory, WaitingQueue(), watermark=watermark, preemption=preemption)
+        super().__init__(memory, WaitingQueue(), watermark=watermark, preemption=preemption, prices=prices)
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
@@ -52,7 +54,7 @@ class ContinuousBatching(Preemptive):
         if not memory.grows_on_demand:
             return True
         # The last token's KV is never stored.
-        shared = prompt_tokens // memory.block_size
+        shared = prompt_tokens // memory.block_size if memory.shares else 0
         longest = -(-(prompt_tokens + output_tokens - 1) // memory.block_size)
         return shared + samples * (longest - shared) <= memory.num_blocks
 
@@ -72,8 +74,6 @@ class ContinuousBatching(Preemptive):
     def plan(self, now: int) -> Plan:
         self.queue.arrive(now)
         plan = Plan()
-        if self._undiverged:
-            plan.diverged, self._undiverged = self._undiverged, []
         # A: everybody who runs stays, if there is room. B: who was swapped out comes back. C: others join.
         self._keep_running(plan)
         if self._swapped and not plan.swapped_out:
@@ -98,28 +98,23 @@ class ContinuousBatching(Preemptive):
                 self._restless = fits
                 return
             too_long = plan.batched_tokens + length > self.max_num_batched_tokens
-            if (not fits or too_long) and not self.running_groups:
+            if not fits or too_long or not self._may_join(group):
+                if self.running_groups:
+                    # The batch's tokens are fewer in the next iteration; memory and seats are not.
+                    self._restless = fits and too_long
+                    return
                 # Nothing that holds memory or tokens will ever leave: it can never be admitted.
                 queue.pop(group)
-                plan.stuck.append(group)
+                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
                 continue
-            if not fits:
-                return
-            if too_long:
-                self._restless = True
-                return
-            if not self._may_join(group):
-                return
             queue.pop(group)
             first = group.sequences[0]
             memory.allocate(first, length, group.output)
             for sequence in group.sequences[1:]:
                 memory.fork(first, sequence)
-            if samples > 1 and memory.grows_on_demand:
-                self._undiverged.append(group)
             plan.prompts.append(group)
             plan.batched_tokens += length
-            copies = 1 if memory.grows_on_demand else samples
+            copies = 1 if memory.shares else samples
             plan.tokens += copies * length
             plan.query_key_pairs += copies * (length * (length + 1) // 2)
             self._start(group)

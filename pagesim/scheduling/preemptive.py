@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Literal
 
 from pagesim.errors import PagesimError
-from pagesim.memory import Allocator, PagedAllocator
-from pagesim.scheduling.base import Plan
+from pagesim.memory import Allocator, Copy, PagedAllocator
+from pagesim.scheduling.base import Choice, Plan
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Arrivals, Group
 from pagesim.scheduling.queue import WaitingQueue
 
-Preemption = Literal["default", "recompute", "swap"]
+Preemption = Literal["default", "recompute", "swap", "auto"]
+
+Prices = Callable[[int, int, int, int], tuple[int, int]]
+"""Tells what swapping a sequence and what recomputing it costs, in ticks, from its tokens and blocks and from
+the sequences and the context tokens that run beside it."""
 
 
 class Preemptive(ABC):
@@ -26,16 +31,26 @@ class Preemptive(ABC):
         queue: empty; where preempted groups go is its affair.
         watermark: share of the blocks that an admission must leave free.
         preemption: ``default`` recomputes a group of one sequence and swaps a larger one, as the paper's
-            system and vLLM do; the others force one of the two.
+            system and vLLM do; ``auto`` takes what is cheaper where both can be done; the others force one.
+            Memory that cannot share has no swap space, and its samples are independent of one another: there
+            a group of any size is recomputed.
+        prices: for ``auto``.
     """
 
     def __init__(
-        self, memory: Allocator, queue: WaitingQueue, *, watermark: float, preemption: Preemption
+        self,
+        memory: Allocator,
+        queue: WaitingQueue,
+        *,
+        watermark: float,
+        preemption: Preemption,
+        prices: Prices | None = None,
     ) -> None:
         self.memory = memory
         self.queue = queue
         self.watermark_blocks = int(watermark * memory.num_blocks)
         self.preemption = preemption
+        self.prices = prices
         self.running_groups = 0
         self.running_sequences = 0
         self._paged = memory if isinstance(memory, PagedAllocator) else None
@@ -45,7 +60,8 @@ class Preemptive(ABC):
         self._orders = 0
         self._context = 0
         self._widest = 1  # samples of the widest group to come
-        self._undiverged: list[Group] = []
+        self._forks: list[tuple[int, int, Group]] = []  # a heap like _finishes: who forks beams when
+        self._beam_copies: list[tuple[Group, list[Copy]]] = []  # where memory cannot share, for the next step
         self._restless = False
 
     @property
@@ -73,18 +89,21 @@ class Preemptive(ABC):
         return self._running.values()
 
     def steady(self) -> int:
-        if self._restless or self._undiverged or not self.running_groups:
+        if self._restless or self.memory.sharing_tails or self._beam_copies or not self.running_groups:
             return 0
-        finishes = self._finishes
+        finishes, forks = self._finishes, self._forks
         while _stale(finishes[0]):
             heappop(finishes)
-        steps = finishes[0][0] - self.memory.steps_grown
+        end = finishes[0][0]
+        if forks and forks[0][0] < end:
+            end = forks[0][0]
+        steps = end - self.memory.steps_grown
         return self.memory.growable(steps, self._spare()) if steps > 0 else 0
 
     def expect(self, arrivals: Arrivals) -> None:
         self.queue.expect(arrivals)
         self._widest = max(arrivals.samples, default=1)
-        if self.preemption == "recompute" and self._widest > 1:
+        if self.preemption == "recompute" and self._widest > 1 and self.memory.shares:
             raise PagesimError(
                 "preemption recompute cannot be forced on requests of several samples: the engine swaps them"
             )
@@ -104,16 +123,14 @@ class Preemptive(ABC):
                 assert self._paged is not None, "only paged memory swaps"
                 for sequence in group.sequences:
                     self._paged.drop_swapped(sequence)
-                return group.samples * (group.length - group.prompt)
+                return _generated(group)
         waiting = self.queue.abort(row)
-        return 0 if waiting is None else waiting.samples * (waiting.length - waiting.prompt)
+        return 0 if waiting is None else _generated(waiting)
 
     def finish(self) -> list[Group]:
         step = self.memory.steps_grown
         finishes = self._finishes
         done: list[Group] = []
-        if not finishes or finishes[0][0] > step:
-            return done
         while finishes and finishes[0][0] <= step:
             entry = heappop(finishes)
             if not _stale(entry):
@@ -121,25 +138,62 @@ class Preemptive(ABC):
         if len(done) > 1:
             done.sort(key=lambda group: (group.arrival, group.order))
         for group in done:
-            self._context -= group.samples * (group.base + step)
-            self._stop(group)
-            if group in self._undiverged:
-                self._undiverged.remove(group)
-            group.length = group.final_length
-            for sequence in group.sequences:
-                self.memory.free(sequence)
+            self._end(group, group.base + step + 1)
+        if self._forks:
+            self._fork_beams(step)
         return done
+
+    def _end(self, group: Group, length: int) -> None:
+        """Let those samples of a group go that are over at this length, the last token counted."""
+        samples = group.samples
+        gone = group.end(length)
+        for sequence in gone:
+            self.memory.free(sequence)
+        self._context -= len(gone) * (length - 1)
+        if group.samples:
+            self.running_sequences -= len(gone)
+            group.last_step += group.next_final - length
+            heappush(self._finishes, (group.last_step, group.order, group))
+        else:
+            self._stop(group, samples)
+            group.length = length
+
+    def _fork_beams(self, step: int) -> None:
+        forks = self._forks
+        while forks and forks[0][0] <= step:
+            _, order, group = heappop(forks)
+            if group.order != order or group.last_step < 0:
+                continue
+            assert group.beams is not None
+            for dropped, survivor in group.beams.fork():
+                copies = self.memory.adopt(group.sequences[dropped], group.sequences[survivor])
+                if copies:
+                    self._beam_copies.append((group, copies))
+            self._await_fork(group)
+
+    def _await_fork(self, group: Group) -> None:
+        """Note when a running group forks beams next, if it has any and runs so long."""
+        if group.beams is not None:
+            # Its token t is sampled at the step at which it holds t − 1 tokens beyond the prompt.
+            due = group.prompt + group.beams.token - 1 - group.base
+            if due < group.last_step:
+                heappush(self._forks, (due, group.order, group))
 
     # Everybody who runs gets room for the token sampled last; the latest arrivals make room
 
     def _keep_running(self, plan: Plan) -> None:
         if self.memory.grows_on_demand:
-            while self.running_groups and not self._all_fit(plan.diverged):
+            while self.running_groups and not self._all_fit():
                 self._preempt(self._running[next(reversed(self._running))], plan)
         plan.copies += self.memory.grow(1)
+        if self._beam_copies:
+            for group, copies in self._beam_copies:
+                if group.last_step >= 0:
+                    plan.copies += copies
+            self._beam_copies.clear()
         self._context += self.running_sequences
 
-    def _all_fit(self, undiverged: list[Group]) -> bool:
+    def _all_fit(self) -> bool:
         """Say whether every group in turn finds a free block for each of its sequences.
 
         The rule asks for that block even where no new one is due. It goes through the groups in order and
@@ -162,17 +216,15 @@ class Preemptive(ABC):
                 return False
             if (group.base + memory.steps_grown) % size == 0:
                 free -= group.samples
-            elif group in undiverged:
-                free -= group.samples - 1
+            elif memory.sharing_tails:
+                free -= memory.copies_due(group.sequences)
         return True
 
     def _preempt(self, group: Group, plan: Plan) -> None:
         self._context -= group.samples * (group.base + self.memory.steps_grown)
-        self._stop(group)
+        self._stop(group, group.samples)
         group.length = group.base + self.memory.steps_grown + 1
-        if group in plan.diverged:
-            plan.diverged.remove(group)
-        if group.samples == 1 and self.preemption != "swap":
+        if not self.memory.shares or (group.samples == 1 and not self._swaps(group, plan)):
             for sequence in group.sequences:
                 self.memory.free(sequence)
             self.queue.requeue(group)
@@ -184,10 +236,21 @@ class Preemptive(ABC):
             self._swapped.append(group)
             plan.swapped_out.append(group)
         else:
-            # The real systems die here; ours gives the request up and goes on.
             for sequence in group.sequences:
                 self.memory.free(sequence)
-            plan.stuck.append(group)
+            plan.stuck.append((group, DeadEnd.SWAP_SPACE_FULL))
+
+    def _swaps(self, group: Group, plan: Plan) -> bool:
+        """Say whether a victim of one sequence is swapped out."""
+        if self.preemption != "auto":
+            return self.preemption == "swap"
+        assert self.prices is not None
+        assert self._paged is not None, "only paged memory swaps"
+        blocks = self._paged.held_blocks(group.sequences[0])
+        swap, recompute = self.prices(group.length, blocks, self.running_sequences, self._context)
+        swaps = swap < recompute and blocks <= self._paged.free_cpu_blocks
+        plan.choices.append(Choice(group, swaps, blocks, swap, recompute))
+        return swaps
 
     # Who was swapped out comes back, first come first served
 
@@ -203,7 +266,7 @@ class Preemptive(ABC):
                     return
                 for sequence in group.sequences:  # the device is empty and still too small
                     memory.drop_swapped(sequence)
-                plan.stuck.append(self._swapped.pop(0))
+                plan.stuck.append((self._swapped.pop(0), DeadEnd.NEVER_SWAPPED_IN))
                 continue
             if not self._may_join(group):
                 return
@@ -222,7 +285,7 @@ class Preemptive(ABC):
             memory.start_growing(sequence)
         step = memory.steps_grown
         group.base = group.length - step
-        group.last_step = step + group.final_length - group.length - 1
+        group.last_step = step + group.next_final - group.length - 1
         group.order = self._orders
         self._orders += 1
         running = self._running
@@ -231,15 +294,17 @@ class Preemptive(ABC):
         if out_of_order:
             self._running = dict(sorted(running.items(), key=lambda item: item[1].arrival))
         heappush(self._finishes, (group.last_step, group.order, group))
+        self._await_fork(group)
         self.running_groups += 1
         self.running_sequences += group.samples
         self._context += group.samples * group.length
 
-    def _stop(self, group: Group) -> None:
+    def _stop(self, group: Group, samples: int) -> None:
+        """Take a group of so many samples out of those that run."""
         del self._running[group.order]
         group.last_step = -1
         self.running_groups -= 1
-        self.running_sequences -= group.samples
+        self.running_sequences -= samples
 
     def _spare(self) -> int:
         """Return the blocks that must be free after a step for everybody to go on undisturbed."""
@@ -249,13 +314,11 @@ class Preemptive(ABC):
         """Take a running group away; return the tokens that it has generated."""
         held = self._held(group)
         self._context -= group.samples * held
-        self._stop(group)
-        if group in self._undiverged:
-            self._undiverged.remove(group)
+        self._stop(group, group.samples)
         for sequence in group.sequences:
             self.memory.free(sequence)
         # The token sampled last has no KV yet.
-        return group.samples * (max(0, held + 1 - group.prompt))
+        return group.generated + group.samples * max(0, held + 1 - group.prompt)
 
     def _held(self, group: Group) -> int:
         """Return the tokens whose KV a sample of a running group holds, between two iterations."""
@@ -264,6 +327,11 @@ class Preemptive(ABC):
     @abstractmethod
     def _may_join(self, group: Group) -> bool:
         """Say whether the limit on sequences lets a group run."""
+
+
+def _generated(group: Group) -> int:
+    """Return the tokens of a group that is not running."""
+    return group.generated + group.samples * (group.length - group.prompt)
 
 
 def _stale(entry: tuple[int, int, Group]) -> bool:

@@ -94,10 +94,14 @@ class WaitingQueue:
     def _make_group(self, index: int) -> Group:
         arrivals = self.arrivals
         first = self._sequences
+        samples = arrivals.samples[index]
         return Group(
-            row=arrivals.row[index],
-            arrival=arrivals.ticks[index],
-            prompt=arrivals.prompt[index],
-            output=arrivals.output[index],
-            sequences=tuple(range(first, first + arrivals.samples[index])),
+            arrivals.row[index],
+            arrivals.ticks[index],
+            arrivals.prompt[index],
+            arrivals.output[index],
+            (first,) if samples == 1 else tuple(range(first, first + samples)),
+            arrivals.outputs_of(index),
+            arrivals.beams_of(index),
+            arrivals.content_of(index),
         )

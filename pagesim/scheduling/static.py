@@ -98,8 +98,7 @@ class StaticBatching:
             return []
         done, self._batch = self._batch, []
         for group in done:
-            group.length = group.final_length
-            for sequence in group.sequences:
+            for sequence in group.end(group.final_length):
                 self.memory.free(sequence)
         self.running_groups = self.running_sequences = 0
         return done

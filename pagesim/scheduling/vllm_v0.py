@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from pagesim.memory import Allocator, Fit
 from pagesim.scheduling.base import Plan
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group
-from pagesim.scheduling.preemptive import Preemption, Preemptive
+from pagesim.scheduling.preemptive import Preemption, Preemptive, Prices
 from pagesim.scheduling.queue import WaitingQueue
 
 
@@ -44,7 +45,7 @@ class VllmV0(Preemptive):
         max_num_batched_tokens: limit on the tokens of a batch of prompts.
         max_paddings: limit on its padding, where the release pads (vLLM: 256).
         max_model_len: a longer prompt is ignored.
-        preemption: see `Preemptive`.
+        preemption, prices: see `Preemptive`.
     """
 
     def __init__(
@@ -58,9 +59,14 @@ class VllmV0(Preemptive):
         max_paddings: int,
         max_model_len: int,
         preemption: Preemption = "default",
+        prices: Prices | None = None,
     ) -> None:
         super().__init__(
-            memory, WaitingQueue(preempted_first=True), watermark=watermark, preemption=preemption
+            memory,
+            WaitingQueue(preempted_first=True),
+            watermark=watermark,
+            preemption=preemption,
+            prices=prices,
         )
         self.release = release
         self.max_num_seqs = max_num_seqs
@@ -110,7 +116,7 @@ class VllmV0(Preemptive):
             if alone and (fit is not Fit.NOW or not self._may_join(group)):
                 # Nobody will ever make room: the real one blocks the queue for ever.
                 queue.pop(group)
-                plan.stuck.append(group)
+                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
                 continue
             if fit is not Fit.NOW:
                 return
@@ -134,15 +140,13 @@ class VllmV0(Preemptive):
         memory.allocate(first, group.length, group.output)
         for sequence in group.sequences[1:]:
             memory.fork(first, sequence)
-        if group.samples > 1:
-            self._undiverged.append(group)
+        if group.generated:
+            plan.leaked.append(group)
         plan.prompts.append(group)
         self._start(group)
 
     def _decode(self, plan: Plan) -> None:
         """Give everybody who runs a token; bring back who was swapped out unless somebody lost his place."""
-        if self._undiverged:
-            plan.diverged, self._undiverged = self._undiverged, []
         waited = bool(self._swapped)
         self._keep_running(plan)
         preempted = bool(plan.recomputed or plan.swapped_out)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappush
 
-from pagesim.memory import Allocator
+from pagesim.memory import Allocator, PrefixCachingAllocator
 from pagesim.scheduling.base import Plan
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group
 from pagesim.scheduling.preemptive import Preemptive
 from pagesim.scheduling.queue import WaitingQueue
@@ -20,16 +21,32 @@ class Release:
         reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
         has_watermark: an admission beside others leaves a share of the blocks free.
         spares_single: the long-prefill threshold does not hold while there is only one request.
+        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it.
+        reuses_unfilled_first: freed blocks whose content nobody can ask for are the next to be taken.
     """
 
     reserves_full_isl: bool
     has_watermark: bool
     spares_single: bool
+    overtakes: bool
+    reuses_unfilled_first: bool
 
 
 RELEASES = {
-    "0.11.2": Release(reserves_full_isl=False, has_watermark=False, spares_single=False),
-    "0.33.0": Release(reserves_full_isl=True, has_watermark=True, spares_single=True),
+    "0.11.2": Release(
+        reserves_full_isl=False,
+        has_watermark=False,
+        spares_single=False,
+        overtakes=True,
+        reuses_unfilled_first=False,
+    ),
+    "0.33.0": Release(
+        reserves_full_isl=True,
+        has_watermark=True,
+        spares_single=True,
+        overtakes=False,
+        reuses_unfilled_first=True,
+    ),
 }
 
 
@@ -41,7 +58,7 @@ class VllmV1(Preemptive):
     Who finds no block preempts whoever was admitted last, himself at worst; nothing is ever swapped.
 
     Args:
-        memory: empty, without the null block.
+        memory: empty, without the null block; prompts are looked for in it if it caches prefixes.
         release: a value of ``RELEASES``.
         watermark: share of the blocks that an admission leaves free, where the release has one (vLLM: 0).
         max_num_seqs: limit on running requests.
@@ -80,6 +97,8 @@ class VllmV1(Preemptive):
         self.full_isl = release.reserves_full_isl if reserve_full_isl is None else reserve_full_isl
         self._in_chunks: dict[int, Group] = {}  # by Group.order: those whose prompt has not run whole
         self._skipped: list[Group] = []
+        self._cache = memory if isinstance(memory, PrefixCachingAllocator) else None
+        self._answering: dict[int, Group] = {}  # who runs, by the name of what it generates
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         # The front end turns away what leaves no room for a token; the check at start-up, a cache that is
@@ -110,7 +129,8 @@ class VllmV1(Preemptive):
             plan.batched_tokens = plan.decoding = running
             plan.context_tokens = plan.decode_context = self._context
         if plan.recomputed:
-            self._restless = self._head_fits()
+            overtakes = self.release.overtakes and not self.chunked_prefill
+            self._restless = bool(self.waiting) if overtakes else self._head_fits()
         else:
             self._admit(plan, budget - plan.batched_tokens)
         if self._in_chunks or self._skipped:
@@ -138,9 +158,12 @@ class VllmV1(Preemptive):
                 tokens = 1
                 needed = int((group.base + grown) % size == 0)
             while needed > free and len(order) > place:
-                victim = order.pop()
-                free += memory.held_blocks(victim.sequences[0])
-                self._lose(victim, plan)
+                if self._cache is not None:
+                    # Those before it have taken theirs, and what they took is lost to the cache.
+                    self._cache.set_aside(memory.free_blocks - free)
+                free -= memory.free_blocks
+                self._lose(order.pop(), plan)
+                free += memory.free_blocks
             if place == len(order):
                 break  # it preempted itself
             free -= needed
@@ -197,7 +220,7 @@ class VllmV1(Preemptive):
         self._context -= held
         if not in_chunks:
             group.length = held + 1
-        self._stop(group)
+        self._stop(group, 1)
         self.memory.free(group.sequences[0])
         self.queue.requeue(group)
         plan.recomputed.append(group)
@@ -206,46 +229,82 @@ class VllmV1(Preemptive):
 
     def _admit(self, plan: Plan, budget: int) -> None:
         memory, queue = self.memory, self.queue
+        overtaken: list[Group] = []
         while (group := queue.head()) is not None:
             if budget <= 0:
                 self._restless = True
-                return
+                break
             if not self._may_join(group):
-                return
-            tokens = self._capped(group.length, budget if self.chunked_prefill else group.length)
-            if not self._fits(group, tokens):
+                break
+            hits = self._look_up(group)
+            rest = group.length - hits * memory.block_size
+            tokens = self._capped(rest, budget if self.chunked_prefill else rest)
+            too_long = tokens > budget
+            if too_long and self.release.overtakes:
+                queue.pop(group)
+                overtaken.append(group)
+                continue
+            if too_long or not self._fits(group, hits, tokens):
                 if self.running_groups:
-                    return
+                    self._restless = self._restless or too_long
+                    break
                 # Nobody will ever make room: the real one waits for ever.
                 queue.pop(group)
-                plan.stuck.append(group)
+                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
                 continue
-            if tokens > budget:
-                self._restless = True
-                return
             queue.pop(group)
-            memory.allocate(group.sequences[0], tokens)
-            group.computed = 0
-            group.order = self._orders
-            group.last_step = -1
-            self._orders += 1
-            self._running[group.order] = group
-            self._in_chunks[group.order] = group
-            self.running_groups += 1
-            self.running_sequences += 1
+            self._place(group, hits, tokens)
             plan.prompts.append(group)
-            self._compute(group, tokens, plan)
+            self._compute(group, tokens, plan, first=True)
             if group.order in self._in_chunks:
                 plan.incomplete.append(group)
             budget -= tokens
+        if overtaken:
+            self._restless = True
+        for group in reversed(overtaken):
+            if self.running_groups:
+                queue.requeue(group)  # each keeps its place in front
+            else:
+                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
 
-    def _compute(self, group: Group, tokens: int, plan: Plan) -> None:
+    def _look_up(self, group: Group) -> int:
+        """Return how many leading blocks of a waiting request's prompt are in the cache."""
+        if self._cache is None:
+            return 0
+        assert group.content is not None
+        for name in group.content.follows:
+            before = self._answering.get(name)
+            if before is not None:
+                # The round before is still being answered: what it fills can be found as it goes on.
+                self._cache.publish(before.sequences[0])
+                self._restless = True
+        return self._cache.hits(group.content, group.length)
+
+    def _place(self, group: Group, hits: int, tokens: int) -> None:
+        """Give a request memory for its first chunk."""
+        group.computed = hits * self.memory.block_size
+        if self._cache is None:
+            self.memory.allocate(group.sequences[0], tokens)
+        else:
+            assert group.content is not None
+            self._cache.allocate_cached(group.sequences[0], group.content, hits, group.computed + tokens)
+            self._answering[group.content.answer] = group
+            group.cached = group.computed
+        group.order = self._orders
+        group.last_step = -1
+        self._orders += 1
+        self._running[group.order] = group
+        self._in_chunks[group.order] = group
+        self._context += group.computed
+        self.running_groups += 1
+        self.running_sequences += 1
+
+    def _compute(self, group: Group, tokens: int, plan: Plan, *, first: bool = False) -> None:
         """Run a chunk for which there is room; the last one gives the next token."""
         memory = self.memory
         step = memory.steps_grown
         plan.batched_tokens += tokens
         plan.query_key_pairs += tokens * group.computed + tokens * (tokens + 1) // 2
-        first = group.computed == 0
         group.computed += tokens
         group.base = group.computed - step
         self._context += tokens
@@ -267,14 +326,23 @@ class VllmV1(Preemptive):
             tokens = min(tokens, threshold)
         return min(tokens, budget)
 
-    def _fits(self, group: Group, tokens: int) -> bool:
+    def _fits(self, group: Group, hits: int, tokens: int) -> bool:
+        memory = self.memory
         spare = self.watermark_blocks if self.running_groups else 0
-        wanted = group.length if self.full_isl else tokens
-        return -(-wanted // self.memory.block_size) + spare <= self.memory.free_blocks
+        wanted = group.length if self.full_isl else hits * memory.block_size + tokens
+        if self._cache is None:
+            return -(-wanted // memory.block_size) + spare <= memory.free_blocks
+        assert group.content is not None
+        return self._cache.blocks_wanted(group.content, hits, wanted) + spare <= memory.free_blocks
 
     def _head_fits(self) -> bool:
         group = self.queue.head()
-        return group is not None and self._fits(group, 1)
+        return group is not None and self._fits(group, self._look_up(group), 1)
+
+    def _stop(self, group: Group, samples: int) -> None:
+        super()._stop(group, samples)
+        if group.content is not None:
+            del self._answering[group.content.answer]
 
     def _may_join(self, group: Group) -> bool:
         return self.running_groups < self.max_num_seqs

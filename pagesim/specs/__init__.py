@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagesim.specs.capacity import Capacity, capacity
+from pagesim.specs.capacity import Capacity, capacity, paged_block
 from pagesim.specs.catalogue import model, models
 from pagesim.specs.gpus import GpuSpec, Link, gpu, gpus
 from pagesim.specs.huggingface import from_hf_config
@@ -24,4 +24,5 @@ __all__ = [
     "gpus",
     "model",
     "models",
+    "paged_block",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.specs.gpus import GIB, GpuSpec
@@ -52,12 +52,48 @@ class Capacity:
         return self.num_blocks * self.block_bytes * self.tp
 
 
+class PagedBlock(NamedTuple):
+    """A block of memory that is mapped in pages: in every tensor a page, or as many as a token takes.
+
+    Attributes:
+        tokens: whole tokens whose keys or values a page holds; 1 if it holds less than one.
+        bytes: of all its pages on each GPU, what no whole token fills included.
+    """
+
+    tokens: int
+    bytes: int
+
+
+def paged_block(model: ModelSpec, page_bytes: int, *, kv_dtype: str = "fp16", tp: int = 1) -> PagedBlock:
+    """Return the block of a model's cache that is mapped in pages.
+
+    Every layer has a tensor of keys and one of values (under MLA one of latent vectors), each with its own
+    range of addresses and so its own pages.
+
+    Args:
+        model: the model.
+        page_bytes: bytes of a page, at least 1.
+        kv_dtype: element of the cache: fp16, bf16 or fp8.
+        tp: GPUs over which KV heads are divided.
+
+    Raises:
+        PagesimError: an argument is out of bounds.
+    """
+    _at_least_one(page_bytes=page_bytes)
+    tensors = model.layers * (1 if model.mla else 2)
+    row = model.kv_bytes_per_token(kv_dtype, tp) // tensors
+    tokens = max(1, page_bytes // row)
+    pages = -(-tokens * row // page_bytes)
+    return PagedBlock(tokens, tensors * pages * page_bytes)
+
+
 def capacity(
     model: ModelSpec,
     gpu: GpuSpec,
     *,
     tp: int = 1,
     block_size: int = 16,
+    page_bytes: int | None = None,
     kv_dtype: str = "fp16",
     sizing: Sizing = "paper",
     gpu_memory_utilization: float = 0.9,
@@ -71,6 +107,7 @@ def capacity(
     ``paper``: ⌊(⌊0.95·memory⌋ − weights − activations − 1 GiB) / block bytes⌋ on each GPU, as the
     PagedAttention artifact sizes one. It is counted at block 16 and the slots are divided by other block
     sizes, on the GPU and in swap space: the paper compares block sizes so, and they share out the same slots.
+    Pages share out the same bytes.
 
     ``vllm``: ⌊(⌊gpu_memory_utilization·memory⌋ − weights − activations) / block bytes⌋ on the fullest GPU,
     every block size counted by itself. vLLM measures the activations in a trial run; here they are estimated,
@@ -81,6 +118,8 @@ def capacity(
         gpu: the GPU; ``tp`` of them.
         tp: GPUs over which weights and KV heads are divided.
         block_size: tokens a block, at least 1.
+        page_bytes: bytes of a page where memory is mapped in pages; a block is then a `paged_block`, whatever
+            ``block_size``, and there is no swap space.
         kv_dtype: element of the cache: fp16, bf16 or fp8.
         sizing: whose rule.
         gpu_memory_utilization: the share of memory that ``vllm`` may use, in (0, 1].
@@ -101,23 +140,27 @@ def capacity(
         max_model_len=max_model_len,
         num_blocks=num_blocks,
     )
-    block_bytes = block_size * model.kv_bytes_per_token(kv_dtype, tp)
+    token_bytes = model.kv_bytes_per_token(kv_dtype, tp)
+    block_bytes = block_size * token_bytes
+    if page_bytes is not None:
+        block_size, block_bytes = paged_block(model, page_bytes, kv_dtype=kv_dtype, tp=tp)
     paper = sizing == "paper"
     batched = max_num_batched_tokens or (PAPER_BATCHED_TOKENS if paper else VLLM_BATCHED_TOKENS)
     weights = model.weight_bytes_per_gpu(tp)
     activations = _activation_bytes(model, tp, batched, sizing)
     utilization = PAPER_UTILIZATION if paper else gpu_memory_utilization
 
-    counted = PAPER_BLOCK if paper else block_size
-    counted_bytes = block_bytes // block_size * counted
-    cpu_blocks = int(swap_gib * GIB) // counted_bytes * counted // block_size
+    counted_bytes = PAPER_BLOCK * token_bytes if paper else block_bytes
+    cpu_blocks = int(swap_gib * GIB) // counted_bytes * counted_bytes // block_bytes
+    if page_bytes is not None:
+        cpu_blocks = 0
     if num_blocks is not None:
         gpu_blocks = num_blocks
     else:
         rest = _cache_bytes(model, gpu, tp, batched, utilization, sizing)
-        gpu_blocks = rest // counted_bytes * counted // block_size
+        gpu_blocks = rest // counted_bytes * counted_bytes // block_bytes
         if gpu_blocks < 1:
-            needed = -(-block_size // counted) * counted_bytes
+            needed = -(-block_bytes // counted_bytes) * counted_bytes
             raise _does_not_fit(model, gpu, tp, batched, utilization, sizing, needed)
 
     longest = max_model_len

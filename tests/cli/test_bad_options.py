@@ -21,10 +21,12 @@ UNKNOWN = {
     "scheduler": (("--scheduler", "fifo"), "'fifo'", "'static', 'orca', 'vllm-sosp', 'vllm-v0' or 'vllm-v1'"),
     "reservation": (("--reservation", "half"), "'half'", "'oracle'"),
     "placement": (("--placement", "worst"), "'worst'", "'best-fit'"),
+    "page size": (("--page-size", "1M"), "'1M'", "'64K', '128K', '256K' or '2M'"),
     "sizing": (("--sizing", "guess"), "'guess'", "'paper' or 'vllm'"),
     "kv-dtype": (("--kv-dtype", "fp32"), "'fp32'", "'fp8'"),
     "tp": (("--tp", "3"), "tp is 3", "one of 1, 2, 4, 5, 8"),
     "on-bad-row": (("--on-bad-row", "stop"), "'stop'", "'error' or 'skip'"),
+    "shared-prefix": (("--shared-prefix", "341:2"), "'341:2'", "TOKENS or TOKENS:SHARE, such as 341"),
     "lengths": (("--trace", "fixed:0,5"), "is 0", "from 1 to 10000000"),
 }
 
@@ -53,7 +55,36 @@ CONTRADICTIONS = {
     ),
     "on demand from a buddy": (
         ("--reservation", "on-demand", "--placement", "buddy"),
-        "on-demand needs placement paged, not buddy",
+        "on-demand needs placement paged or virtual, not buddy",
+    ),
+    "pages that are reserved": (
+        ("--placement", "virtual", "--reservation", "max"),
+        "placement virtual needs reservation on-demand, not max",
+    ),
+    "pages under a release that shares": (
+        ("--policy", "vllm-v0", "--placement", "virtual"),
+        "scheduler vllm-v0 needs placement paged, not virtual",
+    ),
+    "a page size where blocks have one": (("--page-size", "64K"), "page_size is for placement virtual"),
+    "another block than one token": (
+        ("--policy", "token-granular", "--block-size", "16"),
+        "block_size is 16; it must be 1 or left out",
+    ),
+    "tokens a block where pages decide": (
+        ("--policy", "virtual-contiguous", "--block-size", "16"),
+        "block_size is 16; placement virtual takes page_size instead",
+    ),
+    "swapping pages": (
+        ("--policy", "virtual-contiguous", "--preemption", "swap"),
+        "preemption swap is not for placement virtual",
+    ),
+    "choosing to swap pages": (
+        ("--policy", "virtual-contiguous", "--preemption", "auto"),
+        "preemption auto is not for placement virtual",
+    ),
+    "swap space for pages": (
+        ("--policy", "virtual-contiguous", "--cpu-blocks", "5"),
+        "cpu_blocks is 5; placement virtual has no swap space",
     ),
     "static on demand": (
         ("--policy", "static", "--reservation", "on-demand", "--placement", "paged"),
@@ -92,6 +123,12 @@ def test_an_option_that_no_policy_of_a_comparison_can_use_is_refused(refused):
     assert "max_batch" in refused("compare", *SMALL, *reserving, "--max-batch", "3")
 
 
+def test_memory_that_is_not_one_block_of_a_compared_policy_is_refused(refused):
+    few = ("--policies", "vllm-sosp,virtual-contiguous", "--num-blocks", "12")
+    sentence = refused("compare", *SMALL, *few)
+    assert "num_blocks is 12; that many blocks of 16 tokens are 0 of virtual-contiguous's own" in sentence
+
+
 @pytest.mark.parametrize("policy", ["static", "vllm-sosp"])
 @pytest.mark.parametrize("cost", ["affine:1000,1000,1000", "affine:1000,1000,0", "roofline:flops=1e-300"])
 def test_costs_that_no_clock_can_count_are_refused(cost, policy, refused):
@@ -106,7 +143,8 @@ def test_policies_are_known_and_distinct(policies, refused):
 
 
 POSITIVE = (
-    "block-size num-blocks max-model-len max-num-seqs max-num-batched-tokens max-batch n tp num-requests"
+    "block-size num-blocks max-model-len max-num-seqs max-num-batched-tokens max-batch n beam-width tp "
+    "num-requests"
 )
 COUNTS = [*POSITIVE.split(), "cpu-blocks", "seed"]
 REAL = "rate duration cv until watermark gpu-memory-utilization"

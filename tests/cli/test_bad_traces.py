@@ -122,3 +122,22 @@ def test_an_arrival_beyond_the_longest_simulated_time_is_refused(when, refused, 
 def test_beam_search_is_refused_and_not_ignored(refused, trace_file):
     trace = trace_file(b"prompt_tokens,output_tokens,n,use_beam_search\n5,5,4,1\n")
     assert "beam_width is 4" in refused("run", "--trace", trace)
+    assert "beam_width is 3" in refused("run", "--trace", "fixed:5,5", "--beam-width", "3")
+
+
+def test_samples_of_different_lengths_are_refused_and_not_ignored(refused, trace_file):
+    trace = trace_file("a,0,5,5\nb,0,5,5;7\n")
+    assert refused("run", "--trace", trace).startswith("request b: its samples differ in length")
+
+
+@pytest.mark.parametrize("flag", ["n", "beam-width"])
+def test_samples_that_have_lengths_of_their_own_cannot_be_given_others(flag, refused, trace_file):
+    sentence = refused("run", "--trace", trace_file("a,0,5,5\nb,0,5,5;7\n"), f"--{flag}", "2")
+    assert sentence.startswith(f"{flag.replace('-', '_')} is 2, but in the trace ")
+    assert sentence.endswith(", as those of request b; leave it out")
+
+
+def test_a_prefix_is_refused_where_the_trace_says_what_is_shared(refused, trace_file):
+    trace = trace_file(b"prompt_tokens,output_tokens,hash_ids\n5,5,1\n")
+    sentence = refused("run", "--trace", trace, "--shared-prefix", "80")
+    assert "the trace says itself what its prompts share (hash_ids)" in sentence

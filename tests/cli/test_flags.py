@@ -52,6 +52,10 @@ EFFECTS: dict[str, tuple[tuple[str, ...], Callable[[Summary, Summary], bool]]] =
         lambda new, old: new["requests"]["rejected"] > 0,
     ),
     "n": (("--n", "2"), lambda new, old: new["sharing"]["saving"] > 0 == old["sharing"]["saving"]),
+    "shared-prefix": (
+        ("--shared-prefix", "900"),
+        lambda new, old: new["memory"] != old["memory"] and new["requests"] != old["requests"],
+    ),
     "preemption": (
         ("--preemption", "swap"),
         lambda new, old: new["preemptions"]["swap"] > 0 == old["preemptions"]["swap"],
@@ -65,6 +69,10 @@ EFFECTS: dict[str, tuple[tuple[str, ...], Callable[[Summary, Summary], bool]]] =
     "placement": (
         ("--reservation", "oracle", "--placement", "buddy"),
         lambda new, old: new["memory"]["strict"]["per_iteration"]["external"] > 0,
+    ),
+    "placement virtual": (
+        ("--placement", "virtual", "--page-size", "256K"),
+        lambda new, old: (new["memory"]["block_size"], new["memory"]["cpu_blocks"]) == (25, 0),
     ),
     "no-leap": (("--no-leap",), lambda new, old: new["latency"] == old["latency"]),
 }
@@ -124,6 +132,26 @@ def test_a_comparison_gives_an_option_to_the_policies_that_know_it(succeeds):
     assert result(runs["orca-oracle"]) == result(
         succeeds("run", *LOAD, "--policy", "orca-oracle", "--json").json
     )
+
+
+def test_a_comparison_swaps_under_the_policies_that_can(succeeds):
+    flags = ("--preemption", "swap", "--policies", "vllm-sosp,virtual-contiguous", "--json")
+    runs = succeeds("compare", *LOAD, *flags).json["runs"]
+    assert runs["vllm-sosp"]["preemptions"]["swap"] > 0 == runs["vllm-sosp"]["preemptions"]["recompute"]
+    assert runs["virtual-contiguous"]["preemptions"]["recompute"] > 0
+
+
+def test_a_comparison_gives_a_size_to_the_policies_that_leave_the_choice(succeeds):
+    flags = ("--block-size", "32", "--page-size", "64K", "--cpu-blocks", "50")
+    policies = ("vllm-sosp", "token-granular", "virtual-contiguous")
+    runs = succeeds("compare", *LOAD, *flags, "--policies", ",".join(policies), "--json").json["runs"]
+    # 300 blocks of 32 tokens, in each policy's own blocks: the same memory for all.
+    memories = [runs[policy]["memory"] for policy in policies]
+    assert [m["block_size"] for m in memories] == [32, 1, 6]
+    assert [m["num_blocks"] for m in memories] == [300, 9600, 1500]
+    assert [m["cpu_blocks"] for m in memories] == [50, 1600, 0]
+    alone = ("--policy", "virtual-contiguous", "--page-size", "64K", "--num-blocks", "1500", "--json")
+    assert result(runs["virtual-contiguous"]) == result(succeeds("run", *LOAD, *alone).json)
 
 
 def test_policies_may_be_listed_with_spaces(succeeds):

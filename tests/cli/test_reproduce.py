@@ -16,6 +16,8 @@ CASES = {
     "vllm": ("--trace", "sharegpt", *LOAD, "--n", "2", "--window", "2:6", "--until", "20"),
     "orca": ("--trace", "azure-conv", "--num-requests", "50", "--policy", "orca-pow2"),
     "static": ("--trace", "alpaca", *LOAD, "--policy", "static", "--max-batch", "4"),
+    "pages": ("--trace", "sharegpt", *LOAD, "--policy", "virtual-contiguous", "--page-size", "64K"),
+    "tokens": ("--trace", "sharegpt", *LOAD, "--policy", "token-granular"),
     "an iteration a row": ("--trace", "sharegpt", *LOAD, "--steps"),
     "mixed": (
         *("--trace", "lognormal:100,1,50,1", *LOAD, "--scheduler", "orca"),

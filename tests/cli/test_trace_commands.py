@@ -27,6 +27,8 @@ FILES = {
     "lmbenchmark": json.dumps([{"input": "one two", "output_length": 250}]),
     "prompts": '{"prompt": "one two three", "output_tokens": 128}\n',
     "pairs": "[[21, 518], [8, 66], [19, 936]]",
+    "what is shared": "prompt_tokens,output_tokens,hash_ids,hash_block_size,prefix_tokens,session_id\n"
+    "75,426,1;2,64,30,x\n1000,142,1;2;3,64,0,x\n",
     "our own": "request_id,arrival_s,prompt_tokens,output_tokens,n\nx,0.25,75,426,1\ny,0.5,103,142,4\n",
 }
 
@@ -88,6 +90,37 @@ def test_a_trace_that_was_made_is_the_one_that_is_replayed(succeeds, tmp_path):
     stored = succeeds("run", "--trace", made, "--json").json
     assert direct["latency"] == stored["latency"]
     assert direct["requests"] == stored["requests"]
+
+
+def test_a_shared_prefix_is_made_and_replayed_as_given(succeeds, tmp_path):
+    made = tmp_path / "made.csv"
+    flags = ("--num-requests", "40", "--shared-prefix", "341:0.5")
+    outcome = succeeds("trace", "make", "fixed:100,20", made, *flags)
+    assert "note: a shared prefix of 341 tokens in front of " in outcome.err
+    trace = load(made)
+    assert trace.prefix_tokens is not None
+    assert sorted(set(zip(trace.prompt_tokens.tolist(), trace.prefix_tokens.tolist(), strict=True))) == [
+        (100, 0),
+        (441, 341),
+    ]
+    direct = succeeds("run", "--trace", "fixed:100,20", *flags, "--json").json
+    stored = succeeds("run", "--trace", made, "--json").json
+    assert direct["latency"] == stored["latency"]
+
+
+def test_samples_of_different_lengths_are_converted(succeeds, trace_file, tmp_path):
+    source = trace_file("a,0,5,5;7\nb,0,5,6\n")
+    for suffix in (".csv", ".parquet"):
+        succeeds("trace", "convert", source, tmp_path / f"t{suffix}")
+        assert load(tmp_path / f"t{suffix}").sample_tokens == [(5, 7), (6,)]
+
+
+def test_a_description_says_how_much_prompts_share(succeeds, tmp_path):
+    trace = tmp_path / "t.csv"
+    trace.write_text("prompt_tokens,output_tokens,hash_ids,hash_block_size\n8,1,1;2,4\n12,1,1;2;3,4\n")
+    printed = " ".join(succeeds("trace", "describe", trace).out.split())
+    assert "prompt blocks count 5 blocks of 4 tokens" in printed
+    assert "prompt blocks ideal reuse 40 %" in printed
 
 
 def test_a_model_that_was_fitted_can_be_sampled(succeeds, trace_file, tmp_path):

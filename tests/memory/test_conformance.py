@@ -1,6 +1,6 @@
 """Every allocator keeps the contract, and an allocator that breaks it is caught."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import pytest
@@ -18,6 +18,7 @@ from pagesim.memory import (
     OutOfBlocks,
     PagedAllocator,
     Placement,
+    PrefixCachingAllocator,
 )
 from pagesim.memory.conformance import CHECKS, SHAPES, Make, check_allocator
 
@@ -42,7 +43,12 @@ def paged_reserved(policy: str, num_blocks: int, block_size: int) -> Allocator:
     return PagedAllocator(num_blocks, block_size, reservation=reservation)
 
 
-ALLOCATORS: dict[str, Maker] = {"paged on demand": PagedAllocator}
+ALLOCATORS: dict[str, Maker] = {
+    "paged on demand": PagedAllocator,
+    "paged without sharing": partial(PagedAllocator, shares=False),
+    "prefix caching": PrefixCachingAllocator,
+    "prefix caching, one queue": partial(PrefixCachingAllocator, reuses_unfilled_first=False),
+}
 for _policy in RESERVATIONS:
     ALLOCATORS[f"paged {_policy}"] = partial(paged_reserved, _policy)
     ALLOCATORS[f"first fit {_policy}"] = partial(contiguous, FirstFit, _policy)
@@ -147,13 +153,32 @@ class GivesUpTooEarly(PagedAllocator):
         return Fit.NOW if fit is Fit.NOW else Fit.NEVER
 
 
+class SaysThatItCannotShare(PagedAllocator):
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self.shares = False
+
+    def fork(self, parent: int, child: int) -> None:
+        self.shares = True
+        super().fork(parent, child)
+        self.shares = False
+
+
+class CountsOneSampleOnly(PagedAllocator):
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size, shares=False)
+
+    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
+        return super().probe(tokens, output_tokens, 1, spare)
+
+
 class WritesWhatItShares(PagedAllocator):
     def _own(self, table: list[int], index: int) -> Copy | None:
         return None
 
 
 class ForgetsCopiesInItsDemand(PagedAllocator):
-    def _copies_due(self) -> int:
+    def copies_due(self, sequences: Iterable[int]) -> int:
         return 0
 
 
@@ -222,9 +247,11 @@ BROKEN: dict[type, str] = {
     PromisesTooMuch: "what the contract allows was refused: 65 blocks are needed, 64 are free",
     PromisesTooLittle: "probe says NOW exactly when allocation succeeds",
     GivesUpTooEarly: "NEVER is final",
+    SaysThatItCannotShare: "memory that cannot share takes as many blocks as the parent holds",
+    CountsOneSampleOnly: "probe says NOW exactly when allocation succeeds",
     WritesWhatItShares: "growing sequences took|demand is what growing takes|does not read its own tokens",
     ForgetsCopiesInItsDemand: "a block for each block_size tokens|demand is what growing takes",
-    GrowsABlockTooMany: "growing sequences took|demand is what growing takes|table is off",
+    GrowsABlockTooMany: "growing sequences took|demand is what growing takes|table is off|was refused",
     LeapsTooFar: "growable is the most steps that fit",
     LeapsOneStepAtATime: "growable is the most steps that fit",
     ForgetsAStepAtRest: "start_growing together change nothing|a block for each block_size tokens",

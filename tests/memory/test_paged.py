@@ -143,6 +143,47 @@ def test_prompts_that_share_need_room_once_and_a_watermark_on_top() -> None:
     assert memory.probe(33, 0) is Fit.NEVER
 
 
+# Without sharing, as memory that is mapped in pages
+
+
+def test_without_sharing_every_sample_has_blocks_of_its_own() -> None:
+    memory = samples(PagedAllocator(8, 4, shares=False), prompt=6, n=3)
+    assert tables(memory) == {0: [7, 6], 1: [5, 4], 2: [3, 2]}
+    assert (memory.free_blocks, memory.shared_blocks) == (2, 0)
+
+
+def test_without_sharing_every_sample_needs_room_of_its_own() -> None:
+    memory = PagedAllocator(8, 4, shares=False)
+    assert memory.probe(6, 0, sequences=4) is Fit.NOW
+    assert memory.probe(6, 0, sequences=4, spare=1) is Fit.NEVER
+    assert memory.probe(6, 0, sequences=5) is Fit.NEVER
+    memory.allocate(0, 1)
+    assert memory.probe(6, 0, sequences=4) is Fit.LATER
+
+
+def test_without_sharing_nothing_is_copied_on_write() -> None:
+    memory = samples(PagedAllocator(8, 4, shares=False), prompt=3, n=2)
+    for sample in range(2):
+        memory.start_growing(sample)
+    assert memory.growable(100, spare=0) == 13
+    assert memory.grow(2) == []
+    assert tables(memory) == {0: [7, 5], 1: [6, 4]}
+
+
+def test_without_sharing_a_fork_needs_room_and_a_fork_that_has_none_changes_nothing() -> None:
+    memory = samples(PagedAllocator(3, 4, shares=False), prompt=6, n=1)
+    with pytest.raises(OutOfBlocks, match="2 blocks are needed, 1 are free"):
+        memory.fork(0, 1)
+    assert tables(memory) == {0: [2, 1]}
+    memory.check_integrity()
+
+
+def test_without_sharing_a_beam_becomes_another_by_copies_of_all_its_blocks() -> None:
+    memory = samples(PagedAllocator(8, 4, shares=False), prompt=6, n=2)
+    assert memory.adopt(1, 0) == [(7, 5), (6, 4)]
+    assert tables(memory) == {0: [7, 6], 1: [5, 4]}
+
+
 # Swaps
 
 

@@ -26,9 +26,11 @@ from pagesim.memory import (
     Copy,
     FirstFit,
     Fit,
+    Keys,
     OutOfBlocks,
     PagedAllocator,
     Placement,
+    PrefixCachingAllocator,
     Reservation,
 )
 from pagesim.memory.mirror import Mirror
@@ -100,9 +102,14 @@ class AllocatorMachine(RuleBasedStateMachine):
         try:
             self.mirror.fork(parent, self.new())
         except OutOfBlocks:
-            assert not self.memory.grows_on_demand, "sharing takes no block"
+            assert not self.memory.shares, "sharing takes no block"
         else:
-            assert before - self.memory.free_blocks == (0 if self.memory.grows_on_demand else held)
+            assert before - self.memory.free_blocks == (0 if self.memory.shares else held)
+
+    @precondition(lambda self: self.mirror.adoptable())
+    @rule(choice=CHOICE)
+    def adopt(self, choice: int) -> None:
+        self.mirror.adopt(*pick(self.mirror.adoptable(), choice))
 
     @precondition(lambda self: self.mirror.resting or self.mirror.growing)
     @rule(choice=CHOICE)
@@ -194,8 +201,8 @@ class AllocatorMachine(RuleBasedStateMachine):
 class PagedMachine(AllocatorMachine):
     """Beside what every allocator does: swaps, of some of the sharers, too."""
 
-    def begin(self, size: int, reservation: Reservation | None) -> None:
-        self.paged = PagedAllocator(BLOCKS, size, CPU_BLOCKS, reservation)
+    def begin(self, size: int, reservation: Reservation | None, *, shares: bool = True) -> None:
+        self.paged = PagedAllocator(BLOCKS, size, CPU_BLOCKS, reservation, shares=shares)
         self.mirror = Mirror(self.paged)
         self.swap_slots: dict[int, list[int]] = {}
         self.swapped: dict[int, list[int]] = {}
@@ -299,10 +306,143 @@ class PagedOnDemand(PagedMachine):
         self.begin(size, None)
 
 
+class PagedUnshared(PagedMachine):
+    @initialize(size=SIZES)
+    def make(self, size: int) -> None:
+        self.begin(size, None, shares=False)
+
+    @invariant()
+    def nobody_shares(self) -> None:
+        assert set(self.names().values()) <= {1}
+        assert not self.memory.sharing_tails
+
+
 class PagedReserved(PagedMachine):
     @initialize(size=SIZES, policy=POLICIES)
     def make(self, size: int, policy: str) -> None:
         self.begin(size, reservation(policy, size))
+
+
+class CachingMirror(Mirror):
+    """A mirror in which the same tokens after the same tokens are one token: what is found must be equal."""
+
+    CACHED = -2  # the family of whoever may share what was found
+
+    def __init__(self, memory: PrefixCachingAllocator) -> None:
+        super().__init__(memory)
+        self.cache = memory
+        self.prompts: dict[int, list[int]] = {}
+        self._texts: dict[tuple[object, ...], int] = {}
+
+    def key(self, sequence: int, prompt: list[int], tokens: int) -> int:
+        """Name the first tokens of a sequence: of its prompt, and then its own."""
+        own = [(sequence, place) for place in range(len(prompt), tokens)]
+        return self._texts.setdefault((*prompt[:tokens], *own), len(self._texts) + 10**6)
+
+    def next_token(self, sequence: int, place: int) -> int:
+        prompt = self.prompts.get(sequence)
+        return (
+            super().next_token(sequence, place) if prompt is None else self.key(sequence, prompt, place + 1)
+        )
+
+    def allocate_cached(self, sequence: int, prompt: list[int], hits: int, tokens: int) -> None:
+        self.cache.allocate_cached(sequence, self.keys(sequence, prompt), hits, tokens)
+        self.prompts[sequence] = prompt
+        self.family[sequence] = self.CACHED
+        found = hits * self.cache.block_size
+        self.resting[sequence] = [self.next_token(sequence, place) for place in range(found)]
+        self.write(sequence, tokens - found)
+
+    def extend(self, sequence: int, tokens: int) -> None:
+        self.cache.extend(sequence, tokens)
+        self.write(sequence, tokens)
+
+    def write(self, sequence: int, tokens: int) -> None:
+        for _ in range(tokens):
+            self._write(sequence, self.resting[sequence])
+
+    def keys(self, sequence: int, prompt: list[int]) -> Keys:
+        return lambda block: self.key(sequence, prompt, (block + 1) * self.cache.block_size)
+
+    def adopt(self, sequence: int, parent: int) -> None:
+        super().adopt(sequence, parent)
+        self.prompts.pop(sequence, None)
+
+
+class PrefixMachine(AllocatorMachine):
+    """Beside what every allocator does: prompts that begin alike, in chunks, found and evicted."""
+
+    found = 0  # over all lives
+    lost = 0
+
+    @initialize(size=st.integers(1, 3), reuses_unfilled_first=st.booleans())
+    def make(self, size: int, reuses_unfilled_first: bool) -> None:
+        self.cache = PrefixCachingAllocator(BLOCKS, size, reuses_unfilled_first=reuses_unfilled_first)
+        self.caching = CachingMirror(self.cache)
+        self.mirror = self.caching
+
+    @rule(
+        prompt=st.builds(
+            lambda first, same, rest: [first] * same + rest,
+            st.integers(0, 1),
+            st.integers(1, 10),
+            st.lists(st.integers(0, 1), max_size=4),
+        ),
+        chunk=st.integers(1, 14),
+        steps=st.integers(0, 9),
+    )
+    def admit_cached(self, prompt: list[int], chunk: int, steps: int) -> None:
+        sequence, size = self.new(), self.cache.block_size
+        keys = self.caching.keys(sequence, prompt)
+        hits = self.cache.hits(keys, len(prompt))
+        assert hits * size < len(prompt), "the last token of a prompt is always computed"
+        tokens = min(hits * size + chunk, len(prompt))
+        wanted, before = self.cache.blocks_wanted(keys, hits, len(prompt)), self.cache.free_blocks
+        if wanted > before:
+            with pytest.raises(OutOfBlocks):
+                self.cache.allocate_cached(sequence, keys, hits, len(prompt))
+            self.make_room(len(prompt), 1, 1)
+            return
+        type(self).found += hits
+        self.caching.allocate_cached(sequence, prompt, hits, tokens)
+        self.mirror.verify()
+        while tokens < len(prompt):
+            chunk = min(chunk, len(prompt) - tokens)
+            self.caching.extend(sequence, chunk)
+            tokens += chunk
+        assert before - self.cache.free_blocks == wanted
+        again = self.cache.hits(keys, len(prompt) + 1)
+        assert again == len(prompt) // size, "full blocks are found as soon as room for them was made"
+        self.mirror.start_growing(sequence)
+        self.advance(steps)
+
+    @precondition(lambda self: self.mirror.growing)
+    @rule(choice=CHOICE)
+    def publish(self, choice: int) -> None:
+        sequence = pick(self.mirror.growing, choice)
+        self.cache.publish(sequence)
+        if sequence in self.caching.prompts:
+            prompt, tokens = self.caching.prompts[sequence], len(self.mirror.growing[sequence])
+            hits = self.cache.hits(self.caching.keys(sequence, prompt), tokens + 1)
+            assert hits == tokens // self.cache.block_size, "a sequence finds its own blocks"
+
+    @invariant()
+    def what_can_be_found_is_free_or_held_and_counted(self) -> None:
+        assert 0 <= self.cache.cached_blocks <= self.cache.free_blocks
+        evictions = list(self.cache.take_evictions())
+        assert evictions == sorted(set(evictions)), "a block is taken once at a time"
+        type(self).lost += len(evictions)
+
+    def names(self) -> Counter[int]:
+        """Return how many tables name each block: its reference count."""
+        names = super().names()
+        for block, tables in names.items():
+            assert self.cache.references(block) == tables
+        return names
+
+    def make_room(self, tokens: int, output: int, samples: int) -> None:
+        self.names()
+        super().make_room(tokens, output, samples)
 
 
 class ContiguousMachine(AllocatorMachine):
@@ -341,7 +481,16 @@ def move(moves: list[Copy], origin: dict[int, list[int]], target: dict[int, list
 
 
 @pytest.mark.parametrize(
-    "machine", [PagedOnDemand, PagedReserved, ContiguousFirstFit, ContiguousBestFit, ContiguousBuddy]
+    "machine",
+    [
+        PagedOnDemand,
+        PagedUnshared,
+        PagedReserved,
+        PrefixMachine,
+        ContiguousFirstFit,
+        ContiguousBestFit,
+        ContiguousBuddy,
+    ],
 )
 def test_ten_thousand_random_changes_lose_no_token_and_no_block(machine: type[AllocatorMachine]) -> None:
     machine.changes = 0
@@ -355,4 +504,7 @@ def test_ten_thousand_random_changes_lose_no_token_and_no_block(machine: type[Al
             suppress_health_check=list(HealthCheck),
         ),
     )
+    if issubclass(machine, PrefixMachine):
+        assert machine.found > 1000, "hits are what this life is about"
+        assert machine.lost > 1000, "and so are evictions"
     assert machine.changes >= 10_000, "Hypothesis cut the lives short: raise LIVES"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagesim.errors import CapacityError, PagesimError
-from pagesim.specs import capacity, gpu, model
+from pagesim.specs import capacity, gpu, model, paged_block
 
 OPT_13B = model("opt-13b")
 A100 = gpu("a100-40gb")
@@ -78,6 +78,57 @@ def test_vllm_leaves_a_tenth_of_the_memory_alone_unless_told_otherwise() -> None
     assert more.num_blocks > held.num_blocks
 
 
+PAGES = [
+    # model, KiB of a page, whole tokens whose keys it holds, and the share that they leave empty
+    ("opt-13b", 64, 6, 0.0625),  # 10 KiB a token: 6.4
+    ("opt-13b", 128, 12, 0.0625),
+    ("opt-13b", 256, 25, 0.0234375),
+    ("opt-13b", 2048, 204, 0.00390625),
+    ("opt-66b", 64, 3, 0.15625),  # 18 KiB
+    ("opt-66b", 2048, 113, 0.0068359375),
+    ("opt-6.7b", 64, 8, 0.0),  # a power of two
+    ("llama-3-8b", 64, 32, 0.0),
+    ("llama-3-8b", 2048, 1024, 0.0),
+]
+
+
+@pytest.mark.parametrize(("name", "kib", "tokens", "lost"), PAGES)
+def test_a_page_in_each_tensor_backs_a_block_of_whole_tokens(name, kib, tokens, lost) -> None:
+    spec = model(name)
+    block = paged_block(spec, kib << 10)
+    assert block == (tokens, 2 * spec.layers * (kib << 10))
+    assert 1 - tokens * spec.kv_bytes_per_token() / block.bytes == lost
+
+
+def test_latent_attention_has_one_tensor_a_layer() -> None:
+    spec = model("deepseek-v3")
+    assert paged_block(spec, 64 << 10) == (56, spec.layers << 16)  # 576 elements of 2 bytes a token
+
+
+def test_a_token_that_no_page_holds_takes_several() -> None:
+    assert paged_block(OPT_13B, 4096) == (1, 80 * 3 * 4096)
+
+
+def test_over_more_gpus_a_page_holds_more_tokens() -> None:
+    assert paged_block(OPT_13B, 2 << 20, tp=4) == (819, 80 << 21)
+    assert paged_block(OPT_13B, 2 << 20, kv_dtype="fp8") == (409, 80 << 21)
+
+
+def test_pages_share_out_the_bytes_of_blocks_of_16() -> None:
+    by_16 = capacity(OPT_13B, A100)
+    for kib, blocks in ((64, 2457), (128, 1228), (256, 614), (2048, 76)):
+        held = capacity(OPT_13B, A100, page_bytes=kib << 10)
+        assert held.num_blocks == blocks == by_16.kv_bytes // held.block_bytes
+        assert held.cpu_blocks == 0, "pages are never swapped"
+    assert (held.slots, by_16.slots) == (15_504, 15_728)
+
+
+def test_vllm_counts_pages_by_themselves() -> None:
+    held = capacity(OPT_13B, A100, sizing="vllm", page_bytes=2 << 20)
+    rest = int(0.9 * A100.memory_bytes) - OPT_13B.weight_bytes - held.activation_bytes
+    assert held.num_blocks == rest // (80 << 21)
+
+
 def test_larger_batches_leave_fewer_blocks() -> None:
     assert (
         capacity(OPT_13B, A100, sizing="vllm", max_num_batched_tokens=8192).num_blocks
@@ -122,13 +173,13 @@ def test_a_model_that_does_not_fit_is_refused_with_the_smallest_tp_that_does() -
     device=st.sampled_from(["a100-40gb", "h200", "l4"]),
     tp=st.sampled_from([1, 2, 4, 16]),
     block_size=st.integers(1, 300),
+    page_bytes=st.none() | st.sampled_from([1 << 12, 1 << 16, 1 << 21]),
     sizing=st.sampled_from(["paper", "vllm"]),
 )
-def test_what_fits_never_exceeds_the_memory(name, device, tp, block_size, sizing) -> None:
+def test_what_fits_never_exceeds_the_memory(name, device, tp, block_size, page_bytes, sizing) -> None:
+    sizes = {"block_size": block_size, "page_bytes": page_bytes}
     try:
-        held = capacity(
-            model(name), gpu(device), tp=tp, block_size=block_size, sizing=sizing, max_model_len=1
-        )
+        held = capacity(model(name), gpu(device), tp=tp, **sizes, sizing=sizing, max_model_len=1)
     except PagesimError:
         return
     used = held.num_blocks * held.block_bytes + held.weight_bytes_per_gpu + held.activation_bytes
@@ -141,6 +192,7 @@ def test_what_fits_never_exceeds_the_memory(name, device, tp, block_size, sizing
     [
         ({"block_size": 0}, "block_size is 0; it must be at least 1"),
         ({"num_blocks": 0}, "num_blocks is 0"),
+        ({"page_bytes": 0}, "page_bytes is 0; it must be at least 1"),
         ({"max_model_len": 0}, "max_model_len is 0"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens is 0"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization is 1.5"),

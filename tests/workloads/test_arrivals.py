@@ -210,3 +210,63 @@ def test_recorded_rates_of_published_traces(shared):
     assert (arrival_rate(azure), gap_cv(azure)) == pytest.approx((5.53, 1.09), abs=0.005)
     mooncake = load(shared / "data" / "mooncake_fast25_conversation.parquet").arrival_s
     assert (arrival_rate(mooncake), gap_cv(mooncake)) == pytest.approx((3.40, 3.03), abs=0.005)
+
+
+def conversations() -> Trace:
+    """Three conversations of four rounds, one after another, and a request of its own."""
+    rounds = np.array([10, 20, 30, 40] * 3 + [5])
+    return Trace(
+        np.arange(13.0), rounds, np.full(13, 5), session_id=np.array([*("aaaabbbbcccc"), None], object)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rounds_of_every_conversation_arrive_in_order(kind):
+    options = {
+        "recorded": {},
+        "gamma": {"rate": 2.0, "cv": 2.0, "num_requests": 35},
+        "all-at-once": {"num_requests": 35},
+        "replay": {"rate": 2.0},
+        "sosp": {"rate": 2.0, "duration": 17.0},
+    }.get(kind, {"rate": 2.0, "num_requests": 35})
+    trace = arrive(conversations(), kind, **options)
+    assert trace.session_id is not None
+    rounds: dict[object, list[int]] = {}
+    for request in trace:
+        if request.prompt_tokens != 5:
+            rounds.setdefault(request.session_id, []).append(request.prompt_tokens)
+    # Copies are conversations of their own; the last may be cut short.
+    assert len(rounds) == -(-sum(map(len, rounds.values())) // 4)
+    for prompts in rounds.values():
+        assert prompts == [10, 20, 30, 40][: len(prompts)]
+
+
+def test_the_papers_generator_puts_rounds_in_order_where_the_shuffle_put_the_conversation():
+    source = conversations().take(slice(0, 12))
+    plain = arrive(source.with_columns({"session_id": None}), "sosp", rate=2.0, duration=12.0)
+    trace = arrive(source, "sosp", rate=2.0, duration=12.0)
+    assert trace.arrival_s.tolist() == plain.arrival_s.tolist()
+    assert len(trace) > 12
+    assert sorted(trace.prompt_tokens.tolist()) == sorted(plain.prompt_tokens.tolist())
+    shuffled = list(range(len(trace)))
+    random.Random(0).shuffle(shuffled)
+    assert trace.session_id is not None
+    assert trace.session_id.tolist() == [row // 4 for row in shuffled]  # conversations of four, and copies
+    assert trace.notes[-1].endswith("; the rounds of a conversation keep their order")
+
+
+def test_every_column_follows_its_request():
+    source = lengths(
+        3,
+        n=np.array([1, 2, 2]),
+        hash_ids=[(4,), (5,), ()],
+        hash_block_size=4,
+        sample_tokens=[(7,), (7, 2), (3, 7)],
+        prefix_tokens=np.array([0, 2, 1]),
+    )
+    trace = arrive(source, "all-at-once", num_requests=5)
+    assert trace.hash_ids == [(4,), (5,), (), (4,), (5,)]
+    assert trace.hash_block_size == 4
+    assert trace.sample_tokens == [(7,), (7, 2), (3, 7), (7,), (7, 2)]
+    assert trace.prefix_tokens is not None
+    assert trace.prefix_tokens.tolist() == [0, 2, 1, 0, 2]

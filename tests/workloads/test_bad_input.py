@@ -166,11 +166,80 @@ def test_a_truncated_line_of_json_is_a_bad_row(path):
         ("use_beam_search", "maybe", "true or false, 1 or 0"),
         ("hash_ids", "1;x", "a list of whole numbers"),
         ("abort_s", "-3", "a time at or after arrival_s, or nothing for never"),
+        ("prefix_tokens", "-1", "a whole number from 0 to 10000000"),
+        ("prefix_tokens", "0.5", "a whole number from 0 to 10000000"),
     ],
 )
 def test_an_optional_column_is_checked_too(path, column, value, bound):
     message = refused(path, f"prompt_tokens,output_tokens,{column}\n1,2,{value}\n")
     assert message == f"row 1 (line 2): {column} is '{value}'; it must be {bound}"
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "said"),
+    [
+        (
+            "n",
+            "5,6;0,2",
+            "output_tokens is '6;0'; it must be a whole number from 1 to 10000000, or one for each",
+        ),
+        (
+            "n",
+            "5,6;,2",
+            "output_tokens is '6;'; it must be a whole number from 1 to 10000000, or one for each",
+        ),
+        ("n", "5,6;2.5,2", "output_tokens is '6;2.5'; it must be a whole number from 1 to 10000000, or one"),
+        ("n", "5,6;inf,2", "output_tokens is '6;inf'; it must be a whole number from 1 to 10000000, or one"),
+        (
+            "n",
+            "5,6;7;8,2",
+            "output_tokens is '6;7;8', 3 lengths, and n is 2; it must be one length, or one for",
+        ),
+        (
+            "n",
+            "5,6;6;6,2",
+            "output_tokens is '6;6;6', 3 lengths, and n is 2; it must be one length, or one for",
+        ),
+        ("beam_width", "5,6;7,2", "output_tokens is '6;7', and beam_width is 2; all beams are equally long"),
+        ("use_beam_search", "5,6;7,1", "output_tokens is '6;7', and beam_width is 2; all beams are equally"),
+        ("prefix_tokens", "5,6,9", "prefix_tokens is 9; it must be at most the prompt's 5"),
+        (
+            "hash_ids",
+            "513,6,1;2;3",
+            "hash_ids has 3 ids of 512 tokens each; a prompt of 513 tokens has at most 2",
+        ),
+        (
+            "hash_ids,hash_block_size",
+            "5,6,1,0",
+            "hash_block_size is '0'; it must be a whole number from 1 to",
+        ),
+        (
+            "hash_ids,hash_block_size",
+            "5,6,1,1.5",
+            "hash_block_size is '1.5'; it must be a whole number from 1",
+        ),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_refused(path, header, row, said):
+    message = refused(path, f"prompt_tokens,output_tokens,{header}\n{row}\n")
+    assert message.startswith(f"row 1 (line 2): {said}")
+
+
+def test_more_lengths_than_a_request_can_have_samples_are_refused(path):
+    message = refused(path, json.dumps([{"prompt_tokens": 1, "output_tokens": [2] * 1025}]))
+    assert message.endswith(", 1025 lengths; it must be at most 1024")
+
+
+def test_the_size_of_blocks_is_one_for_the_whole_file(path):
+    content = "prompt_tokens,output_tokens,hash_ids,hash_block_size\n5,6,1,16\n5,6,1,32\n"
+    message = refused(path, content)
+    assert message == "row 2 (line 3): hash_block_size is '32'; it must be the same in every row, here 16"
+    assert load(path, on_bad_row="skip").hash_block_size == 16
+
+
+def test_mooncakes_prompts_have_no_more_ids_than_blocks(path):
+    row = {"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1, 2]}
+    assert "a prompt of 512 tokens has at most 1" in refused(path, json.dumps(row))
 
 
 @pytest.mark.parametrize(

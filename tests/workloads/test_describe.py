@@ -5,7 +5,7 @@ import pytest
 
 from pagesim.errors import PagesimError
 from pagesim.request import Trace
-from pagesim.workloads import describe, make_trace, plot_trace
+from pagesim.workloads import describe, ideal_reuse, make_trace, plot_trace
 
 
 def value(trace: Trace, measure: str, statistic: str) -> float:
@@ -51,3 +51,56 @@ def test_the_figure_draws_every_request_once(trace, tmp_path):
 def test_an_empty_trace_cannot_be_described(show):
     with pytest.raises(PagesimError, match="no requests"):
         show(Trace(np.empty(0), np.empty(0), np.empty(0)))
+
+
+def prompts(*rows: tuple[int, tuple[int, ...]]) -> Trace:
+    """Requests with these prompt tokens and ids of blocks of 4."""
+    return Trace(
+        np.arange(len(rows)),
+        np.array([tokens for tokens, _ in rows]),
+        np.ones(len(rows)),
+        hash_ids=[ids for _, ids in rows],
+        hash_block_size=4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "hits", "blocks"),
+    [
+        pytest.param([(8, (1, 2)), (12, (1, 2, 3))], 2, 5, id="as far as an earlier prompt goes"),
+        pytest.param([(8, (1, 2)), (8, (3, 2))], 0, 4, id="an id after another one is another prefix"),
+        pytest.param([(8, (1, 2)), (12, (1, 3, 2))], 1, 5, id="none after the first that differs"),
+        pytest.param([(8, (1, 1)), (8, (1, 1))], 2, 4, id="no prompt hits itself"),
+        pytest.param([(8, (1, 2)), (4, (1,)), (8, (1, 2))], 3, 5, id="a shorter prompt forgets nothing"),
+        pytest.param([(5, (1, 2)), (6, (1, 2))], 2, 4, id="a block filled in part counts"),
+        pytest.param([(9, (1,)), (9, (1,)), (9, ())], 1, 9, id="blocks without an id never hit"),
+    ],
+)
+def test_a_block_is_reused_if_all_of_the_prompt_up_to_it_was_seen(rows, hits, blocks):
+    trace = prompts(*rows)
+    assert ideal_reuse(trace) == (hits, blocks)
+    assert value(trace, "prompt_blocks", "count") == blocks
+    assert value(trace, "prompt_blocks", "ideal_reuse") == pytest.approx(100 * hits / blocks)
+
+
+def test_without_ids_nothing_is_said_of_reuse():
+    trace = make_trace("alpaca")
+    assert "prompt_blocks" not in set(describe(trace)["measure"])
+    with pytest.raises(PagesimError, match="the trace has no hash_ids"):
+        ideal_reuse(trace)
+
+
+def test_mooncakes_conversations_reuse_what_was_published(shared):
+    trace = make_trace(shared / "data" / "mooncake_fast25_conversation.parquet")
+    assert ideal_reuse(trace) == (105_710, 288_500)
+    assert value(trace, "prompt_blocks", "ideal_reuse") == pytest.approx(36.6, abs=0.05)
+    # Full blocks alone: what a cache of whole blocks can reuse.
+    full = trace.prompt_tokens // trace.hash_block_size
+    whole = trace.with_columns(
+        {
+            "hash_ids": [ids[:count] for ids, count in zip(trace.hash_ids, full.tolist(), strict=True)],
+            "prompt_tokens": np.maximum(1, full * trace.hash_block_size),
+        }
+    )
+    hits, _ = ideal_reuse(whole)
+    assert (hits, int(full.sum())) == (105_592, 276_491)

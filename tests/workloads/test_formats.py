@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -97,8 +98,8 @@ def test_all_rounds_of_a_conversation_extend_its_prompt(tmp_path):
     path = tmp_path / "s.json"
     path.write_text(json.dumps([talk("a b", "c", "d e f", "g"), talk("h", "i j"), talk("only a question")]))
     trace = load(path, rounds="all", tokenizer="gpt2")
-    # A beginning-of-text token a prompt, an end token an output; earlier answers count without theirs.
-    assert trace.prompt_tokens.tolist() == [3, 7, 2]
+    # A beginning-of-text token a prompt, an end token an output, which stays when the answer is a prompt's.
+    assert trace.prompt_tokens.tolist() == [3, 3 + 2 + 3, 2]
     assert trace.output_tokens.tolist() == [2, 2, 3]
     assert trace.session_id is not None
     assert trace.session_id.tolist() == [0, 0, 1]
@@ -122,13 +123,105 @@ def test_use_beam_search_makes_n_the_width_of_the_beam(tmp_path):
     assert trace.beam_width.tolist() == [4, 1, 3]
 
 
-def test_one_output_length_a_sample_is_read_when_they_are_equal(tmp_path):
+@settings(max_examples=50, deadline=None)
+@given(
+    talks=st.lists(
+        st.lists(st.sampled_from(["", "a", "b c d"]), min_size=2, max_size=8), min_size=1, max_size=4
+    )
+)
+def test_every_round_extends_the_last_one_whatever_was_said(tmp_path_factory, talks):
+    turns = [
+        [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(talk)] for talk in talks
+    ]
+    path = tmp_path_factory.getbasetemp() / "talks.json"
+    path.write_text(json.dumps([{"conversations": talk} for talk in turns]))
+    rounds = list(load(path, rounds="all", tokenizer="approximate"))
+    for last, this in pairwise(rounds):
+        if last.session_id == this.session_id:
+            assert this.prompt_tokens >= last.prompt_tokens + last.output_tokens
+        else:
+            assert this.prompt_tokens <= 1 + 4  # a conversation begins with nothing but its question
+
+
+def test_rounds_of_published_conversations_extend_one_another(shared: Path):
+    rounds = load(shared / "data" / "raw" / "fastchat_dummy_conversation.json", rounds="all")
+    assert rounds.session_id is not None
+    same = rounds.session_id[1:] == rounds.session_id[:-1]
+    grown = rounds.prompt_tokens[1:] - (rounds.prompt_tokens + rounds.output_tokens)[:-1]
+    assert same.any()
+    assert grown[same].min() >= 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "prompt_tokens,output_tokens,n\n20,6;9;7,3\n20,5,2\n20,4;4,2\n20,8,1\n",
+        '[{"prompt_tokens": 20, "output_tokens": [6, 9, 7]}, {"prompt_tokens": 20, "output_tokens": "5;5"},'
+        ' {"prompt_tokens": 20, "output_tokens": [4, 4.0]}, {"prompt_tokens": 20, "output_tokens": 8}]',
+    ],
+    ids=["csv", "json without n"],
+)
+def test_each_sample_may_have_a_length_of_its_own(content, tmp_path):
+    path = tmp_path / "t"
+    path.write_text(content)
+    trace = load(path)
+    assert trace.output_tokens.tolist() == [9, 5, 4, 8]
+    assert trace.n.tolist() == [3, 2, 2, 1]
+    assert trace.sample_tokens == [(6, 9, 7), (5, 5), (4, 4), (8,)]
+    assert [request.sample_tokens for request in trace] == [(6, 9, 7), (), (), ()]
+
+
+def test_samples_that_are_all_alike_need_no_lengths_of_their_own(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("prompt_tokens,output_tokens,n\n20,6;6;6;6,4\n")
-    assert load(path).output_tokens.tolist() == [6]
-    path.write_text("prompt_tokens,output_tokens,n\n20,6;7,2\n")
-    with pytest.raises(TraceError, match=r"row 1 .*output_tokens is '6;7'; it must be one length, the same"):
-        load(path)
+    path.write_text("prompt_tokens,output_tokens,n\n20,6;6;6;6,4\n20,7,2\n")
+    trace = load(path)
+    assert trace.output_tokens.tolist() == [6, 7]
+    assert trace.sample_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "width"),
+    [
+        ("n,beam_width\n5,6;6,1,2", 1, 2),
+        ("beam_width\n5,6;6,2", 1, 2),
+        ("use_beam_search\n5,6;6;6,true", 1, 3),
+        ("n,use_beam_search\n5,6;6;6,3,true", 1, 3),
+    ],
+)
+def test_beams_may_be_listed_as_well_when_all_are_equal(rows, n, width, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(f"prompt_tokens,output_tokens,{rows}\n")
+    trace = load(path)
+    assert (trace.output_tokens.tolist(), trace.n.tolist(), trace.beam_width.tolist()) == ([6], [n], [width])
+    assert trace.sample_tokens is None
+
+
+def test_ids_stand_for_512_tokens_each_unless_the_file_says_otherwise(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("prompt_tokens,output_tokens,hash_ids\n1024,1,7;8\n1025,1,7\n")
+    assert load(path).hash_block_size == 512
+    path.write_text("prompt_tokens,output_tokens,hash_ids,hash_block_size\n33,1,7;8;9,16\n9,1,,16\n")
+    trace = load(path)
+    assert trace.hash_block_size == 16
+    assert trace.hash_ids == [(7, 8, 9), ()]  # with fewer ids than blocks, the rest is shared with nobody
+
+
+def test_a_size_of_blocks_without_ids_is_not_used(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("prompt_tokens,output_tokens,hash_block_size\n33,1,16\n")
+    trace = load(path)
+    assert trace.hash_block_size == 512
+    assert "columns not used: hash_block_size" in trace.notes
+
+
+def test_mooncakes_ids_cover_every_prompt_and_no_more(shared: Path):
+    trace = load(shared / "data" / "mooncake_fast25_conversation.parquet")
+    assert trace.hash_ids is not None
+    assert has_recorded_arrivals(trace)
+    assert [len(ids) for ids in trace.hash_ids] == (-(-trace.prompt_tokens // 512)).tolist()
+    raw = load(shared / "data" / "raw" / "mooncake_conversation_trace.first1000.jsonl")
+    assert raw.hash_ids == trace.hash_ids[:1000]
+    assert raw.arrival_s.tolist() == trace.arrival_s[:1000].tolist()
 
 
 def test_columns_that_are_not_used_are_named(tmp_path):

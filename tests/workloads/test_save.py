@@ -1,6 +1,9 @@
 """A saved trace is loaded back exactly, and is complete or not there."""
 
+from collections.abc import Callable
+
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,11 +16,12 @@ from pagesim.workloads import NO_ARRIVALS, has_recorded_arrivals, load, save
 def assert_same(left: Trace, right: Trace) -> None:
     for name in ("arrival_s", "prompt_tokens", "output_tokens", "n", "beam_width", "request_id"):
         assert getattr(left, name).tolist() == getattr(right, name).tolist(), name
-    for name in ("session_id", "abort_s"):
+    for name in ("session_id", "abort_s", "prefix_tokens"):
         a, b = getattr(left, name), getattr(right, name)
         assert (a is None) == (b is None), name
         assert a is None or a.tolist() == b.tolist(), name
-    assert left.hash_ids == right.hash_ids
+    for name in ("hash_ids", "hash_block_size", "sample_tokens"):
+        assert getattr(left, name) == getattr(right, name), name
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -25,11 +29,14 @@ def test_every_column_comes_back(tmp_path, suffix):
     trace = Trace(
         arrival_s=np.array([0.1, 1 / 3, 2e-7 + 3600]),
         prompt_tokens=np.array([1, 20, 10_000_000]),
-        output_tokens=np.array([3, 2, 1]),
+        output_tokens=np.array([3, 9, 1]),
         n=np.array([1, 4, 1]),
         beam_width=np.array([8, 1, 1]),
         request_id=np.array(["a", "b,c", '"d"\n']),
-        hash_ids=[(1, 2), (), (2**62,)],
+        hash_ids=[(1,), (), (2**62, 3)],
+        hash_block_size=16,
+        prefix_tokens=np.array([0, 20, 7]),
+        sample_tokens=[(3,), (2, 9, 5, 9), (1,)],
         session_id=np.array([7, None, 9], object),
         abort_s=np.array([np.inf, 5.5, np.inf]),
     )
@@ -44,21 +51,64 @@ def test_arrivals_that_were_never_recorded_are_not_written(tmp_path, suffix):
     assert not has_recorded_arrivals(load(tmp_path / f"t{suffix}"))
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    rows=st.lists(
-        st.tuples(st.floats(0, 1e9), st.integers(1, 10**7), st.integers(1, 10**7), st.integers(1, 1024)),
-        min_size=1,
-        max_size=5,
-    ),
-    suffix=st.sampled_from([".csv", ".parquet"]),
-)
-def test_any_trace_comes_back(tmp_path_factory, rows, suffix):
-    arrivals, prompts, outputs, n = map(np.array, zip(*rows, strict=True))
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Traces with any of the columns that there are, each row within its bounds."""
+    tokens, ids = st.integers(1, 10**7), st.integers(-(2**63), 2**63 - 1)
+    size = draw(st.integers(1, 5))
+
+    def column(values: st.SearchStrategy[object]) -> list[object]:
+        return draw(st.lists(values, min_size=size, max_size=size))
+
+    def maybe(make: Callable[[], object]) -> object:
+        return make() if draw(st.booleans()) else None
+
+    prompts = column(tokens)
+    arrivals = np.array(column(st.floats(0, 1e9)))
+    width = np.array(column(st.sampled_from([1, 1, 2])))
+    samples = [
+        (draw(tokens),) * draw(st.integers(1, 4))
+        if beams > 1 or draw(st.booleans())
+        else tuple(draw(st.lists(tokens, min_size=1, max_size=4)))
+        for beams in width.tolist()
+    ]
+    block_size = draw(st.sampled_from([512, 1, 10**6]))
+    return Trace(
+        arrivals,
+        np.array(prompts),
+        np.array([max(own) for own in samples]),
+        np.array([len(own) for own in samples]),
+        width,
+        hash_ids=maybe(
+            lambda: [
+                tuple(draw(st.lists(ids, max_size=min(3, -(-tokens // block_size))))) for tokens in prompts
+            ]
+        ),
+        hash_block_size=block_size,
+        session_id=maybe(lambda: np.array(column(st.none() | st.integers(0, 2)), object)),
+        abort_s=maybe(lambda: arrivals + column(st.sampled_from([0, 1.5, np.inf]))),
+        sample_tokens=samples,
+        prefix_tokens=maybe(lambda: np.array([draw(st.integers(0, tokens)) for tokens in prompts])),
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(trace=traces(), suffix=st.sampled_from([".csv", ".parquet"]))
+def test_any_trace_comes_back(tmp_path_factory, trace, suffix):
     path = tmp_path_factory.getbasetemp() / f"saved{suffix}"
-    trace = Trace(arrivals, prompts, outputs, n)
     save(trace, path)
+    if trace.hash_ids is None:  # the size of blocks that there are not
+        trace = trace.with_columns({"hash_block_size": 512})
     assert_same(load(path), trace)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_that_say_nothing_are_left_out(tmp_path, suffix):
+    path = tmp_path / f"t{suffix}"
+    save(Trace(np.ones(1), np.array([900]), np.array([2]), hash_ids=[(1, 2)]), path)
+    read = pd.read_csv if suffix == ".csv" else pd.read_parquet
+    columns = ["request_id", "arrival_s", "prompt_tokens", "output_tokens", "hash_ids"]
+    assert read(path).columns.tolist() == columns
 
 
 def test_nothing_but_the_trace_is_left_in_the_folder(tmp_path):

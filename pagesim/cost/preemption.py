@@ -1,0 +1,46 @@
+"""What a preemption costs, by either way of undoing it: so that a scheduler can take the cheaper one."""
+
+from __future__ import annotations
+
+from pagesim.cost.base import CostModel, IterationShape
+
+
+class PreemptionPrices:
+    """Prices the two ways in which a sequence comes back and has its next token.
+
+    A transfer holds up everybody who runs, when it goes out and when it comes in; so does a prompt that is
+    computed again. A price is the time by which iterations get longer, so that both are in one currency.
+
+    Args:
+        cost: of iterations.
+    """
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+
+    def __call__(self, tokens: int, blocks: int, sequences: int, context: int) -> tuple[int, int]:
+        """Return the ticks that swapping and that recomputation take.
+
+        Args:
+            tokens: length of the sequence.
+            blocks: that it holds.
+            sequences: that run beside it.
+            context: tokens that these hold.
+        """
+        undisturbed = self._ticks(sequences, context)
+        swap_out = self._ticks(sequences, context, swapped=blocks) - undisturbed
+        swap_in = self._ticks(sequences + 1, context + tokens, swapped=blocks) - undisturbed
+        return swap_out + swap_in, self._ticks(sequences, context, prompt=tokens) - undisturbed
+
+    def _ticks(self, sequences: int, context: int, *, prompt: int = 0, swapped: int = 0) -> int:
+        return self._cost.iteration(
+            IterationShape(
+                batched_tokens=sequences + prompt,
+                tokens=sequences + prompt,
+                context_tokens=context + prompt,
+                decode_context=context,
+                query_key_pairs=prompt * (prompt + 1) // 2,
+                blocks_swapped=swapped,
+                blocks_copied=0,
+            )
+        )

@@ -1,0 +1,112 @@
+"""Content: what a request's tokens are, as far as another request may have the same ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable
+
+from pagesim.request import IntColumn, Trace
+
+_POSITIONS = 1 << 32  # more tokens than any request has
+
+
+class Content:
+    """The tokens of one request, prompt and answer, cut into segments that come from one source each.
+
+    Two requests have the same first tokens as far as their segments up to there are the same.
+
+    Attributes:
+        ends: where each segment ends, in tokens; the last one, what is generated, has no end.
+        names: of each segment: equal exactly where all segments up to it are the same.
+        follows: the names of segments that other requests generate.
+    """
+
+    __slots__ = ("block_size", "ends", "follows", "names")
+
+    def __init__(self, ends: list[int], names: list[int], follows: frozenset[int], block_size: int) -> None:
+        self.ends = ends
+        self.names = names
+        self.follows = follows
+        self.block_size = block_size
+
+    @property
+    def answer(self) -> int:
+        """The name of what is generated."""
+        return self.names[-1]
+
+    def __call__(self, block: int) -> int:
+        """Return the key of a block: see `memory.Keys`."""
+        end = (block + 1) * self.block_size
+        return self.names[bisect_left(self.ends, end)] * _POSITIONS + end
+
+
+class Contents:
+    """The content of every request of a trace, worked out when a request is first looked at, in their order.
+
+    A prompt begins with what all requests share (``prefix_tokens``). A prompt with ``hash_ids`` is what they
+    say, block by block of ``hash_block_size`` tokens. The prompt of a session's later round begins with all
+    of the last round, prompt and answer, if it is long enough. The rest is the request's own. Samples of one
+    request have the same prompt.
+
+    Args:
+        trace: requests in order of arrival.
+        request_of: for each row the request that it is a sample of, ``[N]``.
+        block_size: token slots a block.
+    """
+
+    def __init__(self, trace: Trace, request_of: IntColumn, block_size: int) -> None:
+        self.trace = trace
+        self.block_size = block_size
+        self._request_of = request_of
+        self._names: dict[tuple[int, Hashable], int] = {}
+        self._count = 0
+        self._last_prompt: tuple[int, list[int], list[int], frozenset[int]] | None = None
+        self._rounds: dict[Hashable, tuple[int, Content]] = {}
+
+    def of(self, row: int) -> Content:
+        """Return a request's content; rows are asked for in their order."""
+        request = int(self._request_of[row])
+        is_first = self._last_prompt is None or self._last_prompt[0] != request
+        if is_first:
+            self._last_prompt = (request, *self._prompt(row))
+        assert self._last_prompt is not None
+        _, ends, names, follows = self._last_prompt
+        content = Content([*ends, _POSITIONS], [*names, self._fresh()], follows, self.block_size)
+        if self.trace.session_id is not None and is_first:  # the next round goes on from the first sample
+            total = int(self.trace.prompt_tokens[row] + self.trace.output_tokens[row])
+            self._rounds[self.trace.session_id[row]] = (total, content)
+        return content
+
+    def _prompt(self, row: int) -> tuple[list[int], list[int], frozenset[int]]:
+        trace = self.trace
+        tokens = int(trace.prompt_tokens[row])
+        ends: list[int] = []
+        names: list[int] = []
+        follows: frozenset[int] = frozenset()
+        if trace.hash_ids is not None and len(trace.hash_ids[row]):
+            for number, each in enumerate(trace.hash_ids[row], start=1):
+                names.append(self._named(names[-1] if names else 0, each))
+                ends.append(min(number * trace.hash_block_size, tokens))
+        else:
+            if trace.session_id is not None:
+                last = self._rounds.get(trace.session_id[row])
+                if last is not None and last[0] <= tokens:
+                    total, content = last
+                    ends, names = [*content.ends[:-1], total], list(content.names)
+                    follows = content.follows | {content.answer}
+            if not ends and trace.prefix_tokens is not None and trace.prefix_tokens[row]:
+                ends, names = [int(trace.prefix_tokens[row])], [self._named(0, "prefix")]
+        if not ends or ends[-1] < tokens:
+            ends.append(tokens)
+            names.append(self._fresh())
+        return ends, names, follows
+
+    def _named(self, after: int, source: Hashable) -> int:
+        name = self._names.get((after, source))
+        if name is None:
+            name = self._names[after, source] = self._fresh()
+        return name
+
+    def _fresh(self) -> int:
+        self._count += 1
+        return self._count

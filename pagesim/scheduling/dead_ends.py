@@ -1,0 +1,39 @@
+"""Dead ends: where the real engines hang, leak or die, and ours gives a request up and goes on."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class DeadEnd(Enum):
+    """What happened, and what the real engine does then."""
+
+    NEVER_ADMITTED = (
+        "it can never be admitted, though nobody else runs",
+        "leaves it at the head of the queue and blocks everybody behind it for ever",
+    )
+    SWAP_SPACE_FULL = (
+        "it must be swapped out and the swap space has too few free blocks",
+        "dies with an error, and all requests with it",
+    )
+    NEVER_SWAPPED_IN = (
+        "it was swapped out and even an empty cache is too small for it to come back",
+        "tries again for ever",
+    )
+    LEAK = (
+        "it gets memory again after some of its samples are over",
+        "counts those samples as users of the blocks and never frees them",
+    )
+    NEVER_BATCHED = (
+        "it is too long for a batch of its own",
+        "dies of an empty batch when its turn comes",
+    )
+
+    def __init__(self, what: str, really: str) -> None:
+        self.what = what
+        self.really = really
+
+    @property
+    def key(self) -> str:
+        """The name in a summary."""
+        return self.name.lower()
