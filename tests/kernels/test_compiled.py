@@ -1,4 +1,4 @@
-"""The kernels compiled ahead of time for three GPUs: no spills, wide loads, shared memory, tensor cores, depth."""
+"""The kernels compiled ahead of time for three GPUs: spills, wide loads, shared memory, tensor cores, depth."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pagesim import PagesimError
 if find_spec("triton") is None or find_spec("torch") is None:
     pytest.skip("triton or torch is not installed", allow_module_level=True)
 
-from pagesim.kernels import compile_report  # noqa: E402
-from pagesim.kernels.aot import TARGETS, compile_for  # noqa: E402
-from pagesim.kernels.compile_report import KERNELS, faults, needs_e4m3  # noqa: E402
+from pagesim.kernels import compile_report
+from pagesim.kernels.aot import TARGETS, compile_for
+from pagesim.kernels.compile_report import KERNELS, faults, needs_e4m3
 
 compiles = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1: nothing is compiled"
