@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
-from pagesim.kernels.bench import session as session_module
-from pagesim.kernels.bench.rows import BENCHES
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.kernels.bench import session as session_module  # noqa: E402
+from pagesim.kernels.bench.rows import BENCHES  # noqa: E402
 
 FAST = ("--device", "cpu", "--seconds", "1e-6")
 TINY = {

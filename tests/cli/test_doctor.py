@@ -7,10 +7,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from pagesim.kernels import doctor
-from pagesim.kernels.doctor import EXTRAS, PEERS, REQUIRED, State, examine
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.kernels import doctor  # noqa: E402
+from pagesim.kernels.doctor import EXTRAS, PEERS, REQUIRED, State, examine  # noqa: E402
 
 BLOCKED = """
 import sys

@@ -6,15 +6,16 @@ import sys
 from types import ModuleType
 
 import pytest
-import torch
 
-from pagesim.errors import PagesimError
-from pagesim.kernels import reference
-from pagesim.kernels.bench import peers
-from pagesim.kernels.bench import session as session_module
-from pagesim.kernels.bench.rows import Point
-from pagesim.kernels.bench.run import run_points
-from pagesim.kernels.layouts import find_layout
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.errors import PagesimError  # noqa: E402
+from pagesim.kernels import reference  # noqa: E402
+from pagesim.kernels.bench import peers  # noqa: E402
+from pagesim.kernels.bench import session as session_module  # noqa: E402
+from pagesim.kernels.bench.rows import Point  # noqa: E402
+from pagesim.kernels.bench.run import run_points  # noqa: E402
+from pagesim.kernels.layouts import find_layout  # noqa: E402
 
 SHAPE = {
     "batch": 3, "context": 300, "q_heads": 4, "kv_heads": 2, "head_size": 64, "dtype": "fp16", "layout": "NHD"

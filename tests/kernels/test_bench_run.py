@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
-from pagesim.errors import PagesimError
-from pagesim.kernels import api
-from pagesim.kernels.bench import session as session_module
-from pagesim.kernels.bench import store as store_module
-from pagesim.kernels.bench.defaults import default_points
-from pagesim.kernels.bench.rows import BENCHES, MEASURED, PARAMETERS, Point
-from pagesim.kernels.bench.run import run_points
-from pagesim.kernels.bench.session import Session
-from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.errors import PagesimError  # noqa: E402
+from pagesim.kernels import api  # noqa: E402
+from pagesim.kernels.bench import session as session_module  # noqa: E402
+from pagesim.kernels.bench import store as store_module  # noqa: E402
+from pagesim.kernels.bench.defaults import default_points  # noqa: E402
+from pagesim.kernels.bench.rows import BENCHES, MEASURED, PARAMETERS, Point  # noqa: E402
+from pagesim.kernels.bench.run import run_points  # noqa: E402
+from pagesim.kernels.bench.session import Session  # noqa: E402
+from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows  # noqa: E402
 
 SECONDS = 1e-6
 LINEAR = [Point("gemm", "linear", {"m": m, "n": 4, "k": 8, "dtype": "fp32"}) for m in (1, 2, 3)]

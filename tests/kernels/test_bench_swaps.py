@@ -6,15 +6,16 @@ import threading
 import time
 
 import pytest
-import torch
 
-from pagesim.kernels.bench import session as session_module
-from pagesim.kernels.bench import swaps
-from pagesim.kernels.bench.grids import SwapGrid
-from pagesim.kernels.bench.rows import Point
-from pagesim.kernels.bench.run import run_points
-from pagesim.kernels.swap import CopyEach
-from pagesim.kernels.timing import CpuClock
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.kernels.bench import session as session_module  # noqa: E402
+from pagesim.kernels.bench import swaps  # noqa: E402
+from pagesim.kernels.bench.grids import SwapGrid  # noqa: E402
+from pagesim.kernels.bench.rows import Point  # noqa: E402
+from pagesim.kernels.bench.run import run_points  # noqa: E402
+from pagesim.kernels.swap import CopyEach  # noqa: E402
+from pagesim.kernels.timing import CpuClock  # noqa: E402
 
 SWAP = {"strategy": "copy-each", "direction": "out", "host_blocks": "neighbours"}
 SIZE = {"pieces": 2, "piece_bytes": 64, "blocks": 3}

@@ -1,4 +1,4 @@
-"""The kernels compiled ahead of time for three GPUs: spills, wide loads, shared memory, tensor cores, depth."""
+"""Kernels compiled ahead of time for three GPUs: spills, wide loads, shared memory, tensor cores, depth."""
 
 from __future__ import annotations
 

@@ -6,10 +6,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from pagesim.kernels import machine as module
-from pagesim.kernels.machine import IDENTITY, describe_machine, identity, nvidia_smi, source
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.kernels import machine as module  # noqa: E402
+from pagesim.kernels.machine import IDENTITY, describe_machine, identity, nvidia_smi, source  # noqa: E402
 
 GPU = SimpleNamespace(
     name="NVIDIA H200",

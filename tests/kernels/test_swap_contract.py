@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-import torch
 
-from pagesim.errors import PagesimError
-from pagesim.kernels.needs import Unavailable
-from pagesim.kernels.swap import (
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.errors import PagesimError  # noqa: E402
+from pagesim.kernels.needs import Unavailable  # noqa: E402
+from pagesim.kernels.swap import (  # noqa: E402
     STRATEGIES,
     CopyBatch,
     CopyEach,
@@ -20,7 +21,7 @@ from pagesim.kernels.swap import (
     ZeroCopy,
     make_strategy,
 )
-from pagesim.memory import PagedAllocator
+from pagesim.memory import PagedAllocator  # noqa: E402
 
 ON_CPU = [name for name in STRATEGIES if name != CopyBatch.name]
 POISON = 0xAB

@@ -6,13 +6,14 @@ import ctypes
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from pagesim.kernels.needs import Unavailable
-from pagesim.kernels.swap import CopyBatch, CopyEach, Pools
-from pagesim.kernels.swap import driver as module
-from pagesim.kernels.swap.base import SwapStrategy
-from pagesim.kernels.swap.driver import CopyFailed, Driver
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.kernels.needs import Unavailable  # noqa: E402
+from pagesim.kernels.swap import CopyBatch, CopyEach, Pools  # noqa: E402
+from pagesim.kernels.swap import driver as module  # noqa: E402
+from pagesim.kernels.swap.base import SwapStrategy  # noqa: E402
+from pagesim.kernels.swap.driver import CopyFailed, Driver  # noqa: E402
 
 POINTER, SIZE, INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 STREAM = 0x5EED

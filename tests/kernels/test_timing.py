@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from pagesim.errors import PagesimError
-from pagesim.kernels import timing
-from pagesim.kernels.timing import (
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.errors import PagesimError  # noqa: E402
+from pagesim.kernels import timing  # noqa: E402
+from pagesim.kernels.timing import (  # noqa: E402
     CpuClock,
     EventClock,
     GraphClock,
