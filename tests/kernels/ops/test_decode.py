@@ -69,16 +69,22 @@ def test_paged_decode(problem, plan, device):
     check(case, run(case, device, **plan))
 
 
+BLOCKS, GROUPS, LAYOUTS = (1, 16, 256), (1, 4, 8), (NHD, HND, VLLM)
+DTYPES = ((F16, F16), (BF16, BF16), (F32, F32), (F16, FP8))
+
+# A third of all combinations, in which every two values of different parameters still meet. The cycles'
+# lengths and the number of dtypes have no divisor in common, so that each dtype meets all of them.
 GRID = [
     {"block_size": block, "group": group, "layout": layout, "dtype": dtype, "kv_dtype": kv_dtype}
     | {"head_dim": head_dim, "context_lens": lens, "num_splits": splits}
     for (block, group, layout, (dtype, kv_dtype)), head_dim, lens, splits in zip(
-        product(
-            (1, 16, 256), (1, 4, 8), (NHD, HND, VLLM), ((F16, F16), (BF16, BF16), (F32, F32), (F16, FP8))
+        (
+            (block, group, LAYOUTS[(i + j + k) % 3], dtypes)
+            for (i, block), (j, group), (k, dtypes) in product(*map(enumerate, (BLOCKS, GROUPS, DTYPES)))
         ),
         cycle((64, 80, 96, 128, 256)),
-        cycle(([63, 1], [0, 300], [1000], [130, 0, 65, 64])),
-        cycle((1, 3, 1)),
+        cycle(([63, 1], [0, 300, 65], [1000])),
+        cycle((1, 3, 1, 2, 1, 4, 1)),
         strict=False,
     )
 ]
