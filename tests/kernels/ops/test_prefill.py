@@ -68,7 +68,7 @@ GRID = [
             for (i, block), (j, group), (k, dtypes) in product(*map(enumerate, (BLOCKS, GROUPS, DTYPES)))
         ),
         cycle((64, 80, 96, 128, 256)),
-        cycle((([63, 1], [63, 1]), ([300, 0], [9, 0]), ([150, 64], [150, 7]))),
+        cycle((([63, 1], [17, 1]), ([300, 0], [3, 0]), ([90, 20], [9, 20]))),
         strict=False,
     )
 ]
