@@ -221,9 +221,9 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     """Return the same system under each of several policies.
 
     An option that only some of them can use (a static batch's size, how to preempt) is left out for the
-    others; where none can use it, it stays, and the run says so. Where their blocks differ, all get the memory
-    of ``num_blocks`` and ``cpu_blocks`` blocks of ``block_size`` tokens (16 when left out), also those with
-    blocks of their own.
+    others; where none can use it, it stays, and the run says so. Where their blocks differ, all get the
+    memory of ``num_blocks`` and ``cpu_blocks`` blocks of ``block_size`` tokens (16 when left out), also those
+    with blocks of their own.
 
     Raises:
         PagesimError: a policy is unknown, its parts contradict one another, or that memory is no block of its
