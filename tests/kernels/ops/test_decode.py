@@ -146,10 +146,12 @@ def test_contiguous_decode_is_paged_decode_without_the_paging(layout, splits, de
 @pytest.mark.parametrize("layout", [NHD, HND, VLLM], ids=["NHD", "HND", "VLLM"])
 def test_gathering_first_gives_the_same(layout, device):
     case = make_case([63, 0, 40], group=2, head_dim=80, layout=layout)
-    room = torch.full((2, 3, 64, 2, 80), float("nan"), dtype=F16, device=device)
+    room = torch.full((2, 3, 64, 2, 80), 99.0, dtype=F16, device=device)
     there = case.to(device)
     tensors = (there.q, there.key_cache, there.value_cache, there.block_table, there.context_lens)
     output = gather_decode_attention(
         *tensors, max_context=64, layout=layout, workspace=tuple(room), backend="triton"
     )
     check(case, output.cpu())
+    for row, length in enumerate(case.context_lens.tolist()):
+        assert (room[:, row, length:] == 99).all(), "what lies beyond a context is left as it is"
