@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pagesim.cli import compare, lists, run, trace
+from pagesim.cli import compare, lists, profile, run, trace
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -20,6 +20,7 @@ cli = typer.Typer(
 cli.command("run")(run.command)
 cli.command("compare")(compare.command)
 cli.add_typer(trace.cli, name="trace")
+cli.add_typer(profile.cli, name="profile")
 for name, command in lists.COMMANDS.items():
     cli.command(name)(command)
 

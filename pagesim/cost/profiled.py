@@ -95,6 +95,8 @@ class Profiled:
                 seconds += terms.all_reduce(tokens)
             known = self._fixed[tokens, sampled] = max(1, to_ticks(seconds))
             self._note("linear", "tokens in an iteration", tokens)
+            self._note("write", "tokens written to the cache at once", tokens)
+            self._note("head", "sequences that get a token", sampled)
         return known
 
     def _note(self, term: str, axis: str, size: int) -> None:
