@@ -1,4 +1,4 @@
-"""The cost model of a profile: its terms added up, exact in leaps, never silently beyond what was measured."""
+"""The cost model of a profile: its terms added up, exact in leaps, never silently beyond what it knows."""
 
 from __future__ import annotations
 
