@@ -240,6 +240,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
             **means.summary(),
         },
         "sharing": {"saving": means.saving},
+        "extrapolated": dict(cost.beyond),
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": _peak_rss_mb(),
@@ -253,7 +254,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         steps=table.frame() if steps != "none" else None,
         batches=batch_table(columns) if not streams else None,
         preemptions=preemption_table(trace, recorder) if system.preemption == "auto" else None,
-        notes=trace.notes,
+        notes=(*trace.notes, *_extrapolations(system, cost)),
     )
 
 
@@ -295,6 +296,13 @@ def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
             columns["hash_block_size"] = sizes[0]
         return Trace(**columns)
     return make_trace(Path(trace) if isinstance(trace, PathLike) else trace)
+
+
+def _extrapolations(system: System, cost: CostModel) -> list[str]:
+    return [
+        f"cost {system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
+        for axis, size in cost.beyond.items()
+    ]
 
 
 def _equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:

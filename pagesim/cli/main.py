@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pagesim.cli import bench, compare, doctor, lists, run, trace
+from pagesim.cli import bench, compare, doctor, lists, profile, run, trace
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -21,6 +21,7 @@ cli.command("run")(run.command)
 cli.command("compare")(compare.command)
 cli.add_typer(trace.cli, name="trace")
 cli.add_typer(bench.cli, name="bench")
+cli.add_typer(profile.cli, name="profile")
 cli.command("doctor")(doctor.command)
 for name, command in lists.COMMANDS.items():
     cli.command(name)(command)
