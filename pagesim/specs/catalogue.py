@@ -123,6 +123,17 @@ _LLAMA2 = "config.json of meta-llama/Llama-2-{}-hf"
 _MODELS = {
     spec.name: spec
     for spec in (
+        _llama(
+            "tiny",
+            2,
+            256,
+            688,
+            4,
+            2,
+            vocab=1024,
+            max_model_len=2048,
+            source="no released model: LLaMA's shape at a size that a CPU runs in milliseconds",
+        ),
         _opt("125m", 12, 768, 12),
         _opt("350m", 24, 1024, 16),
         _opt("1.3b", 24, 2048, 32),
