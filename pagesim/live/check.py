@@ -118,9 +118,10 @@ class Checker:
                 yield "swapped", group, sequence
             if written and not written.isdisjoint(memory.block_table(sequence)):
                 yield "copied", group, sequence
-        for group in plan.prompts:
-            for sequence in group.sequences[1:]:
-                yield "forked", group, sequence
+        if memory.shares:
+            for group in plan.prompts:
+                for sequence in group.sequences[1:]:
+                    yield "forked", group, sequence
 
     def _compare(self, kind: str, group: Group, sequence: int, logits: Tensor | None) -> None:
         executor, spec = self.executor, self.executor.model.spec

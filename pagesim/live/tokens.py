@@ -16,7 +16,6 @@ from pagesim.scheduling import Group
 
 Ints = npt.NDArray[np.int64]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
@@ -58,7 +57,8 @@ class Tokens:
 
     def ids(self, names: Ints, positions: Ints) -> Ints:
         """Return the ids of tokens from their names and positions, ``[N]`` each."""
-        mixed = _mixed(_mixed(names.astype(np.uint64) + np.uint64(self.seed) * _GOLDEN) + positions.astype(np.uint64))
+        seeded = _mixed(names.astype(np.uint64) ^ np.uint64(self.seed << 32))
+        mixed = _mixed(seeded + positions.astype(np.uint64))
         return (mixed % np.uint64(self.vocab)).astype(np.int64)
 
     def of(self, group: Group, sequence: int, start: int, stop: int) -> Ints:
