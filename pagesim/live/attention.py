@@ -48,9 +48,7 @@ class CachedAttention:
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         decodes = batch.decodes
         if decodes:
-            self.decode(
-                layer, queries[:decodes], batch.tables[:decodes], batch.decode_lengths, out[:decodes]
-            )
+            self.decode(layer, queries[:decodes], batch.tables[:decodes], batch.decode_lengths, out[:decodes])
         if batch.longest_query:
             prefill_attention(
                 queries[decodes:],

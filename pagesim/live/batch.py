@@ -104,7 +104,7 @@ class Staging:
         starts = np.concatenate([[0], ends[decodes:] - decodes]).astype(np.int32)
         lengths = columns.lengths.astype(np.int32)
         # Kernels are compiled anew for pointers that are not aligned: lengths are sent in two parts.
-        tensors = self._send(
+        tokens, positions, slots, last, tables, of_decodes, of_prompts, begins = self._send(
             [
                 columns.tokens,
                 columns.positions,
@@ -116,7 +116,18 @@ class Staging:
                 starts,
             ]
         )
-        return Batch(*tensors, lengths[:decodes].tolist(), int(columns.new[decodes:].max(initial=0)))
+        return Batch(
+            tokens,
+            positions,
+            slots,
+            last,
+            tables,
+            of_decodes,
+            of_prompts,
+            begins,
+            contexts=lengths[:decodes].tolist(),
+            longest_query=int(columns.new[decodes:].max(initial=0)),
+        )
 
     def _send(self, arrays: Sequence[npt.NDArray[Any]]) -> list[Tensor]:
         if self.device.type == "cpu":

@@ -23,13 +23,10 @@ from pagesim.live.executor import MeasuredExecutor
 from pagesim.scheduling import Group, Plan
 
 BOUNDS = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}
-"""Largest difference allowed, over the largest value, by type. Layers amplify what rounding does to the first;
-a token that is not the right one differs by the order of 1."""
+"""Largest difference allowed, over the largest value, by type. Layers amplify what rounding does to the first
+of them; a token that is not the right one differs by the order of 1."""
 
 MEASURES = ("keys_values", "attention", "logits")
-
-LAYERS = 3
-"""Layers that are looked at: the first, the last, and others in between that change from sequence to sequence."""
 
 _ALWAYS = 12
 _THINNER = 1.15
@@ -38,7 +35,8 @@ _THINNER = 1.15
 class Checker:
     """Looks at some sequences of some iterations, sooner and more often where something happened to them.
 
-    Of every kind of event (see ``kinds`` in the report) the first dozen is looked at and then fewer and fewer.
+    Of every kind of event, as ``_events`` tells them apart, the first dozen is looked at and then fewer and
+    fewer.
 
     Args:
         executor: what is checked; its pools should be poisoned.
@@ -97,7 +95,7 @@ class Checker:
             self._compare(kind, group, sequence, None if row is None else logits[row])
 
     def _events(self, plan: Plan, pieces: list[Piece], batch: Batch) -> Iterator[tuple[str, Group, int]]:
-        """Yield what happened to whom: the kinds of the report."""
+        """Yield what happened to whom: kind, group, sequence."""
         memory = self.executor.scheduler.memory
         written = {target for _, target in plan.copies}
         resumed = {sequence for group in plan.resumed for sequence in group.sequences}
@@ -130,12 +128,14 @@ class Checker:
         ids = torch.from_numpy(executor.tokens.of(group, sequence, 0, length)).to(device)
         positions = torch.arange(length, device=device)
         middle = self._random.randrange(spec.layers)
-        layers = sorted({0, middle, spec.layers - 1})[:LAYERS]
+        layers = sorted({0, middle, spec.layers - 1})
         alone = _Contiguous(layers)
         expected = executor.model.forward(ids, positions, positions[-1:], alone)[0]
         row = executor.tables.row(sequence, length)
         size = executor.pools.block_size
-        blocks = torch.from_numpy(executor.tables.array[row : row + 1, : -(-length // size)].copy()).to(device)
+        blocks = torch.from_numpy(executor.tables.array[row : row + 1, : -(-length // size)].copy()).to(
+            device
+        )
         errors = dict.fromkeys(MEASURES, 0.0)
         for layer in layers:
             queries, keys, values, read = alone.seen[layer]
@@ -167,8 +167,11 @@ class _Contiguous:
         self._layers = layers
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        heads_first = [part.transpose(0, 1)[None] for part in (queries, keys, values)]
         read = scaled_dot_product_attention(
-            *(part.transpose(0, 1)[None] for part in (queries, keys, values)),
+            heads_first[0],
+            heads_first[1],
+            heads_first[2],
             is_causal=True,
             enable_gqa=queries.shape[1] != keys.shape[1],
         )[0].transpose(0, 1)
@@ -180,7 +183,9 @@ class _Contiguous:
 def _contexts_only(length: int) -> Batch:
     """Return a batch of which only the length of its one context is known."""
     nothing = torch.empty(0, dtype=torch.int64)
-    return Batch(*[nothing] * 8, contexts=[length], longest_query=0)
+    return Batch(
+        nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, [length], longest_query=0
+    )
 
 
 def _error(ours: Tensor, right: Tensor) -> float:

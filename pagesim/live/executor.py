@@ -181,7 +181,8 @@ class MeasuredExecutor:
                 forked = memory.shares and place > 0
                 held[sequence] = memory.length(sequence) if forked else group.cached
                 self._answers[sequence] = self.tokens.answer(group, sequence)
-        decodes, prompts = [], []
+        decodes: list[Piece] = []
+        prompts: list[Piece] = []
         self._groups = {}
         for group in self.scheduler.running():
             for sequence in group.sequences:
@@ -194,7 +195,9 @@ class MeasuredExecutor:
         pieces = decodes + prompts
         tokens = len(decodes) + sum(piece.stop - piece.start for piece in prompts)
         if tokens != plan.tokens:
-            raise RuntimeError(f"the plan computes {plan.tokens} tokens; the sequences have room for {tokens}")
+            raise RuntimeError(
+                f"the plan computes {plan.tokens} tokens; the sequences have room for {tokens}"
+            )
         return pieces
 
     def _take_over(self, sequence: int, survivor: int) -> None:

@@ -43,8 +43,8 @@ def check_options(
         raise PagesimError("cuda_graphs needs device cuda: on a CPU there is nothing to capture")
     if cuda_graphs and attention != "paged":
         raise PagesimError(
-            f"cuda_graphs needs attention paged, not {attention}: a graph cannot gather as many tokens as there "
-            "happen to be"
+            f"cuda_graphs needs attention paged, not {attention}: how wide the padded batch is changes from "
+            "step to step"
         )
     if system.tp != 1:
         raise PagesimError(f"tp is {system.tp}; pagesim live runs on one device, so it must be 1")
@@ -57,7 +57,8 @@ def check_options(
         )
     if spec.head_dim not in HEAD_DIMS:
         raise PagesimError(
-            f"model {spec.name} has heads of {spec.head_dim}; the kernels take {', '.join(map(str, HEAD_DIMS))}"
+            f"model {spec.name} has heads of {spec.head_dim}; the kernels take "
+            f"{', '.join(map(str, HEAD_DIMS))}"
         )
 
 
@@ -102,10 +103,11 @@ def check_memory(
             f"{_gib(cache)}{'' if on_gpu else f' and a swap space of {_gib(host)}'} does not fit into the "
             f"{_gib(free)} that are free on device {device.type}; {advice}"
         )
-    if on_gpu and host > available_bytes():
+    pinnable = available_bytes()
+    if on_gpu and host > pinnable:
         raise CapacityError(
-            f"cpu_blocks is {host_blocks}: {_gib(host)} of pinned memory; {_gib(available_bytes())} are free, "
-            f"so set it to at most {available_bytes() // block}"
+            f"cpu_blocks is {host_blocks}: {_gib(host)} of pinned memory; {_gib(pinnable)} are free; set it to "
+            f"at most {pinnable // block}"
         )
 
 

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BATCHES = (1, 2, 4, *range(8, 257, 8))
-"""Batch sizes that have a graph, as vLLM chooses them; a batch runs in the next larger one, its last rows idle."""
+"""Batch sizes that have a graph, as vLLM chooses them; a batch runs in the next larger one, its last rows
+idle."""
 
 
 class DecodeGraphs:
     """Captured once and replayed over the same tensors, into which every batch is copied.
 
-    A graph does not know how long contexts will be: the decode kernel is planned for the longest there can be,
-    as in vLLM, and programs that find nothing to read end at once.
+    A graph does not know how long contexts will be: the decode kernel is planned for the longest there can
+    be, as in vLLM, and programs that find nothing to read end at once.
 
     Args:
         model: what is captured.

@@ -137,16 +137,13 @@ class Model:
             x = self.narrow(x)
         return linear(x, self.head)
 
-    def _attention(
-        self, number: int, layer: Layer, x: Tensor, positions: Tensor, attend: Attend
-    ) -> Tensor:
+    def _attention(self, number: int, layer: Layer, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         spec = self.spec
         qkv = layer.qkv(x).view(len(x), spec.heads + 2 * spec.kv_heads, spec.head_dim)
-        queries, keys, values = qkv.split((spec.heads, spec.kv_heads, spec.kv_heads), dim=1)
+        queries, keys, values = torch.split(qkv, [spec.heads, spec.kv_heads, spec.kv_heads], dim=1)
         if layer.head_norms:
             queries, keys = (
-                self._normed(part, norm)
-                for part, norm in zip((queries, keys), layer.head_norms, strict=True)
+                self._normed(part, norm) for part, norm in zip((queries, keys), layer.head_norms, strict=True)
             )
         if self._rotary is not None:
             cos, sin = self._rotary[:, positions, None]  # [T, 1, D/2] each

@@ -53,8 +53,9 @@ def run_live(
         watch: for a progress bar.
 
     Returns:
-        As `pagesim.simulate` does, with a row of ``steps`` for each iteration and in it also what its parts
-        took; ``summary["clock"]`` is ``measured``, and ``summary["live"]`` says on what, and what was checked.
+        As `pagesim.simulate` does, with a row of ``steps`` for each iteration, which also says what its parts
+        took; ``summary["clock"]`` is ``measured``, and ``summary["live"]`` says on what, and what a check
+        found.
 
     Raises:
         PagesimError: torch or the device is missing, the model cannot be run or does not fit, or an option is
@@ -209,5 +210,3 @@ def _best_device() -> str:
     except ImportError:
         return "cpu"  # which is refused with a sentence
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-

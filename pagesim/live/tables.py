@@ -1,7 +1,7 @@
-"""Tables: the block tables of the running sequences as rows of one array, kept up to date beside the allocator.
+"""Tables: the block tables of the running sequences as rows of one array, kept up to date.
 
-An engine that asked for whole tables in every iteration would pay for every block of every sequence. Here a row
-gains a number when its sequence gains a block, and is read anew when its blocks may have been exchanged.
+An engine that asked for whole tables in every iteration would pay for every block of every sequence. Here a
+row gains a number when its sequence gains a block, and is read anew when its blocks may have been exchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of live runs need: one thread, small traces, and systems that get into every kind of trouble."""
+"""What the tests of live runs need: one thread, small traces, and systems that get into trouble."""
 
 from __future__ import annotations
 
@@ -69,13 +69,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
         {"forked", "copied", "swapped"},
     ),
     "v1, chunks": (V1, {}, {"chunk", "recomputed"}),
-    "v1, no chunks": ({**V1, "chunked_prefill": False, "max_num_batched_tokens": 60}, {}, {"prompt", "recomputed"}),
+    "v1, no chunks": (
+        {**V1, "chunked_prefill": False, "max_num_batched_tokens": 60},
+        {},
+        {"prompt", "recomputed"},
+    ),
     "v1, prefixes": (
         {**V1, "num_blocks": 70, "prefix_caching": True},
         {"prefix_tokens": np.array([0, 9, 9, 0, 9, 9, 9, 9]), "prompt_tokens": np.arange(20, 36, 2)},
         {"prefix_found"},
     ),
-    "v1, conversations": ({**V1, "num_blocks": 60, "prefix_caching": True}, conversations(), {"prefix_found"}),
+    "v1, conversations": (
+        {**V1, "num_blocks": 60, "prefix_caching": True},
+        conversations(),
+        {"prefix_found"},
+    ),
     "orca, samples of one's own": ({"policy": "orca-oracle", "num_blocks": 64}, samples(6, 2), {"prompt"}),
     "contiguous, beams": (
         {"policy": "contiguous-max", "num_blocks": 100, "max_model_len": 64, "beam_drop": 0.3},
