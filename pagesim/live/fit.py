@@ -106,8 +106,8 @@ def check_memory(
     pinnable = available_bytes()
     if on_gpu and host > pinnable:
         raise CapacityError(
-            f"cpu_blocks is {host_blocks}: {_gib(host)} of pinned memory; {_gib(pinnable)} are free; set it to "
-            f"at most {pinnable // block}"
+            f"cpu_blocks is {host_blocks}: {_gib(host)} of pinned memory; {_gib(pinnable)} are free, "
+            f"so set it to at most {pinnable // block}"
         )
 
 

@@ -23,7 +23,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def make_trace(count: int = 8, **columns: Any) -> ps.Trace:
+def few_requests(count: int = 8, **columns: Any) -> ps.Trace:
     """Return a few requests of mixed lengths; all arrive at once, so that no decision depends on a clock."""
     random = np.random.default_rng(7)
     return ps.Trace(
@@ -95,8 +95,33 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
 """By name: options, columns of the trace, and what must have happened to sequences that were looked at."""
 
 
-def system_of(**options: Any) -> System:
+def small_system(**options: Any) -> System:
+    """Return a system of the tiny model in blocks of 4 tokens."""
     return System(**{"model": "tiny", "block_size": 4, "seed": 3, **options})
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test that asks for ``any_case`` each of them."""
+    if "any_case" in metafunc.fixturenames:
+        metafunc.parametrize("any_case", CASES)
+
+
+@pytest.fixture(scope="session")
+def cases() -> dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]]:
+    """Return the cases by name."""
+    return CASES
+
+
+@pytest.fixture(scope="session")
+def make_trace() -> Callable[..., ps.Trace]:
+    """Return a function that makes a few requests."""
+    return few_requests
+
+
+@pytest.fixture(scope="session")
+def system_of() -> Callable[..., System]:
+    """Return a function that makes a small system."""
+    return small_system
 
 
 @pytest.fixture
@@ -105,6 +130,6 @@ def live() -> Callable[..., Any]:
     from pagesim.live import run_live
 
     def run(trace: ps.Trace, options: dict[str, Any], **how: Any) -> Any:
-        return run_live(system_of(**options), trace, **{"device": "cpu", "check": True, **how})
+        return run_live(small_system(**options), trace, **{"device": "cpu", "check": True, **how})
 
     return run

@@ -6,16 +6,17 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_trace, system_of
 
 import pagesim as ps
 from pagesim.cli.main import app
 from pagesim.live import fit, pools, run_live
-from pagesim.specs import models
+from pagesim.policies import POLICIES
+from pagesim.specs import model
 
 FEW = (
     "--model",
@@ -103,23 +104,16 @@ def test_a_missing_gpu_is_one_sentence(command):
     assert errors.startswith("pagesim: device is 'cuda', but torch ")
 
 
-def test_heads_that_the_kernels_do_not_take_are_refused():
-    spec = next(m for m in models() if m.name == "opt-30b")
-    assert spec.head_dim in fit.HEAD_DIMS
-    odd = {"model": "m.json"}
-    assert odd  # a config file of such a model stands for it
-    from dataclasses import replace
-
-    from pagesim.policies import POLICIES
-
+def test_heads_that_the_kernels_do_not_take_are_refused(system_of):
+    odd = replace(model("tiny"), head_dim=112)
     with pytest.raises(ps.PagesimError, match="has heads of 112; the kernels take 64, 80, 96, 128, 256"):
         fit.check_options(
-            system_of(), replace(spec, head_dim=112), POLICIES["vllm-sosp"],
+            system_of(), odd, POLICIES["vllm-sosp"],
             device="cpu", attention="paged", cuda_graphs=False, swap="gather",
         )  # fmt: skip
 
 
-def test_the_size_that_is_proposed_fits(monkeypatch):
+def test_the_size_that_is_proposed_fits(monkeypatch, make_trace, system_of):
     monkeypatch.setattr(fit, "available_bytes", lambda: 64 << 20)
     with pytest.raises(ps.CapacityError) as caught:
         run_live(system_of(num_blocks=100_000, cpu_blocks=0), make_trace(2), device="cpu")
@@ -145,7 +139,8 @@ def test_without_torch_it_is_one_sentence():
 def test_help_does_not_load_torch():
     program = (
         "import sys\nfrom pagesim.cli.main import app\nsys.argv = ['pagesim', 'live', '--help']\n"
-        "try:\n    app()\nfinally:\n    print(sorted({'torch', 'triton', 'pandas', 'simpy'} & set(sys.modules)))\n"
+        "heavy = {'torch', 'triton', 'pandas', 'simpy'}\n"
+        "try:\n    app()\nfinally:\n    print(sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.endswith("[]\n"), done.stdout[-300:] + done.stderr

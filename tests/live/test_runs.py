@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import CASES, make_trace, system_of
 
 import pagesim as ps
 from pagesim.api import run
@@ -27,9 +26,8 @@ class Replayed:
         return None
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_sequence_reads_its_own_tokens(name, live):
-    options, columns, kinds = CASES[name]
+def test_every_sequence_reads_its_own_tokens(any_case, cases, live, make_trace):
+    options, columns, kinds = cases[any_case]
     trace = make_trace(**columns)
     result = live(trace, options)
     check = result.summary["live"]["check"]
@@ -40,8 +38,8 @@ def test_every_sequence_reads_its_own_tokens(name, live):
 
 
 @pytest.mark.parametrize("name", ["sosp, two samples", "v0", "v1, chunks", "v1, prefixes", "static"])
-def test_a_live_run_decides_as_the_simulator_does_with_the_same_times(name):
-    options, columns, _ = CASES[name]
+def test_a_live_run_decides_as_the_simulator_does_with_the_same_times(name, cases, make_trace, system_of):
+    options, columns, _ = cases[name]
     count = columns.get("count", 8)
     spread = np.sort(np.random.default_rng(5).uniform(0, 0.05, count))
     trace = make_trace(**columns, arrival_s=spread)
@@ -55,7 +53,7 @@ def test_a_live_run_decides_as_the_simulator_does_with_the_same_times(name):
     pd.testing.assert_frame_equal(result.requests, again.requests)
 
 
-def test_what_was_carried_out_is_what_the_table_of_steps_counts(live):
+def test_what_was_carried_out_is_what_the_table_of_steps_counts(live, make_trace):
     result = live(make_trace(), {"num_blocks": 30, "preemption": "swap"}, check=False)
     steps, summary = result.steps, result.summary
     assert len(steps) == summary["iterations"]
@@ -73,16 +71,16 @@ def test_what_was_carried_out_is_what_the_table_of_steps_counts(live):
     assert "check" not in live_on
 
 
-def test_gathered_attention_reads_the_same(live):
-    options, columns, _ = CASES["sosp, two samples"]
+def test_gathered_attention_reads_the_same(live, cases, make_trace):
+    options, columns, _ = cases["sosp, two samples"]
     summary = live(make_trace(**columns), options, attention="gather").summary
     assert summary["live"]["check"]["passed"]
     assert summary["live"]["attention"] == "gather"
 
 
 @pytest.mark.parametrize("swap", ["copy-each", "copy-batch", "zero-copy"])
-def test_every_swap_strategy_brings_back_what_it_took(swap, live):
-    options, columns, _ = CASES["sosp, swap"]
+def test_every_swap_strategy_brings_back_what_it_took(swap, live, cases, make_trace):
+    options, columns, _ = cases["sosp, swap"]
     try:
         check = live(make_trace(**columns), options, swap=swap).summary["live"]["check"]
     except ps.PagesimError as error:
@@ -91,14 +89,14 @@ def test_every_swap_strategy_brings_back_what_it_took(swap, live):
     assert check["sequences"]["swapped"]
 
 
-def test_a_client_that_goes_away_leaves_nothing_behind(live):
+def test_a_client_that_goes_away_leaves_nothing_behind(live, make_trace):
     trace = make_trace(abort_s=np.array([1e-9, *[np.inf] * 6, 0.01]))
     summary = live(trace, {"num_blocks": 30, "preemption": "swap"}).summary
     assert summary["requests"]["aborted"]
     assert summary["live"]["check"]["passed"]
 
 
-def test_a_result_is_saved_and_read_back(live, tmp_path):
+def test_a_result_is_saved_and_read_back(live, make_trace, tmp_path):
     result = live(make_trace(3), {"num_blocks": 60})
     loaded = ps.load(result.save(tmp_path / "out"))
     assert loaded.summary == result.summary
@@ -106,7 +104,7 @@ def test_a_result_is_saved_and_read_back(live, tmp_path):
     pd.testing.assert_frame_equal(loaded.steps, result.steps)
 
 
-def test_requests_that_nobody_can_serve_run_nothing(live):
+def test_requests_that_nobody_can_serve_run_nothing(live, make_trace):
     trace = make_trace(2, prompt_tokens=np.array([3000, 3000]))
     result = live(trace, {"num_blocks": 1000})
     assert result.summary["requests"]["rejected"] == 2
