@@ -123,17 +123,6 @@ _LLAMA2 = "config.json of meta-llama/Llama-2-{}-hf"
 _MODELS = {
     spec.name: spec
     for spec in (
-        _llama(
-            "tiny",
-            2,
-            256,
-            688,
-            4,
-            2,
-            vocab=1024,
-            max_model_len=2048,
-            source="no released model: LLaMA's shape at a size that a CPU runs in milliseconds",
-        ),
         _opt("125m", 12, 768, 12),
         _opt("350m", 24, 1024, 16),
         _opt("1.3b", 24, 2048, 32),
@@ -206,6 +195,17 @@ _MODELS = {
                 correction_bias=True,
             ),
         ),
+        _llama(
+            "tiny",
+            2,
+            256,
+            688,
+            4,
+            2,
+            vocab=1024,
+            max_model_len=2048,
+            source="no released model: LLaMA's shape at a size that a CPU runs in milliseconds",
+        ),
     )
 }
 
@@ -222,5 +222,5 @@ def model(name: str) -> ModelSpec:
 
 
 def models() -> tuple[ModelSpec, ...]:
-    """Return every model that is known by name, family by family and small to large."""
+    """Return every model that is known by name, family by family and small to large; last one to try things on."""
     return tuple(_MODELS.values())
