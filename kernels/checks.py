@@ -117,6 +117,10 @@ def check_caches(
     for name, cache, storage in zip(names, (key_cache, value_cache), storages, strict=True):
         check_tensor(name, cache, storage.axes, (*QUERY_DTYPES, FP8))
     sizes = layout.sizes(key_cache)
+    if not sizes.kv_heads:
+        raise PagesimError(
+            f"{names[0]} has the shape {list(key_cache.shape)}; at least one KV head is needed"
+        )
     if sizes.head_dim not in HEAD_DIMS:
         raise PagesimError(f"{names[0]} has head size {sizes.head_dim}; one of {_list(HEAD_DIMS)} is needed")
     size = sizes.block_size

@@ -1,8 +1,8 @@
 """Decode attention: one query a sequence over a paged or a contiguous context, in one pass or in splits.
 
-A program takes one KV head of one sequence, with all query heads that read it as the rows of a matrix (at
-least 16, so that tensor cores multiply it), and one split of its tokens. Decoding moves every key and value
-once and computes little, so what counts is bytes in flight:
+A program takes one KV head of one sequence, with the query heads that read it as the rows of a matrix (at
+least 16, so that tensor cores multiply it, and no more than registers hold), and one split of its tokens.
+Decoding moves every key and value once and computes little, so what counts is bytes in flight:
 
 - The block id of the next tile is loaded while this one is computed and carried along. Looked up where it
   is used, it would stand in the chain of addresses, and the loop could be pipelined only half as deep.
@@ -24,11 +24,8 @@ from torch import Tensor
 from pagesim.kernels import reduce
 from pagesim.kernels.launch import Launch, per_head
 from pagesim.kernels.layouts import Layout
-from pagesim.kernels.planner import DecodePlan
+from pagesim.kernels.planner import DecodePlan, query_rows
 from pagesim.kernels.tiles import LOG2_E, attend, block_ids, in_vector, rounded, tile_pointers
-
-MAX_ROWS = 64
-"""Query heads a program; more of one KV head are split over programs."""
 
 
 @triton.jit
@@ -169,7 +166,7 @@ def launches(
     sizes = layout.sizes(key_cache)
     keys, values = layout.key.strides(key_cache), layout.value.strides(value_cache)
     group = q_heads // sizes.kv_heads
-    rows = 1 if q.dtype == torch.float32 else min(MAX_ROWS, max(16, triton.next_power_of_2(group)))
+    rows = 1 if q.dtype == torch.float32 else query_rows(group, head_dim)
     one_pass = plan.num_splits == 1
     head_scales = isinstance(k_scale, Tensor) or isinstance(v_scale, Tensor)
     if head_scales:

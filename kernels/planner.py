@@ -36,8 +36,11 @@ class DecodePlan:
         tokens_per_split: a multiple of ``tile``.
         num_splits: the most that any sequence takes. With 1 the kernel writes the output itself
             (PagedAttention's v1); with more, a reduction over partial results follows (v2).
-        num_warps: warps a program.
+        num_warps: warps a program, a power of two.
         num_stages: tiles in flight, the one being multiplied included.
+
+    Raises:
+        PagesimError: a number is off.
     """
 
     tile: int
@@ -45,6 +48,17 @@ class DecodePlan:
     num_splits: int
     num_warps: int
     num_stages: int
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("tile", self.tile, 16), ("num_warps", self.num_warps, 1)):
+            _check_power_of_two(name, value, least)
+        if self.tokens_per_split < 1 or self.tokens_per_split % self.tile:
+            raise PagesimError(
+                f"tokens_per_split is {self.tokens_per_split}; a multiple of tile, which is {self.tile}, is"
+                " needed"
+            )
+        _check_at_least("num_splits", self.num_splits, 1)
+        _check_at_least("num_stages", self.num_stages, 1)
 
 
 MIN_SPLIT_TOKENS = 256
@@ -101,9 +115,8 @@ def plan_decode(
     """
     _check_at_least("num_splits", num_splits, 1)
     _check_at_least("num_stages", num_stages, 1)
-    for name, value, least in (("tile", tile, 16), ("num_warps", num_warps, 1)):
-        if value is not None and (value < least or value & (value - 1)):
-            raise PagesimError(f"{name} is {value}; a power of two from {least} is needed")
+    _check_power_of_two("tile", tile, 16)
+    _check_power_of_two("num_warps", num_warps, 1)
     if q_heads < 1 or kv_heads < 1 or q_heads % kv_heads:
         raise PagesimError(f"q_heads is {q_heads}; a multiple of kv_heads, which is {kv_heads}, is needed")
     gpu = gpu or Gpu()
@@ -113,7 +126,8 @@ def plan_decode(
         if layout.value.chunk_bytes is not None and block_size:
             # A value vector lies across its block: only within a block are tokens neighbours.
             tile = min(tile, max(16, block_size))
-    warps = num_warps or 4
+    rows = query_rows(q_heads // kv_heads, head_dim)
+    warps = num_warps or (8 if rows > 32 else 4)
     stages = num_stages or min(5, max(3, 1 + _FLYING_BYTES // (2 * tile * padded_dim * kv_bytes)))
     longest = max(context_lens, default=0)
     if num_splits is None:
@@ -121,6 +135,15 @@ def plan_decode(
         num_splits = _best_splits(context_lens, longest, kv_heads, tile, slots)
     tokens_per_split = max(1, ceil(longest / num_splits / tile)) * tile
     return DecodePlan(tile, tokens_per_split, max(1, ceil(longest / tokens_per_split)), warps, stages)
+
+
+def query_rows(group: int, head_dim: int) -> int:
+    """Return how many of the ``group`` query heads of a KV head a program takes, as rows of a matrix.
+
+    Tensor cores want 16 at least. The most are what fits into registers: more would spill.
+    """
+    most = 64 if head_dim <= 128 else 16
+    return min(most, max(16, 1 << (group - 1).bit_length()))
 
 
 def _programs_a_sm(gpu: Gpu, tile: int, padded_dim: int, kv_bytes: int, warps: int, stages: int) -> int:
@@ -146,6 +169,11 @@ def _best_splits(context_lens: Sequence[int], longest: int, kv_heads: int, tile:
             best, least = splits, time
         splits += max(1, splits // 8)  # every count up to 16, then in steps of an eighth
     return best
+
+
+def _check_power_of_two(name: str, value: int | None, least: int) -> None:
+    if value is not None and (value < least or value & (value - 1)):
+        raise PagesimError(f"{name} is {value}; a power of two from {least} is needed")
 
 
 def _check_at_least(name: str, value: int | None, least: int) -> None:

@@ -221,8 +221,9 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     """Return the same system under each of several policies.
 
     An option that only some of them can use (a static batch's size, how to preempt) is left out for the
-    others; where none can use it, it stays, and the run says so. All get the memory of ``num_blocks`` and
-    ``cpu_blocks`` blocks of ``block_size`` tokens (16 when left out), also those with blocks of their own.
+    others; where none can use it, it stays, and the run says so. Where their blocks differ, all get the
+    memory of ``num_blocks`` and ``cpu_blocks`` blocks of ``block_size`` tokens (16 when left out), also those
+    with blocks of their own.
 
     Raises:
         PagesimError: a policy is unknown, its parts contradict one another, or that memory is no block of its
@@ -258,11 +259,12 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
             )
         ],
     }
+    alike = len({(part.placement == "virtual", part.block_size) for part in parts.values()}) == 1
     return {
         policy: system.model_copy(
             update={
                 "policy": policy,
-                **_same_memory(system, policy, parts[policy]),
+                **({} if alike else _same_memory(system, policy, parts[policy])),
                 **{
                     option: System.model_fields[option].default
                     for option, names in users.items()

@@ -119,15 +119,18 @@ def test_an_arrival_beyond_the_longest_simulated_time_is_refused(when, refused, 
     assert "at most 9e+06 s" in sentence
 
 
-def test_beam_search_is_refused_and_not_ignored(refused, trace_file):
+def test_beam_search_is_refused_by_v1_which_has_none(refused, trace_file):
     trace = trace_file(b"prompt_tokens,output_tokens,n,use_beam_search\n5,5,4,1\n")
-    assert "beam_width is 4" in refused("run", "--trace", trace)
-    assert "beam_width is 3" in refused("run", "--trace", "fixed:5,5", "--beam-width", "3")
+    v1 = ("run", "--policy", "vllm-v1", "--trace")
+    assert "beam_width is 4" in refused(*v1, trace)
+    assert "beam_width is 3" in refused(*v1, "fixed:5,5", "--beam-width", "3")
 
 
-def test_samples_of_different_lengths_are_refused_and_not_ignored(refused, trace_file):
+def test_it_is_said_where_samples_of_different_lengths_end_together(succeeds, trace_file):
     trace = trace_file("a,0,5,5\nb,0,5,5;7\n")
-    assert refused("run", "--trace", trace).startswith("request b: its samples differ in length")
+    sentence = "samples of a request run as long as the longest"
+    assert sentence in succeeds("run", "--trace", trace).err
+    assert sentence not in succeeds("run", "--trace", trace, "--policy", "vllm-v0").err
 
 
 @pytest.mark.parametrize("flag", ["n", "beam-width"])

@@ -199,6 +199,23 @@ def test_a_missing_torch_is_said_in_one_sentence(device, environment, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["bench", "--help"], ["bench", "attention", "--help"], ["doctor", "--help"], []]
+)
+def test_nothing_heavy_is_loaded_for_help(arguments, environment):
+    program = (
+        "import sys\nimport pagesim\n"
+        f"sys.argv = ['pagesim', *{arguments}]\n"
+        "if len(sys.argv) > 1:\n"
+        "    from pagesim.cli.main import app\n"
+        "    try:\n        app()\n    except SystemExit as end:\n        assert not end.code\n"
+        "print(sorted({'torch', 'triton', 'matplotlib', 'pyarrow'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.endswith("[]\n"), done.stdout[-200:] + done.stderr
+
+
 def test_the_documentation_names_every_column():
     from pagesim.kernels.bench.rows import MEASURED, PARAMETERS
     from pagesim.kernels.machine import describe_machine

@@ -16,6 +16,7 @@ REQUESTS = [
     "first_scheduled_s",
     "first_token_s",
     "finish_s",
+    "cached_tokens",
     "recomputes",
     "swaps",
     "status",

@@ -101,8 +101,8 @@ def test_samples_that_outgrow_the_watermark_can_never_be_recomputed_and_are_give
 
 
 def test_a_beam_that_is_dropped_becomes_a_copy_of_all_of_the_survivor() -> None:
-    trace = ps.Trace(np.zeros(1), np.array([9]), np.array([40])).with_columns({"beam_width": np.array([4])})
-    steps = ps.simulate(trace, "virtual-contiguous", num_blocks=200, **PAIRS, **SECOND).steps
+    trace = ps.Trace(np.zeros(1), np.array([9]), np.array([80])).with_columns({"beam_width": np.array([4])})
+    steps = ps.simulate(trace, "virtual-contiguous", num_blocks=400, **PAIRS, **SECOND).steps
     assert steps is not None
     forks = steps[steps["blocks_copied"] > 0]
     assert len(forks) > 5

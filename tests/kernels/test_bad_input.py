@@ -62,6 +62,10 @@ TABLE = CASE.block_table
         ({"key_cache": CASE.key_cache[0]}, r"key_cache has the shape \[16, 2, 64\]; \[block, token, head"),
         ({"key_cache": CASE.key_cache.int()}, "key_cache is int32; float16 or"),
         ({"key_cache": CASE.key_cache[..., :63]}, "key_cache has head size 63; one of 64, 80, 96, 128, 256"),
+        (
+            {"key_cache": CASE.key_cache[:, :, :0]},
+            r"key_cache has the shape \[9, 16, 0, 64\]; at least one KV",
+        ),
         ({"key_cache": CASE.key_cache[:, :15]}, "key_cache has block size 15; a power of two from 1 to 256"),
         ({"key_cache": CASE.key_cache.repeat(1, 32, 1, 1)}, "key_cache has block size 512"),
         (
@@ -240,6 +244,22 @@ def test_a_plan_needs_heads_that_fit():
 
 def test_a_plan_can_be_made_by_hand():
     assert run(CASE, plan=DecodePlan(16, 16, 4, 4, 3)).shape == CASE.q.shape
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        ((24, 24, 1, 4, 3), "tile is 24; a power of two from 16 is needed"),
+        ((16, 24, 2, 4, 3), "tokens_per_split is 24; a multiple of tile, which is 16, is needed"),
+        ((16, 0, 2, 4, 3), "tokens_per_split is 0"),
+        ((16, 16, 0, 4, 3), "num_splits is 0; at least 1 is needed"),
+        ((16, 16, 1, 3, 3), "num_warps is 3; a power of two from 1 is needed"),
+        ((16, 16, 1, 4, 0), "num_stages is 0"),
+    ],
+)
+def test_a_plan_that_would_skip_tokens_cannot_be_made(numbers, sentence):
+    with says(sentence):
+        DecodePlan(*numbers)
 
 
 def test_bounds_on_a_device_are_checked_when_asked_for():

@@ -6,6 +6,7 @@ import pytest
 
 from pagesim import PagesimError
 from pagesim.kernels import VLLM, Gpu, plan_decode
+from pagesim.kernels.planner import query_rows
 
 SHAPE = {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "block_size": 16}
 
@@ -41,6 +42,15 @@ def test_a_smaller_gpu_is_filled_by_fewer_splits():
 def test_a_tile_of_keys_is_16_kilobytes(head_dim, kv_bytes, tile):
     plan = plan_decode([4096], **SHAPE | {"head_dim": head_dim}, kv_bytes=kv_bytes)
     assert plan.tile == tile
+
+
+@pytest.mark.parametrize(
+    ("group", "head_dim", "rows", "warps"),
+    [(1, 128, 16, 4), (8, 64, 16, 4), (17, 128, 32, 4), (64, 128, 64, 8), (71, 80, 64, 8), (64, 256, 16, 4)],
+)
+def test_a_program_takes_as_many_query_heads_as_its_registers_hold(group, head_dim, rows, warps):
+    assert query_rows(group, head_dim) == rows
+    assert plan_decode([99], q_heads=group, kv_heads=1, head_dim=head_dim, block_size=16).num_warps == warps
 
 
 def test_in_vllms_layout_a_tile_stays_within_a_block():

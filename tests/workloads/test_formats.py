@@ -301,13 +301,14 @@ def test_any_values_in_known_columns_end_in_data_or_a_trace_error(tmp_path_facto
     assert_trace_or_sentence(path)
 
 
-def test_a_hundred_thousand_rows_of_csv_are_read_in_under_two_seconds(tmp_path):
+def test_a_hundred_thousand_rows_of_csv_are_read_in_under_two_seconds(tmp_path, slowdown):
     path = tmp_path / "big.csv"
     rows = "".join(f"{i / 7},{i % 900 + 1},{i % 300 + 1}\n" for i in range(100_000))
     path.write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    busy = slowdown()
     start = time.perf_counter()
     trace = load(path)
-    assert time.perf_counter() - start < 2
+    assert (time.perf_counter() - start) / busy < 2
     assert len(trace) == 100_000
     assert trace.arrival_s[-1] == 99_999 / 7
 
