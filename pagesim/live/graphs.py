@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +17,6 @@ from pagesim.live.batch import NOWHERE, Batch, table_width
 from pagesim.live.model import Model
 from pagesim.live.pools import KvPools
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 BATCHES = (1, 2, 4, *range(8, 257, 8))
 """Batch sizes that have a graph, as vLLM chooses them; a batch runs in the next larger one, its last rows
 idle."""
@@ -27,7 +26,8 @@ class DecodeGraphs:
     """Captured once and replayed over the same tensors, into which every batch is copied.
 
     A graph does not know how long contexts will be: the decode kernel is planned for the longest there can
-    be, as in vLLM, and programs that find nothing to read end at once.
+    be, as in vLLM, and programs that find nothing to read end at once. Beside a CPU nothing is captured, and
+    the padded batch is computed like any other.
 
     Args:
         model: what is captured.
@@ -37,6 +37,8 @@ class DecodeGraphs:
     """
 
     def __init__(self, model: Model, pools: KvPools, *, longest: int, most: int) -> None:
+        self.model = model
+        self.pools = pools
         self.sizes: Sequence[int] = BATCHES[: bisect_left(BATCHES, most) + 1]
         rows, device = self.sizes[-1], pools.device
         width = table_width(-(-longest // pools.block_size))
@@ -52,16 +54,12 @@ class DecodeGraphs:
             contexts=[longest] * rows,
             longest_query=0,
         )
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        shared = None
+        self._logits = torch.empty((rows, model.spec.vocab), dtype=model.dtype, device=device)
+        self._replays: dict[int, Callable[[], Any]] = {}
+        pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         for size in reversed(self.sizes):  # the largest first: the others find their memory in its
-            self._run(model, pools, size)
-            torch.cuda.synchronize(device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=shared):
-                logits = self._run(model, pools, size)
-            shared = graph.pool()
-            self._graphs[size] = graph, logits
+            run = partial(self._run, size)
+            self._replays[size] = run if pool is None else _captured(run, pool)
 
     def replay(self, batch: Batch) -> Tensor | None:
         """Run a batch that only decodes; return its logits ``[D, vocab]``, or None if it is too large."""
@@ -78,24 +76,37 @@ class DecodeGraphs:
         inputs.decode_lengths[:count].copy_(batch.decode_lengths)
         inputs.slots[count:size].fill_(NOWHERE)
         inputs.decode_lengths[count:size].zero_()
-        graph, logits = self._graphs[size]
-        graph.replay()
-        return logits[:count]
+        self._replays[size]()
+        return self._logits[:count]
 
-    def _run(self, model: Model, pools: KvPools, size: int) -> Tensor:
-        full = self._inputs
+    def _run(self, size: int) -> None:
+        """Compute the first rows of the inputs, idle ones included."""
+        model, every = self.model, self._inputs
         batch = replace(
-            full,
-            tokens=full.tokens[:size],
-            positions=full.positions[:size],
-            slots=full.slots[:size],
-            last=full.last[:size],
-            tables=full.tables[:size],
-            decode_lengths=full.decode_lengths[:size],
-            contexts=full.contexts[:size],
+            every,
+            tokens=every.tokens[:size],
+            positions=every.positions[:size],
+            slots=every.slots[:size],
+            last=every.last[:size],
+            tables=every.tables[:size],
+            decode_lengths=every.decode_lengths[:size],
+            contexts=every.contexts[:size],
         )
-        spec = model.spec
-        queries = torch.empty((size, spec.heads, spec.head_dim), dtype=model.dtype, device=model.device)
-        plan = decode_plan(queries, pools.caches[0][0], batch.contexts)
-        attend = CachedAttention(pools, batch, "paged", plan)
-        return model.forward(batch.tokens, batch.positions, batch.last, attend)
+        plan = None
+        if model.device.type == "cuda":
+            shape = (size, model.spec.heads, model.spec.head_dim)
+            queries = torch.empty(shape, dtype=model.dtype, device=model.device)
+            plan = decode_plan(queries, self.pools.caches[0][0], batch.contexts)
+        attend = CachedAttention(self.pools, batch, "paged", plan)
+        model.forward(batch.tokens, batch.positions, batch.last, attend, out=self._logits[:size])
+
+
+def _captured(run: Callable[[], Any], pool: Any) -> Callable[[], Any]:
+    """Return what replays a run that launches the same every time."""
+    run()  # compiles and loads what a capture must not
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        run()
+    replay: Callable[[], Any] = graph.replay
+    return replay

@@ -105,7 +105,9 @@ class Model:
         self._rotary = None if spec.position_rows else self._angles(longest)
 
     @torch.inference_mode()
-    def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, tokens: Tensor, positions: Tensor, last: Tensor, attend: Attend, out: Tensor | None = None
+    ) -> Tensor:
         """Compute the new tokens of an iteration.
 
         Args:
@@ -113,6 +115,7 @@ class Model:
             positions: int64 ``[T]``.
             last: the rows that are sampled from, int64 ``[S]``.
             attend: keeps keys and values, and reads them.
+            out: where the logits go, if not to a new tensor.
 
         Returns:
             Logits, ``[S, vocab]``.
@@ -135,7 +138,7 @@ class Model:
             x = self._normed(x, self.final_norm)
         if self.narrow is not None:
             x = self.narrow(x)
-        return linear(x, self.head)
+        return linear(x, self.head) if out is None else torch.mm(x, self.head.t(), out=out)
 
     def _attention(self, number: int, layer: Layer, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         spec = self.spec

@@ -108,7 +108,7 @@ def run_live(
     except torch.OutOfMemoryError as error:
         raise CapacityError(
             f"the {device} ran out of memory in an iteration ({str(error).splitlines()[0]}); decrease "
-            "num_blocks or max_num_batched_tokens"
+            "num_blocks, max_num_seqs or max_num_batched_tokens"
         ) from None
     finally:
         gc.unfreeze()

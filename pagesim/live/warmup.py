@@ -24,7 +24,9 @@ def warm_up(executor: MeasuredExecutor, *, most_sequences: int, most_tokens: int
     decodes = _sizes(min(most_sequences, 256)) if on_gpu else [1, 3]
     prompts = _sizes(most_tokens) if on_gpu else [2, 17]
     for batch in decodes:
-        for context in {1, longest}:
+        # No longer than the cache can hold: a batch that is gathered takes as much memory again.
+        held = min(longest, executor.pools.num_blocks * executor.pools.block_size // batch)
+        for context in {1, max(1, held)}:
             _run(executor, [1] * batch, context)
     for tokens in prompts:
         length = min(tokens, longest)

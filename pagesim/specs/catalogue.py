@@ -222,5 +222,5 @@ def model(name: str) -> ModelSpec:
 
 
 def models() -> tuple[ModelSpec, ...]:
-    """Return every model that is known by name, family by family and small to large; last one to try things on."""
+    """Return every model that is known by name, family by family, small to large; one to try on last."""
     return tuple(_MODELS.values())

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -145,18 +144,3 @@ def test_help_does_not_load_torch():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.endswith("[]\n"), done.stdout[-300:] + done.stderr
     assert "--cuda-graphs" in done.stdout
-
-
-def test_the_commands_of_the_page_run(command, tmp_path, monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "live.md").read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    ran = 0
-    for line in "".join(blocks).replace("\\\n", " ").splitlines():
-        words = line.split("#")[0].split()
-        if words[:2] == ["pagesim", "live"] and "cuda" not in words:
-            assert command(*words[1:])[0] == 0, line
-            ran += 1
-    assert ran >= 2
-    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(code, "live.md", "exec"), {})
