@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -88,6 +89,9 @@ def check_memory(
     activations = sized.activation_bytes * item // 2
     cache, host = sized.num_blocks * block, host_blocks * block
     on_gpu = device.type == "cuda"
+    if on_gpu:  # what an earlier run in this process left behind is free, too
+        gc.collect()
+        torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_bytes()
     needed = weights + activations + cache + (_WORKSPACE if on_gpu else host)
     if weights + activations >= free:
