@@ -17,6 +17,9 @@ from pagesim.kernels.layouts import Layout, Sizes
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
 MAX_BLOCK_SIZE = 256
+MAX_BATCH = 65_535
+"""Sequences are an axis of a grid, and of the second and third CUDA allows as many programs."""
+
 QUERY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 FP8 = torch.float8_e4m3fn
 BACKENDS = ("auto", "triton", "reference")
@@ -178,7 +181,9 @@ def check_scale(name: str, scale: float | Tensor, sizes: Sizes, cache: Tensor) -
 
 
 def check_lengths(context_lens: Tensor, longest: int, what: str) -> None:
-    """Check that no context is negative or longer than there is room for."""
+    """Check that there are not too many contexts, and none is negative or longer than there is room for."""
+    if len(context_lens) > MAX_BATCH:
+        raise PagesimError(f"context_lens has {len(context_lens)} sequences; at most {MAX_BATCH} are allowed")
     if bounds_are_checked(context_lens) and len(context_lens):
         low, high = (int(value) for value in context_lens.aminmax())
         if low < 0 or high > longest:

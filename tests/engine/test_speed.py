@@ -32,14 +32,15 @@ def test_where_nobody_is_preempted_decisions_do_not_grow_with_the_outputs() -> N
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_requests_take_five_seconds_and_300_megabytes(
-    sharegpt: Path, slowdown: Callable[[], float]
+@pytest.mark.parametrize(("policy", "limit_s"), [("vllm-sosp", 5.0), ("vllm-v0", 10.0), ("vllm-v1", 10.0)])
+def test_a_hundred_thousand_requests_take_seconds_and_300_megabytes(
+    policy: str, limit_s: float, sharegpt: Path, slowdown: Callable[[], float]
 ) -> None:
     arguments = ["run", "--trace", str(sharegpt), "--arrivals", "poisson", "--rate", "4", "--json"]
-    arguments += ["--num-requests", "100000", "--policy", "vllm-sosp", "--num-blocks", "983", "--cost", COSTS]
+    arguments += ["--num-requests", "100000", "--policy", policy, "--num-blocks", "983", "--cost", COSTS]
     program = f"import sys; sys.argv = ['pagesim', *{arguments!r}]; from pagesim.cli.main import app; app()"
-    shares = []
-    for _ in range(3):
+    shares: list[float] = []
+    while len(shares) < 3 and min(shares, default=limit_s) >= limit_s:
         busy = slowdown()
         started = time.perf_counter()
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
@@ -48,4 +49,4 @@ def test_a_hundred_thousand_requests_take_five_seconds_and_300_megabytes(
     assert summary["requests"]["unfinished"] == 0
     assert summary["requests"]["finished"] > 94_000, "the file's longest requests do not fit the model"
     assert summary["sim"]["peak_rss_mb"] < 300
-    assert min(shares) < 5.0
+    assert min(shares) < limit_s

@@ -237,6 +237,12 @@ def test_a_padded_batch_must_be_wide_enough():
         gather_sequences(*tensors, out=(torch.empty(2, 64, 2, 64).half(), torch.empty(2, 63, 2, 32).half()))
 
 
+def test_no_more_sequences_than_a_grid_has_room_for():
+    many = {"q": CASE.q[:1].expand(65_536, -1, -1), "block_table": TABLE[:1].expand(65_536, -1)}
+    with says("context_lens has 65536 sequences; at most 65535 are allowed"):
+        run(replace(CASE, **many, context_lens=torch.zeros(65_536, dtype=torch.int32)))
+
+
 def test_a_plan_needs_heads_that_fit():
     with says("q_heads is 3; a multiple of kv_heads, which is 2, is needed"):
         decode_plan(CASE.q[:, :3], CASE.key_cache, CASE.context_lens)
