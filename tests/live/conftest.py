@@ -11,12 +11,11 @@ import pytest
 import pagesim as ps
 from pagesim.scenario import System
 
-torch = pytest.importorskip("torch", reason="live runs need torch")
-
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """Two threads would fight for a busy core."""
+    """Two threads would fight for a busy core; and without torch nothing of this can run."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

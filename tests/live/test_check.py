@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytest.importorskip("torch", reason="torch is not installed")
+
 import pagesim as ps
 from pagesim.kernels import decode_attention
 from pagesim.live import attention, executor, pools, tables

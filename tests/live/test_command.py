@@ -9,13 +9,14 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 
-import pagesim as ps
-from pagesim.cli.main import app
-from pagesim.live import fit, pools, run_live
-from pagesim.policies import POLICIES
-from pagesim.specs import model
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import pagesim as ps  # noqa: E402
+from pagesim.cli.main import app  # noqa: E402
+from pagesim.live import fit, pools, run_live  # noqa: E402
+from pagesim.policies import POLICIES  # noqa: E402
+from pagesim.specs import model  # noqa: E402
 
 FEW = (
     "--model",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("torch", reason="torch is not installed")
+
 from pagesim.live import graphs, run
 
 

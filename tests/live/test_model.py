@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-import pagesim as ps
-from pagesim.live.model import Model, check_model
-from pagesim.live.tokens import Tokens
-from pagesim.specs import ModelSpec, model
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import pagesim as ps  # noqa: E402
+from pagesim.live.model import Model, check_model  # noqa: E402
+from pagesim.live.tokens import Tokens  # noqa: E402
+from pagesim.specs import ModelSpec, model  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = {
