@@ -17,7 +17,7 @@ from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, to_tick_column, to_ticks
 from pagesim.cost import CostModel, PreemptionPrices, parse_cost
 from pagesim.engine import Engine, StrictCompatError
 from pagesim.errors import PagesimError
-from pagesim.executors import PredictedExecutor
+from pagesim.executors import Executor, PredictedExecutor
 from pagesim.intake import aborts, accepted_rows, entering_rows, take_in
 from pagesim.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
 from pagesim.policies import Limits, Policy, build_memory, build_scheduler, granularity, parts_of
@@ -25,7 +25,7 @@ from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import Trace
 from pagesim.results import Result, StepTable, batch_table, preemption_table, request_columns
 from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
-from pagesim.scheduling import Arrivals, Contents, DeadEnd
+from pagesim.scheduling import Arrivals, Contents, DeadEnd, Scheduler
 from pagesim.specs import Capacity, capacity, gpu, model
 from pagesim.workloads import decode_as, make_trace
 
@@ -34,6 +34,10 @@ if TYPE_CHECKING:  # pandas takes long to import, and a run needs it only when a
 
 Watch = Callable[[int], None]
 """Called now and then with the number of requests that are over."""
+
+MakeExecutor = Callable[[Scheduler, Capacity, Trace], Executor]
+"""Makes what carries out iterations, from the scheduler with its empty memory, the memory's size, and the
+requests that are served."""
 
 Rows = Literal["none", "stretches", "iterations"]
 """What the steps table holds: nothing, a row a stretch of like iterations, or a row an iteration."""
@@ -128,7 +132,14 @@ def compare(
     return {policy: run(system, requests, steps=steps) for policy, system in systems.items()}
 
 
-def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch | None = None) -> Result:
+def run(
+    system: System,
+    trace: Trace,
+    *,
+    steps: Rows = "stretches",
+    watch: Watch | None = None,
+    executor: MakeExecutor | None = None,
+) -> Result:
     """Replay a trace on a system; what `simulate` and the command line call.
 
     Args:
@@ -136,10 +147,11 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         trace: the requests.
         steps: what the result's ``steps`` table holds.
         watch: for a progress bar.
+        executor: what carries out the iterations; left out, the system's cost model predicts them.
     """
     started = time.perf_counter()
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
-    sized, limits, cost = _equip(system, policy)
+    sized, limits, cost = equip(system, policy)
     trace, request_of = take_in(trace, policy, limits)
     if policy.scheduler == "vllm-v1":
         # Block 0 is the null block; no sequence ever holds it.
@@ -194,7 +206,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     until = None if system.until is None else to_ticks(system.until)
     engine = Engine(
         scheduler,
-        PredictedExecutor(cost),
+        PredictedExecutor(cost) if executor is None else executor(scheduler, sized, trace.take(accepted)),
         recorder,
         leap=system.leap,
         until=until,
@@ -305,7 +317,12 @@ def _extrapolations(system: System, cost: CostModel) -> list[str]:
     ]
 
 
-def _equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
+def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
+    """Return the memory, the limits and the costs of a system under its policy.
+
+    Raises:
+        PagesimError: an option is off, or the model does not fit.
+    """
     spec, device = model(system.model), gpu(system.gpu)
     limits = Limits(
         max_model_len=system.max_model_len or spec.max_model_len,

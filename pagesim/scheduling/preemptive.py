@@ -26,6 +26,10 @@ class Preemptive(ABC):
 
     A subclass makes the plan: the order of its phases and who is admitted are its own.
 
+    Attributes:
+        take_overs: None, or a list of whoever wants to know which beams fork; after an iteration it is given
+            (sequence, the one whose tokens it now has) of each, in order.
+
     Args:
         memory: empty.
         queue: empty; where preempted groups go is its affair.
@@ -51,6 +55,7 @@ class Preemptive(ABC):
         self.watermark_blocks = int(watermark * memory.num_blocks)
         self.preemption = preemption
         self.prices = prices
+        self.take_overs: list[tuple[int, int]] | None = None
         self.running_groups = 0
         self.running_sequences = 0
         self._paged = memory if isinstance(memory, PagedAllocator) else None
@@ -179,6 +184,8 @@ class Preemptive(ABC):
                 copies = self.memory.adopt(group.sequences[dropped], group.sequences[survivor])
                 if copies:
                     self._beam_copies.append((group, copies))
+                if self.take_overs is not None:
+                    self.take_overs.append((group.sequences[dropped], group.sequences[survivor]))
             self._await_fork(group)
 
     def _await_fork(self, group: Group) -> None:
