@@ -70,9 +70,11 @@ class Engine:
         self.strict_compat = strict_compat
         self.watch = watch
         self.dead_ends: Counter[DeadEnd] = Counter()
-        self.aborts = aborts
+        self.aborts = list(aborts)
         self.aborted_tokens = 0
         self._abort = 0  # the next one of them
+        self._decision: list[int] = []  # what is written down of the iterations that time passes for
+        self._leap = STAY  # those of them that follow the first
         self.over = 0
         self.decisions = 0
         self._ends_early = until is not None
@@ -84,11 +86,12 @@ class Engine:
             PagesimError: the simulated time exceeds what the clock can count.
         """
         environment = simpy.Environment()
-        environment.process(self._serve(environment))
+        environment.process(self.serve(environment))
         environment.run()
         self.recorder.flush()
 
-    def _serve(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+    def serve(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+        """Return the process that replays everything in this environment."""
         scheduler, recorder = self.scheduler, self.recorder
         now = 0
         while now <= self.until:
@@ -103,14 +106,17 @@ class Engine:
                     self._note_departures(plan, now)
                     if plan.recomputed or plan.stuck:
                         continue  # memory was given back: whoever waits may be admitted at the same instant
-                    arrival = scheduler.next_arrival
-                    if arrival is None:
+                    yield from self._idle(environment)
+                    if scheduler.next_arrival is None:
                         return
-                    yield environment.timeout(arrival - now)
                     now = int(environment.now)
                     continue
-            yield environment.timeout(ticks)
+            yield from self._pass(environment, ticks)
             now = int(environment.now)
+            if self._leap[0]:
+                scheduler.advance(self._leap[0])
+            recorder.decide(self._decision, self._leap)
+            self.decisions += 1
             for group in scheduler.finish():
                 recorder.end(group, now)
                 if not group.samples:
@@ -138,11 +144,11 @@ class Engine:
         if run is None:
             return None
         first, increment, linear = run
-        steps = self._bounded(min(steps, linear), first, increment, now)
+        steps = self._bounded(min(steps, linear), first, increment, now) - 1
         scheduler.advance(1)
         memory = scheduler.memory
         free = memory.free_blocks
-        decision = [
+        self._decision = [
             self.recorder.iterations,
             now,
             first,
@@ -164,13 +170,18 @@ class Engine:
             memory.cached_blocks,
             memory.blocks_taken,
         ]
-        leap = STAY
-        if steps > 1:
-            scheduler.advance(steps - 1)
-            leap = steps - 1, first + increment, increment, context + sequences
-        self.recorder.decide(decision, leap)
-        self.decisions += 1
-        return span_of(first, increment, steps)
+        self._leap = (steps, first + increment, increment, context + sequences) if steps else STAY
+        return span_of(first, increment, steps + 1)
+
+    def _pass(self, environment: simpy.Environment, ticks: int) -> Generator[simpy.Event, Any, None]:
+        """Let the time of the iterations at hand pass."""
+        yield environment.timeout(ticks)
+
+    def _idle(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+        """Wait for the next arrival; if there is none, return at once."""
+        arrival = self.scheduler.next_arrival
+        if arrival is not None:
+            yield environment.timeout(arrival - environment.now)
 
     def _iterate(self, plan: Plan, now: int) -> int:
         """Carry out a planned iteration and those that follow without a decision; return the ticks of all."""
@@ -200,7 +211,7 @@ class Engine:
         for group in plan.caught_up:
             recorder.answer(group, end)
             continuing -= group.samples
-        decision = [
+        self._decision = [
             recorder.iterations,
             now,
             ticks,
@@ -225,14 +236,12 @@ class Engine:
             memory.cached_blocks,
             memory.blocks_taken,
         ]
-        leap = self._leap(end) if self.leap else STAY
-        recorder.decide(decision, leap)
-        self.decisions += 1
-        steps, first, increment, _ = leap
+        self._leap = self._plan_leap(end) if self.leap else STAY
+        steps, first, increment, _ = self._leap
         return ticks + span_of(first, increment, steps)
 
-    def _leap(self, start: int) -> tuple[int, int, int, int]:
-        """Take the iterations from ``start`` ticks on that decode with the same sequences and decide nothing.
+    def _plan_leap(self, start: int) -> tuple[int, int, int, int]:
+        """Say which iterations from ``start`` ticks on decode with the same sequences and decide nothing.
 
         Returns:
             What `Recorder.decide` writes down of them.
@@ -247,10 +256,7 @@ class Engine:
             return STAY
         first, increment, linear = run
         steps = self._bounded(min(steps, linear), first, increment, start)
-        if steps <= 0:
-            return STAY
-        scheduler.advance(steps)
-        return steps, first, increment, context
+        return (steps, first, increment, context) if steps > 0 else STAY
 
     def _bounded(self, steps: int, first: int, increment: int, start: int) -> int:
         """Return how many of these steps start before anything from outside must be looked at."""

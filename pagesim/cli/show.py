@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pagesim.api import Rows, Watch, run, trace_of
+from pagesim.api import Rows, run, trace_of
 from pagesim.errors import PagesimError
 from pagesim.metrics import VIEWS
 from pagesim.request import Trace
 from pagesim.results import Result, to_json
 from pagesim.scenario import Comparison, Scenario
+from pagesim.serving import Watch
 from pagesim.workloads import LengthModel
 
 if TYPE_CHECKING:
