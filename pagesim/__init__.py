@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pagesim.api import compare, simulate
+    from pagesim.cluster import simulate_cluster
     from pagesim.errors import CapacityError, PagesimError, TraceError
     from pagesim.request import Request, Trace
     from pagesim.results import Result, load
@@ -22,6 +23,7 @@ __all__ = [
     "load",
     "make_trace",
     "simulate",
+    "simulate_cluster",
 ]
 
 _HOMES = {
@@ -35,6 +37,7 @@ _HOMES = {
     "load": "results",
     "make_trace": "workloads",
     "simulate": "api",
+    "simulate_cluster": "cluster",
 }
 
 

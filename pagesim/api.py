@@ -96,7 +96,7 @@ def simulate(
         0
     """
     system = checked(System, {"policy": policy, **options})
-    return run(system, _as_trace(trace), steps=steps)
+    return run(system, as_trace(trace), steps=steps)
 
 
 def compare(
@@ -115,7 +115,7 @@ def compare(
         **options: as for `simulate`; ``max_batch`` and ``preemption`` go to the policies that can use them.
     """
     systems = each_policy(checked(System, dict(options)), policies)
-    requests = _as_trace(trace)
+    requests = as_trace(trace)
     return {policy: run(system, requests, steps=steps) for policy, system in systems.items()}
 
 
@@ -205,7 +205,12 @@ def trace_of(scenario: Scenario) -> Trace:
     return decode_as(trace, n=scenario.n, beam_width=scenario.beam_width)
 
 
-def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
+def as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
+    """Return what may be given as a trace as one.
+
+    Raises:
+        PagesimError: a column is missing or unknown, or a file cannot be read.
+    """
     if isinstance(trace, Trace):
         return trace
     if not isinstance(trace, str | PathLike):

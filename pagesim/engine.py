@@ -120,7 +120,7 @@ class Engine:
             for group in scheduler.finish():
                 recorder.end(group, now)
                 if not group.samples:
-                    self._count_over()
+                    self._count_over(group.row)
             recorder.flush_if_full()
         if not self._ends_early:
             raise PagesimError(
@@ -282,7 +282,7 @@ class Engine:
             if waits_or_runs:
                 self.aborted_tokens += self.scheduler.abort(row, now)
                 self.recorder.leave(row, now, Status.ABORTED)
-                self._count_over()
+                self._count_over(row)
 
     def _note_departures(self, plan: Plan, now: int) -> None:
         """Write down who lost memory or was given up while the plan was made."""
@@ -295,12 +295,12 @@ class Engine:
         for group, dead_end in plan.stuck:
             self._meet(dead_end, group.row, now)
             self.recorder.leave(group.row, now, Status.STUCK)
-            self._count_over()
+            self._count_over(group.row)
         for group in plan.leaked:
             self._meet(DeadEnd.LEAK, group.row, now)
         for group in plan.ignored:
             self.recorder.leave(group.row, now, Status.IGNORED)
-            self._count_over()
+            self._count_over(group.row)
 
     def _meet(self, dead_end: DeadEnd, row: int, now: int) -> None:
         if self.strict_compat:
@@ -321,7 +321,8 @@ class Engine:
                 rounding += sum(lost[-copies:])
         return slack, rounding
 
-    def _count_over(self) -> None:
+    def _count_over(self, row: int) -> None:
+        """Note that a request is over."""
         self.over += 1
         if self.watch is not None:
             self.watch(self.over)

@@ -132,7 +132,7 @@ class System(BaseModel):
     )
     cost: str = Field(
         "roofline",
-        description="roofline[:name=value,…], or affine:s,s/token,s/context token[,s/swapped block].",
+        description="profile:NAME, roofline[:name=value,…], or affine:s,s/token,s/context token[,s/block].",
     )
     window: str | None = Field(
         None,
@@ -187,6 +187,16 @@ class Scenario(System):
 
             parse_shared_prefix(value)
         return value
+
+
+class Cluster(Scenario):
+    """A scenario served by several replicas of the system."""
+
+    replicas: int = Field(2, ge=1, le=4096, description="Engines, each with its own GPU, or tp of them.")
+    router: str = Field(
+        "round-robin",
+        description="round-robin, least-loaded, fewest-kv-tokens, prefix-affinity, or an installed one.",
+    )
 
 
 class Comparison(Scenario):

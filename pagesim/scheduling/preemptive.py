@@ -117,11 +117,14 @@ class Preemptive(ABC):
 
     def expect(self, arrivals: Arrivals) -> None:
         self.queue.expect(arrivals)
-        self._widest = max(arrivals.samples, default=1)
+        self._widest = arrivals.widest
         if self.preemption == "recompute" and self._widest > 1 and self.memory.shares:
             raise PagesimError(
                 "preemption recompute cannot be forced on requests of several samples: the engine swaps them"
             )
+
+    def announce(self) -> None:
+        self.queue.announce()
 
     def advance(self, steps: int) -> None:
         self.memory.grow(steps)

@@ -38,6 +38,11 @@ class WaitingQueue:
         self.arrivals = arrivals
         self.next_arrival = arrivals.ticks[0] if len(arrivals) else None
 
+    def announce(self) -> None:
+        """Say that a request was added to the end of those that are going to arrive."""
+        if self.next_arrival is None:
+            self.next_arrival = self.arrivals.ticks[self.arrived]
+
     def arrive(self, now: int) -> None:
         """Let everybody in who has arrived by ``now``."""
         if self.next_arrival is None or self.next_arrival > now:
