@@ -86,3 +86,8 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise PagesimError(f"{option} is {text!r}; whole numbers separated by commas are needed") from None
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Return the words of a list with commas."""
+    return tuple(part.strip() for part in text.split(","))

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pagesim.cli import bench, calibrate, compare, doctor, lists, live, profile, run, trace
+from pagesim.cli import bench, calibrate, compare, doctor, lists, live, profile, run, trace, validate
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -21,6 +21,7 @@ cli.command("run")(run.command)
 cli.command("compare")(compare.command)
 cli.command("live")(live.command)
 cli.command("calibrate")(calibrate.command)
+cli.command("validate")(validate.command)
 cli.add_typer(trace.cli, name="trace")
 cli.add_typer(bench.cli, name="bench")
 cli.add_typer(profile.cli, name="profile")
