@@ -9,7 +9,7 @@ from typing import Any
 
 from pagesim.calibration.points import BESIDE, ITERATION, KINDS, LAUNCH, SPLITS, Point
 from pagesim.errors import PagesimError
-from pagesim.profiles import TERMS, Launching, Profile, Sample, Shape, Terms, fit_terms
+from pagesim.profiles import SLOTS, TERMS, Launching, Profile, Sample, Shape, Terms, fit_terms
 from pagesim.specs import ModelSpec, gpus
 
 Row = Mapping[str, Any]
@@ -50,11 +50,12 @@ def assemble(
         **{f"{KINDS[point.size]}_s": row["seconds"] for point, row in good.items() if point.term == LAUNCH}
     )
     # Every part is known before what is beyond them can be.
-    fitted = fit_terms(parts, spec.kv_heads).terms
+    slots = SLOTS if machine["device"] == "cuda" else (0,)
+    fitted = fit_terms(parts, spec.kv_heads, slots).terms
     whole = [(point, row) for point, row in good.items() if point.term == ITERATION]
     beyond = [_overhead(point, row, fitted, launching) for point, row in whole]
     samples = [*parts, *(sample for sample, _ in beyond)]
-    fit = fit_terms(samples, spec.kv_heads)
+    fit = fit_terms(samples, spec.kv_heads, slots)
     terms = Terms(**fit.terms, launching=launching)
     return Profile(
         name=name,

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pagesim.cli import bench, calibrate, compare, doctor, lists, live, profile, run, trace, validate
+from pagesim.cli import ablate, bench, calibrate, compare, doctor, lists, live, profile, run, trace, validate
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -25,6 +25,7 @@ cli.command("validate")(validate.command)
 cli.add_typer(trace.cli, name="trace")
 cli.add_typer(bench.cli, name="bench")
 cli.add_typer(profile.cli, name="profile")
+cli.add_typer(ablate.cli, name="ablate")
 cli.command("doctor")(doctor.command)
 for name, command in lists.COMMANDS.items():
     cli.command(name)(command)

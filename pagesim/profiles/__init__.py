@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagesim.profiles.analytic import analytic_profile
-from pagesim.profiles.attention import DecodeAttention, PrefillAttention
+from pagesim.profiles.attention import SLOTS, DecodeAttention, PrefillAttention
 from pagesim.profiles.box import analytic_names, boxed, boxed_names, find_profile
 from pagesim.profiles.curves import Curve
 from pagesim.profiles.fit import Fit, fit_terms, predict, relative_error
@@ -15,6 +15,7 @@ from pagesim.profiles.vidur import import_vidur
 __all__ = [
     "BLOCK_CURVES",
     "CURVES",
+    "SLOTS",
     "TERMS",
     "Curve",
     "DecodeAttention",
