@@ -14,7 +14,7 @@ from pagesim.profiles import Profile
 from pagesim.request import Trace
 from pagesim.results import Result
 from pagesim.scenario import System
-from pagesim.specs import model
+from pagesim.specs import ModelSpec
 
 PREEMPTIONS = ("recompute", "swap", "auto")
 
@@ -60,15 +60,14 @@ def sizes_of(profile: Profile, asked: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(set(asked or known)))
 
 
-def undo(profile: Profile, sizes: Sequence[int], tokens: int) -> list[Undone]:
+def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -> list[Undone]:
     """Return what it takes to undo the preemption of a context of so many tokens, for each block size.
 
     Raises:
-        PagesimError: ``tokens`` is below 1.
+        PagesimError: ``tokens`` is below 1, or the profile is not for this model.
     """
     if tokens < 1:
         raise PagesimError(f"tokens is {tokens}; it must be at least 1")
-    spec = model(profile.model.name)
 
     def seconds(size: int, *, prompt: int = 0, out: int = 0, back: int = 0) -> float:
         cost = Profiled(profile, spec, tp=profile.tp, block_size=size, kv_dtype=profile.kv_dtype)
@@ -96,7 +95,7 @@ def undo(profile: Profile, sizes: Sequence[int], tokens: int) -> list[Undone]:
 
 
 def crossover(swap: Mapping[int, float], recompute: Mapping[int, float]) -> int | None:
-    """Return the block size from which on swapping takes no longer than recomputing; None if there is none."""
+    """Return the block size from which on swapping takes no longer than recomputing; None without one."""
     found = None
     for size in sorted(swap, reverse=True):
         if swap[size] > recompute[size]:
@@ -119,14 +118,14 @@ def serve(
     for preemption in preemptions:
         for size in sizes:
             update: dict[str, Any] = {"preemption": preemption, "block_size": size}
+            own = system.block_size or 16
             for option in ("num_blocks", "cpu_blocks"):
                 number = getattr(system, option)
                 if number is not None:
-                    update[option] = number * (system.block_size or 16) // size
+                    update[option] = number * own // size
                     if number and not update[option]:
                         raise PagesimError(
-                            f"{option} is {number}; that many blocks of {system.block_size or 16} tokens hold "
-                            f"no block of {size}"
+                            f"{option} is {number}; that many blocks of {own} tokens hold no block of {size}"
                         )
             yield preemption, size, run(system.model_copy(update=update), trace, steps="none")
 

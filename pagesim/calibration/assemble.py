@@ -111,9 +111,7 @@ def _overhead(point: Point, row: Row, terms: dict[str, Any], launching: Launchin
     return Sample("overhead", 0, batch, 0, max(beyond, least)), beyond < least
 
 
-def _notes(
-    measured: Measured, good: Measured, machine: Row, dtype: str, lost_in_noise: int
-) -> Iterable[str]:
+def _notes(measured: Measured, good: Measured, machine: Row, dtype: str, lost_in_noise: int) -> Iterable[str]:
     if machine["device"] == "cpu":
         yield f"measured on a CPU in {dtype}, by the reference kernels: it says nothing of a GPU"
     failed = Counter(row["status"] for point, row in measured.items() if point not in good)
@@ -122,8 +120,8 @@ def _notes(
         yield f"{points} not measured: {status}"
     if lost_in_noise:
         yield (
-            f"at {lost_in_noise} batch sizes an iteration took no longer than its parts; its overhead is taken "
-            f"for {LEAST_SHARE:.0%} of it"
+            f"at {lost_in_noise} batch sizes an iteration took no longer than its parts; its overhead is "
+            f"taken for {LEAST_SHARE:.0%} of it"
         )
     for point, row in good.items():
         if point.term == BESIDE:
@@ -136,7 +134,7 @@ def _notes(
 
 
 def _splits(good: Measured) -> Iterable[str]:
-    """Say by how much the best forced number of splits beats the planner's, over the points that have both."""
+    """Say by how much the best forced number of splits beats the planner's."""
     forced: dict[Point, float] = {}
     for point, row in good.items():
         if point.term == SPLITS:

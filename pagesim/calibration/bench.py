@@ -211,5 +211,3 @@ def _columns(timing: Timing) -> Row:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-

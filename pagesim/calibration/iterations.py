@@ -17,7 +17,7 @@ from pagesim.live.executor import MeasuredExecutor
 from pagesim.live.tokens import Tokens
 from pagesim.live.warmup import warm_up
 from pagesim.request import Trace
-from pagesim.scenario import System
+from pagesim.scenario import System, checked
 from pagesim.scheduling import Scheduler
 from pagesim.specs import Capacity
 
@@ -86,12 +86,15 @@ class Iterations:
         if needed > 0.98 * pools.num_blocks:
             raise NoRoom(f"{needed} blocks are needed and the cache has {pools.num_blocks}")
         trace = Trace(np.zeros(batch), np.full(batch, PROMPT), np.full(batch, output))
-        system = System(
-            model=self._model,
-            num_blocks=pools.num_blocks,
-            cpu_blocks=0,
-            block_size=pools.block_size,
-            cost="affine:0.01,0,0",  # nobody asks
+        system = checked(
+            System,
+            {
+                "model": self._model,
+                "num_blocks": pools.num_blocks,
+                "cpu_blocks": 0,
+                "block_size": pools.block_size,
+                "cost": "affine:0.01,0,0",  # nobody asks
+            },
         )
         made: list[MeasuredExecutor] = []
 

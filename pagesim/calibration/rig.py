@@ -156,9 +156,7 @@ class Rig:
         model, spec = self.model, self.model.spec
         x = torch.empty((sequences, spec.hidden), dtype=model.dtype, device=self.device).normal_()
         last = torch.arange(sequences, device=self.device)
-        return Work(
-            lambda: model.logits(x, last).argmax(dim=-1), model.head.numel() * model.dtype.itemsize
-        )
+        return Work(lambda: model.logits(x, last).argmax(dim=-1), model.head.numel() * model.dtype.itemsize)
 
     def _write(self, tokens: int) -> Work:
         spec, size = self.model.spec, self.pools.block_size

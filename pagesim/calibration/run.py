@@ -108,7 +108,7 @@ def calibrate(
     bench: Any = None
     now = 0
     rows: dict[Point, list[dict[str, Any]]] = {point: [] for point in points}
-    # A CPU is shared: what disturbs it for a second disturbs one of the turns of a point, and not their median.
+    # A CPU is shared: what disturbs it for a second disturbs one turn of a point, and not their median.
     turns = [(turn, point) for turn in range(1 if on_gpu else TURNS) for point in points]
     setting = [SCHEMA, identity(machine), _source(), Shape.of(spec).model_dump(), kv_dtype, how, seed]
     with RowStore(journal) as store:
@@ -133,7 +133,8 @@ def calibrate(
                         most_blocks=max(grid.blocks),
                         seed=seed,
                     )
-                store.add({"schema": SCHEMA, "key": key, "turn": turn, "point": list(point), **bench.measure(point)})
+                came = bench.measure(point)
+                store.add({"schema": SCHEMA, "key": key, "turn": turn, "point": list(point), **came})
                 now += 1
                 if "lost" in store[key]:
                     raise PagesimError(
@@ -144,7 +145,13 @@ def calibrate(
     if watch:
         watch(len(turns), len(turns), "")
     profile = assemble(
-        {point: _combined(each) for point, each in rows.items()}, name=name, spec=spec, dtype=dtype_name, kv_dtype=kv_dtype, machine=machine, how=how
+        {point: _combined(each) for point, each in rows.items()},
+        name=name,
+        spec=spec,
+        dtype=dtype_name,
+        kv_dtype=kv_dtype,
+        machine=machine,
+        how=how,
     )
     return Calibration(profile, now, len(turns) - now)
 
@@ -180,12 +187,12 @@ def _check(
     from pagesim.live.fit import check_block_size, check_options
     from pagesim.live.model import check_model
     from pagesim.policies import POLICIES
-    from pagesim.scenario import System
+    from pagesim.scenario import System, checked
 
     for block_size in block_sizes:
         check_block_size(block_size)
     check_options(
-        System(tp=tp),
+        checked(System, {}),
         spec,
         POLICIES["vllm-sosp"],
         device=device,

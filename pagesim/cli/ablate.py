@@ -108,8 +108,9 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     from pagesim.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
     from pagesim.api import trace_of
     from pagesim.cli import show
+    from pagesim.specs import model
 
-    alone = undo(asked.profile, asked.sizes, tokens)
+    alone = undo(asked.profile, model(chosen.model), asked.sizes, tokens)
     micro = {
         "swap out and in": {each.block_size: each.swap_s for each in alone},
         "recompute": {each.block_size: each.recompute_s for each in alone},
@@ -222,14 +223,8 @@ def _served(result: Any) -> dict[str, Any]:
         "tokens_per_s": summary["throughput"]["tokens_per_s"],
         "mean_batch": summary["batch"]["mean"],
         "preemptions": sum(summary["preemptions"].values()),
-        "internal_pct": _internal(summary),
+        "rounding_pct": summary["memory"]["strict"]["per_iteration"]["rounding"],
     }
-
-
-def _internal(summary: Mapping[str, Any]) -> float | None:
-    """Return the share of memory that rounding to blocks loses, in percent."""
-    lost: float | None = summary["memory"]["strict"]["per_iteration"]["rounding"]
-    return lost
 
 
 def _keep(lines: dict[str, dict[int, float]], name: str, size: int, result: Any) -> None:

@@ -181,7 +181,7 @@ def _store(
     # What can be run again from this folder.
     stored = chosen.model_copy(update={"cost": "profile:profile.json"})
     (folder / "scenario.toml").write_text(to_toml(stored), encoding="utf-8")
-    columns = {
+    columns: dict[str, dict[str, list[Any]]] = {
         case.name: {
             "kinds": case.iterations.kinds,
             "measured_s": case.iterations.measured_s,

@@ -1,4 +1,4 @@
-"""Errors: of predicted iterations against measured ones, and of a simulated run's metrics against a live one's."""
+"""Errors: of predicted iterations against measured ones, and of a simulated run against a live one."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _errors(measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64
 
 
 def metric_errors(live: Result, simulated: Result) -> dict[str, Errors]:
-    """Return, by metric, ``live``, ``simulated`` and the relative ``error``; those that are missing are left out."""
+    """Return, by metric, ``live``, ``simulated`` and the relative ``error``; a missing one is left out."""
     ours, theirs = dict(_metrics(simulated)), dict(_metrics(live))
     return {
         name: {"live": theirs[name], "simulated": ours[name], "error": ours[name] / theirs[name] - 1}

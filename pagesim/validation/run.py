@@ -103,7 +103,7 @@ def validate(
 
 
 def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemption]) -> Iterator[System]:
-    seen = set()
+    seen: set[tuple[str, str]] = set()
     for preemption in preemptions:
         asked = system.model_copy(update={"preemption": preemption})
         for policy, each in each_policy(asked, policies).items():
@@ -113,5 +113,3 @@ def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemp
             ):
                 seen.add((policy, each.preemption))
                 yield each
-
-
