@@ -7,7 +7,20 @@ import sys
 
 import typer
 
-from pagesim.cli import bench, cluster, compare, doctor, lists, live, profile, run, trace
+from pagesim.cli import (
+    ablate,
+    bench,
+    calibrate,
+    cluster,
+    compare,
+    doctor,
+    lists,
+    live,
+    profile,
+    run,
+    trace,
+    validate,
+)
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -21,9 +34,12 @@ cli.command("run")(run.command)
 cli.command("compare")(compare.command)
 cli.command("cluster")(cluster.command)
 cli.command("live")(live.command)
+cli.command("calibrate")(calibrate.command)
+cli.command("validate")(validate.command)
 cli.add_typer(trace.cli, name="trace")
 cli.add_typer(bench.cli, name="bench")
 cli.add_typer(profile.cli, name="profile")
+cli.add_typer(ablate.cli, name="ablate")
 cli.command("doctor")(doctor.command)
 for name, command in lists.COMMANDS.items():
     cli.command(name)(command)
