@@ -17,6 +17,7 @@ from pagesim.cli import (
     lists,
     live,
     profile,
+    reproduce,
     run,
     trace,
     validate,
@@ -40,6 +41,7 @@ cli.add_typer(trace.cli, name="trace")
 cli.add_typer(bench.cli, name="bench")
 cli.add_typer(profile.cli, name="profile")
 cli.add_typer(ablate.cli, name="ablate")
+cli.command("reproduce")(reproduce.command)
 cli.command("doctor")(doctor.command)
 for name, command in lists.COMMANDS.items():
     cli.command(name)(command)

@@ -1,0 +1,116 @@
+"""``pagesim reproduce``: the PagedAttention paper's figures, its numbers beside ours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pagesim.paper import Reproduced
+
+NAMES = Annotated[
+    list[str], typer.Argument(metavar="FIGURE…", help="fig2, table1, fig11, …, fig19b, beyond-…, or all.")
+]
+FOLDER = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for figures, tables and replays.")]
+SHAREGPT = Annotated[
+    str,
+    typer.Option("--trace-sharegpt", help="File with the paper's ShareGPT lengths, or the bundled model."),
+]
+ALPACA = Annotated[
+    str, typer.Option("--trace-alpaca", help="File with Alpaca's lengths, or the bundled model.")
+]
+COST = Annotated[
+    str, typer.Option(help="imported, analytic (both with the fitted overhead), or as of pagesim run.")
+]
+QUICK = Annotated[bool, typer.Option("--quick", help="Replay the first twentieth of each trace.")]
+JOBS = Annotated[int, typer.Option("--jobs", help="Replays at once; -1 for one a core.")]
+BESIDE = Annotated[
+    list[Path] | None,
+    typer.Option(help="Folder of an earlier run, for another column of the document; may be given again."),
+]
+DOCUMENT = Annotated[
+    Path | None, typer.Option(help="Where the document goes; reproduction.md in the folder when left out.")
+]
+
+
+def command(
+    *,
+    figures: NAMES,
+    out: FOLDER,
+    trace_sharegpt: SHAREGPT = "sharegpt",
+    trace_alpaca: ALPACA = "alpaca",
+    cost: COST = "imported",
+    quick: QUICK = False,
+    jobs: JOBS = -1,
+    beside: BESIDE = None,
+    document: DOCUMENT = None,
+) -> None:
+    """Redraw figures of the PagedAttention paper with its numbers beside ours; write the document about them.
+
+    Example: pagesim reproduce fig2 fig13 --quick --out out/paper
+    """
+    from pagesim.cli import show, show_bench
+    from pagesim.errors import PagesimError
+    from pagesim.paper import Setting, csv, reproduce
+    from pagesim.paper.catalogue import chosen
+    from pagesim.paper.columns import SETTING, check, setting_text, stored
+    from pagesim.paper.document import document as text_of
+    from pagesim.paper.setting import absolute
+
+    if jobs == 0 or jobs < -1:
+        raise PagesimError(f"jobs is {jobs}; it must be at least 1, or -1 for one a core")
+    wanted = chosen(figures)
+    setting = Setting(absolute(trace_sharegpt), absolute(trace_alpaca), cost, quick)
+    columns = [stored(folder) for folder in beside or ()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PagesimError(f"{out}: cannot be written ({error.strerror})") from None
+    check(out, setting)
+    with show_bench.progress() as watch:
+        made = reproduce(wanted, setting, out, cores=jobs, watch=watch)
+    show.write_text(out / SETTING, setting_text(setting))
+    pictures = {}
+    target = document or out / "reproduction.md"
+    for each in made:
+        name = each.figure.name
+        show.write_text(out / f"{name}.csv", csv(each.numbers))
+        drawn = each.draw()
+        if drawn is not None:
+            show.put_figure(drawn, out, name)
+            pictures[name] = Path(os.path.relpath(out / f"{name}.png", target.parent)).as_posix()
+    show.write_text(target, text_of(made, setting, beside=columns, pictures=pictures))
+    _show(made)
+    show.stored(out)
+
+
+def _show(made: Sequence[Reproduced]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from pagesim.paper.numbers import shown
+
+    console = Console()
+    for each in made:
+        table = Table(
+            title=f"{each.figure.name}: {each.figure.title}",
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            title_style="bold",
+        )
+        table.add_column("")
+        for name in ("paper", "", "ours", "error", "verdict"):
+            table.add_column(name, justify="right")
+        for n in each.numbers:
+            table.add_row(
+                f"{n.series}, {n.x}", shown(n.paper), n.certainty, shown(n.ours), shown(n.error), n.verdict
+            )
+        console.print(table, highlight=False)
+        if each.figure.missing:
+            console.print(f"not drawn: {each.figure.missing}", highlight=False, soft_wrap=True)
