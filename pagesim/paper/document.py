@@ -68,16 +68,17 @@ def _made_with(setting: Setting, beside: Sequence[Column]) -> str:
     ]
     if setting.cost in OVERHEAD_S:
         lines.append(
-            "**One number is fitted**: the paper's engine's overhead an iteration, to one bar, Fig. 13's vLLM "
-            f"on ShareGPT ({FITTED_TO}). It is {1e3 * OVERHEAD_S[setting.cost]:.1f} ms for OPT-13B, and for "
-            "other models in proportion to their layers (`python -m pagesim.paper.overhead` fits it). Every "
-            "other number is a prediction."
+            "**One number is fitted**: the paper's engine's overhead an iteration, to one bar, Fig. 13's "
+            f"vLLM on ShareGPT ({FITTED_TO}). It is {1e3 * OVERHEAD_S[setting.cost]:.1f} ms for OPT-13B, and "
+            "for other models in proportion to their layers (`python -m pagesim.paper.overhead` fits it). "
+            "Every other number is a prediction."
         )
     sure = "; ".join(f"{letter}: {text}" for letter, text in CERTAINTIES.items() if letter)
     lines.append(
         f"**How sure the paper's numbers are.** {sure}. A range is the text's, or what the artifact leaves "
-        "open. *Error* is ours less the paper's, 0 inside a range. *Bar* is what was promised beforehand; a number "
-        "without one is there to be looked at, and one read by eye is only compared with how well one reads."
+        "open. *Error* is ours less the paper's, 0 inside a range. *Bar* is what was promised beforehand; a "
+        "number without one is there to be looked at, and one read by eye is only compared with how well one "
+        "reads."
     )
     return "\n\n".join(lines)
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +29,7 @@ CHANGES: dict[str, Callable[[Trace, Scenario], Trace]] = {"chat": chat}
 """What is made of a trace before it is replayed, by name."""
 
 BEARABLE = 1.0
-"""Seconds a token beyond which the paper cuts its curves; the rate at which a curve gets there is its knee."""
+"""Seconds a token beyond which the paper cuts its curves; where a curve gets there is its knee."""
 
 FURTHER = 1.25
 """A rate beyond, or below, those that were given, while these do not show the knee."""
@@ -198,10 +198,10 @@ def carry_out(
 
 def key_of(job: Job) -> str:
     """Return a name of a job's outcome: it differs when the job, a file that it reads or the code does."""
-    fields = {name: getattr(job, name) for name in job.__dataclass_fields__}  # type: ignore[attr-defined]
-    fields["scenario"] = job.scenario.model_dump(mode="json")
+    own = {each.name: getattr(job, each.name) for each in fields(job)}  # type: ignore[arg-type]
+    own["scenario"] = job.scenario.model_dump(mode="json")
     files = [_digest(Path(text)) for text in (job.scenario.trace, _file_of_cost(job.scenario.cost))]
-    text = json.dumps([type(job).__name__, fields, files, code()], sort_keys=True)
+    text = json.dumps([type(job).__name__, own, files, code()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 

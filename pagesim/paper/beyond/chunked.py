@@ -85,7 +85,8 @@ FIGURE = PaperFigure(
     NAME,
     "What chunked prefill and prefix caching change in Fig. 12",
     "OPT-13B, ShareGPT, arrivals for half an hour, the paper's limits on a batch; first rounds of "
-    "conversations begin with nothing in common, so a second panel puts a system prompt of 512 tokens before each",
+    "conversations begin with nothing in common, so a second panel puts a system prompt of 512 tokens "
+    "before each",
     "step times",
     jobs,
     numbers,

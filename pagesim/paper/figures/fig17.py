@@ -84,8 +84,8 @@ FIGURE = PaperFigure(
     "fig17",
     "A chatbot",
     "OPT-13B; conversations of six rounds, assumed, made of ShareGPT's lengths; prompts cut to their last "
-    "1024 tokens, outputs of at most 1024; arrivals for half an hour, knees as in Fig. 12. Beside it: conversations "
-    "that begin anew instead of being cut, with and without KV kept between rounds",
+    "1024 tokens, outputs of at most 1024; arrivals for half an hour, knees as in Fig. 12. Beside it: "
+    "conversations that begin anew instead of being cut, with and without KV kept between rounds",
     "step times and assumed conversations",
     jobs,
     numbers,

@@ -9,7 +9,7 @@ from pagesim.paper.figures.base import Outcomes, PaperFigure
 from pagesim.paper.jobs import Ablated, Job
 from pagesim.paper.numbers import Inside, Number, Quoted
 from pagesim.paper.setting import OPT_13B, Setting
-from pagesim.paper.swaps import SIZES
+from pagesim.paper.swaps import SIZES, blocks_profile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,14 +28,20 @@ WORST = (2.2, 2.5)
 
 
 def jobs(setting: Setting) -> dict[str, Job]:
-    """Return a replay for each way and block size."""
+    """Return a replay for each way and block size.
+
+    Raises:
+        PagesimError: the cost is no profile.
+    """
+    cost = setting.cost_on(OPT_13B, block_sizes=True)
+    blocks_profile(cost, OPT_13B.model, OPT_13B.gpu, OPT_13B.tp)
     scenario = setting.scenario(
         OPT_13B,
         "vllm-sosp",
         "sharegpt",
         seconds=600,
         rate=2.01,
-        cost=setting.cost_on(OPT_13B, block_sizes=True),
+        cost=cost,
     )
     return {
         f"{name} {size}": Ablated(scenario, size, way, copies)
