@@ -153,6 +153,7 @@ def draw_panels(found: Outcomes, panels: Sequence[Panel], columns: int) -> Figur
     from pagesim.paper.drawing import panels as empty
 
     figure, axes = empty(-(-len(panels) // columns), columns, 3.6, 2.9)
+    shown: list[str] = []
     for each, panel in zip(axes, panels, strict=False):
         styles = _styles(panel)
         curves(
@@ -161,8 +162,10 @@ def draw_panels(found: Outcomes, panels: Sequence[Panel], columns: int) -> Figur
             {styles[line.name]: line.name for line in panel.lines},
             {styles[line.name]: line.read for line in panel.lines if line.read is not None},
         )
-        each.set_title(panel.title, fontsize=9)
-        legend(each)
+        each.set_title(panel.title, fontsize=9, pad=10)  # markers stand on the upper edge
+        if [line.name for line in panel.lines] != shown:
+            legend(each)
+            shown = [line.name for line in panel.lines]
     for each in axes[len(panels) :]:
         each.set_visible(False)
     return figure
