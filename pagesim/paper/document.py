@@ -43,9 +43,9 @@ def document(
         "SOSP 2023. This file is written by `pagesim reproduce`; do not edit it.",
         _made_with(setting, beside),
         "## What misses its bar",
-        _missing(numbers),
+        _missing(numbers, setting),
         "## What is far from a number without a bar",
-        _far(numbers),
+        _far(numbers, setting),
         "## In all",
         _in_all(made),
     ]
@@ -83,18 +83,18 @@ def _made_with(setting: Setting, beside: Sequence[Column]) -> str:
     return "\n\n".join(lines)
 
 
-def _missing(numbers: Sequence[Number]) -> str:
+def _missing(numbers: Sequence[Number], setting: Setting) -> str:
     missed = [number for number in numbers if number.verdict == "misses"]
     if not missed:
         return "Nothing."
-    return "\n".join(_line(number, f" (bar: {number.bar})") for number in missed)
+    return _grouped(missed, setting, bars=True)
 
 
 FAR = 0.25
 """A number of the paper without a bar is far off when it is by more than this share."""
 
 
-def _far(numbers: Sequence[Number]) -> str:
+def _far(numbers: Sequence[Number], setting: Setting) -> str:
     far = [
         number
         for number in numbers
@@ -104,26 +104,23 @@ def _far(numbers: Sequence[Number]) -> str:
     ]
     if not far:
         return "Nothing."
-    # Neighbours with one reason are one line.
-    groups: dict[tuple[str, str], list[Number]] = {}
-    for number in far:
-        groups.setdefault((number.figure, reason(number)), []).append(number)
+    return _grouped(far, setting)
+
+
+def _grouped(numbers: Sequence[Number], setting: Setting, *, bars: bool = False) -> str:
+    """Return a line for each reason, with the numbers that are off for it."""
+    groups: dict[str, list[Number]] = {}
+    for number in numbers:
+        groups.setdefault(reason(number, setting), []).append(number)
     lines = []
-    for (figure, why), group in groups.items():
+    for why, group in groups.items():
         said = "; ".join(
-            f"{number.series}, {number.x}: {_cell(number.paper)}, ours {_cell(number.ours)}"
+            f"**{number.figure}** {number.series}, {number.x}: {_cell(number.paper)}, ours "
+            f"{_cell(number.ours)}" + (f" (bar {number.bar})" if bars else "")
             for number in group
         )
-        lines.append(f"- **{figure}** {said}. {why[0].upper()}{why[1:]}")
+        lines.append(f"- {said}. {why[0].upper()}{why[1:]}.")
     return "\n".join(lines)
-
-
-def _line(number: Number, bar: str) -> str:
-    why = reason(number)
-    return (
-        f"- **{number.figure}, {number.series}, {number.x}**: paper {_cell(number.paper)}, ours "
-        f"{_cell(number.ours)}{bar}. {why[0].upper()}{why[1:]}"
-    )
 
 
 def _in_all(made: Sequence[Reproduced]) -> str:
@@ -166,6 +163,8 @@ def _section(
         parts.append(f"**Not drawn**: {figure.missing}.")
     if figure.name in pictures:
         parts.append(f"![{figure.title}]({pictures[figure.name]})")
+    if figure.answer is not None:
+        parts.append(figure.answer(each.numbers))
     parts.append(_table(each.numbers, beside))
     return parts
 

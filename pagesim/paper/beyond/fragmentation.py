@@ -89,6 +89,26 @@ def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
     return figure
 
 
+def answer(numbers: Sequence[Number]) -> str:
+    """Return what small and large blocks leave empty."""
+    found = {(n.series, n.x): n.ours or 0.0 for n in numbers}
+
+    def of(title: str, size: int, what: str) -> float:
+        return found[f"{title}, ShareGPT", f"block {size}, {what}"]
+
+    old, new = "OPT-13B, fp16", "Llama-3-8B, fp8 KV"
+    share, mib = "% of what is held", "MiB a request"
+    return (
+        f"The share depends on lengths alone: on ShareGPT {of(old, 16, share):.1f} % at block 16 and "
+        f"{of(old, 256, share):.0f} % at 256 for {old}, {of(new, 16, share):.1f} and "
+        f"{of(new, 256, share):.0f} % for "
+        f"{new}. In bytes a token is {of(old, 16, mib) / of(new, 16, mib):.0f} times "
+        "smaller there: a request "
+        f"leaves {of(new, 256, mib):.0f} MiB empty at block 256, about what it is for {old} at block 16 "
+        f"({of(old, 16, mib):.0f} MiB)."
+    )
+
+
 FIGURE = PaperFigure(
     NAME,
     "What fragmentation remains with few KV heads and fp8",
@@ -98,4 +118,5 @@ FIGURE = PaperFigure(
     jobs,
     numbers,
     draw,
+    answer=answer,
 )

@@ -29,6 +29,7 @@ class PaperFigure:
         numbers: from what these jobs found, the paper's numbers beside ours.
         draw: the figure in the paper's form.
         missing: why it is not drawn, where it is not; then there is nothing else.
+        answer: for a question that is no figure of the paper's, what its numbers say.
     """
 
     name: str
@@ -39,6 +40,7 @@ class PaperFigure:
     numbers: Callable[[Setting, Outcomes], list[Number]]
     draw: Callable[[Setting, Outcomes, Sequence[Number]], Figure] | None
     missing: str = ""
+    answer: Callable[[Sequence[Number]], str] | None = None
 
 
 def nothing(_: Setting) -> dict[str, Job]:
