@@ -16,7 +16,6 @@ from pagesim.kernels.bench.rows import FAILED, OK, OUT_OF_MEMORY
 from pagesim.kernels.bench.rows import Point as BenchPoint
 from pagesim.kernels.timing import Timing, WallClock, time_kernel
 from pagesim.live.fit import available_bytes
-from pagesim.live.graphs import DecodeGraphs
 from pagesim.live.model import Model
 from pagesim.specs import ModelSpec
 from pagesim.specs.gpus import GIB
@@ -49,6 +48,7 @@ class Bench:
         steps: iterations that are carried out for each whole-iteration point.
         most_tokens: that the cache needs to hold for the largest point.
         most_blocks: that are swapped at once.
+        block_size: of the cache beside points that have none.
         seed: of weights, tokens and tables.
     """
 
@@ -65,6 +65,7 @@ class Bench:
         steps: int,
         most_tokens: int,
         most_blocks: int,
+        block_size: int,
         seed: int,
     ) -> None:
         self.device = device
@@ -76,6 +77,7 @@ class Bench:
         self._steps = steps
         self._most_tokens = most_tokens
         self._most_blocks = most_blocks
+        self._first_block_size = block_size
         self._seed = seed
         self.longest = spec.max_model_len
         self.model = Model(spec, dtype=dtype, device=device, longest=self.longest, seed=seed)
@@ -139,7 +141,7 @@ class Bench:
             return have
         self._rig = self._iterations = have = None
         gc.collect()
-        size = block_size or 16
+        size = block_size or self._first_block_size
         tokens = min(self._most_tokens, self._room())
         num_blocks = max(2, tokens // size)
         bytes_a_block = size * self._token_bytes
@@ -151,10 +153,9 @@ class Bench:
             block_size=size,
             strategy=self._swap,
             longest=self.longest,
+            cuda_graphs=self._cuda_graphs,
             seed=self._seed,
         )
-        if self._cuda_graphs:
-            self._rig.graphs = DecodeGraphs(self.model, self._rig.pools, longest=self.longest, most=256)
         return self._rig
 
     def _room(self) -> int:

@@ -7,7 +7,8 @@ layer, each part by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,9 +21,6 @@ from pagesim.live.attention import CachedAttention
 from pagesim.live.batch import NOWHERE, Batch, Columns, Staging, table_width
 from pagesim.live.model import Model
 from pagesim.live.pools import KvPools
-
-if TYPE_CHECKING:
-    from pagesim.live.graphs import DecodeGraphs
 
 
 class NoRoom(MemoryError):
@@ -53,6 +51,7 @@ class Rig:
         block_size: tokens a block.
         strategy: how blocks are swapped.
         longest: tokens of the longest sequence.
+        cuda_graphs: whether decode attention is planned as in a graph, for the longest context there can be.
         seed: of the block tables.
     """
 
@@ -65,12 +64,13 @@ class Rig:
         block_size: int,
         strategy: str,
         longest: int,
+        cuda_graphs: bool,
         seed: int,
     ) -> None:
         self.model = model
         self.device = model.device
         self.longest = longest
-        self.graphs: DecodeGraphs | None = None
+        self.cuda_graphs = cuda_graphs
         self.pools = KvPools(
             model.spec,
             num_blocks=num_blocks,
@@ -164,7 +164,7 @@ class Rig:
         count = -(-tokens // each)
         whole = self.batch([each] * count, each, kept=True)
         slots = whole.slots[:tokens]
-        attend = CachedAttention(self.pools, _with_slots(whole, slots), "paged")
+        attend = CachedAttention(self.pools, replace(whole, slots=slots), "paged")
         keys, values = self._filled(tokens, spec.kv_heads), self._filled(tokens, spec.kv_heads)
 
         def call() -> None:
@@ -190,7 +190,7 @@ class Rig:
         if self.device.type == "cpu":
             return None
         contexts = list(batch.contexts)
-        if self.graphs is not None and not splits:
+        if self.cuda_graphs and not splits:
             # A graph does not know how long contexts will be.
             contexts = [self.longest] * len(contexts)
         return decode_plan(queries, self.pools.caches[0][0], contexts, num_splits=splits or None)
@@ -233,9 +233,3 @@ class Rig:
     def _filled(self, tokens: int, heads: int) -> Tensor:
         shape = (tokens, heads, self.model.spec.head_dim)
         return torch.empty(shape, dtype=self.model.dtype, device=self.device).normal_()
-
-
-def _with_slots(batch: Batch, slots: Tensor) -> Batch:
-    from dataclasses import replace
-
-    return replace(batch, slots=slots)

@@ -84,7 +84,9 @@ class FakeDevice:
         def write(keys: Any, values: Any, key_cache: Any, value_cache: Any, slots: Any) -> None:
             self.take(costs.write(len(keys)) / layers)
 
-        def decode(queries: Any, key_cache: Any, value_cache: Any, tables: Any, lengths: Any, **_: Any) -> Any:
+        def decode(
+            queries: Any, key_cache: Any, value_cache: Any, tables: Any, lengths: Any, **_: Any
+        ) -> Any:
             self.take(costs.decode(len(queries), int(lengths.sum())) / layers)
 
         def prefill(

@@ -61,7 +61,12 @@ def test_a_live_run_on_that_device_is_predicted_to_within_a_percent(known, tmp_p
     trace = ps.Trace(np.zeros(10), random.integers(20, 90, 10), random.integers(4, 40, 10))
     system = checked(
         System,
-        {"model": "tiny", "num_blocks": 30, "cost": f"profile:{tmp_path / 'fake.json'}", "max_model_len": 200},
+        {
+            "model": "tiny",
+            "num_blocks": 30,
+            "cost": f"profile:{tmp_path / 'fake.json'}",
+            "max_model_len": 200,
+        },
     )
     policies = ("vllm-sosp", "vllm-v0", "vllm-v1")
     cases = list(validate(system, trace, policies=policies, device="cpu", check=False))

@@ -106,9 +106,7 @@ def test_ablate_block_size_names_the_best(succeeds, profile, tmp_path):
 
 
 def test_an_analytic_profile_takes_any_block_size(succeeds):
-    done = succeeds(
-        "ablate", "block-size", *LOAD, "--profile", "analytic-h200", "--block-sizes", "4,64"
-    )
+    done = succeeds("ablate", "block-size", *LOAD, "--profile", "analytic-h200", "--block-sizes", "4,64")
     assert "profile analytic-h200 is analytic; pagesim calibrate measures one" in done.err
 
 

@@ -161,9 +161,7 @@ def test_where_the_host_launches_for_longer_than_the_device_computes_the_host_co
 @pytest.mark.parametrize("host_s", [0.0, 0.01, 0.02, 0.03, 1.0])
 def test_runs_add_up_to_their_iterations_whoever_is_slower(profile, host_s):
     launching = Launching(decode_s=host_s)
-    slow = profile.model_copy(
-        update={"terms": profile.terms.model_copy(update={"launching": launching})}
-    )
+    slow = profile.model_copy(update={"terms": profile.terms.model_copy(update={"launching": launching})})
     cost = Profiled(slow, OPT)
     context = 5 * 30
     for _ in range(6):

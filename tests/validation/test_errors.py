@@ -105,7 +105,9 @@ def test_a_profile_that_is_wrong_by_a_factor_is_reported_as_wrong_by_that_factor
             assert each["total"] == pytest.approx(factor - 1, rel=1e-6)
         for metric, each in report["end_to_end"].items():
             expected = {"mean_batch": 0, "requests_per_s": 1 / factor - 1, "tokens_per_s": 1 / factor - 1}
-            assert each["error"] == pytest.approx(expected.get(metric, factor - 1), rel=1e-6, abs=1e-9), metric
+            assert each["error"] == pytest.approx(expected.get(metric, factor - 1), rel=1e-6, abs=1e-9), (
+                metric
+            )
 
 
 def test_a_term_that_is_wrong_shows_in_the_iterations_that_have_it(cases, monkeypatch):
