@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("scipy", reason="scipy is not installed")
 
-import pagesim  # noqa: E402
-from pagesim.profiles import load_profile  # noqa: E402
+import pagesim
+from pagesim.profiles import load_profile
 
 PROGRAM = """
 import sys, time

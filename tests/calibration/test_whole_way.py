@@ -66,9 +66,9 @@ def whole_way(command, folder: Path, *how: str) -> None:
     command("run", *LOAD, "--cost", f"profile:{profile}", "--out", folder / "run")
     assert ps.load(folder / "run").summary["requests"]["finished"] == 12
 
-    policies = ("vllm-sosp", "vllm-v1")
     shown = command(
-        "validate", *LOAD, "--device", "cpu", "--profile", profile, "--policies", ",".join(policies), "--out", out
+        "validate", *LOAD, "--device", "cpu", "--profile", profile, "--policies", "vllm-sosp,vllm-v1",
+        "--out", out,
     )  # fmt: skip
     assert shown.count("all within 0.001") == 3
     report = json.loads((out / "summary.json").read_text())

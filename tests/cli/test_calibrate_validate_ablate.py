@@ -1,4 +1,4 @@
-"""``pagesim calibrate``, ``validate`` and ``ablate``: what they print and store, and one sentence if they cannot."""
+"""``pagesim calibrate``, ``validate`` and ``ablate``: what they show and store, or say in one sentence."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def test_ablate_preemption_names_the_crossover_and_stores_both_figures(succeeds,
     assert alone["block_size"].tolist() == [8, 16, 32]
     assert (alone["swap_s"] == alone["swap_out_s"] + alone["swap_in_s"]).all()
     whole = pd.read_csv(tmp_path / "out" / "preemption.csv")
-    assert whole.groupby("preemption")["block_size"].apply(list).to_dict() == dict.fromkeys(
-        ("recompute", "swap", "auto"), [8, 16, 32]
-    )
+    assert whole.groupby("preemption")["block_size"].apply(list).to_dict() == {
+        way: [8, 16, 32] for way in ("recompute", "swap", "auto")
+    }
     assert (whole[["normalized_latency_s", "tokens_per_s", "preemptions"]] > 0).all(axis=None)
     for stem in ("preemption", "preemption_alone"):
         for ending in (".png", ".svg"):
@@ -136,7 +136,8 @@ def test_tokens_must_be_some(refused, profile):
 @pytest.mark.parametrize("command", ["calibrate", "validate", "ablate preemption"])
 def test_help_waits_for_no_heavy_library(command):
     program = (
-        f"import sys\nfrom pagesim.cli.main import app\nsys.argv = ['pagesim', *{command.split()}, '--help']\n"
+        "import sys\nfrom pagesim.cli.main import app\n"
+        f"sys.argv = ['pagesim', *{command.split()}, '--help']\n"
         "heavy = {'torch', 'triton', 'pandas', 'simpy', 'scipy'}\n"
         "try:\n    app()\nfinally:\n    print(sorted(heavy & set(sys.modules)))\n"
     )

@@ -132,7 +132,13 @@ def test_a_term_that_is_wrong_shows_in_the_iterations_that_have_it(cases, monkey
 
 @pytest.mark.parametrize(
     ("tokens", "decoding", "out", "kind"),
-    [(40, 0, 0, "prefill"), (8, 8, 0, "decode"), (40, 8, 0, "mixed"), (40, 8, 2, "with swap"), (0, 0, 3, "with swap")],
-)  # fmt: skip
+    [
+        (40, 0, 0, "prefill"),
+        (8, 8, 0, "decode"),
+        (40, 8, 0, "mixed"),
+        (40, 8, 2, "with swap"),
+        (0, 0, 3, "with swap"),
+    ],
+)
 def test_kinds(tokens, decoding, out, kind):
     assert kind_of(IterationShape(tokens, tokens, 0, 0, 0, out, 0, 0, decoding, decoding)) == kind
