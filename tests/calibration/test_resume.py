@@ -15,6 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("scipy", reason="scipy is not installed")
 
 import pagesim
+from pagesim.kernels.bench.rows import SCHEMA
 from pagesim.profiles import load_profile
 
 PROGRAM = """
@@ -96,17 +97,11 @@ def test_a_killed_calibration_goes_on_where_it_was_and_repeats_nothing(start, tm
     assert not journal.parent.exists(), "the profile holds every measurement"
 
 
-def test_a_journal_of_another_model_is_kept_apart(start, tmp_path):
-    out = tmp_path / "mine.json"
-    killed = start(out, 2)
-    while killed.stdout.readline() != "hangs\n":
-        pass
-    killed.kill()
-    killed.communicate(timeout=30)
-    journal = tmp_path / "mine.rows" / "rows.jsonl"
-    rows = [json.loads(line) for line in journal.read_text().splitlines()]
-    other = [{**row, "key": f"other{place}", "seconds": 1e9} for place, row in enumerate(rows)]
-    journal.write_text("".join(json.dumps(row) + "\n" for row in other))
+def test_rows_of_another_model_or_machine_are_kept_apart(start, tmp_path):
+    out, journal = tmp_path / "mine.json", tmp_path / "mine.rows" / "rows.jsonl"
+    journal.parent.mkdir()
+    row = {"schema": SCHEMA, "turn": 0, "point": ["linear", 0, 1, 1, 0, 0], "status": "ok", "seconds": 1e9}
+    journal.write_text("".join(json.dumps({**row, "key": f"other{each}"}) + "\n" for each in range(3)))
     shown, errors = start(out, -1).communicate(timeout=120)
     assert out.exists(), errors
     assert "were measured before" not in shown
