@@ -1,7 +1,8 @@
 """Rig: a model, a cache and random batches on a device, and each part of an iteration as something to call.
 
 The parts are those of `pagesim live`: the same model, the same kernels over the same tables, layer after
-layer, each part by itself.
+layer, each part by itself. As there, the model and what it calls run in inference mode, in which small ops
+take a fifth less.
 """
 
 from __future__ import annotations
@@ -167,6 +168,7 @@ class Rig:
         attend = CachedAttention(self.pools, replace(whole, slots=slots), "paged")
         keys, values = self._filled(tokens, spec.kv_heads), self._filled(tokens, spec.kv_heads)
 
+        @torch.inference_mode()
         def call() -> None:
             for layer in range(spec.layers):
                 attend.write(layer, keys, values)
@@ -180,6 +182,7 @@ class Rig:
         out = torch.empty_like(queries)
         attend = CachedAttention(self.pools, batch, "paged", self._plan(queries, batch, point.splits))
 
+        @torch.inference_mode()
         def call() -> None:
             for layer in range(spec.layers):
                 attend.decode(layer, queries, batch.tables, batch.decode_lengths, out)
@@ -203,6 +206,7 @@ class Rig:
         out = torch.empty_like(queries)
         attend = CachedAttention(self.pools, batch, "paged")
 
+        @torch.inference_mode()
         def call() -> None:
             for layer in range(spec.layers):
                 attend.prefill(layer, queries, out)
