@@ -50,6 +50,9 @@ class Engine:
         dead_ends: how often a request met one, and which.
     """
 
+    can_be_cut = False
+    """Whether time that passes may turn out to be shorter, because of requests that nobody knew of."""
+
     def __init__(
         self,
         scheduler: Scheduler,
@@ -111,17 +114,23 @@ class Engine:
                         return
                     now = int(environment.now)
                     continue
-            yield from self._pass(environment, ticks)
-            now = int(environment.now)
-            if self._leap[0]:
-                scheduler.advance(self._leap[0])
-            recorder.decide(self._decision, self._leap)
+            if self.can_be_cut:
+                yield from self._pass(environment, ticks)
+                now = int(environment.now)
+            else:
+                yield environment.timeout(ticks)
+                now += ticks
+            leap = self._leap
+            if leap[0]:
+                scheduler.advance(leap[0])
+            recorder.decide(self._decision, leap)
             self.decisions += 1
             for group in scheduler.finish():
                 recorder.end(group, now)
                 if not group.samples:
                     self._count_over(group.row)
-            recorder.flush_if_full()
+            if recorder.iterations >= recorder.full_at:
+                recorder.flush()
         if not self._ends_early:
             raise PagesimError(
                 f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
@@ -146,35 +155,34 @@ class Engine:
         first, increment, linear = run
         steps = self._bounded(min(steps, linear), first, increment, now) - 1
         scheduler.advance(1)
-        memory = scheduler.memory
-        free = memory.free_blocks
+        free, free_cpu, shared, cached, taken = scheduler.memory.accounts()
         self._decision = [
             self.recorder.iterations,
             now,
             first,
-            memory.steps_grown,
+            scheduler.memory.steps_grown,
             scheduler.running_groups,
             sequences,
             0,  # swapped
             scheduler.waiting,
             free,
-            memory.free_cpu_blocks,
+            free_cpu,
             sequences,  # batched_tokens, tokens
             sequences,
             context,
             *(0, 0, 0, 0),  # swapped_in, swapped_out, copied, preempted
             free if scheduler.blocked_externally() else 0,
             sequences,
-            memory.shared_blocks,
+            shared,
             *(0, 0),  # shared_slack, shared_rounding
-            memory.cached_blocks,
-            memory.blocks_taken,
+            cached,
+            taken,
         ]
         self._leap = (steps, first + increment, increment, context + sequences) if steps else STAY
         return span_of(first, increment, steps + 1)
 
     def _pass(self, environment: simpy.Environment, ticks: int) -> Generator[simpy.Event, Any, None]:
-        """Let the time of the iterations at hand pass."""
+        """Let the time of the iterations at hand pass, unless it is cut short."""
         yield environment.timeout(ticks)
 
     def _idle(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
@@ -211,6 +219,7 @@ class Engine:
         for group in plan.caught_up:
             recorder.answer(group, end)
             continuing -= group.samples
+        free, free_cpu, shared, cached, taken = memory.accounts()
         self._decision = [
             recorder.iterations,
             now,
@@ -220,8 +229,8 @@ class Engine:
             plan.sequences,
             scheduler.swapped,
             scheduler.waiting,
-            memory.free_blocks,
-            memory.free_cpu_blocks,
+            free,
+            free_cpu,
             plan.batched_tokens,
             plan.tokens,
             plan.context_tokens,
@@ -229,12 +238,12 @@ class Engine:
             len(plan.swaps_out),
             len(plan.copies),
             preempted,
-            memory.free_blocks if scheduler.blocked_externally() else 0,
+            free if scheduler.blocked_externally() else 0,
             0 if stood_still else continuing,
-            memory.shared_blocks,
+            shared,
             *(self._shared_tails() if memory.sharing_tails else (0, 0)),
-            memory.cached_blocks,
-            memory.blocks_taken,
+            cached,
+            taken,
         ]
         self._leap = self._plan_leap(end) if self.leap else STAY
         steps, first, increment, _ = self._leap

@@ -62,6 +62,8 @@ class ReplicaEngine(Engine):
     A leap is carried out when its time has passed, so cutting it costs nothing.
     """
 
+    can_be_cut = True
+
     _environment: simpy.Environment
     _process: simpy.Process
 

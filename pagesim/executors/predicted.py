@@ -23,6 +23,7 @@ class PredictedExecutor:
 
     def __init__(self, cost: CostModel) -> None:
         self.cost = cost
+        self.decode_run = cost.decode  # asked at every decision: not through a method of one line
 
     def execute(self, plan: Plan) -> int:
         return self.cost.iteration(
@@ -40,6 +41,3 @@ class PredictedExecutor:
                 plan.launches,
             )
         )
-
-    def decode_run(self, sequences: int, context: int) -> DecodeRun:
-        return self.cost.decode(sequences, context)

@@ -64,6 +64,10 @@ class PrefixCachingAllocator(PagedAllocator):
         self._settle()
         return self._taken
 
+    def accounts(self) -> tuple[int, int, int, int, int]:
+        self._settle()
+        return self._free_blocks, len(self._free_cpu), self._shared_blocks, self._idle, self._taken
+
     def take_evictions(self) -> array[int]:
         self._settle()
         evictions, self._evictions = self._evictions, array("q")
