@@ -78,6 +78,7 @@ class Engine:
         self._abort = 0  # the next one of them
         self._decision: list[int] = []  # what is written down of the iterations that time passes for
         self._leap = STAY  # those of them that follow the first
+        self._lead = 0  # 1 if the first is yet to be carried out, too
         self.over = 0
         self.decisions = 0
         self._ends_early = until is not None
@@ -121,8 +122,9 @@ class Engine:
                 yield environment.timeout(ticks)
                 now += ticks
             leap = self._leap
-            if leap[0]:
-                scheduler.advance(leap[0])
+            steps = self._lead + leap[0]
+            if steps:
+                scheduler.advance(steps)
             recorder.decide(self._decision, leap)
             self.decisions += 1
             for group in scheduler.finish():
@@ -153,14 +155,13 @@ class Engine:
         if run is None:
             return None
         first, increment, linear = run
-        steps = self._bounded(min(steps, linear), first, increment, now) - 1
-        scheduler.advance(1)
-        free, free_cpu, shared, cached, taken = scheduler.memory.accounts()
+        steps = self._bounded(min(steps, linear), first, increment, now)
+        free, free_cpu, shared, cached, taken = scheduler.memory.accounts(1)
         self._decision = [
             self.recorder.iterations,
             now,
             first,
-            scheduler.memory.steps_grown,
+            scheduler.memory.steps_grown + 1,
             scheduler.running_groups,
             sequences,
             0,  # swapped
@@ -178,8 +179,9 @@ class Engine:
             cached,
             taken,
         ]
-        self._leap = (steps, first + increment, increment, context + sequences) if steps else STAY
-        return span_of(first, increment, steps + 1)
+        self._lead = 1
+        self._leap = (steps - 1, first + increment, increment, context + sequences) if steps > 1 else STAY
+        return span_of(first, increment, steps)
 
     def _pass(self, environment: simpy.Environment, ticks: int) -> Generator[simpy.Event, Any, None]:
         """Let the time of the iterations at hand pass, unless it is cut short."""
@@ -245,6 +247,7 @@ class Engine:
             cached,
             taken,
         ]
+        self._lead = 0
         self._leap = self._plan_leap(end) if self.leap else STAY
         steps, first, increment, _ = self._leap
         return ticks + span_of(first, increment, steps)
@@ -271,7 +274,7 @@ class Engine:
         """Return how many of these steps start before anything from outside must be looked at."""
         if self.scheduler.arrival_matters:
             arrival = self.scheduler.next_arrival
-            if arrival is not None:
+            if arrival is not None and span_of(first, increment, steps) > arrival - start:
                 # The first iteration that starts at or after the arrival must be planned.
                 steps = min(steps, steps_before(first, increment, arrival - start))
         if self._abort < len(self.aborts):

@@ -172,7 +172,7 @@ class ReplicaEngine(Engine):
         sequences = scheduler.running_sequences
         self._replicas.decided(
             self._number,
-            scheduler.next_context - sequences,
+            scheduler.next_context - (0 if self._lead else sequences),
             self._decision[CLOCK] + self._decision[TICKS],
             self._leap,
             sequences,

@@ -102,10 +102,13 @@ class Allocator(ABC):
         """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
         return 0
 
-    def accounts(self) -> tuple[int, int, int, int, int]:
-        """Return free_blocks, free_cpu_blocks, shared_blocks, cached_blocks and blocks_taken at once."""
+    def accounts(self, steps: int = 0) -> tuple[int, int, int, int, int]:
+        """Return free_blocks, free_cpu_blocks, shared_blocks, cached_blocks and blocks_taken at once.
+
+        They are as they will be after so many steps of growth, of which none copies on write.
+        """
         return (
-            self.free_blocks,
+            self.free_blocks - self.demand(steps),
             self.free_cpu_blocks,
             self.shared_blocks,
             self.cached_blocks,

@@ -92,8 +92,9 @@ class PagedAllocator(Allocator):
     def shared_blocks(self) -> int:
         return self._shared_blocks
 
-    def accounts(self) -> tuple[int, int, int, int, int]:
-        return self._free_blocks, len(self._free_cpu), self._shared_blocks, 0, 0
+    def accounts(self, steps: int = 0) -> tuple[int, int, int, int, int]:
+        free = self._free_blocks - self.demand(steps)
+        return free, len(self._free_cpu), self._shared_blocks, 0, 0
 
     def copies_due(self, sequences: Iterable[int]) -> int:
         tails: dict[int, int] = {}
@@ -124,12 +125,11 @@ class PagedAllocator(Allocator):
         if steps == 0:
             return 0
         first = (self.steps_grown + 1) % self.block_size
-        if steps == 1:
-            blocks = self._due[first]
-        else:
-            rounds, rest = divmod(steps, self.block_size)
-            blocks = rounds * sum(self._due[: self.block_size]) if rounds else 0
-            blocks += sum(self._due[first : first + rest])
+        if steps == 1 and not self.sharing_tails:
+            return self._due[first]
+        rounds, rest = divmod(steps, self.block_size)
+        blocks = rounds * sum(self._due[: self.block_size]) if rounds else 0
+        blocks += sum(self._due[first : first + rest])
         if self.sharing_tails:
             blocks += self.copies_due(self.sharing_tails)
         else:
