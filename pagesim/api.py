@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -19,13 +19,14 @@ from pagesim.engine import Engine, StrictCompatError
 from pagesim.errors import PagesimError
 from pagesim.executors import PredictedExecutor
 from pagesim.intake import aborts, accepted_rows, entering_rows, take_in
+from pagesim.memory import Allocator
 from pagesim.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
 from pagesim.policies import Limits, Policy, build_memory, build_scheduler, granularity, parts_of
 from pagesim.records import Chunk, Recorder, Status
 from pagesim.request import Trace
 from pagesim.results import Result, StepTable, batch_table, preemption_table, request_columns
 from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
-from pagesim.scheduling import Arrivals, Contents, DeadEnd
+from pagesim.scheduling import Arrivals, Contents, DeadEnd, Scheduler
 from pagesim.specs import Capacity, capacity, gpu, model
 from pagesim.workloads import decode_as, make_trace
 
@@ -138,22 +139,8 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         watch: for a progress bar.
     """
     started = time.perf_counter()
-    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
-    sized, limits, cost = _equip(system, policy)
+    policy, sized, limits, cost, memory, scheduler = _build(system)
     trace, request_of = take_in(trace, policy, limits)
-    if policy.scheduler == "vllm-v1":
-        # Block 0 is the null block; no sequence ever holds it.
-        sized = replace(sized, num_blocks=sized.num_blocks - 1)
-        if not sized.num_blocks:
-            raise PagesimError("num_blocks is 1; vllm-v1 needs at least 2, of which one is its null block")
-    memory = build_memory(
-        policy,
-        num_blocks=sized.num_blocks,
-        block_size=sized.block_size,
-        cpu_blocks=sized.cpu_blocks,
-        limits=limits,
-    )
-    scheduler = build_scheduler(policy, memory, limits, PreemptionPrices(cost))
     accepted = accepted_rows(trace, scheduler)
     if system.strict_compat:
         entering = entering_rows(trace, policy, limits)
@@ -257,6 +244,15 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     )
 
 
+def check(system: System) -> None:
+    """Say at once, before any trace is made, if the options of a system do not go together.
+
+    Raises:
+        PagesimError: as `run` would; what only a trace can show is not looked for.
+    """
+    _build(system)
+
+
 def trace_of(scenario: Scenario) -> Trace:
     """Return the requests that a scenario describes."""
     trace = make_trace(
@@ -295,6 +291,36 @@ def _as_trace(trace: Trace | pd.DataFrame | str | PathLike[str]) -> Trace:
             columns["hash_block_size"] = sizes[0]
         return Trace(**columns)
     return make_trace(Path(trace) if isinstance(trace, PathLike) else trace)
+
+
+class _Built(NamedTuple):
+    """The parts of a system, put together and empty."""
+
+    policy: Policy
+    sized: Capacity
+    limits: Limits
+    cost: CostModel
+    memory: Allocator
+    scheduler: Scheduler
+
+
+def _build(system: System) -> _Built:
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    sized, limits, cost = _equip(system, policy)
+    if policy.scheduler == "vllm-v1":
+        # Block 0 is the null block; no sequence ever holds it.
+        sized = replace(sized, num_blocks=sized.num_blocks - 1)
+        if not sized.num_blocks:
+            raise PagesimError("num_blocks is 1; vllm-v1 needs at least 2, of which one is its null block")
+    memory = build_memory(
+        policy,
+        num_blocks=sized.num_blocks,
+        block_size=sized.block_size,
+        cpu_blocks=sized.cpu_blocks,
+        limits=limits,
+    )
+    scheduler = build_scheduler(policy, memory, limits, PreemptionPrices(cost))
+    return _Built(policy, sized, limits, cost, memory, scheduler)
 
 
 def _equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:

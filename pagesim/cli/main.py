@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pagesim.cli import compare, lists, run, trace
+from pagesim.cli import capacity, compare, lists, run, sweep, trace
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -19,6 +19,8 @@ cli = typer.Typer(
 )
 cli.command("run")(run.command)
 cli.command("compare")(compare.command)
+cli.command("sweep")(sweep.command)
+cli.command("capacity")(capacity.command)
 cli.add_typer(trace.cli, name="trace")
 for name, command in lists.COMMANDS.items():
     cli.command(name)(command)
