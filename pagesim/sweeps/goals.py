@@ -19,7 +19,7 @@ STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 
 SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3}
 
-_FORM = re.compile(r"(?P<measure>[^<>=]+)<=(?P<number>[^a-z]+)(?P<unit>[a-z]*)", re.IGNORECASE)
+_FORM = re.compile(r"(?P<measure>[^<>=]+)<=(?P<number>[-+.\d]+(e[-+]?\d+)?)(?P<unit>[a-z]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

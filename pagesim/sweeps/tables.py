@@ -59,13 +59,13 @@ def tables_of(runs: Sequence[Run]) -> SweepTables:
     """Return the tables of runs, in their order."""
     import pandas as pd
 
-    keys = pd.Series([run.key for run in runs], dtype=object)
+    keys = pd.Series([run.key for run in runs], dtype="string")
     parameters = {name: _parameter(name, [run.scenario for run in runs]) for name in PARAMETERS}
     found = [metrics_of(run.record.summary) if run.record.summary else {} for run in runs]
     sims = [dict(flat({"sim": run.record.summary["sim"]})) if run.record.summary else {} for run in runs]
     ending = {
-        "status": pd.Series([run.record.status for run in runs], dtype=object),
-        "error": pd.Series([run.record.error for run in runs], dtype=object),
+        "status": pd.Series([run.record.status for run in runs], dtype="string"),
+        "error": pd.Series([run.record.error for run in runs], dtype="string"),
     }
     return SweepTables(
         runs=pd.DataFrame({"key": keys, **parameters, **ending, **_columns(found)}),
@@ -100,7 +100,7 @@ def _parameter(name: str, scenarios: Sequence[Scenario]) -> pd.Series[Any]:
     annotation = Scenario.model_fields[name].annotation
     kind = next((k for k in (annotation, *get_args(annotation)) if k in kinds), None)
     values = [getattr(scenario, name) for scenario in scenarios]
-    return pd.Series(values, dtype=object if kind is None else kinds[kind])
+    return pd.Series(values, dtype="string" if kind is None else kinds[kind])
 
 
 def _columns(found: Sequence[Mapping[str, Any]]) -> dict[str, pd.Series[Any]]:
