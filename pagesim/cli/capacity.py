@@ -68,6 +68,8 @@ def command(
 
 
 def _show(tables: CapacityTables) -> None:
+    from pandas import isna
+
     from pagesim.cli import show
 
     metrics = list(tables.rates.columns[4:])
@@ -85,7 +87,7 @@ def _show(tables: CapacityTables) -> None:
     for policy, own in tables.probes.groupby("policy", sort=False):
         lowest_that_fails = own[~own["hold"]].head(1)
         for error, unserved in zip(lowest_that_fails["error"], lowest_that_fails["unserved"], strict=True):
-            if error is not None:
+            if not isna(error):
                 show.say(f"{policy}: a run failed: {error}")
             elif unserved:
                 show.say(f"{policy}: {unserved} requests got no answer, so the goal is not kept there")

@@ -245,7 +245,8 @@ def run_search(
         for policy, bracket in brackets.items()
     ]
     probes.sort(key=lambda probe: (plan.policies.index(probe["policy"]), probe["rate"]))
-    return CapacityTables(pd.DataFrame(rows), pd.DataFrame(probes))
+    # Where no run failed the column would have no type.
+    return CapacityTables(pd.DataFrame(rows), pd.DataFrame(probes).astype({"error": "string"}))
 
 
 def keep(tables: CapacityTables, store: Store) -> None:
