@@ -14,11 +14,13 @@ import sys
 from ray.cluster_utils import Cluster
 small = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
 cluster = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
-cluster.add_node(**small)
-cluster.wait_for_nodes()
-print("cluster of", len(cluster.list_all_nodes), "at", cluster.address, flush=True)
-sys.stdin.read()
-cluster.shutdown()
+try:
+    cluster.add_node(**small)
+    cluster.wait_for_nodes()
+    print("cluster of", len(cluster.list_all_nodes()), "at", cluster.address, flush=True)
+    sys.stdin.read()
+finally:
+    cluster.shutdown()
 """
 
 SWEEP = (
@@ -34,7 +36,7 @@ def address(environment: dict[str, str]) -> Iterator[str]:
         pytest.skip("needs Ray (the extra ray), which is not installed")
     process = subprocess.Popen(
         [sys.executable, "-c", CLUSTER],
-        env={**environment, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"},
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
