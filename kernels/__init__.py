@@ -1,1 +1,65 @@
-"""Paged-attention kernels and swap transfers."""
+"""Paged attention in Triton, and the copies that go with it; each op has a reference that runs without a GPU.
+
+Neither torch nor triton is imported before a name is used, and triton not before a kernel runs.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pagesim.kernels.api import (
+        checked_bounds,
+        contiguous_decode_attention,
+        copy_blocks,
+        decode_attention,
+        decode_plan,
+        gather_blocks,
+        gather_decode_attention,
+        gather_sequences,
+        prefill_attention,
+        reshape_and_cache,
+        scatter_blocks,
+    )
+    from pagesim.kernels.layouts import HND, LAYOUTS, NHD, VLLM, Layout, Sizes, convert_layout
+    from pagesim.kernels.planner import DecodePlan, Gpu, plan_decode
+
+__all__ = [
+    "HND",
+    "LAYOUTS",
+    "NHD",
+    "VLLM",
+    "DecodePlan",
+    "Gpu",
+    "Layout",
+    "Sizes",
+    "checked_bounds",
+    "contiguous_decode_attention",
+    "convert_layout",
+    "copy_blocks",
+    "decode_attention",
+    "decode_plan",
+    "gather_blocks",
+    "gather_decode_attention",
+    "gather_sequences",
+    "plan_decode",
+    "prefill_attention",
+    "reshape_and_cache",
+    "scatter_blocks",
+]
+
+_LAYOUTS = {"HND", "LAYOUTS", "NHD", "VLLM", "Layout", "Sizes", "convert_layout"}
+_PLANNER = {"DecodePlan", "Gpu", "plan_decode"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'pagesim.kernels' has no attribute {name!r}")
+    from importlib import import_module
+
+    home = "layouts" if name in _LAYOUTS else "planner" if name in _PLANNER else "api"
+    value = getattr(import_module(f"pagesim.kernels.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -17,7 +17,7 @@ from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, to_tick_column, to_ticks
 from pagesim.cost import CostModel, PreemptionPrices, parse_cost
 from pagesim.engine import Engine, StrictCompatError
 from pagesim.errors import PagesimError
-from pagesim.executors import PredictedExecutor
+from pagesim.executors import Executor, PredictedExecutor
 from pagesim.intake import aborts, accepted_rows, entering_rows, take_in
 from pagesim.memory import Allocator
 from pagesim.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
@@ -35,6 +35,10 @@ if TYPE_CHECKING:  # pandas takes long to import, and a run needs it only when a
 
 Watch = Callable[[int], None]
 """Called now and then with the number of requests that are over."""
+
+MakeExecutor = Callable[[Scheduler, Capacity, Trace], Executor]
+"""Makes what carries out iterations, from the scheduler with its empty memory, the memory's size, and the
+requests that are served."""
 
 Rows = Literal["none", "stretches", "iterations"]
 """What the steps table holds: nothing, a row a stretch of like iterations, or a row an iteration."""
@@ -129,7 +133,14 @@ def compare(
     return {policy: run(system, requests, steps=steps) for policy, system in systems.items()}
 
 
-def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch | None = None) -> Result:
+def run(
+    system: System,
+    trace: Trace,
+    *,
+    steps: Rows = "stretches",
+    watch: Watch | None = None,
+    executor: MakeExecutor | None = None,
+) -> Result:
     """Replay a trace on a system; what `simulate` and the command line call.
 
     Args:
@@ -137,6 +148,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         trace: the requests.
         steps: what the result's ``steps`` table holds.
         watch: for a progress bar.
+        executor: what carries out the iterations; left out, the system's cost model predicts them.
     """
     started = time.perf_counter()
     policy, sized, limits, cost, memory, scheduler = _build(system)
@@ -181,7 +193,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
     until = None if system.until is None else to_ticks(system.until)
     engine = Engine(
         scheduler,
-        PredictedExecutor(cost),
+        PredictedExecutor(cost) if executor is None else executor(scheduler, sized, trace.take(accepted)),
         recorder,
         leap=system.leap,
         until=until,
@@ -227,6 +239,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
             **means.summary(),
         },
         "sharing": {"saving": means.saving},
+        "extrapolated": dict(cost.beyond),
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": _peak_rss_mb(),
@@ -240,7 +253,7 @@ def run(system: System, trace: Trace, *, steps: Rows = "stretches", watch: Watch
         steps=table.frame() if steps != "none" else None,
         batches=batch_table(columns) if not streams else None,
         preemptions=preemption_table(trace, recorder) if system.preemption == "auto" else None,
-        notes=trace.notes,
+        notes=(*trace.notes, *_extrapolations(system, cost)),
     )
 
 
@@ -306,7 +319,7 @@ class _Built(NamedTuple):
 
 def _build(system: System) -> _Built:
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
-    sized, limits, cost = _equip(system, policy)
+    sized, limits, cost = equip(system, policy)
     if policy.scheduler == "vllm-v1":
         # Block 0 is the null block; no sequence ever holds it.
         sized = replace(sized, num_blocks=sized.num_blocks - 1)
@@ -323,7 +336,19 @@ def _build(system: System) -> _Built:
     return _Built(policy, sized, limits, cost, memory, scheduler)
 
 
-def _equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
+def _extrapolations(system: System, cost: CostModel) -> list[str]:
+    return [
+        f"cost {system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
+        for axis, size in cost.beyond.items()
+    ]
+
+
+def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
+    """Return the memory, the limits and the costs of a system under its policy.
+
+    Raises:
+        PagesimError: an option is off, or the model does not fit.
+    """
     spec, device = model(system.model), gpu(system.gpu)
     limits = Limits(
         max_model_len=system.max_model_len or spec.max_model_len,

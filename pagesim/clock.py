@@ -45,9 +45,10 @@ def steps_before(first: int, increment: int, span: int) -> int:
     # 2X / (p + sqrt(p² + 2qX)) with p = first − increment/2 does not cancel when the increment is small.
     p = first - increment / 2
     steps = int(2 * span / (p + math.sqrt(p * p + 2.0 * increment * span)))
-    while steps > 0 and span_of(first, increment, steps) >= span:
+    # Written out, not span_of(first, increment, steps): this is asked at every decision.
+    while steps > 0 and steps * first + increment * (steps * (steps - 1) // 2) >= span:
         steps -= 1
-    while span_of(first, increment, steps) < span:
+    while steps * first + increment * (steps * (steps - 1) // 2) < span:
         steps += 1
     return steps
 

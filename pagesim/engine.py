@@ -94,25 +94,83 @@ class Engine:
         while now <= self.until:
             if self.aborts:
                 self._let_go(now)
-            plan = scheduler.plan(now)
-            if plan.is_iteration:
-                yield environment.timeout(self._iterate(plan, now))
-                now = int(environment.now)
-                self._collect_finished(now)
-                recorder.flush_if_full()
-                continue
-            self._note_departures(plan, now)
-            if plan.recomputed or plan.stuck:
-                continue  # memory was given back: whoever waits may be admitted at the same instant
-            arrival = scheduler.next_arrival
-            if arrival is None:
-                return
-            yield environment.timeout(arrival - now)
+            ticks = self._go_on(now) if self.leap else None
+            if ticks is None:
+                plan = scheduler.plan(now)
+                if plan.is_iteration:
+                    ticks = self._iterate(plan, now)
+                else:
+                    self._note_departures(plan, now)
+                    if plan.recomputed or plan.stuck:
+                        continue  # memory was given back: whoever waits may be admitted at the same instant
+                    arrival = scheduler.next_arrival
+                    if arrival is None:
+                        return
+                    yield environment.timeout(arrival - now)
+                    now = int(environment.now)
+                    continue
+            yield environment.timeout(ticks)
             now = int(environment.now)
+            for group in scheduler.finish():
+                recorder.end(group, now)
+                if not group.samples:
+                    self._count_over()
+            recorder.flush_if_full()
         if not self._ends_early:
             raise PagesimError(
                 f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
             )
+
+    def _go_on(self, now: int) -> int | None:
+        """Take the iterations from ``now`` on in which everybody who runs just goes on, without a plan.
+
+        What is written down is what planning the first of them and leaping over the others would.
+
+        Returns:
+            The ticks of all of them; None if the next iteration must be planned.
+        """
+        scheduler = self.scheduler
+        steps = scheduler.undisturbed(now)
+        if steps <= 0 or self.recorder.stalled:
+            return None
+        sequences, context = scheduler.running_sequences, scheduler.next_context
+        run = self.executor.decode_run(sequences, context)
+        if run is None:
+            return None
+        first, increment, linear = run
+        steps = self._bounded(min(steps, linear), first, increment, now)
+        scheduler.advance(1)
+        memory = scheduler.memory
+        free = memory.free_blocks
+        decision = [
+            self.recorder.iterations,
+            now,
+            first,
+            memory.steps_grown,
+            scheduler.running_groups,
+            sequences,
+            0,  # swapped
+            scheduler.waiting,
+            free,
+            memory.free_cpu_blocks,
+            sequences,  # batched_tokens, tokens
+            sequences,
+            context,
+            *(0, 0, 0, 0),  # swapped_in, swapped_out, copied, preempted
+            free if scheduler.blocked_externally() else 0,
+            sequences,
+            memory.shared_blocks,
+            *(0, 0),  # shared_slack, shared_rounding
+            memory.cached_blocks,
+            memory.blocks_taken,
+        ]
+        leap = STAY
+        if steps > 1:
+            scheduler.advance(steps - 1)
+            leap = steps - 1, first + increment, increment, context + sequences
+        self.recorder.decide(decision, leap)
+        self.decisions += 1
+        return span_of(first, increment, steps)
 
     def _iterate(self, plan: Plan, now: int) -> int:
         """Carry out a planned iteration and those that follow without a decision; return the ticks of all."""
@@ -188,10 +246,16 @@ class Engine:
         if run is None:
             return STAY
         first, increment, linear = run
-        if linear < steps:
-            steps = linear
-        if scheduler.arrival_matters:
-            arrival = scheduler.next_arrival
+        steps = self._bounded(min(steps, linear), first, increment, start)
+        if steps <= 0:
+            return STAY
+        scheduler.advance(steps)
+        return steps, first, increment, context
+
+    def _bounded(self, steps: int, first: int, increment: int, start: int) -> int:
+        """Return how many of these steps start before anything from outside must be looked at."""
+        if self.scheduler.arrival_matters:
+            arrival = self.scheduler.next_arrival
             if arrival is not None:
                 # The first iteration that starts at or after the arrival must be planned.
                 steps = min(steps, steps_before(first, increment, arrival - start))
@@ -199,10 +263,7 @@ class Engine:
             steps = min(steps, steps_before(first, increment, self.aborts[self._abort][0] - start))
         if self._ends_early:
             steps = min(steps, steps_before(first, increment, self.until - start + 1))
-        if steps <= 0:
-            return STAY
-        scheduler.advance(steps)
-        return steps, first, increment, context
+        return steps
 
     def _let_go(self, now: int) -> None:
         """Let those go whose clients went away by now; leave the next such instant for the leaps."""
@@ -253,12 +314,6 @@ class Engine:
                 # Samples of different lengths all share one block, which the longest fills most.
                 rounding += sum(lost[-copies:])
         return slack, rounding
-
-    def _collect_finished(self, now: int) -> None:
-        for group in self.scheduler.finish():
-            self.recorder.end(group, now)
-            if not group.samples:
-                self._count_over()
 
     def _count_over(self) -> None:
         self.over += 1

@@ -12,7 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from pagesim.errors import PagesimError
 from pagesim.metrics import VIEWS
+from pagesim.profiles import Profile, predict
 from pagesim.results import Result
 
 COLOURS = {
@@ -139,6 +141,46 @@ def memory_over_time(result: Result) -> Figure:
     bottom.set_xlabel("time (s)")
     bottom.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
     _open(top, bottom)
+    return figure
+
+
+def profile_fit(profile: Profile) -> Figure:
+    """Draw, for each term that was fitted, predicted against measured seconds, held-out points apart.
+
+    Raises:
+        PagesimError: the profile holds no measurements.
+    """
+    if not profile.samples:
+        raise PagesimError(
+            f"{profile.name} holds no measurements ({profile.kind}): there is nothing to draw it against"
+        )
+    held_out = np.zeros(len(profile.samples), bool)
+    held_out[list(profile.held_out)] = True
+    terms = list(dict.fromkeys(sample.term for sample in profile.samples))
+    figure = _figure(3.0 * min(4, len(terms)), 3.0 * -(-len(terms) // 4))
+    for place, term in enumerate(terms, 1):
+        axes = figure.add_subplot(-(-len(terms) // 4), min(4, len(terms)), place)
+        of = np.array([sample.term == term for sample in profile.samples])
+        measured = np.array([sample.seconds for sample in profile.samples])
+        predicted = np.array(
+            [
+                predict(profile.terms.at(s.term, s.block_size), s) if s.term == term else 0.0
+                for s in profile.samples
+            ]
+        )
+        for chosen, colour, label in (
+            (of & ~held_out, COLOURS["reserved"], "fitted"),
+            (of & held_out, COLOURS["over_reserved"], "held out"),
+        ):
+            axes.loglog(measured[chosen], predicted[chosen], ".", color=colour, label=label, markersize=4)
+        ends = [measured[of].min(), measured[of].max()]
+        axes.loglog(ends, ends, color="black", linewidth=0.6)
+        axes.set_title(term.replace("_", " "), fontsize=9)
+        axes.set_xlabel("measured (s)", fontsize=8)
+        axes.set_ylabel("predicted (s)", fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        if place == 1:
+            axes.legend(frameon=False, fontsize=8)
     return figure
 
 

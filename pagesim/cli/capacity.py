@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, table
+from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes, table
 from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_flags
 from pagesim.scenario import Comparison
 
@@ -63,6 +63,7 @@ def command(
         if out is not None:
             keep(tables, store)
             show.put_figure(capacity_bars(tables.rates), out, "capacity")
+    say_notes(tables.probes["notes"])
     _show(tables)
     show.stored(out)
 

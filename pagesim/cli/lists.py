@@ -1,4 +1,4 @@
-"""``pagesim policies|models|gpus|workloads``: what there is, with a sentence each."""
+"""``pagesim policies|models|gpus|workloads|profiles``: what there is, with a sentence each."""
 
 from __future__ import annotations
 
@@ -61,11 +61,46 @@ def workloads() -> None:
     _print(("workload", ""), list(bundled().items()))
 
 
+def profiles() -> None:
+    """List the profiles that come with pagesim."""
+    from pagesim.profiles import analytic_names, boxed, boxed_names
+
+    measured = [boxed(name) for name in boxed_names()]
+    _print(
+        ("profile", "kind", "model", "tp", "block sizes", ""),
+        [
+            *(
+                (
+                    p.name,
+                    p.kind,
+                    p.model.name,
+                    str(p.tp),
+                    ", ".join(map(str, p.block_sizes)),
+                    p.sentence,
+                )
+                for p in measured
+            ),
+            *(
+                (
+                    name,
+                    "analytic",
+                    "any",
+                    "any",
+                    "any",
+                    "datasheet and rules of thumb: nothing was measured",
+                )
+                for name in analytic_names()
+            ),
+        ],
+    )
+
+
 COMMANDS: dict[str, Callable[[], None]] = {
     "policies": policies,
     "models": models,
     "gpus": gpus,
     "workloads": workloads,
+    "profiles": profiles,
 }
 
 

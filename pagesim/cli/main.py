@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pagesim.cli import capacity, compare, lists, run, sweep, trace
+from pagesim.cli import bench, capacity, compare, doctor, lists, live, profile, run, sweep, trace
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -21,7 +21,11 @@ cli.command("run")(run.command)
 cli.command("compare")(compare.command)
 cli.command("sweep")(sweep.command)
 cli.command("capacity")(capacity.command)
+cli.command("live")(live.command)
 cli.add_typer(trace.cli, name="trace")
+cli.add_typer(bench.cli, name="bench")
+cli.add_typer(profile.cli, name="profile")
+cli.command("doctor")(doctor.command)
 for name, command in lists.COMMANDS.items():
     cli.command(name)(command)
 

@@ -16,6 +16,8 @@ JOBS = Annotated[int | None, typer.Option(help="Runs at a time; one a core when 
 EXECUTOR = Annotated[str, typer.Option(help="Where to run: on this machine or on a Ray cluster. [local|ray]")]
 ADDRESS = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster.")]
 
+MOST_NOTES = 6
+
 
 @contextmanager
 def bar(label: str) -> Iterator[Progress | None]:
@@ -40,6 +42,16 @@ def bar(label: str) -> Iterator[Progress | None]:
             progress.update(task, completed=over, total=total)
 
         yield update
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Say, beside the output, what was noticed or assumed: each once, of many only the first."""
+    from pagesim.cli import show
+
+    found = tuple(dict.fromkeys(note for run in notes for note in run.splitlines()))
+    more = len(found) - MOST_NOTES
+    rest = (f"and {more} notes more, of other runs",) if more > 0 else ()
+    show.say_notes((*found[:MOST_NOTES], *rest))
 
 
 def number(value: float, margin: float = float("nan")) -> str:

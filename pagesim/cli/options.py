@@ -25,12 +25,12 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 def with_flags(kind: type[Scenario], leave_out: tuple[str, ...] = ()) -> Decorator:
     """Give a command a flag for every field of a scenario; it receives those given as ``flags``."""
-    return _with_fields({name: f for name, f in kind.model_fields.items() if name not in leave_out})
+    return with_fields({name: f for name, f in kind.model_fields.items() if name not in leave_out})
 
 
 def workload_flags(names: tuple[str, ...]) -> Decorator:
     """Give a command the flags of these fields of a scenario; it receives those given as ``flags``."""
-    return _with_fields({name: Scenario.model_fields[name] for name in names}, check=True)
+    return with_fields({name: Scenario.model_fields[name] for name in names}, check=True)
 
 
 def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
@@ -43,7 +43,9 @@ def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
     return scenario.model_copy(update=absolute_paths(scenario))
 
 
-def _with_fields(fields: dict[str, FieldInfo], *, check: bool = False) -> Decorator:
+def with_fields(fields: dict[str, FieldInfo], *, check: bool = False) -> Decorator:
+    """Give a command a flag for each of these fields; it receives those given as ``flags``."""
+
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = {
             name: p

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +32,8 @@ UPDATE_EVERY = 500
 Summary = dict[str, Any]
 
 
-def replay(scenario: Scenario, *, stored: bool) -> Result:
-    """Run a scenario with a progress bar."""
+def replay(scenario: Scenario, *, stored: bool, run: Callable[..., Result] = run) -> Result:
+    """Run a scenario, by what runs it, with a progress bar."""
     trace = trace_of(scenario)
     with _progress({scenario.policy: trace}) as watch:
         return run(scenario, trace, steps=_rows(scenario, stored), watch=watch[scenario.policy])
@@ -139,6 +139,26 @@ def one(result: Result) -> None:
     console.print(memory)
 
 
+def measured(result: Result) -> None:
+    """Print what a live run was carried out on, what its iterations took, and what was found in a check."""
+    live, steps = result.summary["live"], result.steps
+    assert steps is not None
+    how = f"{live['dtype']}, {live['attention']} attention"
+    say(
+        f"measured on {live['machine']['device_name']}: {how}{', CUDA graphs' if live['cuda_graphs'] else ''}"
+    )
+    console = Console()
+    parts = _table("Iterations, milliseconds", ("mean", "p50", "p95", "longest"))
+    for name, label in _PARTS.items():
+        column = 1e3 * steps[name]
+        if len(column):
+            values = (column.mean(), column.median(), column.quantile(0.95), column.max())
+            parts.add_row(label, *(f"{value:,.3f}" for value in values))
+    console.print(parts)
+    if "check" in live:
+        say(_verdict(live["check"]))
+
+
 def side_by_side(summaries: dict[str, Summary]) -> None:
     """Print a comparison, a column a policy."""
     console = Console()
@@ -227,6 +247,27 @@ _LATENCIES = {
     "itl": "between tokens (ITL)",
     "queueing": "queueing",
 }
+
+
+_PARTS = {
+    "step_s": "whole iteration",
+    "prepare_s": "making the batch",
+    "move_s": "swaps and copies",
+    "compute_s": "model",
+}
+
+
+def _verdict(check: Summary) -> str:
+    """Return what a check found as a sentence."""
+    looked = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in check["sequences"].items())
+    errors = ", ".join(
+        f"{name.replace('_', ' and ')} {'no number' if error is None else f'{error:.2g}'}"
+        for name, error in check["max_relative_error"].items()
+    )
+    said = f"checked sequences: {looked or 'none'}; largest relative errors: {errors}"
+    if check["passed"]:
+        return f"{said}; all within {check['bound']:g}"
+    return f"{said}; NOT RIGHT: {check['first_failure'] or 'nothing could be looked at'}"
 
 
 def _outcome(summary: Summary) -> str:

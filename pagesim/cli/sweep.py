@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, table
+from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes, table
 from pagesim.cli.options import OUT, scenario_from, with_flags
 from pagesim.scenario import Scenario
 
@@ -88,6 +88,7 @@ def command(
             for metric in metrics:
                 figure = curves(tables.means, axes, x=x or "", y=metric, hue=hue)
                 show.put_figure(figure, out, f"{metric}_by_{x}".replace(".", "_"))
+    say_notes(tables.runs["notes"])
     _show(tables, axes, list(dict.fromkeys((*SHOWN, *metrics))))
     show.stored(out)
     if tables.means["failed"].any():

@@ -4,6 +4,7 @@ from pagesim.cost.affine import Affine
 from pagesim.cost.base import UNBOUNDED, CostModel, DecodeRun, IterationShape
 from pagesim.cost.parse import parse_cost
 from pagesim.cost.preemption import PreemptionPrices
+from pagesim.cost.profiled import Profiled
 from pagesim.cost.roofline import Efficiency, Roofline
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Efficiency",
     "IterationShape",
     "PreemptionPrices",
+    "Profiled",
     "Roofline",
     "parse_cost",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pagesim.clock import TICKS_PER_SECOND, to_ticks
-from pagesim.cost.base import UNBOUNDED, DecodeRun, IterationShape
+from pagesim.cost.base import NOWHERE, UNBOUNDED, DecodeRun, IterationShape
 from pagesim.errors import PagesimError
 
 
@@ -17,6 +17,8 @@ class Affine:
     Raises:
         PagesimError: a coefficient is negative or not finite, or all of an iteration would take no time.
     """
+
+    beyond = NOWHERE
 
     def __init__(self, step_s: float, token_s: float, context_s: float, block_s: float = 0.0) -> None:
         for name, value in (("s", step_s), ("s/token", token_s), ("s/context token", context_s)):
@@ -33,7 +35,7 @@ class Affine:
         self._block = to_ticks(block_s)
 
     def iteration(self, shape: IterationShape) -> int:
-        swaps = self._block * shape.blocks_swapped
+        swaps = self._block * (shape.blocks_out + shape.blocks_in)
         if not (shape.tokens or shape.launches):
             return swaps
         return self._step + self._token * shape.batched_tokens + self._context * shape.context_tokens + swaps

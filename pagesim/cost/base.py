@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 
@@ -14,8 +16,11 @@ class IterationShape(NamedTuple):
         context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
         decode_context: the part of it that decoding sequences read.
         query_key_pairs: over the prompts, pairs of a query and a key that it attends to.
-        blocks_swapped: blocks moved between device and host.
+        blocks_out: blocks moved from the device to the host.
+        blocks_in: blocks moved from the host to the device.
         blocks_copied: blocks copied on the device.
+        decoding: sequences that decode.
+        sampled: sequences that get a token, prompts that end in this iteration counted once.
         launches: whether the model is run even if there is nothing to compute.
     """
 
@@ -24,8 +29,11 @@ class IterationShape(NamedTuple):
     context_tokens: int
     decode_context: int
     query_key_pairs: int
-    blocks_swapped: int
+    blocks_out: int
+    blocks_in: int
     blocks_copied: int
+    decoding: int
+    sampled: int
     launches: bool = False
 
 
@@ -41,8 +49,16 @@ UNBOUNDED = 1 << 40
 """More steps than any run takes: the model is linear as far as one can see."""
 
 
+NOWHERE: Mapping[str, int] = MappingProxyType({})
+"""For `CostModel.beyond`."""
+
+
 class CostModel(Protocol):
     """Times are whole ticks, so a run of decode iterations adds up exactly to its iterations one by one."""
+
+    @property
+    def beyond(self) -> Mapping[str, int]:
+        """By axis, the largest size that was asked for beyond what was measured; empty if nothing was."""
 
     def iteration(self, shape: IterationShape) -> int:
         """Return the ticks of one iteration; one that only swaps takes the transfer's time alone."""

@@ -1,4 +1,4 @@
-"""From a text such as ``affine:0.024,1e-4,8.2e-7`` or ``roofline:overhead_s=0.005`` to a cost model."""
+"""From a text such as ``affine:0.024,1e-4,8.2e-7`` or ``profile:NAME`` to a cost model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import fields
 
 from pagesim.cost.affine import Affine
 from pagesim.cost.base import CostModel
+from pagesim.cost.profiled import Profiled
 from pagesim.cost.roofline import Efficiency, Roofline
 from pagesim.errors import PagesimError
+from pagesim.profiles import find_profile
 from pagesim.specs import GpuSpec, ModelSpec
 
 
@@ -26,7 +28,23 @@ def parse_cost(
         return Roofline(
             model, gpu, tp=tp, block_size=block_size, kv_dtype=kv_dtype, efficiency=_efficiency(text, rest)
         )
-    raise PagesimError(f"cost is {text!r}; it must be roofline[:name=value,…] or affine:a,b,c[,d]")
+    if kind == "profile":
+        return _profiled(text, rest, model=model, tp=tp, block_size=block_size, kv_dtype=kv_dtype)
+    raise PagesimError(
+        f"cost is {text!r}; it must be roofline[:name=value,…], affine:a,b,c[,d] or "
+        "profile:NAME or PATH[,overhead_s=seconds]"
+    )
+
+
+def _profiled(text: str, rest: str, *, model: ModelSpec, tp: int, block_size: int, kv_dtype: str) -> Profiled:
+    name, _, option = rest.partition(",")
+    profile = find_profile(name, model=model, tp=tp, kv_dtype=kv_dtype, block_size=block_size)
+    if option:
+        key, _, value = option.partition("=")
+        if key != "overhead_s":
+            raise PagesimError(f"cost is {text!r}; profile takes overhead_s, not {key!r}")
+        profile = profile.with_overhead(_number(text, value))
+    return Profiled(profile, model, tp=tp, block_size=block_size, kv_dtype=kv_dtype)
 
 
 def _affine(text: str, rest: str) -> Affine:

@@ -28,11 +28,11 @@ class PreemptionPrices:
             context: tokens that these hold.
         """
         undisturbed = self._ticks(sequences, context)
-        swap_out = self._ticks(sequences, context, swapped=blocks) - undisturbed
-        swap_in = self._ticks(sequences + 1, context + tokens, swapped=blocks) - undisturbed
+        swap_out = self._ticks(sequences, context, out=blocks) - undisturbed
+        swap_in = self._ticks(sequences + 1, context + tokens, back=blocks) - undisturbed
         return swap_out + swap_in, self._ticks(sequences, context, prompt=tokens) - undisturbed
 
-    def _ticks(self, sequences: int, context: int, *, prompt: int = 0, swapped: int = 0) -> int:
+    def _ticks(self, sequences: int, context: int, *, prompt: int = 0, out: int = 0, back: int = 0) -> int:
         return self._cost.iteration(
             IterationShape(
                 batched_tokens=sequences + prompt,
@@ -40,7 +40,10 @@ class PreemptionPrices:
                 context_tokens=context + prompt,
                 decode_context=context,
                 query_key_pairs=prompt * (prompt + 1) // 2,
-                blocks_swapped=swapped,
+                blocks_out=out,
+                blocks_in=back,
                 blocks_copied=0,
+                decoding=sequences,
+                sampled=sequences + (prompt > 0),
             )
         )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from pagesim.clock import TICKS_PER_SECOND, to_ticks
-from pagesim.cost.base import UNBOUNDED, DecodeRun, IterationShape
+from pagesim.cost.base import NOWHERE, UNBOUNDED, DecodeRun, IterationShape
 from pagesim.errors import PagesimError
 from pagesim.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec, all_reduce_bytes_per_token
 
@@ -58,6 +58,8 @@ class Roofline:
         efficiency: see there.
     """
 
+    beyond = NOWHERE
+
     def __init__(
         self,
         model: ModelSpec,
@@ -94,8 +96,9 @@ class Roofline:
 
     def iteration(self, shape: IterationShape) -> int:
         seconds = 0.0
-        if shape.blocks_swapped:
-            seconds += self._swap_latency_s + self._swap_s * shape.blocks_swapped
+        swapped = shape.blocks_out + shape.blocks_in
+        if swapped:
+            seconds += self._swap_latency_s + self._swap_s * swapped
         if shape.blocks_copied:
             seconds += self._copy_s * shape.blocks_copied
         if shape.query_key_pairs:

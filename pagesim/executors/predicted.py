@@ -32,8 +32,11 @@ class PredictedExecutor:
                 plan.context_tokens,
                 plan.decode_context,
                 plan.query_key_pairs,
-                len(plan.swaps_in) + len(plan.swaps_out),
+                len(plan.swaps_out),
+                len(plan.swaps_in),
                 len(plan.copies),
+                plan.decoding,
+                plan.decoding + len(plan.prompts) - len(plan.incomplete) + len(plan.completed),
                 plan.launches,
             )
         )

@@ -5,7 +5,9 @@ Without sharing it is also what demand-mapped virtual memory does (vAttention).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from pagesim.memory.base import (
     Allocator,
@@ -52,6 +54,7 @@ class PagedAllocator(Allocator):
         self.grows_on_demand = reservation is None
         self.shares = shares and reservation is None
         self._free = list(range(num_blocks))
+        self._free_blocks = num_blocks  # those that nobody holds, whether or not they have a name yet
         self._free_cpu = list(range(cpu_blocks))
         self._tables: dict[int, list[int]] = {}
         # Only blocks that several tables name have an entry here; and how many names there are beyond the
@@ -79,7 +82,7 @@ class PagedAllocator(Allocator):
 
     @property
     def free_blocks(self) -> int:
-        return len(self._free) - self._unnamed
+        return self._free_blocks
 
     @property
     def free_cpu_blocks(self) -> int:
@@ -110,7 +113,7 @@ class PagedAllocator(Allocator):
     def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
         blocks = self.blocks_for(tokens, output_tokens)
         wanted = (blocks if self.shares else blocks * sequences) + spare
-        if wanted <= self.free_blocks:
+        if wanted <= self._free_blocks:
             return Fit.NOW
         return Fit.LATER if wanted <= self.num_blocks else Fit.NEVER
 
@@ -135,20 +138,20 @@ class PagedAllocator(Allocator):
     def growable(self, steps: int, spare: int) -> int:
         if self.reservation is not None:
             return steps
-        if self._sharing_tail and self.copies_due(self._sharing_tail):
+        copies = self.copies_due(self._sharing_tail) if self._sharing_tail else 0
+        if copies:
             steps = min(steps, 1)
-        room = self.free_blocks - spare
+        room = self._free_blocks - spare
         # Demand only rises with the steps: usually all of them fit, and only the end is tested.
         if self.demand(steps) <= room:
             return steps
-        low, high = 0, steps  # demand(low) fits (if anything does), demand(high) does not
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.demand(middle) <= room:
-                low = middle
-            else:
-                high = middle
-        return low
+        if room < 0 or copies:
+            return 0
+        size = self.block_size
+        rounds, room = divmod(room, len(self._bases))
+        first = (self.steps_grown + 1) % size
+        # In a round of so many steps everybody takes a block; the last round stops where room ends.
+        return rounds * size + bisect_right(list(accumulate(self._due[first : first + size])), room)
 
     def held_blocks(self, sequence: int) -> int:
         return len(self._table(sequence))
@@ -238,7 +241,9 @@ class PagedAllocator(Allocator):
         if table is None:
             raise self._unknown(sequence)
         if self._lengths.pop(sequence, None) is None:
-            self._unnamed -= self._missing(sequence, table)
+            missing = self._missing(sequence, table)
+            self._unnamed -= missing
+            self._free_blocks += missing
             self._leave_growing(sequence)
         self._reserved.pop(sequence, None)
         self._drop(table)
@@ -265,13 +270,15 @@ class PagedAllocator(Allocator):
 
     def grow(self, steps: int = 1) -> list[Copy]:
         blocks = self.demand(steps)
-        if blocks > self.free_blocks:
+        if blocks > self._free_blocks:
             raise OutOfBlocks(
-                f"{steps} more tokens a sequence take {blocks} blocks, {self.free_blocks} are free"
+                f"{steps} more tokens a sequence take {blocks} blocks, {self._free_blocks} are free"
             )
         copies = self._copy_tails() if self._sharing_tail and steps else []
         self._asked = -1
-        self._unnamed += blocks - len(copies)
+        blocks -= len(copies)
+        self._unnamed += blocks
+        self._free_blocks -= blocks
         self.steps_grown += steps
         return copies
 
@@ -352,6 +359,7 @@ class PagedAllocator(Allocator):
         assert not self._tables.keys() & self._swapped.keys(), "a sequence is in memory and in the swap space"
         assert sum(self._due) == (2 * len(self._bases) if self.reservation is None else 0)
         assert self._unnamed == 0, "blocks are lost that growing sequences took"
+        assert self._free_blocks == len([*self._free_list()]), "free blocks are miscounted"
         for sequence, table in self._tables.items():
             needed = -(-self.length(sequence) // self.block_size)
             exact = self.reservation is None
@@ -390,9 +398,10 @@ class PagedAllocator(Allocator):
             raise UnknownSequence(f"sequence {sequence} is in the swap space; swap it in first")
 
     def _take(self, blocks: int) -> list[int]:
+        if blocks > self._free_blocks:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self._free_blocks} are free")
+        self._free_blocks -= blocks
         free = self._free
-        if blocks > len(free) - self._unnamed:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
         taken = free[len(free) - blocks :]
         del free[len(free) - blocks :]
         taken.reverse()
@@ -401,6 +410,7 @@ class PagedAllocator(Allocator):
     def _take_promised(self, blocks: int) -> list[int]:
         """Take blocks that growing sequences have counted as theirs already."""
         self._unnamed -= blocks
+        self._free_blocks += blocks
         return self._take(blocks)
 
     def _own(self, table: list[int], index: int) -> Copy | None:
@@ -436,6 +446,7 @@ class PagedAllocator(Allocator):
     def _give_back(self, blocks: list[int]) -> None:
         """Take blocks that nobody names any more."""
         self._free += blocks
+        self._free_blocks += len(blocks)
 
     def _leave_growing(self, sequence: int) -> None:
         base = self._bases.pop(sequence)

@@ -55,10 +55,6 @@ class PrefixCachingAllocator(PagedAllocator):
     # Questions
 
     @property
-    def free_blocks(self) -> int:
-        return len(self._queue) - self._unnamed + len(self._promised)
-
-    @property
     def cached_blocks(self) -> int:
         self._settle()
         return self._idle
@@ -114,6 +110,7 @@ class PrefixCachingAllocator(PagedAllocator):
             if block in self._queue:
                 del self._queue[block]
                 self._idle -= 1
+                self._free_blocks -= 1
             else:
                 self._references[block] = self._references.get(block, 1) + 1
                 self._shared_blocks += 1
@@ -210,6 +207,7 @@ class PrefixCachingAllocator(PagedAllocator):
         self._settle()
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self._free_blocks -= blocks
         aside = min(blocks, len(self._promised) - self._unnamed)
         taken = [self._promised.popleft() for _ in range(aside)]
         return taken + [self._pop() for _ in range(blocks - aside)]
@@ -221,6 +219,7 @@ class PrefixCachingAllocator(PagedAllocator):
 
     def _give_back(self, blocks: list[int]) -> None:
         self._settle()
+        self._free_blocks += len(blocks)
         queue, key_of = self._queue, self._key_of
         unfilled = []
         for block in reversed(blocks):

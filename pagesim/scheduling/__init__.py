@@ -6,7 +6,7 @@ from pagesim.scheduling.content import Contents
 from pagesim.scheduling.continuous import ContinuousBatching
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Arrivals, Group
-from pagesim.scheduling.preemptive import Preemption, Prices
+from pagesim.scheduling.preemptive import Preemption, Preemptive, Prices
 from pagesim.scheduling.static import StaticBatching
 from pagesim.scheduling.vllm_v0 import RELEASES as V0_RELEASES
 from pagesim.scheduling.vllm_v0 import VllmV0
@@ -25,6 +25,7 @@ __all__ = [
     "Group",
     "Plan",
     "Preemption",
+    "Preemptive",
     "Prices",
     "Scheduler",
     "StaticBatching",

@@ -55,64 +55,36 @@ class Plan:
         decode_context: the part of it that belongs to decoding sequences.
         query_key_pairs: over the prompts, pairs of a query and a key that it attends to (causal).
         copies: blocks copied on write; swaps_out, swaps_in: blocks moved.
+
+    What a plan does not say is as it is here, on the class: most plans say little, and there are many.
     """
 
-    __slots__ = (
-        "batched_tokens",
-        "caught_up",
-        "choices",
-        "completed",
-        "context_tokens",
-        "copies",
-        "counts_empty",
-        "decode_context",
-        "decodes",
-        "decoding",
-        "ignored",
-        "incomplete",
-        "launches",
-        "leaked",
-        "prompts",
-        "query_key_pairs",
-        "rebased",
-        "recomputed",
-        "resumed",
-        "sequences",
-        "skipped",
-        "stuck",
-        "swapped_out",
-        "swaps_in",
-        "swaps_out",
-        "tokens",
-    )
-
-    def __init__(self) -> None:
-        self.prompts: list[Group] = []
-        self.resumed: list[Group] = []
-        self.recomputed: list[Group] = []
-        self.swapped_out: list[Group] = []
-        self.choices: list[Choice] = []
-        self.stuck: list[tuple[Group, DeadEnd]] = []
-        self.leaked: list[Group] = []
-        self.ignored: list[Group] = []
-        self.incomplete: list[Group] = []
-        self.completed: list[Group] = []
-        self.rebased: list[Group] = []
-        self.skipped: list[Group] = []
-        self.caught_up: list[Group] = []
-        self.decodes = True
-        self.launches = False
-        self.counts_empty = False
-        self.sequences = 0
-        self.decoding = 0
-        self.batched_tokens = 0
-        self.tokens = 0
-        self.context_tokens = 0
-        self.decode_context = 0
-        self.query_key_pairs = 0
-        self.copies: list[Copy] = []
-        self.swaps_out: list[Copy] = []
-        self.swaps_in: list[Copy] = []
+    prompts: tuple[Group, ...] = ()
+    resumed: tuple[Group, ...] = ()
+    recomputed: tuple[Group, ...] = ()
+    swapped_out: tuple[Group, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    stuck: tuple[tuple[Group, DeadEnd], ...] = ()
+    leaked: tuple[Group, ...] = ()
+    ignored: tuple[Group, ...] = ()
+    incomplete: tuple[Group, ...] = ()
+    completed: tuple[Group, ...] = ()
+    rebased: tuple[Group, ...] = ()
+    skipped: tuple[Group, ...] = ()
+    caught_up: tuple[Group, ...] = ()
+    decodes = True
+    launches = False
+    counts_empty = False
+    sequences = 0
+    decoding = 0
+    batched_tokens = 0
+    tokens = 0
+    context_tokens = 0
+    decode_context = 0
+    query_key_pairs = 0
+    copies: tuple[Copy, ...] = ()
+    swaps_out: tuple[Copy, ...] = ()
+    swaps_in: tuple[Copy, ...] = ()
 
     @property
     def is_iteration(self) -> bool:
@@ -168,6 +140,13 @@ class Scheduler(Protocol):
 
     def steady(self) -> int:
         """Return for how many iterations after the planned one no decision can differ, if nobody arrives."""
+
+    def undisturbed(self, now: int) -> int:
+        """Let arrivals up to ``now`` in; say for how many iterations everybody who runs just goes on.
+
+        Nobody is admitted in these iterations, nobody makes room and nobody is over: they need no plan, and
+        ``advance`` takes them. 0 if the next must be planned.
+        """
 
     @property
     def arrival_matters(self) -> bool:

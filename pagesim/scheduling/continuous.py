@@ -105,19 +105,22 @@ class ContinuousBatching(Preemptive):
                     return
                 # Nothing that holds memory or tokens will ever leave: it can never be admitted.
                 queue.pop(group)
-                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
+                plan.stuck += ((group, DeadEnd.NEVER_ADMITTED),)
                 continue
             queue.pop(group)
             first = group.sequences[0]
             memory.allocate(first, length, group.output)
             for sequence in group.sequences[1:]:
                 memory.fork(first, sequence)
-            plan.prompts.append(group)
+            plan.prompts += (group,)
             plan.batched_tokens += length
             copies = 1 if memory.shares else samples
             plan.tokens += copies * length
             plan.query_key_pairs += copies * (length * (length + 1) // 2)
             self._start(group)
+
+    def _is_blocked(self, head: Group) -> bool:
+        return self.memory.probe(head.length, head.output, head.samples, self.watermark_blocks) is not Fit.NOW
 
     def _may_join(self, group: Group) -> bool:
         # The paper's system adds groups and sequences here.

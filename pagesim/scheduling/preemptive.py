@@ -26,6 +26,10 @@ class Preemptive(ABC):
 
     A subclass makes the plan: the order of its phases and who is admitted are its own.
 
+    Attributes:
+        take_overs: None, or a list of whoever wants to know which beams fork; after an iteration it is given
+            (sequence, the one whose tokens it now has) of each, in order.
+
     Args:
         memory: empty.
         queue: empty; where preempted groups go is its affair.
@@ -51,6 +55,7 @@ class Preemptive(ABC):
         self.watermark_blocks = int(watermark * memory.num_blocks)
         self.preemption = preemption
         self.prices = prices
+        self.take_overs: list[tuple[int, int]] | None = None
         self.running_groups = 0
         self.running_sequences = 0
         self._paged = memory if isinstance(memory, PagedAllocator) else None
@@ -92,13 +97,23 @@ class Preemptive(ABC):
         if self._restless or self.memory.sharing_tails or self._beam_copies or not self.running_groups:
             return 0
         finishes, forks = self._finishes, self._forks
-        while _stale(finishes[0]):
+        end, order, group = finishes[0]
+        while group.order != order or group.last_step != end:  # it lost its place since
             heappop(finishes)
-        end = finishes[0][0]
+            end, order, group = finishes[0]
         if forks and forks[0][0] < end:
             end = forks[0][0]
         steps = end - self.memory.steps_grown
         return self.memory.growable(steps, self._spare()) if steps > 0 else 0
+
+    def undisturbed(self, now: int) -> int:
+        self.queue.arrive(now)
+        if self._swapped:
+            return 0
+        head = self.queue.head()
+        if head is not None and not (self.running_groups and self._is_blocked(head)):
+            return 0
+        return self.steady()
 
     def expect(self, arrivals: Arrivals) -> None:
         self.queue.expect(arrivals)
@@ -132,9 +147,9 @@ class Preemptive(ABC):
         finishes = self._finishes
         done: list[Group] = []
         while finishes and finishes[0][0] <= step:
-            entry = heappop(finishes)
-            if not _stale(entry):
-                done.append(entry[2])
+            last_step, order, group = heappop(finishes)
+            if group.order == order and group.last_step == last_step:
+                done.append(group)
         if len(done) > 1:
             done.sort(key=lambda group: (group.arrival, group.order))
         for group in done:
@@ -169,6 +184,8 @@ class Preemptive(ABC):
                 copies = self.memory.adopt(group.sequences[dropped], group.sequences[survivor])
                 if copies:
                     self._beam_copies.append((group, copies))
+                if self.take_overs is not None:
+                    self.take_overs.append((group.sequences[dropped], group.sequences[survivor]))
             self._await_fork(group)
 
     def _await_fork(self, group: Group) -> None:
@@ -185,11 +202,13 @@ class Preemptive(ABC):
         if self.memory.grows_on_demand:
             while self.running_groups and not self._all_fit():
                 self._preempt(self._running[next(reversed(self._running))], plan)
-        plan.copies += self.memory.grow(1)
+        copies = self.memory.grow(1)
+        if copies:
+            plan.copies = tuple(copies)
         if self._beam_copies:
-            for group, copies in self._beam_copies:
+            for group, copied in self._beam_copies:
                 if group.last_step >= 0:
-                    plan.copies += copies
+                    plan.copies += tuple(copied)
             self._beam_copies.clear()
         self._context += self.running_sequences
 
@@ -228,17 +247,17 @@ class Preemptive(ABC):
             for sequence in group.sequences:
                 self.memory.free(sequence)
             self.queue.requeue(group)
-            plan.recomputed.append(group)
+            plan.recomputed += (group,)
             return
         assert self._paged is not None, "only paged memory grows on demand"
         if self._paged.distinct_blocks(group.sequences) <= self._paged.free_cpu_blocks:
-            plan.swaps_out += self._paged.swap_out(group.sequences)
+            plan.swaps_out += tuple(self._paged.swap_out(group.sequences))
             self._swapped.append(group)
-            plan.swapped_out.append(group)
+            plan.swapped_out += (group,)
         else:
             for sequence in group.sequences:
                 self.memory.free(sequence)
-            plan.stuck.append((group, DeadEnd.SWAP_SPACE_FULL))
+            plan.stuck += ((group, DeadEnd.SWAP_SPACE_FULL),)
 
     def _swaps(self, group: Group, plan: Plan) -> bool:
         """Say whether a victim of one sequence is swapped out."""
@@ -249,7 +268,7 @@ class Preemptive(ABC):
         blocks = self._paged.held_blocks(group.sequences[0])
         swap, recompute = self.prices(group.length, blocks, self.running_sequences, self._context)
         swaps = swap < recompute and blocks <= self._paged.free_cpu_blocks
-        plan.choices.append(Choice(group, swaps, blocks, swap, recompute))
+        plan.choices += (Choice(group, swaps, blocks, swap, recompute),)
         return swaps
 
     # Who was swapped out comes back, first come first served
@@ -266,17 +285,17 @@ class Preemptive(ABC):
                     return
                 for sequence in group.sequences:  # the device is empty and still too small
                     memory.drop_swapped(sequence)
-                plan.stuck.append((self._swapped.pop(0), DeadEnd.NEVER_SWAPPED_IN))
+                plan.stuck += ((self._swapped.pop(0), DeadEnd.NEVER_SWAPPED_IN),)
                 continue
             if not self._may_join(group):
                 return
             del self._swapped[0]
-            plan.swaps_in += memory.swap_in(group.sequences)
+            plan.swaps_in += tuple(memory.swap_in(group.sequences))
             for sequence in group.sequences:
                 copy = memory.append(sequence)
                 if copy is not None:
-                    plan.copies.append(copy)
-            plan.resumed.append(group)
+                    plan.copies += (copy,)
+            plan.resumed += (group,)
             self._start(group)
 
     def _start(self, group: Group) -> None:
@@ -325,6 +344,10 @@ class Preemptive(ABC):
         return group.base + self.memory.steps_grown
 
     @abstractmethod
+    def _is_blocked(self, head: Group) -> bool:
+        """Say whether the head of the queue surely waits on for memory while nobody leaves."""
+
+    @abstractmethod
     def _may_join(self, group: Group) -> bool:
         """Say whether the limit on sequences lets a group run."""
 
@@ -332,9 +355,3 @@ class Preemptive(ABC):
 def _generated(group: Group) -> int:
     """Return the tokens of a group that is not running."""
     return group.generated + group.samples * (group.length - group.prompt)
-
-
-def _stale(entry: tuple[int, int, Group]) -> bool:
-    """Say whether a group no longer runs since the admission that made this entry of the heap."""
-    last_step, order, group = entry
-    return group.order != order or group.last_step != last_step

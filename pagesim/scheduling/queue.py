@@ -23,6 +23,7 @@ class WaitingQueue:
         self.preempted_first = preempted_first
         self.arrivals = NOBODY
         self.arrived = 0  # requests [0, arrived) have arrived
+        self.next_arrival: int | None = None  # when the next one will, in ticks
         self._fresh = 0  # requests [_fresh, arrived) have never run
         self._gone: set[int] = set()  # those of [_fresh, arrived) whose client went away
         self._preempted: list[Group] = []
@@ -35,19 +36,18 @@ class WaitingQueue:
     def expect(self, arrivals: Arrivals) -> None:
         """Say who is going to arrive."""
         self.arrivals = arrivals
+        self.next_arrival = arrivals.ticks[0] if len(arrivals) else None
 
     def arrive(self, now: int) -> None:
         """Let everybody in who has arrived by ``now``."""
+        if self.next_arrival is None or self.next_arrival > now:
+            return
         ticks = self.arrivals.ticks
         arrived = self.arrived
         while arrived < len(ticks) and ticks[arrived] <= now:
             arrived += 1
         self.arrived = arrived
-
-    @property
-    def next_arrival(self) -> int | None:
-        """When the next request arrives, in ticks; None when no more will."""
-        return self.arrivals.ticks[self.arrived] if self.arrived < len(self.arrivals) else None
+        self.next_arrival = ticks[arrived] if arrived < len(ticks) else None
 
     def head(self) -> Group | None:
         """Return the request whose turn it is, made a group if it is fresh; None when nobody waits."""

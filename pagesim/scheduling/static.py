@@ -84,6 +84,9 @@ class StaticBatching:
     def steady(self) -> int:
         return self._padded_output - 1 - self._steps_done if self._batch else 0
 
+    def undisturbed(self, now: int) -> int:
+        return 0  # a batch is over when somebody is
+
     def advance(self, steps: int) -> None:
         self.memory.grow(steps)
         self._steps_done += steps
@@ -132,6 +135,6 @@ class StaticBatching:
             for sequence in group.sequences:
                 self.memory.allocate(sequence, longest_input, longest_output)
                 self.memory.start_growing(sequence)
-        plan.prompts = list(self._batch)
+        plan.prompts = tuple(self._batch)
         plan.batched_tokens = plan.tokens = sequences * longest_input
         plan.query_key_pairs = sequences * (longest_input * (longest_input + 1) // 2)

@@ -105,18 +105,18 @@ class VllmV0(Preemptive):
             length = group.length
             if length > self.prompt_limit:
                 queue.pop(group)
-                plan.ignored.append(group)
+                plan.ignored += (group,)
                 continue
             fit = memory.probe(length, group.output, group.samples, self.watermark_blocks)
             if fit is Fit.NEVER and self.release.gives_up:
                 queue.pop(group)
-                plan.ignored.append(group)
+                plan.ignored += (group,)
                 continue
             alone = not self.running_groups
             if alone and (fit is not Fit.NOW or not self._may_join(group)):
                 # Nobody will ever make room: the real one blocks the queue for ever.
                 queue.pop(group)
-                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
+                plan.stuck += ((group, DeadEnd.NEVER_ADMITTED),)
                 continue
             if fit is not Fit.NOW:
                 return
@@ -141,8 +141,8 @@ class VllmV0(Preemptive):
         for sequence in group.sequences[1:]:
             memory.fork(first, sequence)
         if group.generated:
-            plan.leaked.append(group)
-        plan.prompts.append(group)
+            plan.leaked += (group,)
+        plan.prompts += (group,)
         self._start(group)
 
     def _decode(self, plan: Plan) -> None:
@@ -168,6 +168,12 @@ class VllmV0(Preemptive):
             return False
         fit = self.memory.probe(group.length, group.output, group.samples, self.watermark_blocks)
         return fit is not Fit.LATER or group.length > self.prompt_limit
+
+    def _is_blocked(self, head: Group) -> bool:
+        if head.length > self.prompt_limit:
+            return False  # it is ignored in its turn
+        fit = self.memory.probe(head.length, head.output, head.samples, self.watermark_blocks)
+        return fit is Fit.LATER
 
     def _may_join(self, group: Group) -> bool:
         return self.running_sequences + group.samples <= self.max_num_seqs

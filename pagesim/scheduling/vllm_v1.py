@@ -179,7 +179,7 @@ class VllmV1(Preemptive):
     def _decode(self, served: list[Group], unserved: list[Group], plan: Plan) -> None:
         """Give a token to everybody who decodes, except those for whom the budget did not reach."""
         memory = self.memory
-        plan.skipped = [group for group in unserved if group.order not in self._in_chunks]
+        plan.skipped = tuple([group for group in unserved if group.order not in self._in_chunks])
         for group in plan.skipped:
             memory.stop_growing(group.sequences[0])
         memory.grow(1)
@@ -191,10 +191,10 @@ class VllmV1(Preemptive):
         for group in unserved:
             if group.order in self._in_chunks:
                 group.base = group.computed - memory.steps_grown
-        plan.rebased = list(unserved)
+        plan.rebased = tuple(unserved)
         decoding = [group for group in served if group.order not in self._in_chunks]
-        plan.caught_up = [group for group in decoding if group in self._skipped]
-        self._skipped = plan.skipped
+        plan.caught_up = tuple([group for group in decoding if group in self._skipped])
+        self._skipped = list(plan.skipped)
         self._context += len(decoding)
         plan.decoding = len(decoding)
         plan.batched_tokens += len(decoding)
@@ -223,7 +223,7 @@ class VllmV1(Preemptive):
         self._stop(group, 1)
         self.memory.free(group.sequences[0])
         self.queue.requeue(group)
-        plan.recomputed.append(group)
+        plan.recomputed += (group,)
 
     # Those who wait
 
@@ -250,14 +250,14 @@ class VllmV1(Preemptive):
                     break
                 # Nobody will ever make room: the real one waits for ever.
                 queue.pop(group)
-                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
+                plan.stuck += ((group, DeadEnd.NEVER_ADMITTED),)
                 continue
             queue.pop(group)
             self._place(group, hits, tokens)
-            plan.prompts.append(group)
+            plan.prompts += (group,)
             self._compute(group, tokens, plan, first=True)
             if group.order in self._in_chunks:
-                plan.incomplete.append(group)
+                plan.incomplete += (group,)
             budget -= tokens
         if overtaken:
             self._restless = True
@@ -265,7 +265,7 @@ class VllmV1(Preemptive):
             if self.running_groups:
                 queue.requeue(group)  # each keeps its place in front
             else:
-                plan.stuck.append((group, DeadEnd.NEVER_ADMITTED))
+                plan.stuck += ((group, DeadEnd.NEVER_ADMITTED),)
 
     def _look_up(self, group: Group) -> int:
         """Return how many leading blocks of a waiting request's prompt are in the cache."""
@@ -310,7 +310,7 @@ class VllmV1(Preemptive):
         self._context += tokens
         plan.context_tokens += group.computed
         if not first:
-            plan.rebased.append(group)
+            plan.rebased += (group,)
         if group.computed < group.length:
             return
         del self._in_chunks[group.order]
@@ -318,7 +318,7 @@ class VllmV1(Preemptive):
         group.last_step = step + group.final_length - group.length - 1
         heappush(self._finishes, (group.last_step, group.order, group))
         if not first:
-            plan.completed.append(group)
+            plan.completed += (group,)
 
     def _capped(self, tokens: int, budget: int) -> int:
         threshold = self.threshold
@@ -334,6 +334,17 @@ class VllmV1(Preemptive):
             return -(-wanted // memory.block_size) + spare <= memory.free_blocks
         assert group.content is not None
         return self._cache.blocks_wanted(group.content, hits, wanted) + spare <= memory.free_blocks
+
+    def undisturbed(self, now: int) -> int:
+        if self._in_chunks or self._skipped or self.running_groups > self.max_num_batched_tokens:
+            return 0
+        return super().undisturbed(now)
+
+    def _is_blocked(self, head: Group) -> bool:
+        budget = self.max_num_batched_tokens - self.running_groups
+        if self._cache is not None or not self.chunked_prefill or budget <= 0:
+            return False  # looking it up changes what is evicted first; others may overtake it
+        return not self._fits(head, 0, self._capped(head.length, budget))
 
     def _head_fits(self) -> bool:
         group = self.queue.head()

@@ -16,6 +16,9 @@ from pagesim.scenario import Scenario, System, absolute_paths, checked, each_pol
 MOST_RUNS = 1_000_000
 """More runs than this in one sweep are taken for a mistake."""
 
+PATHS = ("trace", "model", "tokenizer", "cost")
+"""Options that may name a file."""
+
 LAST_SEED = 2**32 - 1
 
 
@@ -103,7 +106,7 @@ class Sweep(Scenario):
                 absolute_paths(checked(Scenario, {name: value}, "grid"), beside).get(name, value)
                 for value in values
             ]
-            if name in ("trace", "model", "tokenizer")
+            if name in PATHS
             else values
             for name, values in self.grid.items()
         }

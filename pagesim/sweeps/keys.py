@@ -21,7 +21,7 @@ TRACE_OPTIONS = tuple(
 )
 """The options that a trace is made from."""
 
-OUTSIDE = ("cli", "sweeps", "kernels", "plots.py")
+OUTSIDE = ("cli", "sweeps", "kernels", "live", "plots.py")
 """What of pagesim has no say in what a run finds."""
 
 
@@ -57,9 +57,12 @@ def run_key(scenario: Scenario, trace: str) -> str:
         trace: the digest of its trace's content, see `StoredTrace.digest`.
     """
     options = scenario.model_dump(exclude={"steps"})
-    # A model may be a file, and that file another one tomorrow.
+    # A model and a profile may be files, and those files others tomorrow.
+    kind, _, rest = scenario.cost.partition(":")
+    profile = _content(Path(rest.partition(",")[0])) if kind == "profile" else None
     spec = asdict(model(scenario.model))
-    return _hash({"options": options, "model": spec, "trace": trace, "pagesim": simulator()})
+    content = {"model": spec, "profile": profile, "trace": trace}
+    return _hash({"options": options, **content, "pagesim": simulator()})
 
 
 def _hash(value: Any) -> str:

@@ -108,7 +108,8 @@ def _replay(key: str, scenario: Scenario, shared: SharedTrace, version: str) -> 
         raise PagesimError(f"a worker has pagesim {simulator()}, and this is {version}; install the same")
     trace = shared.load()
     try:
-        return key, Record("done", None, run(scenario, trace, steps="none").summary)
+        result = run(scenario, trace, steps="none")
+        return key, Record("done", None, result.summary, result.notes)
     except PagesimError as error:
         return key, Record("failed", str(error), None)
     except Exception as error:  # a mistake of ours in one run: the others shall go on all the same

@@ -85,7 +85,8 @@ class CapacityTables:
             does not), the lowest rate that was seen to fail, ``fails_at`` (NaN if none was), a ``verdict``,
             and the mean over the seeds of each goal's metric at that rate, in seconds.
         probes: one row a policy and rate that was tried: those metrics, whether the goals ``hold``, how many
-            requests got no answer (``unserved``), and the first ``error`` of a run that failed.
+            requests got no answer (``unserved``), the first ``error`` of a run that failed, and ``notes`` of
+            what was assumed, a line each.
     """
 
     rates: pd.DataFrame
@@ -262,7 +263,9 @@ def _probe(runs: Sequence[Run], goals: Sequence[Goal]) -> dict[str, Any]:
     unserved = sum(map(_unserved, summaries))
     error = next((run.record.error for run in runs if run.record.error is not None), None)
     kept = all(means[goal.metric] <= goal.seconds for goal in goals)  # false for NaN
-    return {**means, "hold": kept and not unserved and error is None, "unserved": unserved, "error": error}
+    notes = "\n".join(dict.fromkeys(note for run in runs for note in run.record.notes))
+    hold = kept and not unserved and error is None
+    return {**means, "hold": hold, "unserved": unserved, "error": error, "notes": notes}
 
 
 def _mean(values: Sequence[float | None]) -> float:

@@ -31,11 +31,13 @@ class Record:
         status: ``done`` or ``failed``.
         error: what went wrong, a sentence; None if nothing did.
         summary: every metric, as ``summary.json`` of a run holds it; None for a run that failed.
+        notes: what was noticed or assumed on the way.
     """
 
     status: Literal["done", "failed"]
     error: str | None
     summary: dict[str, Any] | None
+    notes: tuple[str, ...] = ()
 
 
 class Store:
@@ -75,7 +77,9 @@ class Store:
     def run(self, key: str) -> Record | None:
         """Return how a run ended; None if it has not."""
         found = _read(self._runs / f"{key}.json")
-        return None if found is None else Record(found["status"], found["error"], found["summary"])
+        if found is None:
+            return None
+        return Record(found["status"], found["error"], found["summary"], tuple(found["notes"]))
 
     def put_run(self, key: str, record: Record, scenario: dict[str, Any]) -> None:
         """Keep how a run ended; ``scenario`` is for people who look into the file."""

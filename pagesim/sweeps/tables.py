@@ -27,8 +27,9 @@ class SweepTables:
     """What came of a sweep, in the grid's order. Metrics are those of a run's summary, such as ttft.p99.
 
     Attributes:
-        runs: one row a run: its ``key``, every parameter, ``status`` (``done`` or ``failed``), ``error``, and
-            every metric; the same sweep gives the same bytes of Parquet.
+        runs: one row a run: its ``key``, every parameter, ``status`` (``done`` or ``failed``), ``error``,
+            ``notes`` (what was assumed, a line each), and every metric; the same sweep gives the same bytes
+            of Parquet.
         means: one row a point: every parameter but the seed, how many ``runs`` are done and how many
             ``failed``, and for each metric its mean over them and, in ``<metric>.ci95``, half the width of
             the mean's 95 % confidence interval (Student's t); NaN for fewer than two runs.
@@ -66,6 +67,7 @@ def tables_of(runs: Sequence[Run]) -> SweepTables:
     ending = {
         "status": pd.Series([run.record.status for run in runs], dtype="string"),
         "error": pd.Series([run.record.error for run in runs], dtype="string"),
+        "notes": pd.Series(["\n".join(run.record.notes) for run in runs], dtype="string"),
     }
     return SweepTables(
         runs=pd.DataFrame({"key": keys, **parameters, **ending, **_columns(found)}),

@@ -8,18 +8,18 @@ from pagesim.clock import span_of, steps_before
 from pagesim.cost import Affine, IterationShape
 from pagesim.errors import PagesimError
 
-NOTHING = IterationShape(0, 0, 0, 0, 0, 0, 0)
+NOTHING = IterationShape(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def test_an_iteration_is_the_sum_of_its_parts() -> None:
     cost = Affine(0.024, 1e-4, 8.2e-7, 1e-3)
     shape = NOTHING._replace(batched_tokens=48, tokens=48, context_tokens=1000)
     assert cost.iteration(shape) == 24_000_000_000 + 48 * 100_000_000 + 1000 * 820_000
-    assert cost.iteration(shape._replace(blocks_swapped=3)) == cost.iteration(shape) + 3 * 10**9
+    assert cost.iteration(shape._replace(blocks_out=3)) == cost.iteration(shape) + 3 * 10**9
 
 
 def test_an_iteration_that_only_swaps_takes_the_transfer_alone() -> None:
-    assert Affine(0.024, 1e-4, 8.2e-7, 1e-3).iteration(NOTHING._replace(blocks_swapped=5)) == 5 * 10**9
+    assert Affine(0.024, 1e-4, 8.2e-7, 1e-3).iteration(NOTHING._replace(blocks_out=5)) == 5 * 10**9
 
 
 def test_a_run_of_decode_steps_adds_up_to_its_iterations() -> None:

@@ -9,7 +9,7 @@ from pagesim.cost import Efficiency, IterationShape, Roofline, parse_cost
 from pagesim.errors import PagesimError
 from pagesim.specs import gpu, model
 
-NOTHING = IterationShape(0, 0, 0, 0, 0, 0, 0)
+NOTHING = IterationShape(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 IDEAL = Efficiency(flops=1, hbm=1, kv=1, link=1, overhead_s=0)
 OPT, A100 = model("opt-13b"), gpu("a100-40gb")
 
@@ -63,7 +63,7 @@ def test_a_run_of_decode_steps_adds_up_to_its_iterations_to_the_tick() -> None:
 def test_swaps_cross_the_host_link_and_copies_the_gpus_memory() -> None:
     cost = Roofline(OPT, A100, efficiency=IDEAL)
     block = 16 * 819_200
-    assert seconds(cost, blocks_swapped=100) == pytest.approx(
+    assert seconds(cost, blocks_out=100) == pytest.approx(
         A100.host.latency_s + 100 * block / A100.host.bytes_per_s
     )
     plain = decode(cost, 4, 400)

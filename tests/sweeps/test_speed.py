@@ -10,7 +10,10 @@ import pytest
 
 import pagesim as ps
 
-GRID = {"policy": ["orca-max", "orca-oracle", "vllm-sosp", "vllm-v0", "vllm-v1"], "rate": [1.0, 2.0, 3.0, 4.0]}
+GRID = {
+    "policy": ["orca-max", "orca-oracle", "vllm-sosp", "vllm-v0", "vllm-v1"],
+    "rate": [1.0, 2.0, 3.0, 4.0],
+}
 RUNS = 5 * 4 * 10
 
 AT_LEAST = 1.5

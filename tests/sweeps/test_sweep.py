@@ -46,7 +46,7 @@ def test_a_row_of_runs_is_the_run_alone(swept):
     alone = metrics_of(ps.simulate(trace, "vllm-sosp", num_blocks=300, seed=2).summary)
     found = {name: None if pd.isna(row[name]) else row[name] for name in alone}
     assert found == alone
-    assert set(tables.runs.columns) == {"key", "status", "error", *PARAMETERS, *alone}
+    assert set(tables.runs.columns) == {"key", "status", "error", "notes", *PARAMETERS, *alone}
 
 
 def test_a_row_of_means_is_over_the_seeds(swept):

@@ -1,0 +1,136 @@
+"""Kernels compiled for GPUs that are not here, and what the machine code says about them.
+
+Triton compiles for any target without a GPU and brings NVIDIA's assembler and disassembler along.
+Registers, local memory and shared memory decide how many programs a multiprocessor holds; loads of 16 bytes
+and tensor-core instructions are what a kernel that is bound by memory and packed for tensor cores must
+consist of.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.launch import Launch
+
+TARGETS = (80, 90, 100)
+"""Compute capabilities (times ten): A100, H100 and H200, B200."""
+
+SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+"""Bytes of shared memory that one program may take (CUDA C++ programming guide, technical specifications)."""
+
+_TYPES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float8_e4m3fn: "fp8e4nv",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+_WIDE_LOAD = re.compile(r"\b(?:LDGSTS|LDG)\.E\S*\.128\b|\bUBLKCP|\bUTMALDG")
+_NARROW_LOAD = re.compile(r"\b(?:LDGSTS|LDG)\.E(?!\S*\.128)")
+_WIDE_STORE = re.compile(r"\bSTG\.E\S*\.128\b")
+_LOCAL = re.compile(r"\b(?:LDL|STL)\b")
+_TENSOR = re.compile(r"\b(?:HMMA|HGMMA|QGMMA|IMMA|UTCHMMA|UTCQMMA)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """What a kernel compiled for one target is made of.
+
+    Args:
+        target: compute capability times ten.
+        registers: of a thread.
+        shared: bytes of a program.
+        stack: bytes of local memory of a thread.
+        local: instructions that load from or store to local memory: spills.
+        wide_loads: instructions that load 16 bytes a thread from global memory.
+        narrow_loads: those that load less.
+        wide_stores: those that store 16 bytes.
+        tensor: tensor-core instructions.
+    """
+
+    target: int
+    registers: int
+    shared: int
+    stack: int
+    local: int
+    wide_loads: int
+    narrow_loads: int
+    wide_stores: int
+    tensor: int
+
+
+def compile_for(launch: Launch, target: int) -> MachineCode:
+    """Compile what a launch would run, for a target, and take the machine code apart.
+
+    Args:
+        launch: its tensors may be on the device ``meta``; they are taken to begin at multiples of 16 bytes.
+        target: compute capability times ten.
+
+    Raises:
+        PagesimError: this process interprets kernels, so there is nothing to compile.
+        triton.CompilationError: the target cannot run this.
+    """
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise PagesimError("TRITON_INTERPRET is 1 in the environment; compiling ahead of time needs it unset")
+    compiled = triton.compile(
+        _source(launch),
+        target=triton.backends.compiler.GPUTarget("cuda", target, 32),
+        options=launch.options,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kernel.cubin")
+        file.write_bytes(compiled.asm["cubin"])
+        usage = _tool("cuobjdump", "-res-usage", str(file))
+        code = _tool("nvdisasm", "-c", str(file))
+    registers, stack = (int(_find(rf"{name}:(\d+)", usage)) for name in ("REG", "STACK"))
+    found = (len(one.findall(code)) for one in (_LOCAL, _WIDE_LOAD, _NARROW_LOAD, _WIDE_STORE, _TENSOR))
+    return MachineCode(target, registers, compiled.metadata.shared, stack, *found)
+
+
+def _source(launch: Launch) -> Any:
+    """Return a kernel with the types and the divisibility that Triton would see if the launch were run."""
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    for parameter in launch.kernel.params:
+        value = launch.arguments[parameter.name]
+        if parameter.is_constexpr or (type(value) is int and value == 1):
+            signature[parameter.name] = "constexpr"
+            constants[parameter.name] = value
+            continue
+        if isinstance(value, Tensor):
+            signature[parameter.name] = "*" + _TYPES[value.dtype]
+            divisible = True
+        elif isinstance(value, float):
+            signature[parameter.name] = "fp32"
+            divisible = False
+        else:
+            signature[parameter.name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            divisible = value % 16 == 0
+        if divisible:
+            attributes[(parameter.num,)] = [["tt.divisibility", 16]]
+    return triton.compiler.ASTSource(launch.kernel, signature, constants, attributes)
+
+
+def _tool(name: str, *arguments: str) -> str:
+    """Return what one of NVIDIA's tools that come with Triton prints."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    return subprocess.run([tool, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def _find(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    assert found, f"{pattern} is not in {text}"
+    return found[1]

@@ -1,0 +1,236 @@
+"""The attention ops of the bench: ours, torch's own, and the peers'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+
+import torch
+
+from pagesim.kernels import api
+from pagesim.kernels.bench import inputs, peers
+from pagesim.kernels.bench.dtypes import DTYPES, TOLERANCE, query_dtype
+from pagesim.kernels.bench.inputs import Contiguous, Paged
+from pagesim.kernels.bench.rows import Point
+from pagesim.kernels.bench.session import Case, Session
+from pagesim.kernels.layouts import HND, find_layout
+from pagesim.kernels.planner import DecodePlan
+from pagesim.kernels.reference import attend
+from pagesim.kernels.timing import Call
+
+
+def prepare(point: Point, session: Session) -> Case:
+    """Return an attention op, made ready."""
+    builders: dict[str, Callable[[Point, Session], Case]] = {
+        "paged-decode": _paged_decode,
+        "contiguous-decode": _contiguous_decode,
+        "gather-decode": _gather_decode,
+        "sdpa-decode": _sdpa,
+        "paged-prefill": _paged_prefill,
+        "sdpa-prefill": _sdpa,
+    }
+    if point.op in peers.PEERS:
+        return _peer_decode(point, session)
+    return builders[point.op](point, session)
+
+
+def _paged_decode(point: Point, session: Session) -> Case:
+    given = inputs.paged(point, session, point["batch"])
+    plan = _plan(point, given.queries[0], given.key_cache, paged=True)
+    outs = torch.empty_like(given.queries)
+
+    def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
+        return lambda: api.decode_attention(
+            q,
+            given.key_cache,
+            given.value_cache,
+            table,
+            given.lengths,
+            layout=given.layout,
+            plan=plan,
+            out=out,
+        )
+
+    calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
+    return _decode_case(point, given, calls, outs, plan)
+
+
+def _contiguous_decode(point: Point, session: Session) -> Case:
+    given = inputs.contiguous(point, session, point["batch"], find_layout(point["layout"]))
+    plan = _plan(point, given.queries[0], given.keys[0], paged=False)
+    outs = torch.empty_like(given.queries)
+
+    def call(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor) -> Call:
+        return lambda: api.contiguous_decode_attention(
+            q, keys, values, given.lengths, layout=given.layout, plan=plan, out=out
+        )
+
+    calls = [call(*each) for each in zip(given.queries, given.keys, given.values, outs, strict=True)]
+    return _decode_case(point, given, calls, outs, plan)
+
+
+def _gather_decode(point: Point, session: Session) -> Case:
+    given = inputs.paged(point, session, point["batch"])
+    shape = (point["batch"], point["context"], point["kv_heads"], point["head_size"])
+    room = [session.empty(*shape, dtype=DTYPES[point["dtype"]]) for _ in range(2)]
+    plan = _plan(point, given.queries[0], room[0], paged=False)
+    outs = torch.empty_like(given.queries)
+
+    def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
+        return lambda: api.gather_decode_attention(
+            q,
+            given.key_cache,
+            given.value_cache,
+            table,
+            given.lengths,
+            max_context=point["context"],
+            layout=given.layout,
+            plan=plan,
+            workspace=(room[0], room[1]),
+            out=out,
+        )
+
+    calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
+    return _decode_case(point, given, calls, outs, plan)
+
+
+def _peer_decode(point: Point, session: Session) -> Case:
+    peer = peers.PEERS[point.op]
+    peers.require(peer, point)
+    given = inputs.paged(point, session, point["batch"])
+    calls = peer.make(given, 1 / sqrt(point["head_size"]))
+    return _decode_case(point, given, calls, None, None)
+
+
+def _sdpa(point: Point, session: Session) -> Case:
+    """``scaled_dot_product_attention`` over a contiguous batch in its own layout, causal for a prompt."""
+    batch, prefill = point["batch"], point.op == "sdpa-prefill"
+    rows = point["query"] if prefill else 1
+    given = inputs.contiguous(point, session, batch * rows, HND)
+    shared = point["q_heads"] != point["kv_heads"]
+
+    def call(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Call:
+        heads_first = q.view(batch, rows, *q.shape[1:]).transpose(1, 2)
+        if not prefill:
+            heads_first = heads_first.contiguous()
+        return lambda: torch.nn.functional.scaled_dot_product_attention(
+            heads_first, keys, values, is_causal=prefill, enable_gqa=shared
+        )
+
+    calls = [call(*each) for each in zip(given.queries, given.keys, given.values, strict=True)]
+
+    def as_ours() -> torch.Tensor:
+        output: torch.Tensor = calls[0]()
+        return output.transpose(1, 2).reshape(-1, *given.queries.shape[2:])
+
+    check = _check_prefill(point, given, as_ours) if prefill else _check_decode(given, as_ours)
+    return _case(point, calls, rows, check)
+
+
+def _paged_prefill(point: Point, session: Session) -> Case:
+    batch, query = point["batch"], point["query"]
+    given = inputs.paged(point, session, batch * query)
+    starts = torch.arange(0, batch * query + 1, query, dtype=torch.int32, device=session.device)
+    outs = torch.empty_like(given.queries)
+
+    def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
+        return lambda: api.prefill_attention(
+            q,
+            given.key_cache,
+            given.value_cache,
+            table,
+            given.lengths,
+            starts,
+            max_query_len=query,
+            layout=given.layout,
+            out=out,
+        )
+
+    calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
+    return _case(point, calls, query, _check_prefill(point, given, _poisoned(calls, outs)))
+
+
+def _plan(point: Point, q: torch.Tensor, cache: torch.Tensor, *, paged: bool) -> DecodePlan:
+    return api.decode_plan(
+        q,
+        cache,
+        [point["context"]] * point["batch"],
+        layout=point["layout"] if paged or point.op == "contiguous-decode" else "NHD",
+        paged=paged,
+        num_splits=point.parameters.get("splits"),
+    )
+
+
+def _decode_case(
+    point: Point,
+    given: Paged | Contiguous,
+    calls: Sequence[Call],
+    outs: torch.Tensor | None,
+    plan: DecodePlan | None,
+) -> Case:
+    used = plan.num_splits if plan and given.queries.is_cuda else None
+    return _case(point, calls, 1, _check_decode(given, _poisoned(calls, outs)), used)
+
+
+def _case(
+    point: Point, calls: Sequence[Call], rows: int, check: Callable[[], float], splits: int | None = None
+) -> Case:
+    """Return a case of ``rows`` queries a sequence; the queries are the last tokens of their contexts."""
+    batch, context = point["batch"], point["context"]
+    wide = point["q_heads"] * point["head_size"]
+    moved = inputs.kv_bytes(point) + 2 * batch * rows * wide * query_dtype(point["dtype"]).itemsize
+    if "block_size" in point.parameters:
+        moved += 4 * batch * -(-context // point["block_size"])
+    visible = sum(range(context - rows + 1, context + 1))
+    return Case(
+        calls,
+        bytes_moved=moved,
+        flops=4 * batch * visible * wide,
+        check=check,
+        tolerance=TOLERANCE[point["dtype"]],
+        columns={"splits_used": splits},
+    )
+
+
+def _poisoned(calls: Sequence[Call], outs: torch.Tensor | None) -> Callable[[], torch.Tensor]:
+    def first() -> torch.Tensor:
+        if outs is not None:
+            outs.fill_(torch.nan)
+        output: torch.Tensor = calls[0]()
+        return output
+
+    return first
+
+
+def _check_decode(given: Paged | Contiguous, output: Callable[[], torch.Tensor]) -> Callable[[], float]:
+    """Compare one sequence's output with attention in float64 over its tokens."""
+
+    def check() -> float:
+        row = len(given.lengths) // 2
+        return _error(output()[row : row + 1], given.queries[0, row : row + 1], *given.tokens(row))
+
+    return check
+
+
+def _check_prefill(
+    point: Point, given: Paged | Contiguous, output: Callable[[], torch.Tensor]
+) -> Callable[[], float]:
+    """Compare the first and the last tokens of one sequence: all of them would cost more than the bench."""
+    query, context, row = point["query"], point["context"], point["batch"] // 2
+
+    def check() -> float:
+        got = output()
+        keys, values = given.tokens(row)
+        errors = []
+        for first, last in ((0, min(4, query)), (max(0, query - 4), query)):
+            rows = slice(row * query + first, row * query + last)
+            seen = context - query + last
+            errors.append(_error(got[rows], given.queries[0, rows], keys[:seen], values[:seen]))
+        return max(errors)
+
+    return check
+
+
+def _error(got: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> float:
+    exact = attend(q.double(), keys.double(), values.double(), 1 / sqrt(q.shape[-1]))
+    return float((got.double() - exact).abs().max() / exact.abs().max())

@@ -1,0 +1,327 @@
+"""Grids: every combination of parameters that a bench measures, with their bounds checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.bench.peers import PEERS
+from pagesim.kernels.bench.rows import Point
+from pagesim.specs import ModelSpec
+
+HEAD_SIZES = (64, 80, 96, 128, 256)
+DTYPES = ("fp16", "bf16", "fp32", "fp8")
+LAYOUTS = ("NHD", "HND", "VLLM")
+MAX_BLOCK_SIZE = 256
+MAX_CONTEXT = 1 << 20
+MAX_BATCH = 1 << 14
+
+PLANNED = 0
+"""As a number of splits: whatever the planner chooses."""
+
+DECODE_OPS = ("paged-decode", "contiguous-decode", "gather-decode", "sdpa-decode")
+PREFILL_OPS = ("paged-prefill", "sdpa-prefill")
+COPY_OPS = ("device-copy", "reshape-and-cache", "copy-blocks", "gather-blocks", "scatter-blocks")
+STRATEGIES = ("copy-each", "copy-batch", "gather", "zero-copy")
+DIRECTIONS = ("out", "in")
+HOST_BLOCKS = ("neighbours", "scattered")
+
+
+@dataclass(frozen=True)
+class AttentionGrid:
+    """Attention over every combination of these.
+
+    What an op does not depend on is left out of its points: a contiguous cache has no block size.
+
+    Args:
+        shapes: (batch, context) pairs.
+        prompts: (batch, new tokens, context with them) of prefill.
+        block_sizes: powers of two from 1 to 256.
+        heads: (query heads, KV heads).
+        head_sizes: among 64, 80, 96, 128 and 256.
+        dtypes: fp16, bf16, fp32, or fp8 for the cache beside fp16 queries.
+        layouts: of the paged cache.
+        splits: forced numbers of splits, 0 for the planner's choice.
+        ops: which ops; peers by their names.
+
+    Raises:
+        PagesimError: a value is off; the message names it and the bound.
+    """
+
+    shapes: tuple[tuple[int, int], ...] = ()
+    prompts: tuple[tuple[int, int, int], ...] = ()
+    block_sizes: tuple[int, ...] = (16,)
+    heads: tuple[tuple[int, int], ...] = ((32, 8),)
+    head_sizes: tuple[int, ...] = (128,)
+    dtypes: tuple[str, ...] = ("fp16",)
+    layouts: tuple[str, ...] = ("NHD",)
+    splits: tuple[int, ...] = (PLANNED,)
+    ops: tuple[str, ...] = (*DECODE_OPS, *PREFILL_OPS)
+
+    def __post_init__(self) -> None:
+        for batch, context in self.shapes:
+            _within("batch", batch, 1, MAX_BATCH)
+            _within("context", context, 1, MAX_CONTEXT)
+        for batch, query, context in self.prompts:
+            _within("batch", batch, 1, MAX_BATCH)
+            _within("context", context, 1, MAX_CONTEXT)
+            _within("query", query, 1, context)
+        for size in self.block_sizes:
+            if not 1 <= size <= MAX_BLOCK_SIZE or size & (size - 1):
+                raise PagesimError(
+                    f"block_size is {size}; it must be a power of two from 1 to {MAX_BLOCK_SIZE}"
+                )
+        for q_heads, kv_heads in self.heads:
+            if kv_heads < 1 or q_heads < 1 or q_heads % kv_heads:
+                raise PagesimError(
+                    f"heads is {q_heads}/{kv_heads}; it must be query heads / KV heads, "
+                    "the first a multiple of the second"
+                )
+        for size in self.head_sizes:
+            _among("head_size", size, HEAD_SIZES)
+        for dtype in self.dtypes:
+            _among("dtype", dtype, DTYPES)
+        for layout in self.layouts:
+            _among("layout", layout, LAYOUTS)
+        for splits in self.splits:
+            _within("splits", splits, 0, 1024)
+        for op in self.ops:
+            _among("op", op, (*DECODE_OPS, *PREFILL_OPS, *PEERS))
+
+    def points(self) -> Iterator[Point]:
+        """Yield the points, those that are compared with one another in a row."""
+        models = product(self.heads, self.head_sizes, self.dtypes)
+        for (q_heads, kv_heads), head_size, dtype in models:
+            model = {"q_heads": q_heads, "kv_heads": kv_heads, "head_size": head_size, "dtype": dtype}
+            for batch, context in self.shapes:
+                shape = {"batch": batch, "context": context, **model}
+                for op in self.ops:
+                    if op not in PREFILL_OPS:
+                        yield from self._decode(op, shape)
+            for batch, query, context in self.prompts:
+                shape = {"batch": batch, "context": context, "query": query, **model}
+                for op in self.ops:
+                    if op in PREFILL_OPS:
+                        yield from self._prefill(op, shape)
+
+    def _decode(self, op: str, shape: dict[str, Any]) -> Iterator[Point]:
+        if op == "sdpa-decode":
+            if shape["dtype"] != "fp8":
+                yield Point("attention", op, shape)
+            return
+        for layout in self.layouts:
+            if op == "contiguous-decode":
+                if layout != "VLLM":
+                    yield from self._splits(op, {**shape, "layout": layout})
+                continue
+            for block_size in self.block_sizes:
+                paged = {**shape, "layout": layout, "block_size": block_size}
+                if op == "paged-decode":
+                    yield from self._splits(op, paged)
+                else:
+                    yield Point("attention", op, paged)
+
+    def _splits(self, op: str, shape: dict[str, Any]) -> Iterator[Point]:
+        for splits in self.splits:
+            yield Point("attention", op, shape if splits == PLANNED else {**shape, "splits": splits})
+
+    def _prefill(self, op: str, shape: dict[str, Any]) -> Iterator[Point]:
+        if op == "sdpa-prefill":
+            # Its causal mask is for whole prompts.
+            if shape["query"] == shape["context"] and shape["dtype"] != "fp8":
+                yield Point("attention", op, shape)
+            return
+        for layout, block_size in product(self.layouts, self.block_sizes):
+            yield Point("attention", op, {**shape, "layout": layout, "block_size": block_size})
+
+
+@dataclass(frozen=True)
+class SwapGrid:
+    """Swaps over every combination of these.
+
+    Args:
+        shapes: (pieces a block, bytes a piece, blocks): a model has a piece for each layer's keys and one for
+            its values.
+        strategies: how.
+        directions: ``out`` of the device, ``in``.
+        host_blocks: where blocks go in the swap space: ``neighbours``, or ``scattered``.
+        beside_decode: whether decoding beside each strategy is measured too; on a GPU only.
+
+    Raises:
+        PagesimError: a value is off; the message names it and the bound.
+    """
+
+    shapes: tuple[tuple[int, int, int], ...]
+    strategies: tuple[str, ...] = STRATEGIES
+    directions: tuple[str, ...] = DIRECTIONS
+    host_blocks: tuple[str, ...] = ("neighbours",)
+    beside_decode: bool = False
+
+    def __post_init__(self) -> None:
+        for pieces, size, blocks in self.shapes:
+            _within("pieces", pieces, 1, 1024)
+            _within("piece_bytes", size, 16, 1 << 30)
+            _within("blocks", blocks, 1, 1 << 20)
+            if size % 16:
+                raise PagesimError(f"piece_bytes is {size}; it must be a multiple of 16")
+        for strategy in self.strategies:
+            _among("strategy", strategy, STRATEGIES)
+        for direction in self.directions:
+            _among("direction", direction, DIRECTIONS)
+        for where in self.host_blocks:
+            _among("host_blocks", where, HOST_BLOCKS)
+
+    def points(self) -> Iterator[Point]:
+        """Yield the points: of each size one large copy, then the strategies."""
+        for pieces, size, blocks in self.shapes:
+            for direction in self.directions:
+                whole = {"direction": direction, "piece_bytes": pieces * size * blocks}
+                yield Point("swap", "pinned-copy", whole)
+                for strategy, where in product(self.strategies, self.host_blocks):
+                    yield Point("swap", "swap", self._swap(strategy, direction, where, pieces, size, blocks))
+        if self.beside_decode:
+            pieces, size, blocks = max(self.shapes, key=lambda shape: shape[0] * shape[1] * shape[2])
+            for strategy, direction in product(self.strategies, self.directions):
+                swap = self._swap(strategy, direction, self.host_blocks[0], pieces, size, blocks)
+                yield Point("swap", "decode-beside-swap", {**swap, **DECODE_BESIDE})
+
+    @staticmethod
+    def _swap(
+        strategy: str, direction: str, where: str, pieces: int, size: int, blocks: int
+    ) -> dict[str, Any]:
+        return {
+            "strategy": strategy,
+            "direction": direction,
+            "host_blocks": where,
+            "pieces": pieces,
+            "piece_bytes": size,
+            "blocks": blocks,
+        }
+
+
+DECODE_BESIDE = {
+    "batch": 64, "context": 4096, "block_size": 16, "q_heads": 32, "kv_heads": 8, "head_size": 128,
+    "dtype": "fp16", "layout": "NHD",
+}  # fmt: skip
+"""The decode step that is measured beside swaps."""
+
+
+@dataclass(frozen=True)
+class CopyGrid:
+    """Ops that move bytes within the device.
+
+    Args:
+        sizes: bytes of plain copies.
+        tokens: of cache writes.
+        block_copies: (pieces a block, bytes a piece, blocks) of copies, gathers and scatters of blocks.
+        block_sizes: of cache writes.
+        kv_heads: of cache writes.
+        head_size: of cache writes.
+        dtypes: of cache writes; the first is that of block copies.
+        layouts: of cache writes.
+
+    Raises:
+        PagesimError: a value is off; the message names it and the bound.
+    """
+
+    sizes: tuple[int, ...]
+    tokens: tuple[int, ...]
+    block_copies: tuple[tuple[int, int, int], ...]
+    block_sizes: tuple[int, ...] = (16,)
+    kv_heads: tuple[int, ...] = (8, 40)
+    head_size: int = 128
+    dtypes: tuple[str, ...] = ("fp16",)
+    layouts: tuple[str, ...] = ("NHD",)
+    ops: tuple[str, ...] = COPY_OPS
+
+    def __post_init__(self) -> None:
+        AttentionGrid(
+            block_sizes=self.block_sizes,
+            heads=tuple((heads, heads) for heads in self.kv_heads),
+            head_sizes=(self.head_size,),
+            dtypes=self.dtypes,
+            layouts=self.layouts,
+        )
+        SwapGrid(self.block_copies)
+        for size in self.sizes:
+            _within("piece_bytes", size, 16, 1 << 34)
+        for tokens in self.tokens:
+            _within("tokens", tokens, 1, 1 << 24)
+        for op in self.ops:
+            _among("op", op, COPY_OPS)
+
+    def points(self) -> Iterator[Point]:
+        """Yield the points."""
+        for op in self.ops:
+            if op == "device-copy":
+                yield from (Point("copy", op, {"piece_bytes": size}) for size in self.sizes)
+            elif op == "reshape-and-cache":
+                axes = product(self.kv_heads, self.dtypes, self.layouts, self.block_sizes, self.tokens)
+                for heads, dtype, layout, block_size, tokens in axes:
+                    cache = {"block_size": block_size, "kv_heads": heads, "head_size": self.head_size}
+                    yield Point("copy", op, {"tokens": tokens, **cache, "dtype": dtype, "layout": layout})
+            else:
+                for pieces, size, blocks in self.block_copies:
+                    pool: dict[str, Any] = {"pieces": pieces, "piece_bytes": size, "blocks": blocks}
+                    yield Point("copy", op, {**pool, "dtype": self.dtypes[0]})
+
+
+@dataclass(frozen=True)
+class GemmGrid:
+    """The matrix products of linear layers.
+
+    Args:
+        layers: (n, k): numbers out and in of a token.
+        tokens: m, in an iteration.
+        dtypes: of both factors.
+
+    Raises:
+        PagesimError: a value is off; the message names it and the bound.
+    """
+
+    layers: tuple[tuple[int, int], ...]
+    tokens: tuple[int, ...]
+    dtypes: tuple[str, ...] = ("fp16",)
+
+    def __post_init__(self) -> None:
+        for n, k in self.layers:
+            _within("n", n, 1, 1 << 20)
+            _within("k", k, 1, 1 << 20)
+        for tokens in self.tokens:
+            _within("tokens", tokens, 1, 1 << 20)
+        for dtype in self.dtypes:
+            _among("dtype", dtype, DTYPES[:3])
+
+    def points(self) -> Iterator[Point]:
+        """Yield the points."""
+        for (n, k), dtype, m in product(dict.fromkeys(self.layers), self.dtypes, self.tokens):
+            yield Point("gemm", "linear", {"m": m, "n": n, "k": k, "dtype": dtype})
+
+
+Grid = AttentionGrid | SwapGrid | CopyGrid | GemmGrid
+
+
+def layers_of(model: ModelSpec) -> tuple[tuple[int, int], ...]:
+    """Return (n, k) of a model's linear layers: qkv, attention's output, the MLP's two, the LM head."""
+    q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    up = 2 * model.ffn if model.gated else model.ffn
+    return (
+        (q + 2 * kv, model.hidden),
+        (model.hidden, q),
+        (up, model.hidden),
+        (model.hidden, model.ffn),
+        (model.vocab, model.hidden),
+    )
+
+
+def _within(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise PagesimError(f"{name} is {value}; it must be from {least} to {most}")
+
+
+def _among(name: str, value: int | str, known: Sequence[int | str]) -> None:
+    if value not in known:
+        raise PagesimError(f"{name} is {value}; it must be one of {', '.join(map(str, known))}")

@@ -1,0 +1,210 @@
+"""Other libraries' paged decode kernels, measured beside ours where they are installed; none is needed.
+
+Each adapter is written against a public interface as its documentation gives it. A peer whose interface has
+changed since fails at its points, which are recorded as failed, and a peer that computes something else than
+asked fails the check that all ops go through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from pagesim.kernels.bench.rows import Point
+from pagesim.kernels.needs import Unavailable, installed
+
+if TYPE_CHECKING:
+    import torch
+
+    from pagesim.kernels.bench.inputs import Paged
+    from pagesim.kernels.timing import Call
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library's decode op.
+
+    Args:
+        op: its name among the bench's ops.
+        package: where it is imported from.
+        layouts: of the cache, that it reads.
+        block_multiple: what a block size must be a multiple of.
+        make: returns a call for each batch of paged inputs.
+    """
+
+    op: str
+    package: str
+    layouts: tuple[str, ...]
+    block_multiple: int
+    make: Callable[[Paged, float], list[Call]]
+
+
+DTYPES = ("fp16", "bf16")
+
+
+def require(peer: Peer, point: Point) -> None:
+    """Make sure that a peer can do a point.
+
+    Raises:
+        Unavailable: it is not installed, or does not do this; the message says which.
+    """
+    if not installed(peer.package):
+        raise Unavailable(f"{peer.package} is not installed")
+    if point["layout"] not in peer.layouts:
+        raise Unavailable(f"{peer.op} reads layout {' or '.join(peer.layouts)}, not {point['layout']}")
+    if point["dtype"] not in DTYPES:
+        raise Unavailable(f"{peer.op} is measured in {' or '.join(DTYPES)}, not {point['dtype']}")
+    if point["block_size"] % peer.block_multiple:
+        raise Unavailable(
+            f"{peer.op} needs a block size that is a multiple of {peer.block_multiple}, "
+            f"not {point['block_size']}"
+        )
+
+
+def _flashinfer(given: Paged, scale: float) -> list[Call]:
+    """FlashInfer: a wrapper is planned once for a batch and run at every layer (docs.flashinfer.ai)."""
+    import torch
+
+    flashinfer: Any = import_module("flashinfer")
+    sizes = given.layout.sizes(given.key_cache)
+    q_heads, device = given.queries.shape[2], given.queries.device
+    batch, width = given.tables.shape[1:]
+    starts = torch.arange(0, batch * width + 1, width, dtype=torch.int32, device=device)
+    last_lengths = (given.lengths - 1) % sizes.block_size + 1
+    # The batches run one after another, so that they can share the room for partial results.
+    room = torch.zeros(256 << 20, dtype=torch.uint8, device=device)
+
+    def call(q: torch.Tensor, table: torch.Tensor) -> Call:
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+            room, given.layout.name, use_tensor_cores=q_heads // sizes.kv_heads >= 4
+        )
+        wrapper.plan(
+            starts,
+            table.flatten(),
+            last_lengths,
+            q_heads,
+            sizes.kv_heads,
+            sizes.head_dim,
+            sizes.block_size,
+            q_data_type=q.dtype,
+            kv_data_type=given.key_cache.dtype,
+            sm_scale=scale,
+        )
+        return lambda: wrapper.run(q, (given.key_cache, given.value_cache))
+
+    return [call(*each) for each in zip(given.queries, given.tables, strict=True)]
+
+
+def _flash_attention(package: str, table_name: str) -> Callable[[Paged, float], list[Call]]:
+    """FlashAttention's decode; version 3 calls a block table a page table."""
+
+    def make(given: Paged, scale: float) -> list[Call]:
+        decode: Any = import_module(package).flash_attn_with_kvcache
+
+        def call(q: torch.Tensor, table: torch.Tensor) -> Call:
+            named = {table_name: table}
+            return lambda: decode(
+                q.unsqueeze(1),
+                given.key_cache,
+                given.value_cache,
+                cache_seqlens=given.lengths,
+                softmax_scale=scale,
+                causal=True,
+                **named,
+            ).squeeze(1)
+
+        return [call(*each) for each in zip(given.queries, given.tables, strict=True)]
+
+    return make
+
+
+VLLM_SEGMENTS = 16
+VLLM_LEAST_PROGRAMS = 128
+"""vLLM's own choices of when its kernel splits contexts, and into how many (its Triton backend)."""
+
+
+def _vllm(given: Paged, scale: float) -> list[Call]:
+    """Triton attention of vLLM, with the room for its split form that vLLM's own backend gives it."""
+    import torch
+
+    for module in ("vllm.v1.attention.ops", "vllm.attention.ops"):  # it moved
+        try:
+            attend: Any = import_module(f"{module}.triton_unified_attention").unified_attention
+            break
+        except ModuleNotFoundError:
+            continue
+    else:
+        raise Unavailable("this vllm has no triton_unified_attention")
+    sizes = given.layout.sizes(given.key_cache)
+    batch, q_heads = given.queries.shape[1:3]
+    device = given.queries.device
+    starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    longest = int(given.lengths.max())
+    threshold = max(1, VLLM_LEAST_PROGRAMS // sizes.kv_heads)
+    padded = 1 << (sizes.head_dim - 1).bit_length()
+    room = (threshold, q_heads, VLLM_SEGMENTS)
+    split = {
+        "seq_threshold_3D": threshold,
+        "num_par_softmax_segments": VLLM_SEGMENTS,
+        "softmax_segm_output": torch.empty((*room, padded), device=device),
+        "softmax_segm_max": torch.empty(room, device=device),
+        "softmax_segm_expsum": torch.empty(room, device=device),
+    }
+    # Releases before these arguments decide for themselves.
+    split = {name: value for name, value in split.items() if name in signature(attend).parameters}
+    outs = torch.empty_like(given.queries)
+
+    def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
+        def run() -> torch.Tensor:
+            attend(
+                q=q,
+                k=given.key_cache,
+                v=given.value_cache,
+                out=out,
+                cu_seqlens_q=starts,
+                max_seqlen_q=1,
+                seqused_k=given.lengths,
+                max_seqlen_k=longest,
+                softmax_scale=scale,
+                causal=True,
+                window_size=(-1, -1),
+                block_table=table,
+                softcap=0.0,
+                q_descale=None,
+                k_descale=None,
+                v_descale=None,
+                **split,
+            )
+            return out
+
+        return run
+
+    return [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
+
+
+PEERS = {
+    peer.op: peer
+    for peer in (
+        Peer("flashinfer-decode", "flashinfer", ("NHD", "HND"), 1, _flashinfer),
+        Peer(
+            "flash-attn-3-decode",
+            "flash_attn_interface",
+            ("NHD",),
+            1,
+            _flash_attention("flash_attn_interface", "page_table"),
+        ),
+        Peer(
+            "flash-attn-2-decode", "flash_attn", ("NHD",), 256, _flash_attention("flash_attn", "block_table")
+        ),
+        Peer("vllm-triton-decode", "vllm", ("NHD",), 16, _vllm),
+    )
+}
+"""The peers by their op."""
+
+
+def peers_found() -> list[str]:
+    """Return the ops of the peers that are installed."""
+    return [op for op, peer in PEERS.items() if installed(peer.package)]

@@ -1,0 +1,127 @@
+"""A bench's points and rows: what is measured, under which key, and the columns that a measurement fills.
+
+Nothing here needs torch, so that rows can be read anywhere. ``docs/bench.md`` explains every column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pagesim.kernels.machine import Machine, digest, identity
+
+SCHEMA = 1
+"""Raised whenever a column changes its meaning."""
+
+BENCHES = ("copy", "attention", "swap", "gemm")
+"""In the order in which they are run and shown."""
+
+OK, FAILED, OUT_OF_MEMORY, UNAVAILABLE = "ok", "failed", "out-of-memory", "unavailable"
+"""What became of a point."""
+
+Row = dict[str, Any]
+"""One point's parameters, what was measured, and the machine; the columns below."""
+
+PARAMETERS = {
+    "bench": str,
+    "op": str,
+    "batch": int,
+    "context": int,
+    "query": int,
+    "block_size": int,
+    "q_heads": int,
+    "kv_heads": int,
+    "head_size": int,
+    "dtype": str,
+    "layout": str,
+    "splits": int,
+    "strategy": str,
+    "direction": str,
+    "host_blocks": str,
+    "piece_bytes": int,
+    "pieces": int,
+    "blocks": int,
+    "tokens": int,
+    "m": int,
+    "n": int,
+    "k": int,
+}
+"""Columns that say what was measured; None where they mean nothing to an op."""
+
+MEASURED = {
+    "status": str,
+    "error": str,
+    "median_s": float,
+    "p20_s": float,
+    "p80_s": float,
+    "noise": float,
+    "samples": int,
+    "clock": str,
+    "bytes_moved": int,
+    "flops": int,
+    "gb_per_s": float,
+    "tflop_per_s": float,
+    "reference": str,
+    "reference_gb_per_s": float,
+    "fraction": float,
+    "splits_used": int,
+    "max_error": float,
+    "slowdown": float,
+    "date": str,
+}
+"""Columns that say what came of it; None where it was not measured."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to measure: an op and its parameters, among ``PARAMETERS``."""
+
+    bench: str
+    op: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = self.parameters.keys() - PARAMETERS.keys()
+        assert not unknown, f"no column for {unknown}"
+
+    def __getitem__(self, name: str) -> Any:
+        return self.parameters[name]
+
+    def row(self) -> Row:
+        """Return the columns of ``PARAMETERS``."""
+        return {**dict.fromkeys(PARAMETERS), "bench": self.bench, "op": self.op, **self.parameters}
+
+    def key(self, machine: Machine) -> str:
+        """Return what tells this measurement from all others: parameters, machine, versions and code."""
+        return digest([SCHEMA, identity(machine), self.row()])
+
+    def __str__(self) -> str:
+        """Return the op and its parameters, in a line."""
+        return " ".join([self.op, *(f"{name}={value}" for name, value in self.parameters.items())])
+
+
+def make_row(point: Point, machine: Machine, measured: Mapping[str, Any]) -> Row:
+    """Return a point's row: every column, the machine under ``machine``."""
+    unknown = measured.keys() - MEASURED.keys()
+    assert not unknown, f"no column for {unknown}"
+    return {
+        "schema": SCHEMA,
+        "key": point.key(machine),
+        **point.row(),
+        **dict.fromkeys(MEASURED),
+        **measured,
+        "machine": machine,
+    }
+
+
+def flat(rows: Iterable[Row]) -> dict[str, list[Any]]:
+    """Return rows as columns; what the machine is stands in ``machine_device`` and so on."""
+    columns: dict[str, list[Any]] = {}
+    rows = list(rows)
+    machine = sorted({name for row in rows for name in row["machine"]})
+    for name in ("schema", "key", *PARAMETERS, *MEASURED):
+        columns[name] = [row.get(name) for row in rows]
+    for name in machine:
+        columns[f"machine_{name}"] = [row["machine"].get(name) for row in rows]
+    return columns

@@ -1,0 +1,248 @@
+"""A run of the bench: its device, what it is measured against, and how a case becomes numbers."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.bench.rows import FAILED, OK, OUT_OF_MEMORY, UNAVAILABLE, Point
+from pagesim.kernels.machine import Machine, describe_machine, digest
+from pagesim.kernels.needs import Unavailable, require_device
+from pagesim.kernels.swap import Direction
+from pagesim.kernels.timing import Call, Timing, WallClock, copy_bytes_per_s, time_kernel
+
+DEVICE_COPY = "device-copy"
+"""The reference of all that happens in a device's own memory."""
+
+_PART_BYTES = 64 << 20
+
+LINK_BYTES = 256 << 20
+"""One copy of this size tells what the link between device and host can do."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A point made ready: what to call, and what it amounts to.
+
+    Args:
+        calls: the same work on different inputs.
+        bytes_moved: the fewest bytes that the work has to read and write, once each.
+        flops: the operations that it has to do.
+        check: does the work once on poisoned outputs and returns max|error| / max|reference|.
+        tolerance: what ``check`` may return.
+        reference: what the bandwidth is a fraction of: ``device-copy``, or ``pinned-copy-out`` or ``-in``.
+        by_wall: the host takes part, so its clock is used.
+        measure: measures instead of ``calls``, and returns further columns.
+        columns: further columns.
+    """
+
+    calls: Sequence[Call]
+    bytes_moved: int = 0
+    flops: int = 0
+    check: Callable[[], float] | None = None
+    tolerance: float = 0.0
+    reference: str = DEVICE_COPY
+    by_wall: bool = False
+    measure: Callable[[float], tuple[Timing, dict[str, Any]]] | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+class WrongResult(PagesimError):
+    """An op gives a wrong result, so how fast it is does not matter."""
+
+
+Prepare = Callable[[Point, "Session"], Case]
+
+
+class Session:
+    """One process' measurements on one device.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        budget_s: seconds to time each point for, after preparing it and warming up.
+        seed: of every random input.
+
+    Raises:
+        PagesimError: the device is unknown or not there, or a number is off.
+    """
+
+    def __init__(self, device: str, budget_s: float = 0.2, seed: int = 0) -> None:
+        require_device(device)
+        if not 0 < budget_s <= 60:
+            raise PagesimError(f"seconds is {budget_s}; it must be above 0 and at most 60, for each point")
+        self.device = torch.device(device)
+        self.budget_s = budget_s
+        self.seed = seed
+        self.lost: str | None = None
+        """Why this process can use the GPU no more, once a failure has gone so far."""
+        self._pinned: torch.Tensor | None = None
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The machine, described once the clocks are up."""
+        if self.device.type == "cuda":
+            _ = self.copy_gb_per_s
+        return describe_machine(self.device.type)
+
+    @cached_property
+    def copy_gb_per_s(self) -> float:
+        """The device's copy bandwidth in this run, read + written."""
+        return copy_bytes_per_s(self.device, budget_s=2 * self.budget_s) / 1e9
+
+    def link_gb_per_s(self, direction: Direction) -> float:
+        """Return what one large copy between pinned memory and the device reaches in this run."""
+        if direction not in self._links:
+            ours = self.random(LINK_BYTES, dtype=torch.uint8)
+            theirs = self.fill(self.host_bytes(LINK_BYTES))
+            target, source = (theirs, ours) if direction == "out" else (ours, theirs)
+            copy = Case([lambda: target.copy_(source, non_blocking=True)], LINK_BYTES, by_wall=True)
+            self._links[direction] = LINK_BYTES / self.time(copy).median_s / 1e9
+        return self._links[direction]
+
+    @cached_property
+    def _links(self) -> dict[Direction, float]:
+        return {}
+
+    def reference_gb_per_s(self, reference: str) -> float:
+        """Return the bandwidth that a case's is a fraction of."""
+        if reference == DEVICE_COPY:
+            return self.copy_gb_per_s
+        return self.link_gb_per_s("out" if reference.endswith("out") else "in")
+
+    def host_bytes(self, size: int) -> torch.Tensor:
+        """Return ``size`` bytes of host memory, pinned beside a GPU; every call returns the same memory.
+
+        Pinning takes longer than most measurements, so it is done once.
+        """
+        if self._pinned is None or len(self._pinned) < size:
+            self._pinned = None
+            check_host_room(size)
+            self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        return self._pinned[:size]
+
+    def generator(self, point: Point) -> torch.Generator:
+        """Return a source of randomness on the CPU that is a point's own, so that order does not matter."""
+        return torch.Generator().manual_seed(int(digest([self.seed, point.row()]), 16))
+
+    def empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor on the device, its contents arbitrary.
+
+        Raises:
+            MemoryError: the host has no room for it; a GPU without room says so by itself.
+        """
+        if self.device.type == "cpu":
+            check_host_room(prod(shape) * dtype.itemsize)
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def random(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor of random contents on the device; errors as for ``empty``."""
+        return self.fill(self.empty(*shape, dtype=dtype))
+
+    def fill(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Fill a tensor with normally distributed numbers, or with random bytes; never with zeros."""
+        if tensor.device.type != self.device.type:  # the GPU is far better at it than the host
+            for part in tensor.flatten().chunk(1 + tensor.nbytes // _PART_BYTES):
+                part.copy_(self.random(len(part), dtype=tensor.dtype))
+            return tensor
+        if tensor.dtype == torch.uint8:
+            return tensor.random_(0, 256)
+        if tensor.dtype.itemsize == 1:  # FP8 has no generator of its own
+            for part in tensor.flatten().chunk(1 + tensor.nbytes // _PART_BYTES):
+                part.copy_(self.random(len(part), dtype=torch.float16))
+            return tensor
+        return tensor.normal_()
+
+    def time(self, case: Case) -> Timing:
+        """Return what one of a case's calls takes."""
+        if case.by_wall and self.device.type == "cuda":
+            return WallClock().time(case.calls, self.budget_s)
+        return time_kernel(case.calls, self.device, self.budget_s, case.bytes_moved)
+
+    def measure(self, point: Point, prepare: Prepare) -> dict[str, Any]:
+        """Return what came of a point: what was measured, or why nothing was; see ``lost`` afterwards."""
+        torch.manual_seed(int(digest([self.seed, point.row()]), 16) % 2**63)
+        try:
+            measured = self._measured(prepare(point, self))
+        except Unavailable as error:
+            measured = {"status": UNAVAILABLE, "error": str(error)}
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            measured = {"status": OUT_OF_MEMORY, "error": _first_line(error)}
+        except Exception as error:  # whatever an op or a peer raises, the next point is measured
+            memory = "can't allocate memory" in str(error) or "out of memory" in str(error)
+            measured = {"status": OUT_OF_MEMORY if memory else FAILED, "error": _first_line(error)}
+        if measured["status"] != OK:
+            self._recover()
+        return {**measured, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+
+    def _measured(self, case: Case) -> dict[str, Any]:
+        error = case.check() if case.check else None
+        if error is not None and not error <= case.tolerance:  # NaN is wrong too
+            raise WrongResult(
+                f"the result is off by {error:.2g} of the largest; {case.tolerance:g} is allowed"
+            )
+        if case.measure:
+            timing, columns = case.measure(self.budget_s)
+        else:
+            timing, columns = self.time(case), {}
+        bandwidth = case.bytes_moved / timing.median_s / 1e9
+        reference = self.reference_gb_per_s(case.reference)
+        return {
+            "status": OK,
+            "median_s": timing.median_s,
+            "p20_s": timing.p20_s,
+            "p80_s": timing.p80_s,
+            "noise": timing.noise,
+            "samples": timing.samples,
+            "clock": timing.clock,
+            "bytes_moved": case.bytes_moved,
+            "flops": case.flops,
+            "gb_per_s": bandwidth,
+            "tflop_per_s": case.flops / timing.median_s / 1e12,
+            "reference": case.reference,
+            "reference_gb_per_s": reference,
+            "fraction": bandwidth / reference,
+            "max_error": error,
+            **case.columns,
+            **columns,
+        }
+
+    def _recover(self) -> None:
+        gc.collect()  # an exception's frames held tensors
+        if self.device.type != "cuda":
+            return
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        except RuntimeError as error:
+            self.lost = _first_line(error)
+
+
+def check_host_room(size: int) -> None:
+    """Make sure that the host has ``size`` bytes to give: Linux promises more, and kills who takes it.
+
+    Raises:
+        MemoryError: it has not.
+    """
+    room = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        room = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        pass  # no Linux: what is free and not what could be freed
+    if size > 0.8 * room:
+        raise MemoryError(f"{size / 1e9:.3g} GB are needed and the host has {room / 1e9:.3g} GB available")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

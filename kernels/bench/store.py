@@ -1,0 +1,162 @@
+"""Where rows are kept: a line a finished point, written at once, so that a killed bench repeats nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.bench.rows import MEASURED, PARAMETERS, SCHEMA, Row, flat
+
+JOURNAL = "rows.jsonl"
+"""One row a line, in the order of measuring. A later row of a key replaces an earlier one."""
+
+
+class RowStore:
+    """A folder of rows, for one bench at a time.
+
+    A row is appended to the journal and on the disk before the next point begins. A line that a kill cut
+    short is dropped when the folder is opened again, and its point is measured anew.
+
+    Args:
+        folder: made if it is not there; None keeps rows in memory only.
+
+    Raises:
+        PagesimError: it cannot be written, holds something else, another bench is writing there, or its
+            rows are of another schema.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._rows: dict[str, Row] = {}
+        self._journal: IO[bytes] | None = None
+        if folder is not None:
+            try:
+                self._open(folder)
+            except OSError as error:
+                raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
+
+    def __enter__(self) -> RowStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._journal is not None:
+            self._journal.close()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._rows
+
+    def __getitem__(self, key: str) -> Row:
+        return self._rows[key]
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, in the order in which they were first measured."""
+        return list(self._rows.values())
+
+    def add(self, row: Row) -> None:
+        """Keep a row, in place of an earlier one of its key."""
+        if self._journal is not None:
+            self._journal.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+            self._journal.flush()
+            os.fsync(self._journal.fileno())
+        self._rows[row["key"]] = row
+
+    def publish(self) -> None:
+        """Write all rows as ``rows.json`` and ``rows.parquet``, each whole or not at all."""
+        if self.folder is None:
+            return
+        text = json.dumps({"schema": SCHEMA, "rows": self.rows}, indent=1, allow_nan=False)
+        _replace(self.folder / "rows.json", lambda file: file.write_text(text + "\n", encoding="utf-8"))
+        _replace(self.folder / "rows.parquet", lambda file: write_parquet(self.rows, file))
+
+    def _open(self, folder: Path) -> None:
+        journal = folder / JOURNAL
+        if folder.exists() and not folder.is_dir():
+            raise PagesimError(f"{folder}: exists and is no folder; choose another")
+        if folder.is_dir() and any(folder.iterdir()) and not journal.is_file():
+            raise PagesimError(f"{folder}: is not empty and holds no rows of a bench; choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = journal.open("ab+")
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            opened.seek(0)
+            content = opened.read()
+            whole = _whole_lines(content)
+            self._rows = {row["key"]: row for row in _parse(whole, journal)}
+            if len(whole) < len(content):
+                opened.truncate(len(whole))
+        except BlockingIOError:
+            opened.close()
+            raise PagesimError(f"{folder}: another bench is writing there; wait for it or stop it") from None
+        except BaseException:
+            opened.close()
+            raise
+        self._journal = opened
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """Return the rows of a bench's folder, of one that was killed as well.
+
+    Raises:
+        PagesimError: there are none, or they cannot be read.
+    """
+    journal = folder / JOURNAL
+    try:
+        content = journal.read_bytes()
+    except OSError as error:
+        raise PagesimError(f"{journal}: cannot be read ({error.strerror})") from None
+    return list({row["key"]: row for row in _parse(_whole_lines(content), journal)}.values())
+
+
+def write_parquet(rows: list[Row], file: Path) -> None:
+    """Write rows as one flat table; a column keeps its type where every row leaves it empty."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    known = {"schema": int, "key": str, **PARAMETERS, **MEASURED}
+    columns = flat(rows)
+    arrays = [
+        pa.array(values, kinds[known[name]] if name in known else None) for name, values in columns.items()
+    ]
+    parquet.write_table(pa.table(arrays, names=list(columns)), file)
+
+
+def _whole_lines(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _parse(content: bytes, journal: Path) -> list[Row]:
+    rows = []
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            row: Any = json.loads(line)
+        except ValueError:
+            raise PagesimError(f"{journal}, line {number}: is no JSON; the file is damaged") from None
+        if not isinstance(row, dict) or row.get("schema") != SCHEMA or not isinstance(row.get("key"), str):
+            said = row.get("schema") if isinstance(row, dict) else None
+            raise PagesimError(
+                f"{journal}, line {number}: schema is {said}; this version of pagesim reads {SCHEMA}; "
+                "choose another folder"
+            )
+        rows.append(row)
+    return rows
+
+
+def _replace(file: Path, write: Callable[[Path], Any]) -> None:
+    draft = file.with_name(f".{file.name}.draft")
+    try:
+        write(draft)
+        draft.replace(file)
+    except OSError as error:
+        raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,134 @@
+"""Fused reshape-and-cache: new keys and values go to their slots, in the cache's layout and type."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pagesim.kernels.launch import Launch, per_head
+from pagesim.kernels.layouts import Layout
+from pagesim.kernels.tiles import in_vector
+
+TOKENS = 16
+"""Tokens a program."""
+
+
+@triton.jit
+def as_stored(new, factor, DTYPE: tl.constexpr, SCALED: tl.constexpr):
+    """Return vectors in the cache's type; FP8 is divided by its scale, and what is too large becomes ±448."""
+    if SCALED:
+        new = tl.div_rn(new.to(tl.float32), factor)
+        new = tl.minimum(tl.maximum(new, -448.0), 448.0)
+    return new.to(DTYPE)
+
+
+@triton.jit
+def write_kernel(
+    key,  # [tokens, kv_heads, HEAD_DIM]
+    value,
+    key_cache,
+    value_cache,
+    slot_mapping,  # int64 [tokens]
+    k_scales,  # HEAD_SCALES: float32 [kv_heads]
+    v_scales,
+    k_scale,
+    v_scale,
+    tokens,
+    kv_heads,
+    stride_key_token,
+    stride_key_head,
+    stride_value_token,
+    stride_value_head,
+    stride_k_block,
+    stride_k_head,
+    stride_v_block,
+    stride_v_head,
+    K_TOKEN: tl.constexpr,
+    K_CHUNK: tl.constexpr,
+    K_LANES: tl.constexpr,
+    V_TOKEN: tl.constexpr,
+    V_CHUNK: tl.constexpr,
+    V_LANES: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SCALED: tl.constexpr,
+    HEAD_SCALES: tl.constexpr,
+):
+    """Write one KV head of a few tokens."""
+    head = (tl.program_id(0) % kv_heads).to(tl.int64)
+    token = tl.program_id(0) // kv_heads * TOKENS + tl.arange(0, TOKENS)
+    dim = tl.arange(0, PADDED_DIM)
+    slot = tl.load(slot_mapping + token, mask=token < tokens, other=-1)
+    mask = (slot >= 0)[:, None] & (dim < HEAD_DIM)[None, :]
+    if HEAD_SCALES:
+        k_scale = tl.load(k_scales + head)
+        v_scale = tl.load(v_scales + head)
+    row = token.to(tl.int64)[:, None]
+    from_key = key + row * stride_key_token + head * stride_key_head + dim[None, :]
+    from_value = value + row * stride_value_token + head * stride_value_head + dim[None, :]
+    block = (slot // BLOCK_SIZE)[:, None]
+    offset = (slot % BLOCK_SIZE)[:, None]
+    to_key = key_cache + block * stride_k_block + head * stride_k_head
+    to_value = value_cache + block * stride_v_block + head * stride_v_head
+    to_key += offset * K_TOKEN + in_vector(dim, K_CHUNK, K_LANES)[None, :]
+    to_value += offset * V_TOKEN + in_vector(dim, V_CHUNK, V_LANES)[None, :]
+    new_key = tl.load(from_key, mask=mask)
+    new_value = tl.load(from_value, mask=mask)
+    tl.store(to_key, as_stored(new_key, k_scale, key_cache.dtype.element_ty, SCALED), mask=mask)
+    tl.store(to_value, as_stored(new_value, v_scale, value_cache.dtype.element_ty, SCALED), mask=mask)
+
+
+def launch(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    layout: Layout,
+    k_scale: float | Tensor,
+    v_scale: float | Tensor,
+) -> Launch:
+    """Return what is to be run."""
+    tokens, kv_heads, head_dim = key.shape
+    keys, values = layout.key.strides(key_cache), layout.value.strides(value_cache)
+    head_scales = isinstance(k_scale, Tensor) or isinstance(v_scale, Tensor)
+    if head_scales:
+        k_scale, v_scale = (per_head(factor, kv_heads, key.device) for factor in (k_scale, v_scale))
+    arguments = {
+        "key": key,
+        "value": value,
+        "key_cache": key_cache,
+        "value_cache": value_cache,
+        "slot_mapping": slot_mapping,
+        "k_scales": k_scale if head_scales else slot_mapping,
+        "v_scales": v_scale if head_scales else slot_mapping,
+        "k_scale": 1.0 if head_scales else float(k_scale),
+        "v_scale": 1.0 if head_scales else float(v_scale),
+        "tokens": tokens,
+        "kv_heads": kv_heads,
+        "stride_key_token": key.stride(0),
+        "stride_key_head": key.stride(1),
+        "stride_value_token": value.stride(0),
+        "stride_value_head": value.stride(1),
+        "stride_k_block": keys.block,
+        "stride_k_head": keys.head,
+        "stride_v_block": values.block,
+        "stride_v_head": values.head,
+        "K_TOKEN": keys.token,
+        "K_CHUNK": keys.chunk,
+        "K_LANES": keys.lanes,
+        "V_TOKEN": values.token,
+        "V_CHUNK": values.chunk,
+        "V_LANES": values.lanes,
+        "HEAD_DIM": head_dim,
+        "PADDED_DIM": triton.next_power_of_2(head_dim),
+        "BLOCK_SIZE": layout.sizes(key_cache).block_size,
+        "TOKENS": TOKENS,
+        "SCALED": key_cache.dtype == torch.float8_e4m3fn,
+        "HEAD_SCALES": head_scales,
+    }
+    return Launch(write_kernel, (kv_heads * triton.cdiv(tokens, TOKENS),), arguments)

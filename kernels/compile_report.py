@@ -1,0 +1,259 @@
+"""Every kernel compiled for every target, as a table: ``python -m pagesim.kernels.compile_report``.
+
+The shapes are those of common models: 32 query heads on 8 KV heads, or 40 on 40, with head size 128 unless
+the name says otherwise. What is compiled is what a launch with tensors of these shapes runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import triton
+from torch import Tensor
+
+from pagesim.errors import PagesimError
+from pagesim.kernels import api, blocks, cache_write, decode, prefill, sequences
+from pagesim.kernels.aot import SHARED_LIMIT, TARGETS, MachineCode, compile_for
+from pagesim.kernels.launch import Launch
+from pagesim.kernels.layouts import HND, NHD, VLLM, Layout, Sizes
+from pagesim.kernels.swap.pieces import copy_pieces
+
+F16, BF16, F32, FP8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
+BATCH, CONTEXT, BLOCKS, TOKENS = 16, 4096, 8192, 2048
+
+Build = Callable[[int], Launch]
+"""From a target to what is run there."""
+
+
+def _meta(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _caches(layout: Layout, dtype: torch.dtype, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    keys, values = layout.shapes(sizes, dtype.itemsize)
+    return _meta(*keys, dtype=dtype), _meta(*values, dtype=dtype)
+
+
+def _decode(
+    dtype: torch.dtype = F16,
+    *,
+    kv_dtype: torch.dtype | None = None,
+    q_heads: int = 32,
+    kv_heads: int = 8,
+    head_dim: int = 128,
+    block_size: int = 16,
+    layout: Layout = NHD,
+    splits: int = 1,
+    stages: int | None = None,
+    head_scales: bool = False,
+    reduction: bool = False,
+) -> Build:
+    """Return decode attention, or the reduction that follows; a block size of 0 means contiguous."""
+
+    def build(target: int) -> Launch:
+        sizes = Sizes(*((BLOCKS, block_size) if block_size else (BATCH, CONTEXT)), kv_heads, head_dim)
+        keys, values = _caches(layout, kv_dtype or dtype, sizes)
+        q = _meta(BATCH, q_heads, head_dim, dtype=dtype)
+        table = _meta(BATCH, CONTEXT // block_size) if block_size else None
+        plan = api.decode_plan(
+            q,
+            keys,
+            [CONTEXT] * BATCH,
+            layout=layout,
+            paged=bool(block_size),
+            num_splits=splits,
+            num_stages=stages,
+        )
+        factor = _meta(kv_heads, dtype=F32) if head_scales else 1.0
+        lens = _meta(BATCH)
+        launches = decode.launches(
+            q, keys, values, table, lens, layout, 0.1, factor, factor, plan, torch.empty_like(q)
+        )
+        return launches[1] if reduction else launches[0]
+
+    return build
+
+
+def _prefill(
+    dtype: torch.dtype = F16,
+    *,
+    kv_dtype: torch.dtype | None = None,
+    head_dim: int = 128,
+    block_size: int = 16,
+    layout: Layout = NHD,
+    max_query_len: int = TOKENS,
+) -> Build:
+    def build(target: int) -> Launch:
+        keys, values = _caches(layout, kv_dtype or dtype, Sizes(BLOCKS, block_size, 8, head_dim))
+        q = _meta(TOKENS, 32, head_dim, dtype=dtype)
+        table, lens, starts = _meta(BATCH, CONTEXT // block_size), _meta(BATCH), _meta(BATCH + 1)
+        tensors = (q, keys, values, table, lens, starts)
+        out = torch.empty_like(q)
+        return prefill.launch(*tensors, max_query_len, layout, 0.1, 1.0, 1.0, out, target)
+
+    return build
+
+
+def _write(layout: Layout, kv_dtype: torch.dtype = F16) -> Build:
+    def build(target: int) -> Launch:
+        keys, values = _caches(layout, kv_dtype, Sizes(BLOCKS, 16, 8, 128))
+        key, value = (_meta(TOKENS, 8, 128, dtype=F16) for _ in range(2))
+        slots = _meta(TOKENS, dtype=torch.int64)
+        return cache_write.launch(key, value, keys, values, slots, layout, 1.0, 1.0)
+
+    return build
+
+
+def _pad(layout: Layout) -> Build:
+    def build(target: int) -> Launch:
+        keys, values = _caches(layout, F16, Sizes(BLOCKS, 16, 8, 128))
+        key, value = (_meta(BATCH, CONTEXT, 8, 128, dtype=F16) for _ in range(2))
+        table, lens = _meta(BATCH, CONTEXT // 16), _meta(BATCH)
+        return sequences.launch(keys, values, table, lens, layout, key, value)
+
+    return build
+
+
+def _move(what: str) -> Build:
+    def build(target: int) -> Launch:
+        caches = [_meta(BLOCKS, 16, 40, 128, dtype=F16) for _ in range(80)]
+        ids = _meta(64, dtype=torch.int64)
+        staging = _meta(64, 80, 16, 40, 128, dtype=F16)
+        if what == "copy":
+            return blocks.copy(caches, _meta(64, 2, dtype=torch.int64))
+        if what == "gather":
+            return blocks.gather(caches, ids, staging)
+        return blocks.scatter(staging, caches, ids)
+
+    return build
+
+
+def _zero_copy(target: int) -> Launch:
+    bases, ids = _meta(80, dtype=torch.int64), _meta(64, dtype=torch.int64)
+    size = 16 * 40 * 128 * 2
+    return copy_pieces((bases, ids, size), (bases, ids, 80 * size), size, programs=32)
+
+
+KERNELS: dict[str, Build] = {
+    "decode fp16 32/8, block 16": _decode(),
+    "decode fp16 32/8, block 128": _decode(block_size=128),
+    "decode fp16 32/8, contiguous": _decode(block_size=0),
+    "decode fp16 32/8, block 1": _decode(block_size=1),
+    "decode fp16 32/8, block 16, 8 splits": _decode(splits=8),
+    "reduction of 8 splits": _decode(splits=8, reduction=True),
+    "decode fp16 32/8, block 128, 4 stages": _decode(block_size=128, stages=4),
+    "decode fp16 40/40, block 16": _decode(q_heads=40, kv_heads=40),
+    "decode fp16 64/1, block 16": _decode(q_heads=64, kv_heads=1),
+    "decode fp16 32/1, block 16": _decode(q_heads=32, kv_heads=1),
+    "decode fp16 64/1, head 256": _decode(q_heads=64, kv_heads=1, head_dim=256),
+    "decode fp16 HND, block 16": _decode(layout=HND),
+    "decode fp16 vLLM, block 16": _decode(layout=VLLM),
+    "decode fp16 vLLM, block 64": _decode(layout=VLLM, block_size=64),
+    "decode fp16 head 64": _decode(head_dim=64),
+    "decode fp16 head 80": _decode(head_dim=80),
+    "decode fp16 head 96": _decode(head_dim=96),
+    "decode fp16 head 256": _decode(head_dim=256),
+    "decode bf16 32/8, block 16": _decode(BF16),
+    "decode fp32 32/8, block 16": _decode(F32),
+    "decode fp32 head 256": _decode(F32, head_dim=256),
+    "decode fp8 KV, fp16 queries": _decode(kv_dtype=FP8),
+    "decode fp8 KV, bf16, scales a head": _decode(BF16, kv_dtype=FP8, head_scales=True),
+    "decode fp8 KV, fp16, 64/1": _decode(kv_dtype=FP8, q_heads=64, kv_heads=1),
+    "prefill fp16 32/8, block 16": _prefill(),
+    "prefill fp16 32/8, block 128": _prefill(block_size=128),
+    "prefill fp16 32/8, 16 queries": _prefill(max_query_len=16),
+    "prefill fp16 vLLM, block 16": _prefill(layout=VLLM),
+    "prefill fp16 head 64": _prefill(head_dim=64),
+    "prefill fp16 head 256": _prefill(head_dim=256),
+    "prefill fp32 32/8, block 16": _prefill(F32),
+    "prefill fp32 head 256": _prefill(F32, head_dim=256),
+    "prefill fp8 KV, bf16 queries": _prefill(BF16, kv_dtype=FP8),
+    "reshape and cache fp16, NHD": _write(NHD),
+    "reshape and cache fp16, vLLM": _write(VLLM),
+    "reshape and cache fp8, NHD": _write(NHD, FP8),
+    "gather to a padded batch": _pad(NHD),
+    "copy blocks": _move("copy"),
+    "gather blocks": _move("gather"),
+    "scatter blocks": _move("scatter"),
+    "zero-copy swap": _zero_copy,
+}
+"""What the table has, by name."""
+
+
+def needs_e4m3(name: str) -> bool:
+    """Return whether a kernel reads or writes FP8, which compute capability 8.0 has no instructions for."""
+    return "fp8" in name
+
+
+def faults(name: str, code: MachineCode) -> list[str]:
+    """Return what is wrong with a kernel's machine code; nothing, if it is as it should be."""
+    found = []
+    if code.local or code.stack:
+        found.append(f"{code.local} spills, {code.stack} bytes of stack")
+    if code.shared > SHARED_LIMIT[code.target]:
+        found.append(f"{code.shared} bytes of shared memory, {SHARED_LIMIT[code.target]} at most")
+    if not code.wide_loads:
+        found.append("no load of 16 bytes")
+    if name.startswith(("decode", "prefill")) and "fp32" not in name and not code.tensor:
+        found.append("no tensor-core instruction")
+    return found
+
+
+def report(names: Sequence[str], targets: Sequence[int]) -> Iterator[tuple[str, int, MachineCode | None]]:
+    """Compile kernels for targets: each name and target with the machine code; None without the type."""
+    for name in names:
+        for target in targets:
+            if needs_e4m3(name) and target < 89:
+                yield name, target, None
+            else:
+                yield name, target, compile_for(KERNELS[name](target), target)
+
+
+HEADER = """\
+| kernel | target | registers | shared KB | spills | 16-byte loads | narrower | tensor | faults |
+|---|---|---|---|---|---|---|---|---|"""
+"""The head of the table; its body are lines of ``table_row``."""
+
+
+def table_row(name: str, target: int, code: MachineCode | None) -> str:
+    """Return a kernel's line of the table."""
+    if code is None:
+        return f"| {name} | sm_{target} | – | – | – | – | – | – | no e4m3 on sm_{target}, as expected |"
+    loads = f"{code.wide_loads} | {code.narrow_loads} | {code.tensor}"
+    wrong = "; ".join(faults(name, code)) or "none"
+    shared = f"{code.shared / 1024:.0f}"
+    return f"| {name} | sm_{target} | {code.registers} | {shared} | {code.local} | {loads} | {wrong} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; the exit code is 1 if a kernel has a fault."""
+    parser = argparse.ArgumentParser(prog="python -m pagesim.kernels.compile_report", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only kernels whose name holds one of these")
+    parser.add_argument("--targets", default=",".join(map(str, TARGETS)), help="such as 90 or 80,90")
+    options = parser.parse_args(arguments)
+    names = [name for name in KERNELS if not options.words or any(word in name for word in options.words)]
+    try:
+        targets = [int(target) for target in options.targets.split(",")]
+        if not set(targets) <= set(TARGETS):
+            raise ValueError
+    except ValueError:
+        raise PagesimError(
+            f"--targets is {options.targets!r}; some of {','.join(map(str, TARGETS))} are needed"
+        ) from None
+    print(f"triton {triton.__version__}\n")
+    print(HEADER)
+    faulty = False
+    for name, target, code in report(names, targets):
+        print(table_row(name, target, code), flush=True)
+        faulty = faulty or (code is not None and bool(faults(name, code)))
+    return int(faulty)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except PagesimError as error:
+        sys.exit(f"compile_report: {error}")

@@ -1,0 +1,215 @@
+"""Decode attention: one query a sequence over a paged or a contiguous context, in one pass or in splits.
+
+A program takes one KV head of one sequence, with the query heads that read it as the rows of a matrix (at
+least 16, so that tensor cores multiply it, and no more than registers hold), and one split of its tokens.
+Decoding moves every key and value once and computes little, so what counts is bytes in flight:
+
+- The block id of the next tile is loaded while this one is computed and carried along. Looked up where it
+  is used, it would stand in the chain of addresses, and the loop could be pipelined only half as deep.
+- Where a block is at least a tile, a tile needs one id, a scalar. Where it is smaller, each token needs its
+  own.
+- Only the last tile of a split is masked; it stands outside of the loop.
+
+The contiguous kernel is this one with the sequence itself as the only block, so that the two differ in
+paging alone.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pagesim.kernels import reduce
+from pagesim.kernels.launch import Launch, per_head
+from pagesim.kernels.layouts import Layout
+from pagesim.kernels.planner import DecodePlan, query_rows
+from pagesim.kernels.tiles import LOG2_E, attend, block_ids, in_vector, rounded, tile_pointers
+
+
+@triton.jit
+def decode_kernel(
+    q,  # [batch, q_heads, HEAD_DIM]
+    key_cache,
+    value_cache,
+    block_table,  # int32 [batch, max_blocks]
+    context_lens,  # int32 [batch]
+    out,  # ONE_PASS: as q; else float32 [batch, q_heads, splits, HEAD_DIM]
+    lse,  # unless ONE_PASS: float32 [batch, q_heads, splits], base 2
+    k_scales,  # HEAD_SCALES: float32 [kv_heads]
+    v_scales,
+    scale,  # log₂ e included
+    v_scale,
+    stride_q_row,
+    stride_q_head,
+    stride_out_row,
+    stride_out_head,
+    stride_table,
+    stride_k_block,
+    stride_k_head,
+    stride_v_block,
+    stride_v_head,
+    tokens_per_split,
+    K_TOKEN: tl.constexpr,
+    K_CHUNK: tl.constexpr,
+    K_LANES: tl.constexpr,
+    V_TOKEN: tl.constexpr,
+    V_CHUNK: tl.constexpr,
+    V_LANES: tl.constexpr,
+    GROUP: tl.constexpr,  # query heads a KV head
+    ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,  # 0: a sequence is one block
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+    HEAD_SCALES: tl.constexpr,
+    ONE_PASS: tl.constexpr,
+):
+    """Attend with the query heads of one KV head of one sequence to one split of its tokens."""
+    HEAD_TILES: tl.constexpr = (GROUP + ROWS - 1) // ROWS
+    kv_head = tl.program_id(0) // HEAD_TILES
+    row = tl.program_id(1)
+    split = tl.program_id(2)
+    length = tl.load(context_lens + row)
+    start = split * tokens_per_split
+    # The last split takes what is left, so that a plan for shorter contexts stays right.
+    end = tl.where(split == tl.num_programs(2) - 1, length, tl.minimum(start + tokens_per_split, length))
+    if not ONE_PASS:
+        if start >= end:
+            return
+
+    in_group = tl.program_id(0) % HEAD_TILES * ROWS + tl.arange(0, ROWS)
+    heads = kv_head * GROUP + in_group
+    dim = tl.arange(0, PADDED_DIM)
+    is_head = (in_group < GROUP)[:, None]
+    is_dim = dim < HEAD_DIM
+    queries = tl.load(
+        q + row.to(tl.int64) * stride_q_row + (heads * stride_q_head)[:, None] + dim[None, :],
+        mask=is_head & is_dim[None, :],
+        other=0.0,
+    )
+    if HEAD_SCALES:
+        scale *= tl.load(k_scales + kv_head)
+        v_scale = tl.load(v_scales + kv_head)
+
+    keys_of_head = key_cache + kv_head.to(tl.int64) * stride_k_head
+    values_of_head = value_cache + kv_head.to(tl.int64) * stride_v_head
+    k_dim = in_vector(dim, K_CHUNK, K_LANES)
+    v_dim = in_vector(dim, V_CHUNK, V_LANES)
+    table = block_table + row.to(tl.int64) * stride_table
+    highest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    output = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+
+    ids = block_ids(table, start, end, row, BLOCK_SIZE, TILE)
+    tiles = tl.maximum(end - start, 0) // TILE  # whole ones
+    for step in tl.range(0, tiles, num_stages=STAGES):
+        token = start + step * TILE
+        k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
+        v_at = tile_pointers(values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN, BLOCK_SIZE, TILE)
+        ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
+        if HEAD_DIM == PADDED_DIM:
+            keys = tl.load(k_at)
+            values = tl.load(v_at)
+        else:
+            keys = tl.load(k_at, mask=is_dim[None, :], other=0.0)
+            values = tl.load(v_at, mask=is_dim[None, :], other=0.0)
+        highest, total, output = attend(
+            queries, keys, values, scale, is_head, highest, total, output, MASKED=False
+        )
+
+    token = start + tiles * TILE
+    if token < end:
+        visible = token + tl.arange(0, TILE) < end
+        mask = visible[:, None] & is_dim[None, :]
+        k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
+        v_at = tile_pointers(values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN, BLOCK_SIZE, TILE)
+        # Zeros, not what lies there: a weight of zero times a NaN is a NaN.
+        keys = tl.load(k_at, mask=mask, other=0.0)
+        values = tl.load(v_at, mask=mask, other=0.0)
+        highest, total, output = attend(
+            queries, keys, values, scale, visible[None, :], highest, total, output, MASKED=True
+        )
+
+    # Only a sequence without tokens has no sum; its output is zeros.
+    output *= (v_scale / tl.where(total > 0, total, 1.0))[:, None]
+    if ONE_PASS:
+        at = out + row.to(tl.int64) * stride_out_row + heads * stride_out_head
+    else:
+        part = (row.to(tl.int64) * (tl.num_programs(0) // HEAD_TILES * GROUP) + heads) * tl.num_programs(
+            2
+        ) + split
+        at = out + part * HEAD_DIM
+        tl.store(lse + part, highest + tl.log2(total), mask=in_group < GROUP)
+    tl.store(
+        at[:, None] + dim[None, :], rounded(output, out.dtype.element_ty), mask=is_head & is_dim[None, :]
+    )
+
+
+def launches(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor | None,
+    context_lens: Tensor,
+    layout: Layout,
+    scale: float,
+    k_scale: float | Tensor,
+    v_scale: float | Tensor,
+    plan: DecodePlan,
+    out: Tensor,
+) -> list[Launch]:
+    """Return what is to be run, in order; without a block table the caches are a padded contiguous batch."""
+    batch, q_heads, head_dim = q.shape
+    sizes = layout.sizes(key_cache)
+    keys, values = layout.key.strides(key_cache), layout.value.strides(value_cache)
+    group = q_heads // sizes.kv_heads
+    rows = 1 if q.dtype == torch.float32 else query_rows(group, head_dim)
+    one_pass = plan.num_splits == 1
+    head_scales = isinstance(k_scale, Tensor) or isinstance(v_scale, Tensor)
+    if head_scales:
+        k_scale, v_scale = (per_head(factor, sizes.kv_heads, q.device) for factor in (k_scale, v_scale))
+    partial, lse = (out, out) if one_pass else reduce.workspace(q, plan.num_splits)
+    arguments = {
+        "q": q,
+        "key_cache": key_cache,
+        "value_cache": value_cache,
+        "block_table": context_lens if block_table is None else block_table,
+        "context_lens": context_lens,
+        "out": partial,
+        "lse": lse,
+        "k_scales": k_scale if head_scales else context_lens,
+        "v_scales": v_scale if head_scales else context_lens,
+        "scale": scale * LOG2_E * (1.0 if head_scales else k_scale),
+        "v_scale": 1.0 if head_scales else v_scale,
+        "stride_q_row": q.stride(0),
+        "stride_q_head": q.stride(1),
+        "stride_out_row": out.stride(0),
+        "stride_out_head": out.stride(1),
+        "stride_table": 0 if block_table is None else block_table.stride(0),
+        "stride_k_block": keys.block,
+        "stride_k_head": keys.head,
+        "stride_v_block": values.block,
+        "stride_v_head": values.head,
+        "tokens_per_split": plan.tokens_per_split,
+        "K_TOKEN": keys.token,
+        "K_CHUNK": keys.chunk,
+        "K_LANES": keys.lanes,
+        "V_TOKEN": values.token,
+        "V_CHUNK": values.chunk,
+        "V_LANES": values.lanes,
+        "GROUP": group,
+        "ROWS": rows,
+        "HEAD_DIM": head_dim,
+        "PADDED_DIM": triton.next_power_of_2(head_dim),
+        "BLOCK_SIZE": 0 if block_table is None else sizes.block_size,
+        "TILE": plan.tile,
+        "STAGES": plan.num_stages,
+        "HEAD_SCALES": head_scales,
+        "ONE_PASS": one_pass,
+    }
+    grid = (sizes.kv_heads * triton.cdiv(group, rows), batch, plan.num_splits)
+    attention = Launch(decode_kernel, grid, arguments, plan.num_warps, plan.num_stages)
+    return [attention] if one_pass else [attention, reduce.launch(partial, lse, context_lens, plan, out)]

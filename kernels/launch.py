@@ -1,0 +1,49 @@
+"""A kernel with everything it is started with: run on a device, or compiled ahead of time without one."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of one Triton kernel.
+
+    What starts a kernel and what compiles it ahead of time both begin here, so what is proven without a GPU
+    is what runs on one.
+
+    Args:
+        kernel: a function under ``triton.jit``.
+        grid: how many programs along up to three axes.
+        arguments: all arguments of the kernel by name.
+        num_warps: warps a program.
+        num_stages: how many loads of a loop are in flight.
+    """
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: dict[str, Any] = field(repr=False)
+    num_warps: int = 4
+    num_stages: int = 3
+
+    @property
+    def options(self) -> dict[str, int | bool]:
+        """What the compiler is told; that products and sums fuse is a default that Triton changes in 3.10."""
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": True}
+
+    def run(self, on: Tensor) -> None:
+        """Start the kernel on a tensor's device; an empty grid starts nothing."""
+        if 0 in self.grid:
+            return
+        with torch.cuda.device(on.device) if on.is_cuda else nullcontext():
+            self.kernel[self.grid](**self.arguments, **self.options)
+
+
+def per_head(factor: float | Tensor, kv_heads: int, device: torch.device) -> Tensor:
+    """Return a factor as float32 ``[kv_heads]``."""
+    return factor if isinstance(factor, Tensor) else torch.full((kv_heads,), factor, device=device)

@@ -1,0 +1,186 @@
+"""The machine that something was measured on, in full, so that a number can be believed and repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pagesim
+
+Machine = dict[str, Any]
+"""What ``describe_machine`` returns: text, numbers and None, so that it can be written as JSON."""
+
+IDENTITY = (
+    "device", "device_name", "compute_capability", "driver", "cuda", "torch", "triton", "cpu", "threads",
+    "python", "pagesim", "source",
+)  # fmt: skip
+"""What a measurement depends on: rows of machines that differ in any of these are not mixed."""
+
+SHOWING = ("bench/plots.py", "bench/verdict.py")
+"""Modules that show what was measured. Changing one makes no measurement out of date."""
+
+_ASKED = {
+    "driver": "driver_version",
+    "clock_sm_mhz": "clocks.sm",
+    "clock_memory_mhz": "clocks.mem",
+    "clock_sm_max_mhz": "clocks.max.sm",
+    "clock_memory_max_mhz": "clocks.max.mem",
+    "power_limit_w": "power.limit",
+    "pcie_generation": "pcie.link.gen.max",
+    "pcie_width": "pcie.link.width.max",
+}
+"""What ``nvidia-smi --query-gpu`` is asked for."""
+
+
+def describe_machine(device: str) -> Machine:
+    """Return what a measurement on this machine depends on.
+
+    The clocks are those of the moment. What cannot be found out is None, and so is a GPU's part on a CPU.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+    """
+    gpu = _gpu() if device == "cuda" else dict.fromkeys(_GPU_FACTS)
+    return {
+        "device": device,
+        "device_name": _cpu(),
+        **gpu,
+        "torch": _version("torch"),
+        "triton": _version("triton"),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": _threads(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "pagesim": pagesim.__version__,
+        "source": source(),
+        "commit": _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def identity(machine: Machine) -> str:
+    """Return twelve hexadecimal digits that are the same for measurements that may be mixed."""
+    return digest([machine.get(name) for name in IDENTITY])
+
+
+def digest(value: Any) -> str:
+    """Return twelve hexadecimal digits of something that JSON can hold."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@cache
+def source() -> str:
+    """Return twelve hexadecimal digits of this package's code, so that an edited kernel is measured anew."""
+    folder = Path(__file__).parent
+    files = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.py"))
+    seen = hashlib.sha256()
+    for file in files:
+        if file not in SHOWING:
+            seen.update(file.encode() + b"\0" + (folder / file).read_bytes() + b"\0")
+    return seen.hexdigest()[:12]
+
+
+_GPU_FACTS = (
+    "compute_capability", "multiprocessors", "l2_bytes", "memory_bytes", "cuda", *_ASKED
+)  # fmt: skip
+
+
+def _gpu() -> Machine:
+    import torch
+
+    facts = torch.cuda.get_device_properties()
+    return {
+        "device_name": facts.name,
+        "compute_capability": f"{facts.major}.{facts.minor}",
+        "multiprocessors": facts.multi_processor_count,
+        "l2_bytes": facts.L2_cache_size,
+        "memory_bytes": facts.total_memory,
+        "cuda": torch.version.cuda,
+        **nvidia_smi(str(getattr(facts, "uuid", ""))),
+    }
+
+
+def nvidia_smi(uuid: str = "") -> Machine:
+    """Return what ``nvidia-smi`` says of a GPU: driver, clocks, power limit, link; None where it is silent.
+
+    Args:
+        uuid: the GPU's, as torch has it; the first GPU without.
+    """
+    only = ["-i", f"GPU-{uuid.removeprefix('GPU-')}"] if uuid else ["-i", "0"]
+    query = f"--query-gpu={','.join(_ASKED.values())}"
+    said = _output("nvidia-smi", *only, query, "--format=csv,noheader,nounits")
+    values = [value.strip() for value in (said or "").split("\n")[0].split(",")]
+    if len(values) != len(_ASKED):
+        return dict.fromkeys(_ASKED)
+    return {
+        name: value if name == "driver" else _number(value)
+        for name, value in zip(_ASKED, values, strict=True)
+    }
+
+
+def _number(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:  # "[N/A]", "[Not Supported]"
+        return None
+
+
+@cache
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _threads() -> int | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch.get_num_threads()
+
+
+def _version(package: str) -> str | None:
+    if package == "torch":
+        try:
+            import torch
+        except ImportError:
+            return None
+        return str(torch.__version__)  # the metadata's leaves out which build it is
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _commit() -> str | None:
+    """Return the checkout's commit, with a mark if files differ from it; None where this is no checkout."""
+    folder, here = str(Path(__file__).parent), Path(__file__).name
+    if _output("git", "-C", folder, "ls-files", "--error-unmatch", here) is None:
+        return None  # installed, perhaps inside somebody else's checkout
+    commit = _output("git", "-C", folder, "rev-parse", "HEAD")
+    changed = _output("git", "-C", folder, "status", "--porcelain", "--untracked-files=no")
+    return commit and commit + ("+changes" if changed else "")
+
+
+def _output(*command: str) -> str | None:
+    """Return what a program prints, stripped; None if it is absent, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

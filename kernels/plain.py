@@ -1,0 +1,69 @@
+"""Paged attention for one query head in plain Python: what to read first, and the oracle of the oracles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, inf
+
+Vector = Sequence[float]
+
+
+def online_softmax(scores: Vector) -> list[float]:
+    """Return the softmax of some scores, having passed over them once to learn both maximum and sum.
+
+    Whenever the maximum rises, the sum so far is scaled down to it (Milakov and Gimelshein, 2018).
+    """
+    highest, total = -inf, 0.0
+    for score in scores:
+        raised = max(highest, score)
+        total = total * exp(highest - raised) + exp(score - raised)
+        highest = raised
+    return [exp(score - highest) / total for score in scores]
+
+
+def paged_decode(
+    query: Vector,
+    keys: Sequence[Sequence[Vector]],
+    values: Sequence[Sequence[Vector]],
+    block_table: Sequence[int],
+    context_len: int,
+    scale: float,
+) -> list[float]:
+    """Return one query's attention over a sequence whose keys and values lie in blocks anywhere.
+
+    The output is carried along with the sum and scaled down with it, so no score is kept (FlashAttention).
+
+    Args:
+        query: D numbers.
+        keys: ``keys[block][slot]`` is a token's key, D numbers.
+        values: ``values[block][slot]`` is its value.
+        block_table: the sequence's blocks; token t lies in ``block_table[t // block_size]``.
+        context_len: tokens of the sequence. With none, the output is zeros.
+        scale: what a dot product is multiplied by.
+    """
+    block_size = len(keys[0])
+    highest, total, output = -inf, 0.0, [0.0] * len(query)
+    for token in range(context_len):
+        block, slot = block_table[token // block_size], token % block_size
+        score = scale * sum(q * k for q, k in zip(query, keys[block][slot], strict=True))
+        raised = max(highest, score)
+        keep, weight = exp(highest - raised), exp(score - raised)
+        total = total * keep + weight
+        output = [o * keep + weight * v for o, v in zip(output, values[block][slot], strict=True)]
+        highest = raised
+    return [o / total for o in output] if context_len else output
+
+
+def merge(parts: Sequence[tuple[Vector, float]]) -> list[float]:
+    """Return the attention over a whole sequence from its attention over several parts of it (split-KV).
+
+    Args:
+        parts: for each part its output and the logarithm of its sum, log Σ exp(score), minus infinity for a
+            part without tokens.
+    """
+    highest = max(lse for _, lse in parts)
+    if highest == -inf:
+        return [0.0] * len(parts[0][0])
+    weights = [exp(lse - highest) for _, lse in parts]
+    columns = zip(*(output for output, _ in parts), strict=True)
+    return [sum(w * o for w, o in zip(weights, column, strict=True)) / sum(weights) for column in columns]

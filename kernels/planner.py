@@ -1,0 +1,181 @@
+"""How a decode step is cut into programs: the tile, the splits, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.layouts import NHD, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What the planner must know of a GPU; an H200 unless said otherwise.
+
+    Args:
+        sms: streaming multiprocessors.
+        shared_bytes: shared memory of one.
+    """
+
+    sms: int = 132
+    shared_bytes: int = 228 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """How a batch of decode queries is cut up; any plan gives the right answer.
+
+    A program takes one KV head of one sequence and ``tokens_per_split`` of its tokens, tile after tile. So a
+    sequence has as many splits as its own length needs: skewed batches are cut where they are long.
+
+    Args:
+        tile: tokens that are loaded and multiplied at once, a power of two from 16.
+        tokens_per_split: a multiple of ``tile``.
+        num_splits: the most that any sequence takes. With 1 the kernel writes the output itself
+            (PagedAttention's v1); with more, a reduction over partial results follows (v2).
+        num_warps: warps a program, a power of two.
+        num_stages: tiles in flight, the one being multiplied included.
+
+    Raises:
+        PagesimError: a number is off.
+    """
+
+    tile: int
+    tokens_per_split: int
+    num_splits: int
+    num_warps: int
+    num_stages: int
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("tile", self.tile, 16), ("num_warps", self.num_warps, 1)):
+            _check_power_of_two(name, value, least)
+        if self.tokens_per_split < 1 or self.tokens_per_split % self.tile:
+            raise PagesimError(
+                f"tokens_per_split is {self.tokens_per_split}; a multiple of tile, which is {self.tile}, is"
+                " needed"
+            )
+        _check_at_least("num_splits", self.num_splits, 1)
+        _check_at_least("num_stages", self.num_stages, 1)
+
+
+MIN_SPLIT_TOKENS = 256
+"""A split shorter than this is not worth its start and its share of the reduction."""
+
+START_TILES = 10.0
+"""What starting and draining a program costs, in tiles (flashinfer#4904, measured on a GH200)."""
+
+REDUCE_TILES = 0.22
+"""What the reduction costs for each split, in tiles (the same source)."""
+
+_KEY_BYTES = 16 * 1024  # of a tile
+_FLYING_BYTES = 48 * 1024  # of keys and values a program, where tiles are small
+_REGISTERS = 65536  # of one multiprocessor, on every GPU since Kepler
+
+
+def plan_decode(
+    context_lens: Sequence[int],
+    *,
+    q_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    kv_bytes: int = 2,
+    layout: Layout = NHD,
+    gpu: Gpu | None = None,
+    num_splits: int | None = None,
+    tile: int | None = None,
+    num_warps: int | None = None,
+    num_stages: int | None = None,
+) -> DecodePlan:
+    """Choose how a decode step is cut up.
+
+    With W the work of all programs, in tiles and starts, and P that of one whole split, the step takes about
+    ``ceil(W / P / slots)`` rounds of P, and a reduction in proportion to the splits; the number of splits
+    with the least of this is taken. For equal lengths W / P is the number of programs.
+
+    Args:
+        context_lens: tokens of each sequence, as far as they are known; too small a guess costs only time.
+        q_heads: query heads.
+        kv_heads: KV heads.
+        head_dim: elements of a head's vector.
+        block_size: tokens a block; 0 for a contiguous cache.
+        kv_bytes: bytes of a stored element.
+        layout: of the cache.
+        gpu: what the step runs on; None for an H200.
+        num_splits: into how many splits the longest sequence is cut.
+        tile: tokens a tile, a power of two from 16.
+        num_warps: warps a program.
+        num_stages: tiles in flight.
+
+    Raises:
+        PagesimError: an argument is out of range.
+    """
+    _check_at_least("num_splits", num_splits, 1)
+    _check_at_least("num_stages", num_stages, 1)
+    _check_power_of_two("tile", tile, 16)
+    _check_power_of_two("num_warps", num_warps, 1)
+    if q_heads < 1 or kv_heads < 1 or q_heads % kv_heads:
+        raise PagesimError(f"q_heads is {q_heads}; a multiple of kv_heads, which is {kv_heads}, is needed")
+    gpu = gpu or Gpu()
+    padded_dim = 1 << (head_dim - 1).bit_length()
+    if tile is None:
+        tile = min(128, max(16, _KEY_BYTES // (padded_dim * kv_bytes)))
+        if layout.value.chunk_bytes is not None and block_size:
+            # A value vector lies across its block: only within a block are tokens neighbours.
+            tile = min(tile, max(16, block_size))
+    rows = query_rows(q_heads // kv_heads, head_dim)
+    warps = num_warps or (8 if rows > 32 else 4)
+    stages = num_stages or min(5, max(3, 1 + _FLYING_BYTES // (2 * tile * padded_dim * kv_bytes)))
+    longest = max(context_lens, default=0)
+    if num_splits is None:
+        slots = gpu.sms * _programs_a_sm(gpu, tile, padded_dim, kv_bytes, warps, stages)
+        num_splits = _best_splits(context_lens, longest, kv_heads, tile, slots)
+    tokens_per_split = max(1, ceil(longest / num_splits / tile)) * tile
+    return DecodePlan(tile, tokens_per_split, max(1, ceil(longest / tokens_per_split)), warps, stages)
+
+
+def query_rows(group: int, head_dim: int) -> int:
+    """Return how many of the ``group`` query heads of a KV head a program takes, as rows of a matrix.
+
+    Tensor cores want 16 at least. The most are what fits into registers: more would spill.
+    """
+    most = 64 if head_dim <= 128 else 16
+    return min(most, max(16, 1 << (group - 1).bit_length()))
+
+
+def _programs_a_sm(gpu: Gpu, tile: int, padded_dim: int, kv_bytes: int, warps: int, stages: int) -> int:
+    """Return how many programs run on one multiprocessor at once, from what compiled kernels take."""
+    shared = 2 * tile * padded_dim * kv_bytes * max(1, stages - 1) + 8 * 1024
+    registers = 240 if padded_dim > 128 or kv_bytes == 1 else 168
+    return max(1, min(gpu.shared_bytes // shared, _REGISTERS // (registers * 32 * warps)))
+
+
+def _best_splits(context_lens: Sequence[int], longest: int, kv_heads: int, tile: int, slots: int) -> int:
+    """Return the number of splits whose estimated time is least; the fewest of equals."""
+    tiles = Counter(ceil(length / tile) for length in context_lens if length)
+    best, least = 1, float("inf")
+    splits, most = 1, max(1, longest // MIN_SPLIT_TOKENS)
+    while splits <= most:
+        split_tiles = ceil(longest / splits / tile)
+        work = kv_heads * sum(
+            times * (count + START_TILES * ceil(count / split_tiles)) for count, times in tiles.items()
+        )
+        one = split_tiles + START_TILES
+        time = ceil(work / one / slots) * one + (REDUCE_TILES * splits if splits > 1 else 0)
+        if time < least:
+            best, least = splits, time
+        splits += max(1, splits // 8)  # every count up to 16, then in steps of an eighth
+    return best
+
+
+def _check_power_of_two(name: str, value: int | None, least: int) -> None:
+    if value is not None and (value < least or value & (value - 1)):
+        raise PagesimError(f"{name} is {value}; a power of two from {least} is needed")
+
+
+def _check_at_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise PagesimError(f"{name} is {value}; at least {least} is needed")

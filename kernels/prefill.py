@@ -1,0 +1,228 @@
+"""Prefill attention: many queries a sequence, causal, over a paged context whose last tokens are theirs.
+
+This is what a whole prompt, a chunk of one, a prompt after a cached prefix and a recomputation need. A
+program takes a tile of queries of one sequence with all query heads that read one KV head: rows of a
+matrix, query after query. So every key that is loaded serves the whole group. Tiles of tokens that all rows
+see are not masked; those along the diagonal are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pagesim.kernels.launch import Launch, per_head
+from pagesim.kernels.layouts import Layout
+from pagesim.kernels.tiles import LOG2_E, attend, block_ids, in_vector, rounded, tile_pointers
+
+
+@triton.jit
+def prefill_kernel(
+    q,  # [tokens, q_heads, HEAD_DIM]
+    key_cache,
+    value_cache,
+    block_table,  # int32 [batch, max_blocks]
+    context_lens,  # int32 [batch]
+    query_starts,  # int32 [batch + 1]
+    out,  # as q
+    k_scales,  # HEAD_SCALES: float32 [kv_heads]
+    v_scales,
+    scale,  # log₂ e included
+    v_scale,
+    kv_heads,
+    stride_q_token,
+    stride_q_head,
+    stride_out_token,
+    stride_out_head,
+    stride_table,
+    stride_k_block,
+    stride_k_head,
+    stride_v_block,
+    stride_v_head,
+    K_TOKEN: tl.constexpr,
+    K_CHUNK: tl.constexpr,
+    K_LANES: tl.constexpr,
+    V_TOKEN: tl.constexpr,
+    V_CHUNK: tl.constexpr,
+    V_LANES: tl.constexpr,
+    GROUP: tl.constexpr,  # query heads a KV head
+    HEADS: tl.constexpr,  # of these, how many a program takes
+    ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
+    HEAD_SCALES: tl.constexpr,
+):
+    """Attend with the query heads of one KV head of a few neighbouring queries."""
+    HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
+    QUERIES: tl.constexpr = ROWS // HEADS
+    row = tl.program_id(1)
+    kv_head = tl.program_id(0) // HEAD_TILES % kv_heads
+    # The last queries see most: they begin first, and the short ones fill the gaps at the end.
+    query_tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // (HEAD_TILES * kv_heads)
+    first_token = tl.load(query_starts + row)
+    queries = tl.load(query_starts + row + 1) - first_token
+    first = query_tile * QUERIES
+    if first >= queries:
+        return
+    prefix = tl.load(context_lens + row) - queries
+
+    r = tl.arange(0, ROWS)
+    query = first + r // HEADS
+    in_group = tl.program_id(0) % HEAD_TILES * HEADS + r % HEADS
+    heads = kv_head * GROUP + in_group
+    is_row = (query < queries) & (r < QUERIES * HEADS) & (in_group < GROUP)
+    dim = tl.arange(0, PADDED_DIM)
+    is_dim = dim < HEAD_DIM
+    mask = is_row[:, None] & is_dim[None, :]
+    token_of_row = (first_token + query).to(tl.int64)
+    q_at = q + (token_of_row * stride_q_token + heads * stride_q_head)[:, None] + dim[None, :]
+    my_q = tl.load(q_at, mask=mask, other=0.0)
+    if HEAD_SCALES:
+        scale *= tl.load(k_scales + kv_head)
+        v_scale = tl.load(v_scales + kv_head)
+
+    keys_of_head = key_cache + kv_head.to(tl.int64) * stride_k_head
+    values_of_head = value_cache + kv_head.to(tl.int64) * stride_v_head
+    k_dim = in_vector(dim, K_CHUNK, K_LANES)
+    v_dim = in_vector(dim, V_CHUNK, V_LANES)
+    table = block_table + row.to(tl.int64) * stride_table
+    highest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    output = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+
+    end = prefix + tl.minimum(first + QUERIES, queries)
+    seen_by_all = (prefix + first + 1) // TILE
+    ids = block_ids(table, 0, end, row, BLOCK_SIZE, TILE)
+    for step in tl.range(0, seen_by_all, num_stages=STAGES):
+        token = step * TILE
+        k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
+        v_at = tile_pointers(values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN, BLOCK_SIZE, TILE)
+        ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
+        if HEAD_DIM == PADDED_DIM:
+            keys = tl.load(k_at)
+            values = tl.load(v_at)
+        else:
+            keys = tl.load(k_at, mask=is_dim[None, :], other=0.0)
+            values = tl.load(v_at, mask=is_dim[None, :], other=0.0)
+        highest, total, output = attend(my_q, keys, values, scale, mask, highest, total, output, MASKED=False)
+
+    for step in tl.range(seen_by_all, tl.cdiv(end, TILE), num_stages=1):
+        token = step * TILE
+        tokens = token + tl.arange(0, TILE)
+        k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
+        v_at = tile_pointers(values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN, BLOCK_SIZE, TILE)
+        ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
+        loaded = (tokens < end)[:, None] & is_dim[None, :]
+        keys = tl.load(k_at, mask=loaded, other=0.0)
+        values = tl.load(v_at, mask=loaded, other=0.0)
+        visible = tokens[None, :] <= (prefix + query)[:, None]
+        highest, total, output = attend(
+            my_q, keys, values, scale, visible, highest, total, output, MASKED=True
+        )
+
+    output *= (v_scale / total)[:, None]
+    out_at = out + (token_of_row * stride_out_token + heads * stride_out_head)[:, None] + dim[None, :]
+    tl.store(out_at, rounded(output, out.dtype.element_ty), mask=mask)
+
+
+class Shape(NamedTuple):
+    """How a prefill is cut up: rows and tokens a tile, warps, stages."""
+
+    rows: int
+    tile: int
+    num_warps: int
+    num_stages: int
+
+
+def shape(q: Tensor, group: int, max_query_len: int, capability: int) -> Shape:
+    """Return the largest tiles whose registers do not spill.
+
+    Args:
+        q: queries ``[tokens, q_heads, D]``.
+        group: query heads a KV head.
+        max_query_len: the most queries of a sequence.
+        capability: compute capability times ten; from 90 on, operands of tensor cores stay in shared memory.
+    """
+    wide = q.shape[-1] > 128
+    if q.dtype == torch.float32:
+        return Shape(1, 16, 4, 3) if wide else Shape(16, 16, 8, 3)
+    if capability < 90:
+        return Shape(64, 32, 8, 2) if wide else Shape(64, 64, 8, 3)
+    if max_query_len * group <= 64:
+        return Shape(64, 32, 8, 2) if wide else Shape(64, 64, 4, 3)
+    return Shape(128, 32, 8, 2) if wide else Shape(128, 64, 8, 3)
+
+
+def launch(
+    q: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    query_starts: Tensor,
+    max_query_len: int,
+    layout: Layout,
+    scale: float,
+    k_scale: float | Tensor,
+    v_scale: float | Tensor,
+    out: Tensor,
+    capability: int = 90,
+) -> Launch:
+    """Return what is to be run on a GPU of this compute capability (times ten)."""
+    _, q_heads, head_dim = q.shape
+    sizes = layout.sizes(key_cache)
+    keys, values = layout.key.strides(key_cache), layout.value.strides(value_cache)
+    group = q_heads // sizes.kv_heads
+    cut = shape(q, group, max_query_len, capability)
+    heads = min(group, cut.rows)
+    head_scales = isinstance(k_scale, Tensor) or isinstance(v_scale, Tensor)
+    if head_scales:
+        k_scale, v_scale = (per_head(factor, sizes.kv_heads, q.device) for factor in (k_scale, v_scale))
+    arguments = {
+        "q": q,
+        "key_cache": key_cache,
+        "value_cache": value_cache,
+        "block_table": block_table,
+        "context_lens": context_lens,
+        "query_starts": query_starts,
+        "out": out,
+        "k_scales": k_scale if head_scales else context_lens,
+        "v_scales": v_scale if head_scales else context_lens,
+        "scale": scale * LOG2_E * (1.0 if head_scales else k_scale),
+        "v_scale": 1.0 if head_scales else v_scale,
+        "kv_heads": sizes.kv_heads,
+        "stride_q_token": q.stride(0),
+        "stride_q_head": q.stride(1),
+        "stride_out_token": out.stride(0),
+        "stride_out_head": out.stride(1),
+        "stride_table": block_table.stride(0),
+        "stride_k_block": keys.block,
+        "stride_k_head": keys.head,
+        "stride_v_block": values.block,
+        "stride_v_head": values.head,
+        "K_TOKEN": keys.token,
+        "K_CHUNK": keys.chunk,
+        "K_LANES": keys.lanes,
+        "V_TOKEN": values.token,
+        "V_CHUNK": values.chunk,
+        "V_LANES": values.lanes,
+        "GROUP": group,
+        "HEADS": heads,
+        "ROWS": cut.rows,
+        "HEAD_DIM": head_dim,
+        "PADDED_DIM": triton.next_power_of_2(head_dim),
+        "BLOCK_SIZE": sizes.block_size,
+        "TILE": cut.tile,
+        "STAGES": cut.num_stages,
+        "HEAD_SCALES": head_scales,
+    }
+    query_tiles = triton.cdiv(max_query_len, cut.rows // heads)
+    programs = query_tiles * sizes.kv_heads * triton.cdiv(group, heads)
+    return Launch(prefill_kernel, (programs, len(context_lens)), arguments, cut.num_warps, cut.num_stages)

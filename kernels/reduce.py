@@ -1,0 +1,86 @@
+"""The second half of split-KV decoding: what the splits of a sequence give is put together."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pagesim.kernels.launch import Launch
+from pagesim.kernels.planner import DecodePlan
+from pagesim.kernels.tiles import rounded
+
+SPLIT_TILE = 16
+"""Partial results that are in flight at once."""
+
+
+@triton.jit
+def reduce_kernel(
+    partial,  # float32 [batch, q_heads, splits, HEAD_DIM]
+    lse,  # float32 [batch, q_heads, splits], base 2
+    context_lens,  # int32 [batch]
+    out,  # [batch, q_heads, HEAD_DIM]
+    stride_out_row,
+    stride_out_head,
+    splits,
+    tokens_per_split,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    SPLIT_TILE: tl.constexpr,
+):
+    """Weigh the partial results of one query head of one sequence by their sums, and add them up."""
+    head = tl.program_id(0)
+    row = tl.program_id(1)
+    # What lies beyond the splits that the sequence's length fills was never written.
+    filled = tl.minimum(tl.cdiv(tl.load(context_lens + row), tokens_per_split), splits)
+    first = (row.to(tl.int64) * tl.num_programs(0) + head) * splits
+    dim = tl.arange(0, PADDED_DIM)
+    is_dim = dim < HEAD_DIM
+    highest = float("-inf")
+    total = 0.0
+    output = tl.zeros([PADDED_DIM], tl.float32)
+    for start in range(0, filled, SPLIT_TILE):
+        split = start + tl.arange(0, SPLIT_TILE)
+        is_filled = split < filled
+        sums = tl.load(lse + first + split, mask=is_filled, other=float("-inf"))
+        parts = tl.load(
+            partial + (first + split)[:, None] * HEAD_DIM + dim[None, :],
+            mask=is_filled[:, None] & is_dim[None, :],
+            other=0.0,
+        )
+        raised = tl.maximum(highest, tl.max(sums, axis=0))
+        weights = tl.exp2(sums - raised)
+        keep = tl.exp2(highest - raised)
+        total = total * keep + tl.sum(weights, axis=0)
+        output = output * keep + tl.sum(parts * weights[:, None], axis=0)
+        highest = raised
+    output /= tl.where(total > 0, total, 1.0)
+    at = out + row.to(tl.int64) * stride_out_row + head * stride_out_head + dim
+    tl.store(at, rounded(output, out.dtype.element_ty), mask=is_dim)
+
+
+def workspace(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
+    """Return memory for partial results and the logarithms of their sums."""
+    batch, q_heads, head_dim = q.shape
+    partial = q.new_empty((batch, q_heads, splits, head_dim), dtype=torch.float32)
+    return partial, q.new_empty((batch, q_heads, splits), dtype=torch.float32)
+
+
+def launch(partial: Tensor, lse: Tensor, context_lens: Tensor, plan: DecodePlan, out: Tensor) -> Launch:
+    """Return the reduction of what a decode kernel has written by this plan."""
+    batch, q_heads, head_dim = out.shape
+    arguments = {
+        "partial": partial,
+        "lse": lse,
+        "context_lens": context_lens,
+        "out": out,
+        "stride_out_row": out.stride(0),
+        "stride_out_head": out.stride(1),
+        "splits": plan.num_splits,
+        "tokens_per_split": plan.tokens_per_split,
+        "HEAD_DIM": head_dim,
+        "PADDED_DIM": triton.next_power_of_2(head_dim),
+        "SPLIT_TILE": SPLIT_TILE,
+    }
+    return Launch(reduce_kernel, (q_heads, batch), arguments)

@@ -1,0 +1,115 @@
+"""Paged contexts copied into a padded contiguous batch: what attention without a paged kernel needs."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pagesim.kernels.launch import Launch
+from pagesim.kernels.layouts import Layout
+from pagesim.kernels.tiles import in_vector
+
+TOKENS = 32
+"""Tokens a program."""
+
+
+@triton.jit
+def gather_kernel(
+    key_cache,
+    value_cache,
+    block_table,  # int32 [batch, max_blocks]
+    context_lens,  # int32 [batch]
+    key,  # [batch, max_context, kv_heads, HEAD_DIM]
+    value,
+    stride_table,
+    stride_k_block,
+    stride_k_head,
+    stride_v_block,
+    stride_v_head,
+    stride_key_row,
+    stride_key_token,
+    stride_key_head,
+    stride_value_row,
+    stride_value_token,
+    stride_value_head,
+    K_TOKEN: tl.constexpr,
+    K_CHUNK: tl.constexpr,
+    K_LANES: tl.constexpr,
+    V_TOKEN: tl.constexpr,
+    V_CHUNK: tl.constexpr,
+    V_LANES: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TOKENS: tl.constexpr,
+):
+    """Copy one KV head of a few tokens of one sequence."""
+    head = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(2).to(tl.int64)
+    length = tl.load(context_lens + row)
+    token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
+    if tl.program_id(1) * TOKENS >= length:
+        return
+    dim = tl.arange(0, PADDED_DIM)
+    inside = token < length
+    mask = inside[:, None] & (dim < HEAD_DIM)[None, :]
+    ids = tl.load(block_table + row * stride_table + token // BLOCK_SIZE, mask=inside, other=0)
+    block = ids.to(tl.int64)[:, None]
+    offset = (token % BLOCK_SIZE)[:, None]
+    from_key = key_cache + block * stride_k_block + head * stride_k_head
+    from_value = value_cache + block * stride_v_block + head * stride_v_head
+    from_key += offset * K_TOKEN + in_vector(dim, K_CHUNK, K_LANES)[None, :]
+    from_value += offset * V_TOKEN + in_vector(dim, V_CHUNK, V_LANES)[None, :]
+    place = token.to(tl.int64)[:, None]
+    to_key = key + row * stride_key_row + place * stride_key_token + head * stride_key_head + dim[None, :]
+    to_value = value + row * stride_value_row + place * stride_value_token + head * stride_value_head
+    to_value += dim[None, :]
+    keys = tl.load(from_key, mask=mask)
+    values = tl.load(from_value, mask=mask)
+    tl.store(to_key, keys, mask=mask)
+    tl.store(to_value, values, mask=mask)
+
+
+def launch(
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    layout: Layout,
+    key: Tensor,
+    value: Tensor,
+) -> Launch:
+    """Return what is to be run."""
+    batch, max_context, kv_heads, head_dim = key.shape
+    keys, values = layout.key.strides(key_cache), layout.value.strides(value_cache)
+    arguments = {
+        "key_cache": key_cache,
+        "value_cache": value_cache,
+        "block_table": block_table,
+        "context_lens": context_lens,
+        "key": key,
+        "value": value,
+        "stride_table": block_table.stride(0),
+        "stride_k_block": keys.block,
+        "stride_k_head": keys.head,
+        "stride_v_block": values.block,
+        "stride_v_head": values.head,
+        "stride_key_row": key.stride(0),
+        "stride_key_token": key.stride(1),
+        "stride_key_head": key.stride(2),
+        "stride_value_row": value.stride(0),
+        "stride_value_token": value.stride(1),
+        "stride_value_head": value.stride(2),
+        "K_TOKEN": keys.token,
+        "K_CHUNK": keys.chunk,
+        "K_LANES": keys.lanes,
+        "V_TOKEN": values.token,
+        "V_CHUNK": values.chunk,
+        "V_LANES": values.lanes,
+        "HEAD_DIM": head_dim,
+        "PADDED_DIM": triton.next_power_of_2(head_dim),
+        "BLOCK_SIZE": layout.sizes(key_cache).block_size,
+        "TOKENS": TOKENS,
+    }
+    return Launch(gather_kernel, (kv_heads, triton.cdiv(max_context, TOKENS), batch), arguments)

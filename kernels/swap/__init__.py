@@ -1,0 +1,40 @@
+"""Swaps: blocks of KV cache between a device and host memory, in several ways with one contract."""
+
+from __future__ import annotations
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.swap.base import Copy, Direction, Pools, SwapStrategy, Transfer
+from pagesim.kernels.swap.copies import CopyBatch, CopyEach
+from pagesim.kernels.swap.gather import GatherCopy
+from pagesim.kernels.swap.zero_copy import ZeroCopy
+
+__all__ = [
+    "STRATEGIES",
+    "Copy",
+    "CopyBatch",
+    "CopyEach",
+    "Direction",
+    "GatherCopy",
+    "Pools",
+    "SwapStrategy",
+    "Transfer",
+    "ZeroCopy",
+    "make_strategy",
+]
+
+STRATEGIES: dict[str, type[SwapStrategy]] = {
+    strategy.name: strategy for strategy in (CopyEach, CopyBatch, GatherCopy, ZeroCopy)
+}
+"""The strategies by name."""
+
+
+def make_strategy(name: str, pools: Pools) -> SwapStrategy:
+    """Return a strategy by its name.
+
+    Raises:
+        PagesimError: there is none of that name.
+        Unavailable: it cannot run on these pools' device; the message says what is missing.
+    """
+    if name not in STRATEGIES:
+        raise PagesimError(f"strategy is {name!r}; it must be one of {', '.join(STRATEGIES)}")
+    return STRATEGIES[name](pools)

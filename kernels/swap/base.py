@@ -1,0 +1,235 @@
+"""What every swap strategy promises: blocks named in, the same bytes out, on a stream of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.needs import Unavailable
+
+Copy = tuple[int, int]
+"""A block to be copied: (from, to), as the allocators name them."""
+
+BlockIds = npt.NDArray[np.int64]
+
+Copies = Sequence[Copy] | BlockIds
+"""Blocks to be copied, as pairs or as an array ``[N, 2]``."""
+
+Direction = Literal["out", "in"]
+"""``out`` of the device, or ``in``."""
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Where blocks live: on the device piece by piece, in host memory whole.
+
+    A block is one *piece* in each of the device's caches (a layer's keys, a layer's values, …). On the host
+    all pieces of a block lie side by side, so that a block crosses the link in one copy however many layers
+    there are, and neighbouring blocks cross it together.
+
+    Args:
+        caches: P tensors ``[device_blocks, …]`` on one device, each contiguous, their blocks of one size.
+        host: ``[host_blocks, P, piece_bytes]``, uint8, in CPU memory; pinned if the caches are on a GPU.
+
+    Raises:
+        PagesimError: they do not fit together; the message names which and why.
+    """
+
+    caches: tuple[torch.Tensor, ...]
+    host: torch.Tensor
+
+    def __post_init__(self) -> None:
+        if not self.caches:
+            raise PagesimError("caches is empty; it must hold at least one tensor")
+        first = self.caches[0]
+        for place, cache in enumerate(self.caches):
+            if cache.dim() < 2 or not cache.is_contiguous():
+                raise PagesimError(f"caches[{place}] must be contiguous, [blocks, …]; it is {_shown(cache)}")
+            same = (cache.device, len(cache), cache[0].nbytes) == (first.device, len(first), first[0].nbytes)
+            if not same:
+                raise PagesimError(
+                    f"caches[{place}] is {_shown(cache)}; it must have the device, the number of blocks and "
+                    f"the bytes a block of caches[0], which is {_shown(first)}"
+                )
+        wanted = (len(self.caches), self.piece_bytes)
+        if self.host.dtype != torch.uint8 or self.host.shape[1:] != wanted or not self.host.is_contiguous():
+            raise PagesimError(
+                f"host must be contiguous uint8 [host_blocks, {wanted[0]}, {wanted[1]}]; "
+                f"it is {_shown(self.host)}"
+            )
+        if self.host.device.type != "cpu":
+            raise PagesimError(f"host must be in CPU memory; it is on {self.host.device}")
+        if self.device.type == "cuda" and not self.host.is_pinned():
+            raise PagesimError("host must be pinned memory where the caches are on a GPU")
+
+    @classmethod
+    def beside(cls, caches: Sequence[torch.Tensor], host_blocks: int) -> Pools:
+        """Return pools of these caches and a new host pool, whose contents are arbitrary."""
+        if not caches:
+            raise PagesimError("caches is empty; it must hold at least one tensor")
+        shape = (host_blocks, len(caches), caches[0][0].nbytes)
+        pinned = caches[0].device.type == "cuda"
+        return cls(tuple(caches), torch.empty(shape, dtype=torch.uint8, pin_memory=pinned))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the caches are."""
+        return self.caches[0].device
+
+    @property
+    def device_blocks(self) -> int:
+        """Blocks of the device."""
+        return len(self.caches[0])
+
+    @property
+    def host_blocks(self) -> int:
+        """Blocks of the host."""
+        return len(self.host)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of a block, P."""
+        return len(self.caches)
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes of a piece."""
+        return self.caches[0][0].nbytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block, all its pieces together."""
+        return self.pieces * self.piece_bytes
+
+    def rows(self) -> list[torch.Tensor]:
+        """Return each cache as bytes, ``[device_blocks, piece_bytes]``."""
+        return [cache.view(len(cache), -1).view(torch.uint8) for cache in self.caches]
+
+
+class Transfer:
+    """A swap under way."""
+
+    def __init__(self, event: torch.cuda.Event | None = None) -> None:
+        self._event = event
+
+    @property
+    def done(self) -> bool:
+        """Whether every byte has arrived."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Return when every byte has arrived."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    def join(self) -> None:
+        """Let whatever is launched from now on, on the current stream, wait for it."""
+        if self._event is not None:
+            torch.cuda.current_stream().wait_event(self._event)
+
+
+class SwapStrategy(ABC):
+    """Copies blocks between a device pool and a host pool.
+
+    On a GPU the copies run on a stream of the strategy's own: they begin when what the current stream held
+    at the call is done, and ``Transfer`` says when they are. On the CPU they are done when the call returns.
+
+    A subclass says how: ``_move`` gets ids that are checked, at least one, and runs with its own stream as
+    the current one; and ``lacks`` says where it cannot run.
+
+    Args:
+        pools: what to copy between.
+
+    Raises:
+        Unavailable: this strategy cannot run on these pools' device; the message says what is missing.
+    """
+
+    name: ClassVar[str]
+    sentence: ClassVar[str]
+
+    def __init__(self, pools: Pools) -> None:
+        missing = self.lacks(pools.device)
+        if missing:
+            raise Unavailable(f"strategy {self.name}: {missing}")
+        self.pools = pools
+        self.stream: torch.cuda.Stream | None = None
+        if pools.device.type == "cuda":
+            self.stream = torch.cuda.Stream(pools.device)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def lacks(cls, device: torch.device) -> str | None:
+        """Return what is missing to run on a device, or None."""
+        return None
+
+    def swap_out(self, copies: Copies) -> Transfer:
+        """Copy blocks from the device to the host.
+
+        Args:
+            copies: (device block, host block); an allocator's ``swap_out`` returns them so.
+
+        Raises:
+            PagesimError: a block is outside its pool or named twice; then nothing was copied.
+        """
+        device, host = self._checked(copies, ("device", "host"))
+        return self._start("out", device, host)
+
+    def swap_in(self, copies: Copies) -> Transfer:
+        """Copy blocks from the host to the device.
+
+        Args:
+            copies: (host block, device block); an allocator's ``swap_in`` returns them so.
+
+        Raises:
+            PagesimError: a block is outside its pool or named twice; then nothing was copied.
+        """
+        host, device = self._checked(copies, ("host", "device"))
+        return self._start("in", device, host)
+
+    @abstractmethod
+    def _move(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
+        """Copy between device blocks ``[N]`` and host blocks ``[N]``, pair by pair, in any order."""
+
+    def _checked(self, copies: Copies, sides: tuple[str, str]) -> tuple[BlockIds, BlockIds]:
+        ids = np.asarray(copies, np.int64).reshape(-1, 2)
+        bounds = {"device": self.pools.device_blocks, "host": self.pools.host_blocks}
+        for side, column in zip(sides, ids.T, strict=True):
+            outside = (column < 0) | (column >= bounds[side])
+            if outside.any():
+                at = int(outside.argmax())
+                raise PagesimError(
+                    f"copies[{at}]: {side} block is {column[at]}; it must be from 0 to {bounds[side] - 1}"
+                )
+            _, first, counts = np.unique(column, return_index=True, return_counts=True)
+            if (counts > 1).any():
+                block = column[first[counts > 1].min()]
+                again = int(np.flatnonzero(column == block)[1])
+                raise PagesimError(
+                    f"copies[{again}]: {side} block {block} is named twice; a block is swapped at most once"
+                )
+        return np.ascontiguousarray(ids[:, 0]), np.ascontiguousarray(ids[:, 1])
+
+    def _start(self, direction: Direction, device: BlockIds, host: BlockIds) -> Transfer:
+        if not len(device):
+            return Transfer()
+        if self.stream is None:
+            self._move(direction, device, host)
+            return Transfer()
+        self.stream.wait_stream(torch.cuda.current_stream(self.pools.device))
+        with torch.cuda.stream(self.stream):
+            self._move(direction, device, host)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self.stream)
+        return Transfer(event)
+
+
+def _shown(tensor: torch.Tensor) -> str:
+    """Return what a message says of a tensor."""
+    layout = "" if tensor.is_contiguous() else ", not contiguous"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} on {tensor.device}{layout}"

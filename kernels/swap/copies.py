@@ -1,0 +1,86 @@
+"""Swaps that leave the work to the copy engines: a copy a piece, one call each or one call for all."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from pagesim.kernels.needs import Unavailable
+from pagesim.kernels.swap.base import BlockIds, Direction, SwapStrategy
+from pagesim.kernels.swap.driver import Addresses, driver
+
+
+class CopyEach(SwapStrategy):
+    """One asynchronous copy for each piece of each block, as the PagedAttention paper's system swaps.
+
+    With OPT-13B and blocks of 16 tokens that is 80 copies of 160 KiB a block. Small pieces are bound by the
+    cost of a call, not by the link (Fig. 19a of the paper).
+    """
+
+    name: ClassVar[str] = "copy-each"
+    sentence: ClassVar[str] = "a copy for each layer of each block, as in the paper"
+
+    @classmethod
+    def lacks(cls, device: torch.device) -> str | None:
+        return _lacks_driver() if device.type == "cuda" else None
+
+    def _move(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
+        if self.stream is None:
+            self._move_rows(direction, device, host)
+            return
+        targets, sources = _addresses(self, direction, device, host)
+        copy, size, stream = driver().copy, self.pools.piece_bytes, self.stream.cuda_stream
+        for target, source in zip(targets.tolist(), sources.tolist(), strict=True):
+            copy(target, source, size, stream)
+
+    def _move_rows(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
+        for piece, cache in enumerate(self.pools.rows()):
+            for d, h in zip(device.tolist(), host.tolist(), strict=True):
+                ours, theirs = cache[d], self.pools.host[h, piece]
+                if direction == "out":
+                    theirs.copy_(ours)
+                else:
+                    ours.copy_(theirs)
+
+
+class CopyBatch(SwapStrategy):
+    """All pieces in one call of the driver, which spares the cost of a call a piece (CUDA 12.8 and later)."""
+
+    name: ClassVar[str] = "copy-batch"
+    sentence: ClassVar[str] = "the same copies in one call, cuMemcpyBatchAsync"
+
+    @classmethod
+    def lacks(cls, device: torch.device) -> str | None:
+        if device.type != "cuda":
+            return "batched copies need a CUDA GPU"
+        missing = _lacks_driver()
+        if missing is None and not driver().has_batched:
+            return f"batched copies need a driver of CUDA 12.8 or later, this one is of {driver().version()}"
+        return missing
+
+    def _move(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
+        assert self.stream is not None, "there is no CPU path; see lacks"
+        targets, sources = _addresses(self, direction, device, host)
+        driver().copy_batch(targets, sources, self.pools.piece_bytes, self.stream.cuda_stream)
+
+
+def _addresses(
+    strategy: SwapStrategy, direction: Direction, device: BlockIds, host: BlockIds
+) -> tuple[Addresses, Addresses]:
+    """Return target and source of each copy, ``[P × N]`` each, piece by piece."""
+    pools = strategy.pools
+    bases = np.array([cache.data_ptr() for cache in pools.caches], np.int64)
+    pieces = np.arange(pools.pieces) * pools.piece_bytes + pools.host.data_ptr()
+    ours = (bases[:, None] + device * pools.piece_bytes).ravel().view(np.uint64)
+    theirs = (pieces[:, None] + host * pools.block_bytes).ravel().view(np.uint64)
+    return (theirs, ours) if direction == "out" else (ours, theirs)
+
+
+def _lacks_driver() -> str | None:
+    try:
+        driver()
+    except Unavailable as missing:
+        return str(missing)
+    return None

@@ -1,0 +1,128 @@
+"""What the attention kernels share: where a tile of vectors is, and a step of online softmax over it.
+
+A tile is a power of two of tokens of one KV head. Everything is in base 2: scores come multiplied by log₂ e.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2_E = 1.4426950408889634
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def in_vector(dim, chunk, LANES: tl.constexpr):
+    """Return where elements ``dim`` of a vector are (``layouts.Strides``)."""
+    if chunk == 0:
+        return dim
+    else:
+        return dim // LANES * chunk + dim % LANES
+
+
+@triton.jit
+def block_ids(table, token, end, sequence, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
+    """Return the block of the tile at ``token``, or of each of its tokens where blocks are smaller.
+
+    A block size of 0 means that the cache is contiguous: the sequence itself is the block.
+    """
+    if BLOCK_SIZE == 0:
+        return sequence
+    elif BLOCK_SIZE >= TILE:
+        return tl.load(table + token // BLOCK_SIZE, mask=token < end, other=0)
+    else:
+        tokens = token + tl.arange(0, TILE)
+        return tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+
+
+@triton.jit
+def tile_pointers(
+    cache, ids, token, dims, stride_block, TOKEN: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr
+):
+    """Return pointers ``[TILE, D]`` to the vectors of the tile at ``token``, a multiple of TILE.
+
+    Whatever a block stride is multiplied by is 64 bits wide: caches have more than 2³¹ elements.
+    """
+    tokens = tl.arange(0, TILE)
+    if BLOCK_SIZE == 0:
+        base = cache + (ids.to(tl.int64) * stride_block + token.to(tl.int64) * TOKEN)
+        return base + ((tokens * TOKEN)[:, None] + dims[None, :])
+    elif BLOCK_SIZE >= TILE:
+        base = cache + ids.to(tl.int64) * stride_block
+        return base + (((token % BLOCK_SIZE + tokens) * TOKEN)[:, None] + dims[None, :])
+    else:
+        base = cache + ids.to(tl.int64) * stride_block  # [TILE]
+        return base[:, None] + ((tokens % BLOCK_SIZE * TOKEN)[:, None] + dims[None, :])
+
+
+@triton.jit
+def rounded(x, DTYPE: tl.constexpr):
+    """Return float32 in another type, rounded to the nearest, ties to even."""
+    if INTERPRETED:
+        if tl.bfloat16 == DTYPE:  # whose rounding the interpreter does not carry into the exponent
+            bits = x.to(tl.uint32, bitcast=True)
+            bits += 0x7FFF + ((bits >> 16) & 1)
+            x = (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
+    return x.to(DTYPE)
+
+
+@triton.jit
+def times_keys(q, keys):
+    """Return ``q @ keysᵀ`` in float32, ``[M, TILE]``.
+
+    A single row is multiplied without tensor cores: float32 is, which they would round to tf32 and of which
+    few rows fit into registers.
+    """
+    if q.shape[0] == 1:
+        return tl.sum(q.to(tl.float32) * keys.to(tl.float32), axis=1)[None, :]
+    a = q
+    b = tl.trans(keys.to(q.dtype))
+    if INTERPRETED:  # which multiplies bfloat16 as the integers that it stores it in
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def plus_values(output, weights, values, DTYPE: tl.constexpr):
+    """Return ``output + weights @ values`` in float32, ``[M, D]``; operands are rounded to DTYPE."""
+    if output.shape[0] == 1:
+        column = tl.reshape(weights, [weights.shape[1]])[:, None]
+        return output + tl.sum(column * values.to(tl.float32), axis=0)[None, :]
+    a = rounded(weights, DTYPE)
+    b = values.to(DTYPE)
+    if INTERPRETED:
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, output, input_precision="ieee")
+
+
+@triton.jit
+def attend(q, keys, values, scale, visible, highest, total, output, MASKED: tl.constexpr):
+    """Take one tile into account.
+
+    Args:
+        q: queries ``[M, D]``.
+        keys: ``[TILE, D]``, as stored.
+        values: ``[TILE, D]``, as stored.
+        scale: of the scores, log₂ e included.
+        visible: ``[M or 1, TILE]``, looked at if MASKED; every row must see a token of the first tile.
+        highest: the highest score so far ``[M]``, minus infinity at first.
+        total: the sum so far of ``2^(score - highest)``, ``[M]``.
+        output: the sum so far of that times the values ``[M, D]``.
+        MASKED: whether there are tokens that are not to be seen.
+
+    Returns:
+        The new ``highest``, ``total`` and ``output``.
+    """
+    scores = times_keys(q, keys) * scale
+    if MASKED:
+        scores = tl.where(visible, scores, float("-inf"))
+    raised = tl.maximum(highest, tl.max(scores, axis=1))
+    weights = tl.exp2(scores - raised[:, None])
+    keep = tl.exp2(highest - raised)
+    total = total * keep + tl.sum(weights, axis=1)
+    output = plus_values(output * keep[:, None], weights, values, q.dtype)
+    return raised, total, output

@@ -1,0 +1,179 @@
+"""``pagesim bench``: time the kernels, the swaps and the products that a step is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import BaseModel, Field
+
+from pagesim.cli.options import JSON, OUT, with_fields
+
+cli = typer.Typer(
+    help="Time the kernels on a GPU, or the reference path on a CPU.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+TIME_LIMIT_S = 360.0
+"""After which ``all`` begins no further point unless somebody says otherwise."""
+
+_BLOCK_SIZE = "Tokens a block, powers of two to 256, as 16,128."
+_HEAD_SIZE = "Width of a head: 64, 80, 96, 128 or 256."
+_DTYPE = "fp16, bf16, fp32, or fp8 for the cache."
+_LAYOUT = "Of the cache: NHD, HND or VLLM."
+_PIECES = "Pieces a block: two a layer, its keys and its values."
+_PIECE_BYTES = "Bytes of a piece, a multiple of 16."
+
+
+class Run(BaseModel):
+    """How to run a bench."""
+
+    device: str | None = Field(None, description="cpu or cuda; unless given, cuda where there is one.")
+    quick: bool = Field(False, description="Only a few points.")
+    seconds: float | None = Field(None, description="Time for each point [default: 0.2, on a CPU 0.05].")
+    time_limit: float | None = Field(
+        None, description="Begin no point after so many seconds; the same command then goes on."
+    )
+    retry_failed: bool = Field(False, description="Measure again what did not succeed before.")
+    seed: int = Field(0, description="Of the random inputs.")
+
+
+class AttentionGrid(BaseModel):
+    """What ``bench attention`` measures; several values are separated by commas."""
+
+    batch: str | None = Field(None, description="Sequences, as 1,8,64.")
+    context: str | None = Field(None, description="Tokens of each.")
+    query: str | None = Field(None, description="New tokens of each: prefill instead of decode.")
+    block_size: str | None = Field(None, description=_BLOCK_SIZE)
+    heads: str | None = Field(None, description="Query heads / KV heads, as 32/8,40/40.")
+    head_size: str | None = Field(None, description=_HEAD_SIZE)
+    dtype: str | None = Field(None, description=_DTYPE)
+    splits: str | None = Field(None, description="Forced splits, or auto for the planner's, as auto,1,8.")
+    layout: str | None = Field(None, description=_LAYOUT)
+    ops: str | None = Field(None, description="Which ops, as paged-decode,sdpa-decode.")
+
+
+class SwapGrid(BaseModel):
+    """What ``bench swap`` measures; several values are separated by commas."""
+
+    pieces: str | None = Field(None, description=_PIECES)
+    piece_bytes: str | None = Field(None, description=_PIECE_BYTES)
+    blocks: str | None = Field(None, description="Blocks of a swap.")
+    strategy: str | None = Field(None, description="copy-each, copy-batch, gather or zero-copy.")
+    direction: str | None = Field(None, description="out of the device, or in.")
+    host_blocks: str | None = Field(None, description="Places in the swap space: neighbours or scattered.")
+
+
+class CopyGrid(BaseModel):
+    """What ``bench copy`` measures; several values are separated by commas."""
+
+    size: str | None = Field(None, description="Bytes of plain copies.")
+    tokens: str | None = Field(None, description="Tokens of cache writes.")
+    block_size: str | None = Field(None, description=_BLOCK_SIZE)
+    kv_heads: str | None = Field(None, description="KV heads of cache writes.")
+    head_size: str | None = Field(None, description=_HEAD_SIZE)
+    dtype: str | None = Field(None, description=_DTYPE)
+    layout: str | None = Field(None, description=_LAYOUT)
+    pieces: str | None = Field(None, description=f"Of block copies. {_PIECES}")
+    piece_bytes: str | None = Field(None, description=f"Of block copies. {_PIECE_BYTES}")
+    blocks: str | None = Field(None, description="Blocks of block copies.")
+
+
+class GemmGrid(BaseModel):
+    """What ``bench gemm`` measures; several values are separated by commas."""
+
+    model: str | None = Field(None, description="Whose linear layers; see pagesim models.")
+    tokens: str | None = Field(None, description="Tokens of an iteration.")
+    dtype: str | None = Field(None, description="fp16, bf16 or fp32.")
+
+
+@cli.command("attention")
+@with_fields({**AttentionGrid.model_fields, **Run.model_fields})
+def attention(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
+    """Time paged attention beside a contiguous kernel, torch's own, and the peers that are installed.
+
+    Any option of the grid replaces all of what is measured without one.
+
+    Example: pagesim bench attention --batch 1,64 --context 4096 --block-size 16,128 --out out/bench
+    """
+    _measure(("attention",), flags, out, json)
+
+
+@cli.command("swap")
+@with_fields({**SwapGrid.model_fields, **Run.model_fields})
+def swap(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
+    """Time the swap strategies over piece size × count, and decoding beside them.
+
+    Any option of the grid replaces all of what is measured without one.
+
+    Example: pagesim bench swap --pieces 1 --piece-bytes 4096,65536 --blocks 16,256 --out out/bench
+    """
+    _measure(("swap",), flags, out, json)
+
+
+@cli.command("copy")
+@with_fields({**CopyGrid.model_fields, **Run.model_fields})
+def copy(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
+    """Time what moves bytes within the device: cache writes, block copies, gather and scatter.
+
+    Any option of the grid replaces all of what is measured without one.
+
+    Example: pagesim bench copy --tokens 1,256,8192 --kv-heads 8 --out out/bench
+    """
+    _measure(("copy",), flags, out, json)
+
+
+@cli.command("gemm")
+@with_fields({**GemmGrid.model_fields, **Run.model_fields})
+def gemm(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
+    """Time the matrix products of a model's linear layers.
+
+    Any option of the grid replaces all of what is measured without one.
+
+    Example: pagesim bench gemm --model opt-13b --tokens 1,64,1024 --out out/bench
+    """
+    _measure(("gemm",), flags, out, json)
+
+
+@cli.command("all")
+@with_fields(Run.model_fields)
+def everything(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
+    """Time all of it, and hold it against what is promised. Six minutes are not exceeded by much.
+
+    Example: pagesim bench all --device cuda --out out/bench
+    """
+    from pagesim.kernels.bench.rows import BENCHES
+
+    _measure(BENCHES, {"time_limit": TIME_LIMIT_S, **flags}, out, json)
+
+
+def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, json: bool) -> None:
+    from pagesim.cli import show, show_bench
+    from pagesim.kernels.bench import ask
+    from pagesim.kernels.bench.run import run_points
+
+    how = Run(**{name: flags.pop(name) for name in Run.model_fields if name in flags})
+    device = ask.device(how.device)
+    points = [point for bench in benches for point in ask.points(bench, device, how.quick, flags)]
+    with show_bench.progress() as watch:
+        outcome = run_points(
+            points,
+            device,
+            out,
+            seconds=how.seconds,
+            time_limit_s=how.time_limit,
+            retry_failed=how.retry_failed,
+            seed=how.seed,
+            watch=watch,
+        )
+    if out is not None:
+        show_bench.put_figures(outcome.rows, out)
+    if json:
+        show.as_json({"rows": outcome.rows, "left": outcome.left})
+        return
+    show_bench.tables(outcome.rows)
+    if len(benches) > 1:
+        show_bench.promises(outcome.rows, device)
+    show_bench.ending(outcome, out)

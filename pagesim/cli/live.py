@@ -1,0 +1,66 @@
+"""``pagesim live``: one system, every iteration of it carried out on a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from pydantic import BaseModel, Field
+
+from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_fields
+from pagesim.cli.run import store
+from pagesim.scenario import Scenario
+
+
+class Live(BaseModel):
+    """How a scenario is carried out; not part of the scenario."""
+
+    device: str | None = Field(None, description="cpu or cuda; unless given, cuda where there is one.")
+    attention: str = Field(
+        "paged", description="paged, or gather: contexts are copied into a padded batch in every step."
+    )
+    cuda_graphs: bool = Field(False, description="Capture iterations that only decode; on cuda.")
+    swap: str = Field("gather", description="How blocks are swapped: a strategy of pagesim bench swap.")
+    check: bool = Field(
+        False, description="Compare sequences, between iterations, with the same ones in one piece."
+    )
+
+
+@with_fields({**Live.model_fields, **Scenario.model_fields})
+def command(
+    *,
+    scenario: SCENARIO = None,
+    out: OUT = None,
+    json: JSON = False,
+    flags: dict[str, Any],
+) -> None:
+    """Carry a trace out under one policy on this machine, and show what became of memory and latency.
+
+    The exit code is 1 if --check finds a sequence whose keys and values are not its own.
+
+    Example: pagesim live --model tiny --num-blocks 400 --trace sharegpt --num-requests 20 --check
+    """
+    how = {name: flags.pop(name) for name in Live.model_fields if name in flags}
+    chosen = scenario_from(Scenario, scenario, flags)
+    from pagesim.cli import show
+    from pagesim.live import run_live
+    from pagesim.storage import check_target, publish
+
+    if out is not None:
+        check_target(out)
+
+    def run(system: Any, trace: Any, *, watch: Any, steps: Any) -> Any:
+        return run_live(system, trace, watch=watch, **how)
+
+    result = show.replay(chosen, stored=True, run=run)
+    if out is not None:
+        publish(out, lambda folder: store(result, folder))
+    show.say_notes(result.notes)
+    if json:
+        show.as_json(result.summary)
+    else:
+        show.one(result)
+        show.measured(result)
+        show.stored(out)
+    if how.get("check") and not result.summary["live"]["check"]["passed"]:
+        raise typer.Exit(1)

@@ -1,0 +1,153 @@
+"""``pagesim profile``: look at, compare, check, import and rescale profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pagesim.cli.options import JSON, OUT
+
+cli = typer.Typer(
+    help="Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+PROFILE = Annotated[str, typer.Argument(metavar="PROFILE", help="A profile's name, or its JSON file.")]
+MODEL = Annotated[str, typer.Option(help="The model that an analytic profile is made for.")]
+TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the profile goes.")]
+
+
+@cli.command("show")
+def show(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json: JSON = False) -> None:
+    """Print a profile's terms, where they come from and how wrong they are; --out draws them.
+
+    Example: pagesim profile show analytic-h200 --model llama-3-8b
+    """
+    from pagesim.cli import show, show_profile
+    from pagesim.profiles import find_profile
+    from pagesim.specs import model as model_of
+
+    found = find_profile(profile, model=model_of(model))
+    if as_json:
+        show.as_json(found.model_dump(mode="json", by_alias=True))
+        return
+    show_profile.terms(found)
+    show.say_notes(found.notes)
+    if out is not None:
+        from pagesim.plots import profile_fit
+
+        show.put_figure(profile_fit(found), out, "profile")
+        show.stored(out)
+
+
+@cli.command("compare")
+def compare(
+    *,
+    profiles: Annotated[list[str], typer.Argument(metavar="PROFILE…", help="Names or JSON files.")],
+    model: MODEL = "opt-13b",
+) -> None:
+    """Print what typical iterations cost by each of several profiles of one model.
+
+    Example: pagesim profile compare analytic-a100-40gb analytic-h200
+    """
+    from pagesim.cli import show_profile
+    from pagesim.profiles import find_profile
+    from pagesim.specs import model as model_of
+
+    spec = model_of(model)
+    show_profile.compared({name: find_profile(name, model=spec) for name in profiles})
+
+
+@cli.command("check")
+def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
+    """Predict every measurement that a profile holds again, and print how wrong its terms are.
+
+    Example: pagesim profile check analytic-h200
+    """
+    from pagesim.cli import show, show_profile
+    from pagesim.profiles import find_profile
+    from pagesim.specs import model as model_of
+
+    found = find_profile(profile, model=model_of(model))
+    if not found.samples:
+        show.say(f"{found.name} holds no measurements ({found.kind}): there is nothing to check it against")
+        return
+    show_profile.checked(found)
+
+
+@cli.command("import")
+def import_(
+    *,
+    target: TARGET,
+    linear: Annotated[Path, typer.Option(help="CSV of linear layers, norms and embedding.")],
+    attention: Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")],
+    all_reduce: Annotated[Path | None, typer.Option(help="CSV of all-reduces, for tp above 1.")] = None,
+    model: Annotated[str, typer.Option(help="The model that was measured.")],
+    gpu: Annotated[str, typer.Option(help="The GPU that it was measured on.")],
+    tp: Annotated[int, typer.Option(help="The tensor parallel degree whose rows are taken.")] = 1,
+    source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "not stated",
+) -> None:
+    """Make a profile of operator timings in Vidur's schema, which others measured.
+
+    Example: pagesim profile import a100.json --linear mlp.csv --attention attention.csv
+    --model llama-2-7b --gpu a100-80gb
+    """
+    from pagesim.cli import show, show_profile
+    from pagesim.profiles import import_vidur
+    from pagesim.specs import gpu as gpu_of
+    from pagesim.specs import model as model_of
+
+    profile = import_vidur(
+        linear,
+        attention,
+        all_reduce,
+        model=model_of(model),
+        gpu=gpu_of(gpu),
+        tp=tp,
+        name=target.stem,
+        source=source,
+    )
+    profile.save(target)
+    show_profile.terms(profile)
+    show.say_notes(profile.notes)
+    show.say(f"profile {profile.name} written to {target}")
+
+
+@cli.command("rescale")
+def rescale(
+    *,
+    profile: PROFILE,
+    target: TARGET,
+    model: Annotated[str | None, typer.Option(help="The new model; the profile's when left out.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="The new GPU; the profile's when left out.")] = None,
+) -> None:
+    """Carry a profile to another model or GPU by the shares of the datasheet's rates that it reached.
+
+    Example: pagesim profile rescale a100.json opt.json --model opt-13b --gpu a100-40gb
+    """
+    from pagesim.cli import show, show_profile
+    from pagesim.errors import PagesimError
+    from pagesim.profiles import find_profile
+    from pagesim.profiles import rescale as carry
+    from pagesim.specs import gpu as gpu_of
+    from pagesim.specs import model as model_of
+
+    old = find_profile(profile, model=model_of(model or "opt-13b"))
+    if old.gpu is None:
+        raise PagesimError(f"profile {old.name} names no GPU that is known: it cannot be rescaled")
+    before = model_of(old.model.name)
+    new = carry(
+        old,
+        before,
+        gpu_of(old.gpu),
+        model=model_of(model) if model else before,
+        gpu=gpu_of(gpu or old.gpu),
+        name=target.stem,
+    )
+    new.save(target)
+    show_profile.terms(new)
+    show.say_notes(new.notes)
+    show.say(f"profile {new.name} written to {target}")

@@ -1,0 +1,182 @@
+"""What a person sees of a bench: a progress bar, tables, and what became of the promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from pagesim.cli import show
+from pagesim.kernels.bench.rows import BENCHES, OK, Row
+from pagesim.kernels.bench.run import Outcome, Watch
+from pagesim.kernels.bench.verdict import verdict
+
+TITLES = {
+    "attention": "Attention",
+    "swap": "Swaps",
+    "copy": "Copies",
+    "gemm": "Matrix products",
+}
+
+
+@contextmanager
+def progress() -> Iterator[Watch | None]:
+    """Show a bar on a terminal; elsewhere nothing."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def watch(over: int, total: int, point: str) -> None:
+            bar.update(task, completed=over, total=total, description=point)
+
+        yield watch
+
+
+def tables(rows: list[Row]) -> None:
+    """Print a table a bench, and what could not be measured."""
+    console = Console()
+    for bench in BENCHES:
+        mine = [row for row in rows if row["bench"] == bench]
+        good = [row for row in mine if row["status"] == OK]
+        if good:
+            console.print(_table(bench, good), highlight=False)
+        _say_failures([row for row in mine if row["status"] != OK])
+
+
+def promises(rows: list[Row], device: str) -> None:
+    """Print what is promised and what was measured; on a CPU nothing is."""
+    if device != "cuda":
+        show.say("What is promised is promised on a GPU: pagesim bench all --device cuda --out DIR")
+        return
+    table = Table(title="Promises", title_justify="left", box=SIMPLE_HEAD, title_style="bold")
+    for name in ("", "needed", "measured", ""):
+        table.add_column(name)
+    for bar in verdict(rows):
+        table.add_row(
+            bar.promise, bar.needed, bar.measured, {True: "kept", False: "MISSED", None: "–"}[bar.kept]
+        )
+    Console().print(table, highlight=False)
+
+
+def ending(outcome: Outcome, out: Path | None) -> None:
+    """Say what was measured now, what before, and what is left."""
+    before = len(outcome.rows) - outcome.measured
+    said = [f"{outcome.measured} points measured"]
+    if before:
+        said.append(f"{before} were stored already")
+    if outcome.left:
+        said.append(f"{outcome.left} are left, the time was up: the same command goes on with them")
+    show.say(", ".join(said))
+    if outcome.rows and outcome.rows[0]["machine"]["device"] == "cpu":
+        show.say("These are times of the reference path on a CPU: they say nothing of the kernels.")
+    show.stored(out)
+
+
+def put_figures(rows: list[Row], out: Path) -> None:
+    """Draw what the rows can fill into the bench's folder."""
+    from pagesim.kernels.bench.plots import figures
+
+    for name, figure in figures(rows).items():
+        show.put_figure(figure, out, name)
+
+
+def _table(bench: str, rows: list[Row]) -> Table:
+    """Return a table of what was measured; what all rows have in common stands in its title."""
+    parts = [_parts(row) for row in rows]
+    common = {
+        name: texts.pop()
+        for name in _SHARED
+        if len(texts := {part[name] for part in parts if part[name]}) == 1 and len(rows) > 1
+    }
+    title = ", ".join([TITLES[bench], *common.values()])
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
+    table.add_column("")
+    products = bench == "gemm"
+    for name in ("µs", "±", "GB/s", "of link" if bench == "swap" else "of copy", "noise"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if products:
+        table.add_column("TFLOP/s", justify="right", no_wrap=True)
+    for row, part in zip(rows, parts, strict=True):
+        own = ", ".join(text for name, text in part.items() if text and name not in common)
+        table.add_row(
+            f"{row['op']} {own}",
+            _us(row["median_s"]),
+            f"{(row['p80_s'] - row['p20_s']) / 2 / row['median_s']:.0%}",
+            _rate(row["gb_per_s"]),
+            f"{row['fraction']:.1%}",
+            f"{row['noise']:.1%}",
+            *[_rate(row["tflop_per_s"])] * products,
+        )
+    return table
+
+
+_SHARED = ("heads", "head_size", "dtype", "layout", "block_size", "direction")
+"""Parameters that are said once where all rows that have them agree."""
+
+
+def _parts(row: Row) -> dict[str, str]:
+    """Return a row's parameters in few words."""
+    return {
+        "shape": _times(row, "batch", "context"),
+        "query": _part(row, "query", "query {}"),
+        "tokens": "1 token" if row["tokens"] == 1 else _part(row, "tokens", "{} tokens"),
+        "product": _times(row, "m", "n", "k"),
+        "heads": f"{row['q_heads'] or ''}/{row['kv_heads']} heads".lstrip("/") if row["kv_heads"] else "",
+        "head_size": _part(row, "head_size", "D {}"),
+        "dtype": _part(row, "dtype", "{}"),
+        "layout": _part(row, "layout", "{}"),
+        "block_size": _part(row, "block_size", "block {}"),
+        "splits": _part(row, "splits", "{} splits"),
+        "strategy": _part(row, "strategy", "{}"),
+        "direction": _part(row, "direction", "{}"),
+        "moved": _moved(row),
+        "host_blocks": "scattered" if row["host_blocks"] == "scattered" else "",
+        "slowdown": f"decode {row['slowdown']:.2f}× as long" if row["slowdown"] else "",
+    }
+
+
+def _say_failures(rows: list[Row]) -> None:
+    reasons = Counter((row["op"], row["status"], row["error"]) for row in rows)
+    for (op, status, error), count in reasons.items():
+        points = "1 point" if count == 1 else f"{count} points"
+        show.say(f"{op}: {status} ({points}): {error}")
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:,.4g}" if seconds < 1e-3 else f"{seconds * 1e6:,.0f}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value >= 0.01 else f"{value:.4f}"
+
+
+def _times(row: Row, *names: str) -> str:
+    return " × ".join(str(row[name]) for name in names) if row[names[0]] is not None else ""
+
+
+def _part(row: Row, name: str, text: str) -> str:
+    return text.format(row[name]) if row[name] is not None else ""
+
+
+def _moved(row: Row) -> str:
+    if row["piece_bytes"] is None:
+        return ""
+    size = _bytes(row["piece_bytes"])
+    return size if row["blocks"] is None else f"{row['blocks']} × {row['pieces']} × {size}"
+
+
+def _bytes(size: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.4g} {name}"
+    return f"{size} B"

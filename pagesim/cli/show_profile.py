@@ -1,0 +1,123 @@
+"""What a person sees of profiles in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from pagesim.clock import TICKS_PER_SECOND
+from pagesim.cost import IterationShape, Profiled
+from pagesim.profiles import Profile, predict
+from pagesim.specs import model as model_of
+
+UNITS = {
+    "linear": "tokens",
+    "head": "sequences",
+    "write": "tokens",
+    "decode": "sequences",
+    "prefill": "prompt tokens",
+    "copy": "blocks",
+    "swap_out": "blocks",
+    "swap_in": "blocks",
+    "overhead": "sequences",
+    "all_reduce": "tokens",
+}
+
+TYPICAL = {
+    "decode, 1 sequence of 500": (1, 0, 0),
+    "decode, 8 of 500": (8, 0, 0),
+    "decode, 32 of 500": (32, 0, 0),
+    "decode, 128 of 500": (128, 0, 0),
+    "a prompt of 256": (0, 256, 0),
+    "a prompt of 2048": (0, 2048, 0),
+    "32 of 500 and a prompt of 256": (32, 256, 0),
+    "16 blocks out and in": (0, 0, 16),
+}
+"""Sequences that decode, tokens of a prompt, blocks that are swapped out and in."""
+
+
+def terms(profile: Profile) -> None:
+    """Print where a profile's terms come from and how wrong they are."""
+    console = Console()
+    sizes = ", ".join(map(str, profile.block_sizes))
+    console.print(
+        f"{profile.name}: {profile.kind}\n{profile.sentence}\n{profile.model.name}, tp {profile.tp}, "
+        f"{profile.dtype}, KV {profile.kv_dtype}, block size {sizes}",
+        highlight=False,
+        markup=False,
+    )
+    table = Table(title="Terms")
+    for name in ("term", "from", "measured", "held out", "mean error", "worst"):
+        table.add_column(
+            name, justify="left" if name in ("term", "from") else "right", no_wrap=name == "term"
+        )
+    for term in profile.terms.names():
+        given, error = profile.ranges.get(term), profile.errors.get(term)
+        table.add_row(
+            term,
+            profile.origins[term],
+            f"{given.least:,} to {given.most:,} {UNITS[term]}" if given else "–",
+            f"{error.points:,}" if error else "–",
+            f"{100 * error.mean:.1f} %" if error and error.points else "–",
+            f"{100 * error.worst:.1f} %" if error and error.points else "–",
+        )
+    console.print(table)
+
+
+def compared(profiles: Mapping[str, Profile]) -> None:
+    """Print what typical iterations cost by several profiles."""
+    table = Table(title="Iterations, ms")
+    table.add_column("")
+    costs = []
+    for name, profile in profiles.items():
+        table.add_column(name, justify="right")
+        block_size = 16 if 16 in profile.block_sizes else profile.block_sizes[0]
+        model = model_of(profile.model.name)
+        costs.append(
+            Profiled(profile, model, tp=profile.tp, block_size=block_size, kv_dtype=profile.kv_dtype)
+        )
+    for label, typical in TYPICAL.items():
+        ticks = [cost.iteration(_shape(*typical)) for cost in costs]
+        table.add_row(label, *(f"{1e3 * each / TICKS_PER_SECOND:.3f}" for each in ticks))
+    Console().print(table)
+
+
+def checked(profile: Profile) -> None:
+    """Print how wrong each term is on the samples that it was fitted to, and on those that it was not."""
+    held_out = set(profile.held_out)
+    table = Table(title="Relative errors, %")
+    for name in ("term", "fitted: samples", "mean", "worst", "held out: samples", "mean", "worst"):
+        table.add_column(name, justify="left" if name == "term" else "right")
+    for term in profile.terms.names():
+        wrong: tuple[list[float], list[float]] = ([], [])
+        for index, sample in enumerate(profile.samples):
+            if sample.term == term:
+                predicted = predict(profile.terms.at(term, sample.block_size), sample)
+                wrong[index in held_out].append(100 * abs(predicted / sample.seconds - 1))
+        if any(wrong):
+            table.add_row(term, *(cell for each in wrong for cell in _errors(each)))
+    Console().print(table)
+
+
+def _errors(each: list[float]) -> tuple[str, str, str]:
+    if not each:
+        return "0", "–", "–"
+    return f"{len(each):,}", f"{sum(each) / len(each):.1f}", f"{max(each):.1f}"
+
+
+def _shape(decoding: int, prompt: int, swapped: int) -> IterationShape:
+    context = 500 * decoding
+    return IterationShape(
+        batched_tokens=decoding + prompt,
+        tokens=decoding + prompt,
+        context_tokens=context + prompt,
+        decode_context=context,
+        query_key_pairs=prompt * (prompt + 1) // 2,
+        blocks_out=swapped,
+        blocks_in=swapped,
+        blocks_copied=0,
+        decoding=decoding,
+        sampled=decoding + (prompt > 0),
+    )

@@ -1,0 +1,123 @@
+"""The cost model of a profile: its fitted terms, added up, in whole ticks."""
+
+from __future__ import annotations
+
+from pagesim.clock import to_ticks
+from pagesim.cost.base import UNBOUNDED, DecodeRun, IterationShape
+from pagesim.errors import PagesimError
+from pagesim.profiles import Profile, Shape
+from pagesim.specs import ModelSpec
+
+
+class Profiled:
+    """Seconds = linear layers + LM head + cache writes + attention + copies + swaps + overhead, of a profile.
+
+    Decode attention is linear in the context as long as sequences are cut alike, so a run of decode steps
+    adds up exactly and ends where they are cut anew.
+
+    Args:
+        profile: of this model.
+        model, tp, block_size, kv_dtype: of the run.
+
+    Attributes:
+        beyond: by axis, the largest size that was asked for beyond what was measured.
+
+    Raises:
+        PagesimError: the profile is for another model, division, element or block size.
+    """
+
+    def __init__(
+        self, profile: Profile, model: ModelSpec, *, tp: int = 1, block_size: int = 16, kv_dtype: str = "fp16"
+    ) -> None:
+        _check(profile, model, tp, block_size, kv_dtype)
+        terms = profile.terms
+        self._terms = terms
+        self._decode = terms.decode[block_size]
+        self._prefill = terms.prefill[block_size]
+        self._copy = terms.copy_[block_size]
+        self._out = terms.swap_out[block_size]
+        self._in = terms.swap_in[block_size]
+        self._ranges = profile.ranges
+        self._most_decode = (0, 0)
+        if "decode" in profile.ranges:
+            self._most_decode = profile.ranges["decode"].most, profile.ranges["decode"].most_context
+        self._fixed: dict[tuple[int, int], int] = {}
+        self.beyond: dict[str, int] = {}
+
+    def iteration(self, shape: IterationShape) -> int:
+        ticks = 0
+        if shape.blocks_out or shape.blocks_in or shape.blocks_copied:
+            ticks += to_ticks(
+                self._out(shape.blocks_out) + self._in(shape.blocks_in) + self._copy(shape.blocks_copied)
+            )
+            self._note("swap_out", "blocks swapped out at once", shape.blocks_out)
+            self._note("swap_in", "blocks swapped in at once", shape.blocks_in)
+            self._note("copy", "blocks copied at once", shape.blocks_copied)
+        if not (shape.tokens or shape.launches):
+            return ticks
+        if shape.query_key_pairs:
+            prompt = shape.tokens - shape.decoding
+            ticks += to_ticks(self._prefill(prompt, shape.query_key_pairs))
+            self._note("prefill", "prompt tokens in an iteration", prompt)
+        if shape.decoding:
+            ticks += self._attend(shape.decoding, shape.decode_context)[0]
+        return ticks + self._of(shape.tokens, shape.sampled)
+
+    def decode(self, sequences: int, context: int) -> DecodeRun:
+        first, a_token, steps = self._attend(sequences, context)
+        return DecodeRun(first + self._of(sequences, sequences), a_token * sequences, steps)
+
+    def _attend(self, sequences: int, context: int) -> tuple[int, int, int]:
+        """Return ticks of decode attention, ticks a token of context, and for how many steps these hold."""
+        fixed, context_s, until = self._decode.line(sequences, context)
+        a_token = to_ticks(context_s)
+        mean = context // sequences
+        batch, longest = self._most_decode
+        if batch:
+            if sequences > batch:
+                self._note("decode", "sequences that decode", sequences)
+            if mean > longest:
+                self.beyond["mean context"] = max(mean, self.beyond.get("mean context", 0))
+        return to_ticks(fixed) + a_token * context, a_token, UNBOUNDED if until is None else until - mean + 1
+
+    def _of(self, tokens: int, sampled: int) -> int:
+        """Return the ticks of everything that depends on neither context nor blocks."""
+        known = self._fixed.get((tokens, sampled))
+        if known is None:
+            terms = self._terms
+            seconds = (
+                terms.linear(tokens)
+                + terms.head(sampled)
+                + terms.write(tokens)
+                + terms.overhead(max(1, sampled))
+            )
+            if terms.all_reduce is not None:
+                seconds += terms.all_reduce(tokens)
+            known = self._fixed[tokens, sampled] = max(1, to_ticks(seconds))
+            self._note("linear", "tokens in an iteration", tokens)
+            self._note("write", "tokens written to the cache at once", tokens)
+            self._note("head", "sequences that get a token", sampled)
+        return known
+
+    def _note(self, term: str, axis: str, size: int) -> None:
+        given = self._ranges.get(term)
+        if given is not None and size > given.most:
+            self.beyond[axis] = max(size, self.beyond.get(axis, 0))
+
+
+def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtype: str) -> None:
+    name = f"profile {profile.name}"
+    if Shape.of(model) != profile.model:
+        raise PagesimError(
+            f"{name} is for {profile.model.name}, not {model.name}; calibrate {model.name}, "
+            f"or make one with `pagesim profile rescale {profile.name} --model {model.name}`"
+        )
+    if tp != profile.tp:
+        raise PagesimError(f"{name} is for tp {profile.tp}, not {tp}; calibrate with --tp {tp}")
+    if kv_dtype != profile.kv_dtype:
+        raise PagesimError(
+            f"{name} was measured with kv_dtype {profile.kv_dtype}, not {kv_dtype}; calibrate with that"
+        )
+    if block_size not in profile.block_sizes:
+        known = ", ".join(map(str, profile.block_sizes)) or "none"
+        raise PagesimError(f"{name} was not measured at block_size {block_size}; it knows {known}")

@@ -1,0 +1,157 @@
+"""Batch: what one iteration computes, as tensors on the device: tokens, slots, block tables, lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pagesim.scheduling import Group
+
+Ints = npt.NDArray[np.int64]
+Table = npt.NDArray[np.int32]
+
+NOWHERE = -1
+"""The slot of a token whose key and value are not kept."""
+
+_ALIGNED = 256
+_WIDTH = 16  # tables are this many blocks wide, or a multiple of it: kernels are compiled for such strides
+
+
+class Piece(NamedTuple):
+    """Tokens of one sequence that an iteration computes: those from ``start`` up to ``stop``."""
+
+    group: Group
+    sequence: int
+    start: int
+    stop: int
+
+
+class Columns(NamedTuple):
+    """What one iteration computes, on the host: first every sequence with one new token, then the others.
+
+    Attributes:
+        tokens, positions: of all new tokens, ``[T]``.
+        slots: where their keys and values go, ``[T]``.
+        tables: of all sequences, ``[S, blocks]``.
+        lengths: of all sequences, new tokens included, ``[S]``.
+        new: new tokens of each, ``[S]``.
+        decodes: how many sequences have one new token.
+    """
+
+    tokens: Ints
+    positions: Ints
+    slots: Ints
+    tables: Table
+    lengths: Ints
+    new: Ints
+    decodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The same on the device.
+
+    Attributes:
+        tokens, positions, slots: int64 ``[T]``.
+        last: the rows of each sequence's last token, int64 ``[S]``.
+        tables: int32 ``[S, blocks]``.
+        decode_lengths: of the sequences with one new token, which come first, int32 ``[D]``.
+        prompt_lengths: of the others, int32 ``[P]``.
+        starts: where the new tokens of each of the others begin, counted from the first of them, and where
+            the last end, int32 ``[P + 1]``.
+        contexts: ``decode_lengths`` on the host.
+        longest_query: most new tokens of the others, 0 without any.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    slots: Tensor
+    last: Tensor
+    tables: Tensor
+    decode_lengths: Tensor
+    prompt_lengths: Tensor
+    starts: Tensor
+    contexts: Sequence[int]
+    longest_query: int
+
+    @property
+    def decodes(self) -> int:
+        """Sequences with one new token."""
+        return len(self.contexts)
+
+
+class Staging:
+    """Takes columns to the device: on a GPU all of them in one copy from pinned memory.
+
+    What ``put`` returned is overwritten by the next ``put``.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._host = torch.empty(0, dtype=torch.uint8)
+        self._there = torch.empty(0, dtype=torch.uint8)
+
+    def put(self, columns: Columns) -> Batch:
+        """Return the batch of these columns."""
+        ends = np.cumsum(columns.new)
+        decodes = columns.decodes
+        starts = np.concatenate([[0], ends[decodes:] - decodes]).astype(np.int32)
+        lengths = columns.lengths.astype(np.int32)
+        # Kernels are compiled anew for pointers that are not aligned: lengths are sent in two parts.
+        tokens, positions, slots, last, tables, of_decodes, of_prompts, begins = self._send(
+            [
+                columns.tokens,
+                columns.positions,
+                columns.slots,
+                ends - 1,
+                columns.tables,
+                lengths[:decodes],
+                lengths[decodes:],
+                starts,
+            ]
+        )
+        return Batch(
+            tokens,
+            positions,
+            slots,
+            last,
+            tables,
+            of_decodes,
+            of_prompts,
+            begins,
+            contexts=lengths[:decodes].tolist(),
+            longest_query=int(columns.new[decodes:].max(initial=0)),
+        )
+
+    def _send(self, arrays: Sequence[npt.NDArray[Any]]) -> list[Tensor]:
+        if self.device.type == "cpu":
+            return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+        places, end = [], 0
+        for array in arrays:
+            places.append(end)
+            end += -(-array.nbytes // _ALIGNED) * _ALIGNED
+        if end > len(self._host):
+            self._host = torch.empty(2 * end, dtype=torch.uint8, pin_memory=True)
+            self._there = torch.empty(2 * end, dtype=torch.uint8, device=self.device)
+        written = self._host.numpy()
+        for place, array in zip(places, arrays, strict=True):
+            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            written[place : place + array.nbytes] = flat
+        self._there[:end].copy_(self._host[:end], non_blocking=True)
+        return [
+            self._there[place : place + array.nbytes]
+            .view(torch.int32 if array.dtype == np.int32 else torch.int64)
+            .view(array.shape)
+            for place, array in zip(places, arrays, strict=True)
+        ]
+
+
+def table_width(blocks: int) -> int:
+    """Return how wide the tables of sequences of so many blocks are made."""
+    return max(_WIDTH, -(-blocks // _WIDTH) * _WIDTH)

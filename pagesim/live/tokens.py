@@ -1,0 +1,82 @@
+"""Tokens: which token ids a sequence consists of, as a function of where they come from.
+
+A token is drawn by chance from the seed, its place, and a *name* of what stands there: a request's prompt, a
+sample's answer, or a segment of content that several requests share. So equal prompts have equal tokens, the
+samples of a request differ, and any part of any sequence can be told again at any time, without a record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.scheduling import Group
+
+Ints = npt.NDArray[np.int64]
+
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+
+
+class Tokens:
+    """The token ids of all sequences of a run.
+
+    Args:
+        vocab: ids are from 0 to this, not included.
+        seed: of all of them.
+    """
+
+    def __init__(self, vocab: int, seed: int) -> None:
+        self.vocab = vocab
+        self.seed = seed
+        # Of beams that took over another one's tokens: what stands up to where, (end, name).
+        self._taken_over: dict[int, list[tuple[int, int]]] = {}
+
+    def answer(self, group: Group, sequence: int) -> int:
+        """Return the name of what a sequence generates."""
+        return 2 * sequence + 1 if group.content is None else group.content.answer
+
+    def names(self, group: Group, sequence: int, start: int, stop: int) -> Ints:
+        """Return the names of a sequence's tokens from ``start`` up to ``stop``, ``[stop − start]``."""
+        if group.content is not None:
+            ends, names = group.content.ends, group.content.names
+        else:
+            past = self._past(group, sequence)
+            ends = [end for end, _ in past]
+            names = [name for _, name in past] + [self.answer(group, sequence)]
+        column = np.empty(stop - start, np.int64)
+        at = start
+        while at < stop:
+            segment = bisect_right(ends, at)
+            end = min(stop, ends[segment]) if segment < len(ends) else stop
+            column[at - start : end - start] = names[segment]
+            at = end
+        return column
+
+    def ids(self, names: Ints, positions: Ints) -> Ints:
+        """Return the ids of tokens from their names and positions, ``[N]`` each."""
+        seeded = _mixed(names.astype(np.uint64) ^ np.uint64(self.seed << 32))
+        mixed = _mixed(seeded + positions.astype(np.uint64))
+        return (mixed % np.uint64(self.vocab)).astype(np.int64)
+
+    def of(self, group: Group, sequence: int, start: int, stop: int) -> Ints:
+        """Return the ids of a sequence's tokens from ``start`` up to ``stop``, ``[stop − start]``."""
+        return self.ids(self.names(group, sequence, start, stop), np.arange(start, stop))
+
+    def take_over(self, group: Group, sequence: int, parent: int, length: int) -> None:
+        """A beam takes over the first ``length`` tokens of another of its group."""
+        past = [(end, name) for end, name in self._past(group, parent) if end < length]
+        now = self.names(group, parent, length - 1, length)[0]
+        self._taken_over[sequence] = [*past, (length, int(now))]
+
+    def _past(self, group: Group, sequence: int) -> list[tuple[int, int]]:
+        return self._taken_over.get(sequence) or [(group.prompt, 2 * group.row)]
+
+
+def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return well mixed bits of each number (splitmix64); overflow is meant."""
+    x = (x ^ (x >> np.uint64(30))) * _FIRST
+    x = (x ^ (x >> np.uint64(27))) * _SECOND
+    return x ^ (x >> np.uint64(31))

@@ -1,0 +1,140 @@
+"""Curves: seconds over one size, straight between knots."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from pagesim.errors import PagesimError
+
+Floats = npt.NDArray[np.float64]
+
+MOST_KNOTS = 32
+"""More than enough for anything that a machine does; fewer where fewer sizes were measured."""
+
+
+def _finite(value: float) -> float:
+    if not 0 <= value < 1e6:
+        raise ValueError(f"is {value}; seconds from 0 to a million are needed")
+    return value
+
+
+Seconds = Annotated[float, AfterValidator(_finite)]
+
+
+class Strict(BaseModel):
+    """Data from a file: every field checked, none too many, nothing changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Curve(Strict):
+    """Seconds as a function of a whole number, never falling.
+
+    Below the first knot a size costs what the first does, and nothing costs nothing; beyond the last the last
+    slope goes on.
+
+    Attributes:
+        at: sizes of the knots, rising.
+        seconds: at each knot, never falling.
+    """
+
+    at: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False)]
+    seconds: Annotated[tuple[Seconds, ...], Field(min_length=1, strict=False)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Curve:
+        if len(self.at) != len(self.seconds):
+            raise ValueError(f"has {len(self.at)} sizes and {len(self.seconds)} times")
+        if any(a >= b for a, b in pairwise(self.at)):
+            raise ValueError("its sizes must rise")
+        if any(a > b for a, b in pairwise(self.seconds)):
+            raise ValueError("its times must not fall")
+        return self
+
+    @property
+    def most(self) -> int:
+        """The largest size that was measured."""
+        return self.at[-1]
+
+    def __call__(self, size: int) -> float:
+        """Return the seconds that a size takes."""
+        if size <= 0:
+            return 0.0
+        at, seconds = self.at, self.seconds
+        if size <= at[0] or len(at) == 1:
+            return seconds[0]
+        right = min(bisect_right(at, size), len(at) - 1)
+        slope = (seconds[right] - seconds[right - 1]) / (at[right] - at[right - 1])
+        return seconds[right - 1] + slope * (size - at[right - 1])
+
+    def scaled(self, factors: Iterable[float]) -> Curve:
+        """Return the curve with each knot's seconds multiplied, kept from falling."""
+        times = [seconds * factor for seconds, factor in zip(self.seconds, factors, strict=True)]
+        return Curve(at=self.at, seconds=tuple(np.maximum.accumulate(times).tolist()))
+
+
+def fit_curve(sizes: Sequence[int], seconds: Sequence[float]) -> Curve:
+    """Fit a curve to measurements: least squares of relative errors, never falling.
+
+    Args:
+        sizes: measured, above 0, in any order, repeated or not.
+        seconds: what each took, above 0.
+
+    Raises:
+        PagesimError: nothing was measured, or scipy is not installed.
+    """
+    if not len(sizes):
+        raise PagesimError("no measurement to fit a curve to")
+    x, y = np.asarray(sizes, np.int64), np.asarray(seconds, np.float64)
+    knots = _knots(np.unique(x))
+    # Seconds at a knot are the sum of all rises up to it: rises that are not negative never fall.
+    place = np.clip(np.searchsorted(knots, x, "right") - 1, 0, max(0, len(knots) - 2))
+    shape = np.zeros((len(x), len(knots)))
+    if len(knots) == 1:
+        shape[:, 0] = 1
+    else:
+        share = (x - knots[place]) / (knots[place + 1] - knots[place])
+        shape[np.arange(len(x)), place] = 1 - share
+        shape[np.arange(len(x)), place + 1] = share
+    rises = non_negative(shape @ np.tri(len(knots)), y)
+    return Curve(at=tuple(knots.tolist()), seconds=tuple(np.cumsum(rises).tolist()))
+
+
+def _knots(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Choose some of the sizes that were measured, evenly by ratio: both ends are among them."""
+    if len(sizes) <= MOST_KNOTS:
+        return sizes
+    wanted = np.geomspace(sizes[0], sizes[-1], MOST_KNOTS)
+    return np.unique(sizes[np.abs(sizes[None, :] - wanted[:, None]).argmin(1)])
+
+
+def non_negative(features: Floats, seconds: Floats) -> Floats:
+    """Return coefficients that are not negative, with the least squares of relative errors.
+
+    Args:
+        features: ``[N, F]``.
+        seconds: measured, ``[N]``, above 0.
+
+    Raises:
+        PagesimError: scipy is not installed.
+    """
+    try:
+        from scipy.optimize import nnls
+    except ImportError as error:
+        raise PagesimError(
+            "fitting needs scipy, which is not installed; pip install 'pagesim[calibrate]'"
+        ) from error
+    weighted = features / seconds[:, None]
+    # Columns of like size: what a sequence costs and what a token costs differ by many orders.
+    scale = np.abs(weighted).max(0)
+    scale[scale == 0] = 1
+    found: Any = nnls(weighted / scale, np.ones(len(seconds)))
+    coefficients: Floats = found[0] / scale
+    return coefficients

@@ -1,0 +1,50 @@
+"""Samples: what was measured of a term, in one form wherever it comes from."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from pagesim.errors import PagesimError
+
+CURVES = ("linear", "head", "write", "overhead", "all_reduce")
+"""Terms that depend on one size alone."""
+
+BLOCK_CURVES = ("copy", "swap_out", "swap_in")
+"""Terms that depend on a number of blocks, and on their size."""
+
+ATTENTION = ("decode", "prefill")
+
+TERMS = (*CURVES[:3], *ATTENTION, *BLOCK_CURVES, *CURVES[3:])
+
+
+class Sample(NamedTuple):
+    """One measurement of one term, all layers.
+
+    Attributes:
+        term: one of ``TERMS``.
+        block_size: tokens a block; 0 where the term has none.
+        size: tokens; sequences for ``head``, ``overhead`` and ``decode``; blocks for copies and swaps.
+        context: tokens that the sequences hold together for ``decode``, pairs of a query and a key for
+            ``prefill``; else 0.
+        seconds: above 0.
+    """
+
+    term: str
+    block_size: int
+    size: int
+    context: int
+    seconds: float
+
+    def check(self) -> None:
+        """Make sure that it can have been measured.
+
+        Raises:
+            PagesimError: it cannot.
+        """
+        if self.term not in TERMS:
+            raise PagesimError(f"a sample's term is {self.term!r}; it must be one of {', '.join(TERMS)}")
+        if self.size < 1 or self.context < 0 or (self.block_size < 1) != (self.term in CURVES):
+            raise PagesimError(f"{self}: a size of at least 1 is needed, and a block size where it has one")
+        if not (math.isfinite(self.seconds) and self.seconds > 0):
+            raise PagesimError(f"{self}: it must have taken a time above 0")

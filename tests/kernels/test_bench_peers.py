@@ -1,0 +1,210 @@
+"""The peers' adapters, against stand-ins that take their arguments by name and compute what they should."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.errors import PagesimError  # noqa: E402
+from pagesim.kernels import reference  # noqa: E402
+from pagesim.kernels.bench import peers  # noqa: E402
+from pagesim.kernels.bench import session as session_module  # noqa: E402
+from pagesim.kernels.bench.rows import Point  # noqa: E402
+from pagesim.kernels.bench.run import run_points  # noqa: E402
+from pagesim.kernels.layouts import find_layout  # noqa: E402
+
+SHAPE = {
+    "batch": 3, "context": 300, "q_heads": 4, "kv_heads": 2, "head_size": 64, "dtype": "fp16", "layout": "NHD"
+}  # fmt: skip
+
+
+def decode(q, key_cache, value_cache, table, lengths, scale, layout="NHD"):
+    return reference.decode_attention(
+        q, key_cache, value_cache, table, lengths, layout=find_layout(layout), scale=scale
+    )
+
+
+class Wrapper:
+    """FlashInfer's ``BatchDecodeWithPagedKVCacheWrapper``, as its documentation describes it."""
+
+    def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, use_tensor_cores=False):
+        assert float_workspace_buffer.dtype == torch.uint8
+        self.layout = kv_layout
+
+    def plan(
+        self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size,
+        pos_encoding_mode="NONE", window_left=-1, logits_soft_cap=None, q_data_type="float16",
+        kv_data_type=None, data_type=None, sm_scale=None,
+    ):  # fmt: skip
+        assert indptr.dtype == indices.dtype == last_page_len.dtype == torch.int32
+        assert q_data_type == kv_data_type == torch.float16
+        pages = indptr.diff()
+        self.table = indices.view(len(last_page_len), -1)
+        self.lengths = (pages - 1) * page_size + last_page_len
+        self.scale, self.shape = sm_scale, (len(pages), num_qo_heads, head_dim)
+
+    def run(self, q, paged_kv_cache):
+        assert q.shape == self.shape
+        return decode(q, *paged_kv_cache, self.table, self.lengths, self.scale, self.layout)
+
+
+def flash_attention_2(
+    q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
+    cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
+):  # fmt: skip
+    """FlashAttention 2's ``flash_attn_with_kvcache``."""
+    assert causal
+    return decode(q[:, 0], k_cache, v_cache, block_table, cache_seqlens, softmax_scale)[:, None]
+
+
+def flash_attention_3(
+    q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
+    cache_batch_idx=None, cache_leftpad=None, page_table=None, softmax_scale=None, causal=False,
+):  # fmt: skip
+    """FlashAttention 3's ``flash_attn_with_kvcache``."""
+    return flash_attention_2(
+        q, k_cache, v_cache, cache_seqlens=cache_seqlens, block_table=page_table, softmax_scale=softmax_scale,
+        causal=causal,
+    )  # fmt: skip
+
+
+def vllm_before(
+    q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size,
+    block_table, softcap, q_descale, k_descale, v_descale, alibi_slopes=None, sinks=None,
+):  # fmt: skip
+    """The ``unified_attention`` of vLLM's Triton backend, before it took its workspace as arguments."""
+    assert cu_seqlens_q.tolist() == list(range(len(q) + 1))
+    assert max_seqlen_q == 1
+    assert max_seqlen_k == int(seqused_k.max())
+    out.copy_(decode(q, k, v, block_table, seqused_k, softmax_scale))
+
+
+def vllm_since(
+    q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size,
+    block_table, softcap, q_descale, k_descale, v_descale, seq_threshold_3D=None,
+    num_par_softmax_segments=None, softmax_segm_output=None, softmax_segm_max=None, softmax_segm_expsum=None,
+):  # fmt: skip
+    """The same, since it does."""
+    assert softmax_segm_output.shape == (seq_threshold_3D, q.shape[1], num_par_softmax_segments, 64)
+    assert softmax_segm_max.shape == softmax_segm_expsum.shape == softmax_segm_output.shape[:3]
+    vllm_before(
+        q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size,
+        block_table, softcap, q_descale, k_descale, v_descale,
+    )  # fmt: skip
+
+
+STAND_INS = {
+    "flashinfer": ("flashinfer-decode", {"flashinfer": {"BatchDecodeWithPagedKVCacheWrapper": Wrapper}}),
+    "FlashAttention 2": (
+        "flash-attn-2-decode", {"flash_attn": {"flash_attn_with_kvcache": flash_attention_2}},
+    ),
+    "FlashAttention 3": (
+        "flash-attn-3-decode", {"flash_attn_interface": {"flash_attn_with_kvcache": flash_attention_3}},
+    ),
+    "vLLM": (
+        "vllm-triton-decode",
+        {"vllm.v1.attention.ops.triton_unified_attention": {"unified_attention": vllm_since}},
+    ),
+    "older vLLM": (
+        "vllm-triton-decode",
+        {"vllm.attention.ops.triton_unified_attention": {"unified_attention": vllm_before}},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(session_module, "copy_bytes_per_s", lambda *_, **__: 1e10)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Return a function that installs modules with these contents."""
+
+    def install(modules: dict[str, dict[str, object]]) -> None:
+        for name, contents in modules.items():
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):
+                package = ".".join(parts[:end])
+                monkeypatch.setitem(sys.modules, package, ModuleType(package))
+                sys.modules[package].__path__ = []
+            vars(sys.modules[name]).update(contents)
+        monkeypatch.setattr(peers, "installed", lambda name: name in sys.modules)
+
+    return install
+
+
+def measure(op: str, **changes: object) -> dict[str, object]:
+    point = Point("attention", op, {**SHAPE, "block_size": 256, **changes})
+    return run_points([point], "cpu", seconds=1e-6).rows[0]
+
+
+@pytest.mark.parametrize("case", STAND_INS)
+def test_a_peer_is_called_as_it_is_meant_to_be(case, stand_in):
+    op, modules = STAND_INS[case]
+    stand_in(modules)
+    row = measure(op)
+    assert row["error"] is None
+    assert row["max_error"] < 5e-3
+    assert op in peers.peers_found()
+
+
+def test_flashinfer_reads_both_of_its_layouts(stand_in):
+    op, modules = STAND_INS["flashinfer"]
+    stand_in(modules)
+    for changes in ({"block_size": 16}, {"block_size": 1}, {"layout": "HND"}):
+        assert measure(op, **changes)["error"] is None
+
+
+REFUSED = {
+    "vllm-triton-decode": [
+        ({"block_size": 8}, "vllm-triton-decode needs a block size that is a multiple of 16, not 8"),
+        ({"layout": "HND"}, "vllm-triton-decode reads layout NHD, not HND"),
+        ({"dtype": "fp8"}, "vllm-triton-decode is measured in fp16 or bf16, not fp8"),
+        ({}, "this vllm has no triton_unified_attention"),
+    ],
+    "flash-attn-2-decode": [
+        ({"block_size": 16}, "flash-attn-2-decode needs a block size that is a multiple of 256, not 16"),
+    ],
+}
+
+
+@pytest.mark.parametrize("op", REFUSED)
+def test_what_a_peer_does_not_do_is_unavailable_with_its_reason(op, stand_in):
+    stand_in({peers.PEERS[op].package: {}})
+    for changes, said in REFUSED[op]:
+        row = measure(op, **changes)
+        assert (row["status"], row["error"]) == ("unavailable", said)
+
+
+def test_a_peer_that_is_not_installed_is_unavailable(monkeypatch):
+    monkeypatch.setattr(peers, "installed", lambda name: False)
+    assert measure("flashinfer-decode")["error"] == "flashinfer is not installed"
+    assert peers.peers_found() == []
+
+
+def test_a_peer_whose_interface_has_changed_fails_at_its_points(stand_in):
+    def changed(q: torch.Tensor) -> None:
+        raise AssertionError
+
+    stand_in({"flash_attn_interface": {"flash_attn_with_kvcache": changed}})
+    row = measure("flash-attn-3-decode")
+    assert row["status"] == "failed"
+    assert row["error"].startswith("TypeError: ")
+
+
+def test_peers_are_points_that_can_be_asked_for(stand_in):
+    from pagesim.kernels.bench import ask
+
+    points = ask.points("attention", "cpu", False, {"ops": "flashinfer-decode", "batch": "1"})
+    assert [point.op for point in points] == ["flashinfer-decode"]
+    with pytest.raises(PagesimError, match=r"op is flashinfer; it must be one of .*flashinfer-decode"):
+        ask.points("attention", "cpu", False, {"ops": "flashinfer"})

@@ -1,0 +1,112 @@
+"""Swaps in the bench: what arrives is compared; decoding beside a swap is timed while one is under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.kernels.bench import session as session_module  # noqa: E402
+from pagesim.kernels.bench import swaps  # noqa: E402
+from pagesim.kernels.bench.grids import SwapGrid  # noqa: E402
+from pagesim.kernels.bench.rows import Point  # noqa: E402
+from pagesim.kernels.bench.run import run_points  # noqa: E402
+from pagesim.kernels.swap import CopyEach  # noqa: E402
+from pagesim.kernels.timing import CpuClock  # noqa: E402
+
+SWAP = {"strategy": "copy-each", "direction": "out", "host_blocks": "neighbours"}
+SIZE = {"pieces": 2, "piece_bytes": 64, "blocks": 3}
+DECODE = {
+    "batch": 1, "context": 16, "block_size": 16, "q_heads": 2, "kv_heads": 1, "head_size": 64,
+    "dtype": "fp32", "layout": "NHD",
+}  # fmt: skip
+BESIDE = Point("swap", "decode-beside-swap", {**SWAP, **SIZE, **DECODE})
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(session_module, "copy_bytes_per_s", lambda *_, **__: 1e10)
+    monkeypatch.setattr(session_module, "LINK_BYTES", 1 << 16)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+@pytest.mark.parametrize("host_blocks", ["neighbours", "scattered"])
+def test_every_strategy_is_measured_against_one_large_copy(direction, host_blocks):
+    grid = SwapGrid(((2, 64, 3), (1, 4096, 4)), directions=(direction,), host_blocks=(host_blocks,))
+    rows = run_points(grid.points(), "cpu", seconds=1e-6).rows
+    for row in rows:
+        if row["strategy"] == "copy-batch":
+            assert row["status"] == "unavailable"
+            assert row["error"] == "strategy copy-batch: batched copies need a CUDA GPU"
+        else:
+            assert row["error"] is None
+            assert row["reference"] == f"pinned-copy-{direction}"
+    moved = [row["bytes_moved"] for row in rows if row["status"] == "ok"]
+    assert moved == [384] * 4 + [16384] * 4
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+def test_a_swap_that_moves_the_wrong_bytes_fails(direction, monkeypatch):
+    move = CopyEach._move
+
+    def wrong(self, direction, device, host):
+        move(self, direction, device[::-1].copy(), host)
+
+    monkeypatch.setattr(CopyEach, "_move", wrong)
+    (row,) = run_points(
+        [Point("swap", "swap", {**SWAP, **SIZE, "direction": direction})], "cpu", seconds=1e-6
+    ).rows
+    assert row["status"] == "failed"
+    assert row["error"].startswith("WrongResult: ")
+
+
+def test_decoding_beside_a_swap_needs_a_gpu():
+    (row,) = run_points([BESIDE], "cpu", seconds=1e-6).rows
+    assert row["status"] == "unavailable"
+    assert "on a GPU only" in row["error"]
+
+
+def test_decoding_is_timed_while_swaps_are_under_way(monkeypatch):
+    """On a CPU that passes for a GPU."""
+    monkeypatch.setattr(swaps, "check_overlap", lambda session: None)
+    busy = threading.Event()
+    begun = []
+
+    class Clock(CpuClock):
+        def take(self, sample, budget_s):
+            begun.append(busy.is_set())
+            return super().take(sample, budget_s)
+
+    move = CopyEach._move
+
+    def moving(self, *arguments):
+        busy.set()
+        time.sleep(1e-3)
+        move(self, *arguments)
+
+    monkeypatch.setattr(CopyEach, "_move", moving)
+    monkeypatch.setattr(swaps, "GraphClock", Clock)
+    (row,) = run_points([BESIDE], "cpu", seconds=1e-3).rows
+    assert row["error"] is None
+    assert begun == [False, True]
+    assert row["slowdown"] > 0
+    assert threading.active_count() == 1
+
+
+def test_a_swap_that_fails_beside_decoding_fails_the_point(monkeypatch):
+    monkeypatch.setattr(swaps, "check_overlap", lambda session: None)
+    monkeypatch.setattr(swaps, "GraphClock", CpuClock)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("no copy today")
+
+    monkeypatch.setattr(CopyEach, "_move", fails)
+    (row,) = run_points([BESIDE], "cpu", seconds=1e-3).rows
+    assert (row["status"], row["error"]) == ("failed", "RuntimeError: no copy today")

@@ -1,0 +1,145 @@
+"""Kernels compiled ahead of time for three GPUs: spills, wide loads, shared memory, tensor cores, depth."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pagesim import PagesimError
+
+MISSING = [package for package in ("torch", "triton") if find_spec(package) is None]
+if MISSING:
+    pytest.skip(f"{' and '.join(MISSING)} not installed", allow_module_level=True)
+
+from pagesim.kernels import compile_report  # noqa: E402
+from pagesim.kernels.aot import TARGETS, compile_for  # noqa: E402
+from pagesim.kernels.compile_report import HEADER, KERNELS, faults, needs_e4m3, table_row  # noqa: E402
+
+if TYPE_CHECKING:
+    from pagesim.kernels.aot import MachineCode
+
+compiles = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1: nothing is compiled"
+)
+QUICK = [
+    ("decode fp16 32/8, block 16", 90),
+    ("decode fp16 32/8, block 128", 80),
+    ("decode fp8 KV, fp16 queries", 100),
+    ("prefill fp16 32/8, block 16", 90),
+    ("reshape and cache fp16, NHD", 90),
+    ("gather blocks", 90),
+    ("zero-copy swap", 90),
+]
+
+Compile = Callable[[str, int], "MachineCode"]
+
+
+@pytest.fixture(scope="module")
+def compiled(pytestconfig: pytest.Config) -> Iterator[Compile]:
+    """Return a function that compiles a kernel for a target; at the end the table of all is printed."""
+    seen: dict[tuple[str, int], MachineCode] = {}
+
+    def compile_one(name: str, target: int) -> MachineCode:
+        if (name, target) not in seen:
+            seen[name, target] = compile_for(KERNELS[name](target), target)
+        return seen[name, target]
+
+    yield compile_one
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print("", HEADER, *(table_row(*key, code) for key, code in seen.items()), sep="\n")
+
+
+@compiles
+@pytest.mark.parametrize(("name", "target"), QUICK)
+def test_machine_code_has_no_faults(name, target, compiled):
+    assert faults(name, compiled(name, target)) == []
+
+
+@compiles
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_machine_code_has_no_faults_on_the_whole_grid(name, target, compiled):
+    if needs_e4m3(name) and target == 80:
+        with pytest.raises(Exception, match="fp8e4nv not supported in this architecture"):
+            compiled(name, target)
+    else:
+        assert faults(name, compiled(name, target)) == []
+
+
+@compiles
+def test_faults_are_named(compiled):
+    sound = compiled("gather blocks", 90)
+    for broken, fault in (
+        (replace(sound, local=3, stack=16), "3 spills, 16 bytes of stack"),
+        (replace(sound, shared=300 << 10), "307200 bytes of shared memory, 232448 at most"),
+        (replace(sound, wide_loads=0), "no load of 16 bytes"),
+    ):
+        assert faults("gather blocks", broken) == [fault]
+    assert faults("decode", sound) == ["no tensor-core instruction"]
+
+
+@compiles
+@pytest.mark.slow
+def test_spills_are_seen():
+    """With half the warps 64 rows of accumulators do not fit into registers."""
+    launch = replace(KERNELS["decode fp16 64/1, block 16"](80), num_warps=4)
+    (fault,) = faults("decode", compile_for(launch, 80))
+    assert "spills" in fault
+
+
+@compiles
+def test_narrow_loads_are_seen():
+    """A cache that begins at no multiple of 16 bytes, or a stride of none, cannot be loaded 16 at a time."""
+    launch = KERNELS["gather blocks"](90)
+    odd = replace(launch, arguments={**launch.arguments, "stride_block": 1021, "words_a_block": 1021})
+    assert faults("gather blocks", compile_for(odd, 90)) == ["no load of 16 bytes"]
+
+
+@compiles
+@pytest.mark.parametrize(
+    "name",
+    [
+        "decode fp16 32/8, block 16",
+        pytest.param("decode fp16 32/8, block 128, 4 stages", marks=pytest.mark.slow),
+    ],
+)
+def test_all_stages_but_one_are_in_flight(name, compiled):
+    """Were the block id not carried along, half of them would be: its load would be a stage of its own."""
+    launch = KERNELS[name](90)
+    tile = 2 * launch.arguments["TILE"] * launch.arguments["PADDED_DIM"] * 2  # bytes of keys and values
+    assert compiled(name, 90).shared >= (launch.num_stages - 1) * tile
+
+
+@compiles
+def test_the_swaps_kernel_moves_16_bytes_at_a_time(compiled):
+    code = compiled("zero-copy swap", 90)
+    assert code.wide_loads == code.wide_stores == 8
+    assert code.shared == 0
+
+
+@compiles
+def test_the_command_prints_a_table(capsys):
+    assert compile_report.main(["gather blocks", "--targets", "90"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("| gather blocks | sm_90 |")
+    assert line.endswith("| none |")
+
+
+def test_the_command_says_what_it_was_given(capsys):
+    with pytest.raises(PagesimError, match="--targets is '75'; some of 80,90,100 are needed"):
+        compile_report.main(["--targets", "75"])
+    assert compile_report.main(["fp8", "--targets", "80"]) == 0
+    assert "no e4m3 on sm_80, as expected" in capsys.readouterr().out
+
+
+def test_interpreting_leaves_nothing_to_compile(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(PagesimError, match="TRITON_INTERPRET is 1 in the environment"):
+        compile_for(KERNELS["gather blocks"](90), 90)

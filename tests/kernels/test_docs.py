@@ -1,0 +1,104 @@
+"""What the documentation shows is what happens: its programs are run, its commands understood."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.cli.main import app  # noqa: E402
+from pagesim.kernels.bench.run import Outcome  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"^    (?:pip install .* && )?(pagesim bench [^#\n]*)", re.MULTILINE)
+
+
+def section(file: str, heading: str | None = None) -> str:
+    """Return a file's text, or what stands under one of its headings of the second order."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return (
+        text if heading is None else re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], flags=re.M)[0]
+    )
+
+
+PROGRAMS = {
+    "docs/kernels.md": ("docs/kernels.md", None),
+    "docs/bench.md": ("docs/bench.md", None),
+    "README.md": ("README.md", "Kernels"),
+}
+COMMANDS = {
+    command.strip(): name for name, where in PROGRAMS.items() for command in COMMAND.findall(section(*where))
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_its_blocks_are_one_program_that_prints_what_is_shown(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = FENCE.findall(section(*PROGRAMS[name]))
+    assert blocks
+    assert {kind for kind, _ in blocks} <= {"python", ""}
+    globals_: dict[str, object] = {"__name__": "documentation"}
+    printed = ""
+    for kind, block in [*blocks, ("python", "")]:
+        if kind == "":
+            assert printed == block
+            printed = ""
+            continue
+        assert not printed, "what is printed is shown"
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(compile(block, name, "exec"), globals_)
+        printed = output.getvalue()
+
+
+def test_there_are_commands():
+    assert len(COMMANDS) >= 5
+    assert {"docs/bench.md", "README.md"} <= set(COMMANDS.values())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_its_commands_ask_for_points(command, monkeypatch, tmp_path):
+    """What they measure takes a GPU, or minutes; what they ask for is worked out, and nothing is measured."""
+    asked = []
+
+    def run_points(points, device, out, **how):
+        asked.extend(points)
+        return Outcome([], 0, len(points))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pagesim.kernels.bench.run.run_points", run_points)
+    monkeypatch.setattr("pagesim.kernels.bench.ask.require_device", lambda device: None)
+    if "--splits" in command:  # a CPU has none
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    with pytest.raises(SystemExit) as end:
+        app()
+    assert not end.value.code
+    assert asked
+
+
+@pytest.mark.slow
+def test_its_table_of_machine_code_is_what_is_compiled():
+    triton = pytest.importorskip("triton", reason="triton is not installed")
+    from pagesim.kernels.aot import compile_for
+    from pagesim.kernels.compile_report import HEADER, KERNELS, table_row
+
+    text = section("docs/kernels.md", "What they become")
+    if f"by triton {triton.__version__}:" not in text:
+        pytest.skip(f"the table is another triton's, not that of {triton.__version__}")
+    head, _, body = text.partition(HEADER)
+    rows = [line for line in body.splitlines() if line.startswith("|")]
+    assert head
+    assert len(rows) >= 10
+    for row in rows:
+        name, target = (part.strip() for part in row.split("|")[1:3])
+        number = int(target.removeprefix("sm_"))
+        assert row == table_row(name, number, compile_for(KERNELS[name](number), number))

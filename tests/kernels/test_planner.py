@@ -1,0 +1,86 @@
+"""The planner: splits where there is room, none where the GPU is full, and whatever it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagesim import PagesimError
+from pagesim.kernels import VLLM, Gpu, plan_decode
+from pagesim.kernels.planner import query_rows
+
+SHAPE = {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "block_size": 16}
+
+
+def test_a_full_gpu_needs_no_splits():
+    assert plan_decode([4096] * 256, **SHAPE).num_splits == 1
+
+
+def test_one_long_sequence_is_spread_over_the_gpu():
+    plan = plan_decode([131_072], **SHAPE)
+    assert 0.8 * 132 <= plan.num_splits * 8 <= 3 * 132
+    assert plan.tokens_per_split * plan.num_splits >= 131_072
+
+
+def test_a_short_context_is_not_cut():
+    assert plan_decode([300], **SHAPE).num_splits == 1
+
+
+def test_a_skewed_batch_is_cut_where_it_is_long():
+    plan = plan_decode([131_072] + [128] * 200, **SHAPE)
+    assert plan.num_splits > 8
+    assert plan.tokens_per_split > 128  # the short ones stay whole
+
+
+def test_a_smaller_gpu_is_filled_by_fewer_splits():
+    small = plan_decode([131_072], **SHAPE, gpu=Gpu(sms=20, shared_bytes=100 * 1024))
+    assert small.num_splits < plan_decode([131_072], **SHAPE).num_splits
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "kv_bytes", "tile"), [(128, 2, 64), (128, 1, 128), (256, 2, 32), (64, 2, 128), (80, 4, 32)]
+)
+def test_a_tile_of_keys_is_16_kilobytes(head_dim, kv_bytes, tile):
+    plan = plan_decode([4096], **SHAPE | {"head_dim": head_dim}, kv_bytes=kv_bytes)
+    assert plan.tile == tile
+
+
+@pytest.mark.parametrize(
+    ("group", "head_dim", "rows", "warps"),
+    [(1, 128, 16, 4), (8, 64, 16, 4), (17, 128, 32, 4), (64, 128, 64, 8), (71, 80, 64, 8), (64, 256, 16, 4)],
+)
+def test_a_program_takes_as_many_query_heads_as_its_registers_hold(group, head_dim, rows, warps):
+    assert query_rows(group, head_dim) == rows
+    assert plan_decode([99], q_heads=group, kv_heads=1, head_dim=head_dim, block_size=16).num_warps == warps
+
+
+def test_in_vllms_layout_a_tile_stays_within_a_block():
+    assert plan_decode([4096], **SHAPE, layout=VLLM).tile == 16
+    assert plan_decode([4096], **SHAPE | {"block_size": 256}, layout=VLLM).tile == 64
+
+
+def test_what_is_asked_for_is_done():
+    plan = plan_decode([1000, 10], **SHAPE, num_splits=3, tile=32, num_warps=8, num_stages=4)
+    assert (plan.tile, plan.num_splits, plan.num_warps, plan.num_stages) == (32, 3, 8, 4)
+    assert plan.tokens_per_split == 352
+    assert plan.tokens_per_split % plan.tile == 0
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+def test_nothing_to_attend_to_is_one_split(lengths):
+    assert plan_decode(lengths, **SHAPE).num_splits == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"tile": 8}, "tile is 8; a power of two from 16 is needed"),
+        ({"tile": 48}, "tile is 48"),
+        ({"num_warps": 3}, "num_warps is 3"),
+        ({"num_splits": 0}, "num_splits is 0; at least 1 is needed"),
+        ({"num_stages": 0}, "num_stages is 0"),
+        ({"q_heads": 30}, "q_heads is 30; a multiple of kv_heads, which is 8, is needed"),
+    ],
+)
+def test_what_cannot_be_is_said(wrong, said):
+    with pytest.raises(PagesimError, match=said):
+        plan_decode([100], **SHAPE | wrong)

@@ -1,0 +1,149 @@
+"""The references against each other: plain Python, vectorised, tiled; none reads what holds no token."""
+
+from __future__ import annotations
+
+from math import exp, inf, log
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pagesim.kernels import (  # noqa: E402
+    HND,
+    LAYOUTS,
+    NHD,
+    VLLM,
+    Sizes,
+    copy_blocks,
+    gather_blocks,
+    gather_decode_attention,
+    plain,
+    reference,
+    reshape_and_cache,
+    scatter_blocks,
+)
+from pagesim.kernels.cases import largest_error, make_case  # noqa: E402
+
+
+def test_online_softmax_is_softmax():
+    scores = [1.0, -3.0, 700.0, 699.5, 2.0]
+    weights = [exp(score - 700) for score in scores]
+    assert plain.online_softmax(scores) == pytest.approx([weight / sum(weights) for weight in weights])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_vectorised_decode_is_the_plain_one(layout, block_size):
+    case = make_case([63, 0, 1, 17], group=3, block_size=block_size, dtype=torch.float32, layout=layout)
+    output = case.run(backend="reference")
+    keys, values = layout.key.to_plain(case.key_cache), layout.value.to_plain(case.value_cache)
+    for row, length in enumerate(case.context_lens.tolist()):
+        for head in range(6):
+            expected = plain.paged_decode(
+                case.q[row, head].tolist(),
+                keys[:, :, head // 3].tolist(),
+                values[:, :, head // 3].tolist(),
+                case.block_table[row].tolist(),
+                length,
+                64**-0.5,
+            )
+            assert output[row, head].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_parts_of_a_sequence_are_merged_into_the_whole():
+    scores, values = [0.5, 3.0, -2.0, 1.0, 0.0], [[1.0, 2.0], [0.0, 1.0], [5.0, 5.0], [2.0, 2.0], [1.0, 0.0]]
+    weights = plain.online_softmax(scores)
+    whole = [sum(w * v[d] for w, v in zip(weights, values, strict=True)) for d in range(2)]
+
+    def part(first, last):
+        mine = plain.online_softmax(scores[first:last])
+        output = [sum(w * v[d] for w, v in zip(mine, values[first:last], strict=True)) for d in range(2)]
+        return output, log(sum(map(exp, scores[first:last])))
+
+    assert plain.merge([part(0, 2), part(2, 5), ([7.0, 7.0], -inf)]) == pytest.approx(whole)
+    assert plain.merge([([7.0, 7.0], -inf)]) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("rows", "length"), [(1, 1), (63, 63), (5, 130), (130, 130)])
+def test_tiled_attention_is_the_same_as_at_once(rows, length):
+    q, keys, values = torch.randn(rows, 6, 64), torch.randn(length, 2, 64), torch.randn(length, 2, 64)
+    tiled = reference.tiled_attention(q, keys, values, 0.125, tile=32)
+    torch.testing.assert_close(tiled, reference.attend(q, keys, values, 0.125), atol=1e-5, rtol=1e-5)
+
+
+def test_attention_is_torchs():
+    q, keys, values = torch.randn(40, 4, 64), torch.randn(40, 4, 64), torch.randn(40, 4, 64)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(0, 1) for x in (q, keys, values)), is_causal=True
+    )
+    ours = reference.attend(q, keys, values, 64**-0.5)
+    torch.testing.assert_close(ours, expected.transpose(0, 1), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_prompt_in_chunks_is_the_prompt_at_once(layout):
+    whole = make_case([70], query_lens=[70], group=2, dtype=torch.float32, layout=layout)
+    at_once = whole.run()
+    for first, last in [(0, 30), (30, 31), (31, 70)]:
+        chunk = reference.prefill_attention(
+            whole.q[first:last],
+            whole.key_cache,
+            whole.value_cache,
+            whole.block_table,
+            torch.tensor([last], dtype=torch.int32),
+            torch.tensor([0, last - first], dtype=torch.int32),
+            layout=layout,
+            scale=64**-0.5,
+        )
+        torch.testing.assert_close(chunk, at_once[first:last], atol=1e-5, rtol=1e-5)
+
+
+def test_the_last_query_of_a_prompt_is_a_decode():
+    prompt = make_case([70, 33], query_lens=[1, 1], group=4)
+    decode = make_case([70, 33], group=4)
+    assert torch.equal(prompt.run(), decode.run())
+
+
+def test_fp8_stands_for_its_numbers_times_the_scale():
+    case = make_case([63, 20], group=2, kv_dtype=torch.float8_e4m3fn, head_scales=True)
+    keys = case.key_cache.double() * case.k_scale.double()[:, None]
+    values = case.value_cache.double() * case.v_scale.double()[:, None]
+    expected = reference.decode_attention(
+        case.q.double(), keys, values, case.block_table, case.context_lens, scale=64**-0.5
+    )
+    assert torch.equal(case.refer(), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_what_is_written_is_what_is_attended_to(layout):
+    sizes = Sizes(6, 16, 2, 64)
+    caches = [torch.full(shape, float("nan")) for shape in layout.shapes(sizes, 4)]
+    key, value = torch.randn(2, 40, 2, 64)
+    table = torch.tensor([[4, 1, 3]], dtype=torch.int32)
+    slots = table[0].long().repeat_interleave(16)[:40] * 16 + torch.arange(40) % 16
+    reshape_and_cache(key, value, *caches, slots, layout=layout)
+    q = torch.randn(1, 4, 64)
+    paged = reference.decode_attention(
+        q, *caches, table, torch.tensor([40], dtype=torch.int32), layout=layout, scale=0.125
+    )
+    torch.testing.assert_close(paged, reference.attend(q, key, value, 0.125), atol=1e-6, rtol=1e-6)
+    assert sum(cache.isnan().sum().item() for cache in caches) == 2 * (96 - 40) * 2 * 64
+
+
+@pytest.mark.parametrize("layout", [NHD, HND, VLLM], ids=lambda layout: layout.name)
+def test_gathering_first_gives_the_same(layout):
+    case = make_case([63, 0, 40], group=2, layout=layout)
+    tensors = (case.q, case.key_cache, case.value_cache, case.block_table, case.context_lens)
+    assert largest_error(gather_decode_attention(*tensors, layout=layout), case.run().double()) == 0
+
+
+def test_blocks_are_moved_in_every_cache():
+    caches = [torch.randn(6, 16, 2, 64) for _ in range(3)]
+    before = [cache.clone() for cache in caches]
+    copy_blocks(caches, torch.tensor([[0, 5], [1, 4]]))
+    gathered = gather_blocks(caches, torch.tensor([5, 4, 2]))
+    for i, cache in enumerate(before):
+        assert torch.equal(gathered[:, i], cache[[0, 1, 2]])
+    scatter_blocks(gathered, caches, torch.tensor([3, 2, 0]))
+    for cache, old in zip(caches, before, strict=True):
+        assert torch.equal(cache, old[[2, 1, 1, 0, 1, 0]])
