@@ -37,7 +37,6 @@ def bar(label: str) -> Iterator[Progress | None]:
         def update(over: int, total: int) -> None:
             if not progress.tasks[0].started:
                 # What was over before says nothing of how fast runs are.
-                progress.update(task, completed=over, total=total)
                 progress.reset(task, completed=over, total=total)
             progress.update(task, completed=over, total=total)
 

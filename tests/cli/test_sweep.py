@@ -156,3 +156,10 @@ def test_a_capacity_without_an_answer_says_why(succeeds, monkeypatch):
 )
 def test_a_search_that_is_off_is_refused(arguments, said, refused):
     assert refused("capacity", *arguments).startswith(said)
+
+
+def test_what_was_assumed_is_said_and_kept(succeeds, tmp_path, trace_file):
+    unsorted = trace_file("a,5,10,10\nb,1,10,10\n")
+    outcome = succeeds("sweep", "--trace", unsorted, "--jobs", "1", "--out", tmp_path / "out")
+    assert outcome.err.count("have been sorted") == 1
+    assert "have been sorted" in pd.read_parquet(tmp_path / "out" / "runs.parquet")["notes"][0]

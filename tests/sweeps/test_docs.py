@@ -13,12 +13,12 @@ import pytest
 
 from pagesim.cli.main import app
 
-TEXT = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Sweeps\n")[2].partition("\n## ")[0]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMANDS = [
-    command.replace("\\\n", " ")
-    for command in re.findall(r"^    (pagesim (?:[^\n]*\\\n)*[^\n]*)$", TEXT, re.M)
-]
+COMMAND = re.compile(r"^    (pagesim (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
+COMMANDS = [command.replace("\\\n", " ") for command in COMMAND.findall(TEXT)]
 
 
 def test_its_blocks_are_one_program_that_prints_what_is_shown(tmp_path, monkeypatch):
@@ -74,3 +74,11 @@ def test_its_search_runs(tmp_path, monkeypatch):
 def test_the_command_for_ray_is_the_only_other_one():
     assert len(COMMANDS) == 3
     assert "--executor ray" in COMMANDS[1]
+
+
+def test_the_readmes_commands_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = [command.replace("\\\n", " ") for command in COMMAND.findall(README)]
+    assert [command.split()[1] for command in commands] == ["sweep", "capacity"]
+    for command in commands:
+        run(command, monkeypatch)
