@@ -151,6 +151,8 @@ class _Connection:
 
         # As `ray.util.joblib.register_ray` does.
         joblib.register_parallel_backend("ray", Streaming)
+        # It warns each time that joblib passes an option of other pools.
+        logging.getLogger("ray.util.multiprocessing.pool").setLevel(logging.ERROR)
         self._opened = not ray.is_initialized()
         if self._opened:
             try:

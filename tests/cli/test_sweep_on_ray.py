@@ -60,6 +60,7 @@ def test_two_nodes_give_the_table_of_this_machine(address, in_a_process, tmp_pat
         outcome = in_a_process(*SWEEP, "--executor", *where, "--out", tmp_path / where[0])
         assert outcome.code == 0, outcome.err
         assert "12 of 12 runs done" in outcome.out
+        assert "WARNING" not in outcome.err
     for name in ("runs.parquet", "means.parquet"):
         assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
 
