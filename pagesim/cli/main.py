@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pagesim.cli import bench, cluster, compare, doctor, lists, live, profile, run, trace
+from pagesim.cli import bench, capacity, cluster, compare, doctor, lists, live, profile, run, sweep, trace
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -20,6 +20,8 @@ cli = typer.Typer(
 cli.command("run")(run.command)
 cli.command("compare")(compare.command)
 cli.command("cluster")(cluster.command)
+cli.command("sweep")(sweep.command)
+cli.command("capacity")(capacity.command)
 cli.command("live")(live.command)
 cli.add_typer(trace.cli, name="trace")
 cli.add_typer(bench.cli, name="bench")
