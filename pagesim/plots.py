@@ -45,6 +45,11 @@ LABELS = {
 }
 
 
+ITERATION_COLOURS = {"prefill": "#D55E00", "decode": "#0072B2", "mixed": "#009E73", "with swap": "#CC79A7"}
+
+LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
 def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict") -> Figure:
     """Draw where the KV cache went under each policy, as stacked bars, % of capacity, mean over iterations.
 
@@ -212,6 +217,61 @@ def profile_fit(profile: Profile) -> Figure:
         axes.spines[["top", "right"]].set_visible(False)
         if place == 1:
             axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def predicted_iterations(cases: Mapping[str, Mapping[str, Sequence[Any]]]) -> Figure:
+    """Draw what iterations were predicted to take against what they took, a panel a case.
+
+    Args:
+        cases: by name ``kinds``, ``measured_s`` and ``predicted_s`` of its iterations, ``[I]`` each.
+    """
+    columns = min(3, len(cases))
+    figure = _figure(4.2 * columns, 4.0 * -(-len(cases) // columns))
+    for place, (name, case) in enumerate(cases.items(), 1):
+        axes = figure.add_subplot(-(-len(cases) // columns), columns, place)
+        kinds = np.array(case["kinds"], dtype=object)
+        measured, predicted = (1e3 * np.array(case[each]) for each in ("measured_s", "predicted_s"))
+        for kind, colour in ITERATION_COLOURS.items():
+            of = kinds == kind
+            if of.any():
+                axes.loglog(measured[of], predicted[of], ".", color=colour, label=kind, markersize=4)
+        if len(measured):
+            ends = np.array([measured.min(), measured.max()])
+            axes.loglog(ends, ends, color="black", linewidth=0.6)
+            axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color="black", alpha=0.08, linewidth=0)
+        axes.set_title(name, fontsize=9)
+        axes.set_xlabel("measured (ms)")
+        axes.set_ylabel("predicted (ms)")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def over_block_sizes(
+    lines: Mapping[str, Mapping[int, float]], label: str, *, marked: int | None = None
+) -> Figure:
+    """Draw something over block sizes, a line for each name.
+
+    Args:
+        lines: by name, by block size, the value.
+        label: of the values.
+        marked: a block size to mark.
+    """
+    figure = _figure(5.4, 3.8)
+    axes = figure.add_subplot()
+    for (name, line), colour in zip(lines.items(), LINE_COLOURS, strict=False):
+        axes.plot(list(line), list(line.values()), "o-", label=name, color=colour, markersize=4)
+    sizes = sorted({size for line in lines.values() for size in line})
+    if marked is not None:
+        axes.axvline(marked, color="black", linewidth=0.6, linestyle=":")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("block size (tokens)")
+    axes.set_ylabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
     return figure
 
 

@@ -7,7 +7,22 @@ import sys
 
 import typer
 
-from pagesim.cli import bench, capacity, cluster, compare, doctor, lists, live, profile, run, sweep, trace
+from pagesim.cli import (
+    ablate,
+    bench,
+    calibrate,
+    capacity,
+    cluster,
+    compare,
+    doctor,
+    lists,
+    live,
+    profile,
+    run,
+    sweep,
+    trace,
+    validate,
+)
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -23,9 +38,12 @@ cli.command("cluster")(cluster.command)
 cli.command("sweep")(sweep.command)
 cli.command("capacity")(capacity.command)
 cli.command("live")(live.command)
+cli.command("calibrate")(calibrate.command)
+cli.command("validate")(validate.command)
 cli.add_typer(trace.cli, name="trace")
 cli.add_typer(bench.cli, name="bench")
 cli.add_typer(profile.cli, name="profile")
+cli.add_typer(ablate.cli, name="ablate")
 cli.command("doctor")(doctor.command)
 for name, command in lists.COMMANDS.items():
     cli.command(name)(command)

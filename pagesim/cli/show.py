@@ -168,7 +168,7 @@ def measured(result: Result) -> None:
             parts.add_row(label, *(f"{value:,.3f}" for value in values))
     console.print(parts)
     if "check" in live:
-        say(_verdict(live["check"]))
+        say(verdict(live["check"]))
 
 
 def cluster(result: ClusterResult) -> None:
@@ -298,7 +298,7 @@ _PARTS = {
 }
 
 
-def _verdict(check: Summary) -> str:
+def verdict(check: Summary) -> str:
     """Return what a check found as a sentence."""
     looked = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in check["sequences"].items())
     errors = ", ".join(

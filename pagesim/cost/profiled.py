@@ -12,6 +12,8 @@ from pagesim.specs import ModelSpec
 class Profiled:
     """Seconds = linear layers + LM head + cache writes + attention + copies + swaps + overhead, of a profile.
 
+    Where the host needs longer to launch the kernels of the first four, it counts instead of them.
+
     Decode attention is linear in the context as long as sequences are cut alike, so a run of decode steps
     adds up exactly and ends where they are cut anew.
 
@@ -41,31 +43,44 @@ class Profiled:
         self._most_decode = (0, 0)
         if "decode" in profile.ranges:
             self._most_decode = profile.ranges["decode"].most, profile.ranges["decode"].most_context
-        self._fixed: dict[tuple[int, int], int] = {}
+        self._host_decode, self._host_prompt, self._host_mixed = (
+            to_ticks(seconds)
+            for seconds in (terms.launching.decode_s, terms.launching.prompt_s, terms.launching.mixed_s)
+        )
+        self._fixed: dict[tuple[int, int], tuple[int, int]] = {}
         self.beyond: dict[str, int] = {}
 
     def iteration(self, shape: IterationShape) -> int:
-        ticks = 0
+        moving = 0
         if shape.blocks_out or shape.blocks_in or shape.blocks_copied:
-            ticks += to_ticks(
+            moving = to_ticks(
                 self._out(shape.blocks_out) + self._in(shape.blocks_in) + self._copy(shape.blocks_copied)
             )
             self._note("swap_out", "blocks swapped out at once", shape.blocks_out)
             self._note("swap_in", "blocks swapped in at once", shape.blocks_in)
             self._note("copy", "blocks copied at once", shape.blocks_copied)
         if not (shape.tokens or shape.launches):
-            return ticks
+            return moving
+        attention, host = 0, self._host_decode
         if shape.query_key_pairs:
+            host = self._host_mixed if shape.decoding else self._host_prompt
             prompt = shape.tokens - shape.decoding
-            ticks += to_ticks(self._prefill(prompt, shape.query_key_pairs))
+            attention = to_ticks(self._prefill(prompt, shape.query_key_pairs))
             self._note("prefill", "prompt tokens in an iteration", prompt)
         if shape.decoding:
-            ticks += self._attend(shape.decoding, shape.decode_context)[0]
-        return ticks + self._of(shape.tokens, shape.sampled)
+            attention += self._attend(shape.decoding, shape.decode_context)[0]
+        device, overhead = self._of(shape.tokens, shape.sampled)
+        return moving + overhead + max(host, device + attention)
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
-        first, a_token, steps = self._attend(sequences, context)
-        return DecodeRun(first + self._of(sequences, sequences), a_token * sequences, steps)
+        attention, a_token, steps = self._attend(sequences, context)
+        device, overhead = self._of(sequences, sequences)
+        first, increment, host = device + attention, a_token * sequences, self._host_decode
+        if first >= host:
+            return DecodeRun(overhead + first, increment, steps)
+        # As long as the device waits for the host, a longer context costs nothing.
+        waits = (host - first) // increment + 1 if increment else steps
+        return DecodeRun(overhead + host, 0, min(steps, waits))
 
     def _attend(self, sequences: int, context: int) -> tuple[int, int, int]:
         """Return ticks of decode attention, ticks a token of context, and for how many steps these hold."""
@@ -80,20 +95,17 @@ class Profiled:
                 self.beyond["mean context"] = max(mean, self.beyond.get("mean context", 0))
         return to_ticks(fixed) + a_token * context, a_token, UNBOUNDED if until is None else until - mean + 1
 
-    def _of(self, tokens: int, sampled: int) -> int:
-        """Return the ticks of everything that depends on neither context nor blocks."""
+    def _of(self, tokens: int, sampled: int) -> tuple[int, int]:
+        """Return the device's ticks, and the overhead's, that depend on neither context nor blocks."""
         known = self._fixed.get((tokens, sampled))
         if known is None:
             terms = self._terms
-            seconds = (
-                terms.linear(tokens)
-                + terms.head(sampled)
-                + terms.write(tokens)
-                + terms.overhead(max(1, sampled))
-            )
+            seconds = terms.linear(tokens) + terms.head(sampled) + terms.write(tokens)
             if terms.all_reduce is not None:
                 seconds += terms.all_reduce(tokens)
-            known = self._fixed[tokens, sampled] = max(1, to_ticks(seconds))
+            device = to_ticks(seconds)
+            overhead = max(to_ticks(terms.overhead(max(1, sampled))), 1 - device)
+            known = self._fixed[tokens, sampled] = device, overhead
             self._note("linear", "tokens in an iteration", tokens)
             self._note("write", "tokens written to the cache at once", tokens)
             self._note("head", "sequences that get a token", sampled)

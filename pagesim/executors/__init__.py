@@ -1,5 +1,6 @@
 """Executors: they take an iteration's time, predicted by a cost model or measured on a device."""
 
-from pagesim.executors.predicted import Executor, PredictedExecutor
+from pagesim.executors.observed import Beside, Observed
+from pagesim.executors.predicted import Executor, PredictedExecutor, shape_of
 
-__all__ = ["Executor", "PredictedExecutor"]
+__all__ = ["Beside", "Executor", "Observed", "PredictedExecutor", "shape_of"]

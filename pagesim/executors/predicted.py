@@ -26,18 +26,21 @@ class PredictedExecutor:
         self.decode_run = cost.decode  # asked at every decision: not through a method of one line
 
     def execute(self, plan: Plan) -> int:
-        return self.cost.iteration(
-            IterationShape(
-                plan.batched_tokens,
-                plan.tokens,
-                plan.context_tokens,
-                plan.decode_context,
-                plan.query_key_pairs,
-                len(plan.swaps_out),
-                len(plan.swaps_in),
-                len(plan.copies),
-                plan.decoding,
-                plan.decoding + len(plan.prompts) - len(plan.incomplete) + len(plan.completed),
-                plan.launches,
-            )
-        )
+        return self.cost.iteration(shape_of(plan))
+
+
+def shape_of(plan: Plan) -> IterationShape:
+    """Return what a plan computes and moves."""
+    return IterationShape(
+        plan.batched_tokens,
+        plan.tokens,
+        plan.context_tokens,
+        plan.decode_context,
+        plan.query_key_pairs,
+        len(plan.swaps_out),
+        len(plan.swaps_in),
+        len(plan.copies),
+        plan.decoding,
+        plan.decoding + len(plan.prompts) - len(plan.incomplete) + len(plan.completed),
+        plan.launches,
+    )

@@ -42,25 +42,34 @@ class CachedAttention:
         self._plan = plan
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        key_cache, value_cache = self.pools.caches[layer]
         batch = self.batch
-        reshape_and_cache(keys, values, key_cache, value_cache, batch.slots)
+        self.write(layer, keys, values)
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         decodes = batch.decodes
         if decodes:
             self.decode(layer, queries[:decodes], batch.tables[:decodes], batch.decode_lengths, out[:decodes])
         if batch.longest_query:
-            prefill_attention(
-                queries[decodes:],
-                key_cache,
-                value_cache,
-                batch.tables[decodes:],
-                batch.prompt_lengths,
-                batch.starts,
-                max_query_len=batch.longest_query,
-                out=out[decodes:],
-            )
+            self.prefill(layer, queries[decodes:], out[decodes:])
         return out
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Keep the keys and values of all new tokens, ``[T, KV heads, head size]``."""
+        reshape_and_cache(keys, values, *self.pools.caches[layer], self.batch.slots)
+
+    def prefill(self, layer: int, queries: Tensor, out: Tensor) -> None:
+        """Attend with all queries of the sequences that have several, ``[T − D, heads, head size]``."""
+        key_cache, value_cache = self.pools.caches[layer]
+        batch = self.batch
+        prefill_attention(
+            queries,
+            key_cache,
+            value_cache,
+            batch.tables[batch.decodes :],
+            batch.prompt_lengths,
+            batch.starts,
+            max_query_len=batch.longest_query,
+            out=out,
+        )
 
     def decode(self, layer: int, queries: Tensor, tables: Tensor, lengths: Tensor, out: Tensor) -> None:
         """Attend with one query a sequence, ``[D, heads, head size]``, as this kind does."""

@@ -120,6 +120,11 @@ class Model:
         Returns:
             Logits, ``[S, vocab]``.
         """
+        return self.logits(self.hidden(tokens, positions, attend), last, out)
+
+    @torch.inference_mode()
+    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Run the layers over new tokens, as ``forward`` takes them; return ``[T, hidden]``."""
         x = embedding(tokens, self.table)
         if self.widen is not None:
             x = self.widen(x)
@@ -133,6 +138,11 @@ class Model:
             else:
                 x = x + attention
                 x = x + self._mlp(layer, self._normed(x, layer.norms[1]))
+        return x
+
+    @torch.inference_mode()
+    def logits(self, x: Tensor, last: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the logits of some rows ``[S]`` of what the layers gave ``[T, hidden]``, ``[S, vocab]``."""
         x = x[last]
         if self.final_norm is not None:
             x = self._normed(x, self.final_norm)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pagesim.api import run
 from pagesim.errors import CapacityError
+from pagesim.executors import Beside, Executor, Observed
 from pagesim.kernels.needs import require_device
 from pagesim.policies import Policy, parts_of
 from pagesim.request import Trace
@@ -35,6 +36,7 @@ def run_live(
     swap: str = "gather",
     check: bool = False,
     watch: Watch | None = None,
+    beside: Beside | None = None,
 ) -> Result:
     """Replay a trace under one policy, every iteration really carried out on a device.
 
@@ -52,6 +54,7 @@ def run_live(
         swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
         check: whether sequences are compared, between iterations, with the same ones computed in one piece.
         watch: for a progress bar.
+        beside: hears of every iteration that was carried out, when the clock does not run.
 
     Returns:
         As `pagesim.simulate` does, with a row of ``steps`` for each iteration, which also says what its parts
@@ -84,7 +87,7 @@ def run_live(
         dtype = torch.bfloat16 if system.kv_dtype == "bf16" else torch.float16
     made: list[MeasuredExecutor] = []
 
-    def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> MeasuredExecutor:
+    def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> Executor:
         executor = _equipped(
             scheduler,
             sized,
@@ -102,7 +105,7 @@ def run_live(
         # What was made until now is not looked through again while the clock runs.
         gc.collect()
         gc.freeze()
-        return executor
+        return executor if beside is None else Observed(executor, beside)
 
     try:
         result = run(system, trace, steps="iterations", watch=watch, executor=make)

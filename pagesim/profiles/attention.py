@@ -87,7 +87,13 @@ def _rounds(batch: int, mean: int, slots: int, kv_heads: int) -> tuple[int, int]
     return -(-batch * kv_heads * splits // slots), splits
 
 
-def fit_decode(batch: Counts, context: Counts, seconds: Sequence[float], kv_heads: int) -> DecodeAttention:
+def fit_decode(
+    batch: Counts,
+    context: Counts,
+    seconds: Sequence[float],
+    kv_heads: int,
+    tried: Sequence[int] = SLOTS,
+) -> DecodeAttention:
     """Fit decode attention to measurements, by least squares of relative errors.
 
     Args:
@@ -95,6 +101,7 @@ def fit_decode(batch: Counts, context: Counts, seconds: Sequence[float], kv_head
         context: tokens that they held together, ``[N]``.
         seconds: of all layers, ``[N]``, above 0.
         kv_heads: on the device.
+        tried: numbers of programs at once that may be what the device has room for.
 
     Raises:
         PagesimError: nothing was measured, or scipy is not installed.
@@ -104,7 +111,7 @@ def fit_decode(batch: Counts, context: Counts, seconds: Sequence[float], kv_head
         raise PagesimError("no measurement to fit decode attention to")
     plain = np.stack([np.ones(len(b)), b, c], 1).astype(np.float64)
     best: tuple[float, int, Floats] | None = None
-    for slots in SLOTS:
+    for slots in tried:
         features = plain
         if slots:
             cuts = [

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pagesim.profiles.attention import DecodeAttention, PrefillAttention, fit_decode, fit_prefill
+from pagesim.profiles.attention import SLOTS, DecodeAttention, PrefillAttention, fit_decode, fit_prefill
 from pagesim.profiles.curves import Curve, fit_curve
 from pagesim.profiles.profile import Range, TermError
 from pagesim.profiles.samples import CURVES, Sample
@@ -33,12 +33,13 @@ class Fit(NamedTuple):
     held_out: tuple[int, ...]
 
 
-def fit_terms(samples: Sequence[Sample], kv_heads: int) -> Fit:
+def fit_terms(samples: Sequence[Sample], kv_heads: int, slots: Sequence[int] = SLOTS) -> Fit:
     """Fit every term that was measured.
 
     Args:
         samples: in any order.
         kv_heads: on the device.
+        slots: numbers of programs that may run at once there, 0 for a device that has no such thing.
 
     Raises:
         PagesimError: a sample is off, or scipy is not installed.
@@ -53,9 +54,9 @@ def fit_terms(samples: Sequence[Sample], kv_heads: int) -> Fit:
     for (term, block_size), indices in of.items():
         indices.sort(key=lambda index: samples[index][2:])
         # Neither end is held out: beyond the ends a term is extrapolated, and that is another question.
-        unseen = [] if len(indices) <= EVERY else indices[EVERY // 2 : -1 : EVERY]
+        unseen = unseen_of(indices)
         held_out.update(unseen)
-        fitted = _fit(term, [samples[index] for index in indices if index not in held_out], kv_heads)
+        fitted = _fit(term, [samples[index] for index in indices if index not in held_out], kv_heads, slots)
         if term in CURVES:
             terms[term] = fitted
         else:
@@ -63,10 +64,15 @@ def fit_terms(samples: Sequence[Sample], kv_heads: int) -> Fit:
         wrong[term] += [relative_error(fitted, samples[index]) for index in unseen]
     return Fit(
         terms,
-        {term: _summary(each) for term, each in wrong.items()},
-        {term: _range([sample for sample in samples if sample.term == term]) for term in wrong},
+        {term: error_of(each) for term, each in wrong.items()},
+        {term: range_of([sample for sample in samples if sample.term == term]) for term in wrong},
         tuple(sorted(held_out)),
     )
+
+
+def unseen_of(indices: list[int]) -> list[int]:
+    """Return which samples of a term are held out of its fit, of all in order of size; no end is."""
+    return [] if len(indices) <= EVERY else indices[EVERY // 2 : -1 : EVERY]
 
 
 def predict(term: Term, sample: Sample) -> float:
@@ -79,23 +85,25 @@ def relative_error(term: Term, sample: Sample) -> float:
     return abs(predict(term, sample) / sample.seconds - 1)
 
 
-def _fit(term: str, samples: Sequence[Sample], kv_heads: int) -> Term:
+def _fit(term: str, samples: Sequence[Sample], kv_heads: int, slots: Sequence[int]) -> Term:
     sizes = [sample.size for sample in samples]
     contexts = [sample.context for sample in samples]
     seconds = [sample.seconds for sample in samples]
     if term == "decode":
-        return fit_decode(sizes, contexts, seconds, kv_heads)
+        return fit_decode(sizes, contexts, seconds, kv_heads, slots)
     if term == "prefill":
         return fit_prefill(sizes, contexts, seconds)
     return fit_curve(sizes, seconds)
 
 
-def _summary(errors: Sequence[float]) -> TermError:
+def error_of(errors: Sequence[float]) -> TermError:
+    """Return the mean and the worst of relative errors, in absolute value."""
     mean = sum(errors) / len(errors) if errors else 0.0
     return TermError(mean=mean, worst=max(errors, default=0.0), points=len(errors))
 
 
-def _range(samples: Sequence[Sample]) -> Range:
+def range_of(samples: Sequence[Sample]) -> Range:
+    """Return what was measured of a term."""
     sizes = [sample.size for sample in samples]
     contexts = [
         sample.context // sample.size if sample.term == "decode" else sample.context for sample in samples

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from pagesim.errors import PagesimError
 from pagesim.profiles.attention import DecodeAttention, PrefillAttention
-from pagesim.profiles.curves import Curve, Strict
+from pagesim.profiles.curves import Curve, Seconds, Strict
 from pagesim.profiles.samples import TERMS, Sample
 from pagesim.specs import ModelSpec
 
@@ -23,6 +23,23 @@ MOST_BYTES = 64 << 20
 Kind = Literal["measured", "imported", "rescaled", "analytic"]
 Origin = Literal["measured", "imported", "rescaled", "datasheet"]
 ByBlock = Annotated[dict[int, Curve], Field(min_length=1)]
+
+
+class Launching(Strict):
+    """How long a host needs to launch an iteration's kernels one by one.
+
+    The device works meanwhile: an iteration takes whichever is longer. Nothing where a device computes as
+    soon as it is told to, as a CPU does.
+
+    Attributes:
+        decode_s: of an iteration that only decodes, by CUDA graphs if these were used.
+        prompt_s: of one that only computes prompts.
+        mixed_s: of one that does both.
+    """
+
+    decode_s: Seconds = 0.0
+    prompt_s: Seconds = 0.0
+    mixed_s: Seconds = 0.0
 
 
 class Terms(Strict):
@@ -40,6 +57,7 @@ class Terms(Strict):
         swap_out, swap_in: transfers between device and host, over blocks.
         overhead: everything that an iteration takes beside these, over running sequences.
         all_reduce: of tensor parallelism, over tokens; None on one GPU.
+        launching: the least that linear layers, head, write and attention take together.
     """
 
     linear: Curve
@@ -52,6 +70,7 @@ class Terms(Strict):
     swap_in: ByBlock
     overhead: Curve
     all_reduce: Curve | None = None
+    launching: Launching = Launching()
 
     def names(self) -> tuple[str, ...]:
         """Return the terms that are there."""

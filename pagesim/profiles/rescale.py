@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pagesim.errors import PagesimError
 from pagesim.profiles.curves import Curve
-from pagesim.profiles.profile import Profile, Shape, Terms
+from pagesim.profiles.profile import Launching, Profile, Shape, Terms
 from pagesim.profiles.roofs import Roofs
 from pagesim.specs import GpuSpec, ModelSpec
 
@@ -79,6 +79,7 @@ def rescale(
         all_reduce=None
         if old.all_reduce is None
         else carried(old.all_reduce, lambda roofs: roofs.all_reduce),
+        launching=Launching(**{name: seconds * layers for name, seconds in old.launching}),
     )
     origins = {
         term: origin if origin == "datasheet" else "rescaled" for term, origin in profile.origins.items()

@@ -42,7 +42,7 @@ EVERYTHING = """
 import importlib, pkgutil
 import pagesim
 for module in pkgutil.walk_packages(pagesim.__path__, "pagesim."):
-    if not module.name.startswith(("pagesim.kernels", "pagesim.live.")):
+    if not module.name.startswith(("pagesim.kernels", "pagesim.live.", "pagesim.calibration.")):
         importlib.import_module(module.name)
 """
 
@@ -74,7 +74,10 @@ def python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     [
         pytest.param(WITHOUT + LIBRARY + UNTOUCHED, id="the library"),
         pytest.param(WITHOUT + COMMAND + UNTOUCHED, id="the command line"),
-        pytest.param(WITHOUT + EVERYTHING + UNTOUCHED, id="every module but the kernels and what runs live"),
+        pytest.param(
+            WITHOUT + EVERYTHING + UNTOUCHED,
+            id="every module but the kernels and what measures",
+        ),
         pytest.param("import sys\n" + NEITHER, id="nor loads them where they are installed"),
     ],
 )

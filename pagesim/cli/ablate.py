@@ -1,0 +1,290 @@
+"""``pagesim ablate``: what the block size is worth, and when swapping beats recomputing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from pydantic import BaseModel, Field
+
+from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_fields
+from pagesim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from pagesim.profiles import Profile
+
+cli = typer.Typer(
+    help="What one choice is worth, from measurements: the block size, or how to preempt.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Block sizes of the PagedAttention paper's Fig. 18b and 19."""
+
+MEASURED_SIZES = (8, 16, 32, 64, 128)
+"""Those that --device measures unless it is told otherwise."""
+
+SECONDS_A_TOKEN = "normalized latency, mean (s/token)"
+
+
+class Ablation(BaseModel):
+    """Where costs come from; not part of the scenario."""
+
+    profile: str | None = Field(None, description="Profile by name or file.")
+    device: str | None = Field(None, description="Without a profile: measure here first, on cpu or cuda.")
+    quick: bool = Field(False, description="With --device: fewer points.")
+    block_sizes: str | None = Field(
+        None, description="Tokens a block, separated by commas; all that the profile knows when left out."
+    )
+
+
+class Undoing(Ablation):
+    """Beside it, how long a context the microbenchmark undoes."""
+
+    tokens: int = Field(256, description="Tokens of the context that is swapped or recomputed.")
+
+
+_FIELDS = {
+    name: field
+    for name, field in Scenario.model_fields.items()
+    if name not in ("cost", "preemption", "steps")
+}
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A profile, what names it for a cost model, and the block sizes that are compared."""
+
+    profile: Profile
+    cost: str
+    sizes: tuple[int, ...]
+
+
+@cli.command("block-size")
+@with_fields({**Ablation.model_fields, **_FIELDS})
+def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
+    """Replay a trace over block sizes, in the same memory, and name the best (the paper's Fig. 18b).
+
+    Example: pagesim ablate block-size --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
+    """
+    asked, chosen, folder = _prepared(Ablation, scenario, out, flags)
+    from pagesim.ablations import best, notes_on, serve
+    from pagesim.api import trace_of
+    from pagesim.cli import show
+
+    lines: dict[str, dict[int, float]] = {}
+    rows = []
+    notes: list[str] = notes_on(asked.profile, asked.sizes)
+    for _, size, result in serve(chosen, trace_of(chosen), asked.sizes, ("default",)):
+        rows.append({"block_size": size, **_served(result)})
+        _keep(lines, chosen.policy, size, result)
+        notes += result.notes
+    latency = lines.get(chosen.policy, {})
+    said = "no request finished: there is nothing to compare"
+    marked = None
+    if latency:
+        marked, alike = best(latency)
+        said = f"best block size: {marked}; within 5 % of it: {', '.join(map(str, alike))}"
+    _show("Over block sizes", rows)
+    show.say(said)
+    show.say_notes(tuple(dict.fromkeys(notes)))
+    _store(folder, asked.profile, "block_size", rows, lines, SECONDS_A_TOKEN, marked)
+    show.stored(out)
+
+
+@cli.command("preemption")
+@with_fields({**Undoing.model_fields, **_FIELDS})
+def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
+    """Compare swapping with recomputing over block sizes, alone and end to end (the paper's Fig. 19).
+
+    Example: pagesim ablate preemption --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
+    """
+    tokens = flags.get("tokens", Undoing.model_fields["tokens"].default)
+    asked, chosen, folder = _prepared(Undoing, scenario, out, flags)
+    from pagesim.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
+    from pagesim.api import trace_of
+    from pagesim.cli import show
+    from pagesim.specs import model
+
+    alone = undo(asked.profile, model(chosen.model), asked.sizes, tokens)
+    micro = {
+        "swap out and in": {each.block_size: each.swap_s for each in alone},
+        "recompute": {each.block_size: each.recompute_s for each in alone},
+    }
+    micro_rows: list[dict[str, Any]] = [
+        {
+            "block_size": each.block_size,
+            "swap_out_s": each.swap_out_s,
+            "swap_in_s": each.swap_in_s,
+            "swap_s": each.swap_s,
+            "recompute_s": each.recompute_s,
+        }
+        for each in alone
+    ]
+    crossing = crossover(micro["swap out and in"], micro["recompute"])
+    lines: dict[str, dict[int, float]] = {}
+    rows = []
+    notes: list[str] = notes_on(asked.profile, asked.sizes)
+    for way, size, result in serve(chosen, trace_of(chosen), asked.sizes, PREEMPTIONS):
+        rows.append({"preemption": way, "block_size": size, **_served(result)})
+        _keep(lines, way, size, result)
+        notes += result.notes
+    _show(f"A context of {tokens} tokens, alone", micro_rows)
+    show.say(f"alone: {_crossing(crossing, asked.sizes)}")
+    _show("End to end", rows)
+    marked = None
+    if lines.get("swap", {}).keys() == lines.get("recompute", {0: 0.0}).keys():
+        marked = crossover(lines["swap"], lines["recompute"])
+        preempted = sum(row["preemptions"] for row in rows)
+        show.say(
+            f"end to end: {_crossing(marked, asked.sizes)}"
+            if preempted
+            else "end to end: nobody was preempted; a smaller --num-blocks or a higher --rate makes them be"
+        )
+    show.say_notes(tuple(dict.fromkeys(notes)))
+    label = f"to undo the preemption of {tokens} tokens (s)"
+    _store(folder, asked.profile, "preemption_alone", micro_rows, micro, label, crossing)
+    _store(folder, asked.profile, "preemption", rows, lines, SECONDS_A_TOKEN, marked)
+    show.stored(out)
+
+
+def _prepared(
+    kind: type[Ablation], scenario: Path | None, out: Path | None, flags: dict[str, Any]
+) -> tuple[_Asked, Scenario, Path | None]:
+    """Return where costs come from, the scenario with them, and the folder for results, made."""
+    from pagesim.cli.calibrate import numbers
+    from pagesim.errors import PagesimError
+
+    asked = kind(**{name: flags.pop(name) for name in kind.model_fields if name in flags})
+    chosen = scenario_from(Scenario, scenario, flags)
+    sizes = None if asked.block_sizes is None else numbers("block_sizes", asked.block_sizes)
+    if (asked.profile is None) == (asked.device is None):
+        raise PagesimError("either --profile or --device is needed: costs from a file, or measured here")
+    if out is not None:
+        _make(out)
+    if asked.profile is not None:
+        found = _found(asked.profile, chosen, sizes)
+    else:
+        found = _measured(asked, chosen, sizes, out)
+    return found, chosen.model_copy(update={"cost": f"profile:{found.cost}"}), out
+
+
+def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked:
+    from pagesim.ablations import sizes_of
+    from pagesim.profiles import find_profile
+    from pagesim.profiles.analytic import analytic_profile
+    from pagesim.specs import gpu, model
+
+    spec = model(chosen.model)
+    profile = find_profile(name, model=spec, tp=chosen.tp, kv_dtype=chosen.kv_dtype)
+    if profile.kind == "analytic" and profile.gpu is not None:  # made for whatever is asked
+        profile = analytic_profile(
+            gpu(profile.gpu), spec, tp=chosen.tp, kv_dtype=chosen.kv_dtype, block_sizes=sizes or SIZES
+        )
+    file = Path(name)
+    cost = str(file.resolve()) if file.is_file() else name
+    return _Asked(profile, cost, sizes_of(profile, sizes))
+
+
+def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, out: Path | None) -> _Asked:
+    from pagesim.ablations import sizes_of
+    from pagesim.calibration import calibrate
+    from pagesim.cli import show_bench
+    from pagesim.errors import PagesimError
+
+    if out is None:
+        raise PagesimError("--device measures a profile, which goes into the folder --out; name one")
+    with show_bench.progress() as watch:
+        profile = calibrate(
+            chosen.model,
+            device=str(asked.device),
+            name="profile",
+            tp=chosen.tp,
+            quick=asked.quick,
+            block_sizes=sizes or MEASURED_SIZES,
+            kv_dtype=chosen.kv_dtype,
+            seed=chosen.seed,
+            journal=out / "rows",
+            watch=watch,
+        ).profile
+    file = out / "profile.json"
+    profile.save(file)
+    return _Asked(profile, str(file.resolve()), sizes_of(profile, sizes))
+
+
+def _served(result: Any) -> dict[str, Any]:
+    summary = result.summary
+    return {
+        "normalized_latency_s": summary["normalized_latency"]["mean"],
+        "tokens_per_s": summary["throughput"]["tokens_per_s"],
+        "mean_batch": summary["batch"]["mean"],
+        "preemptions": sum(summary["preemptions"].values()),
+        "rounding_pct": summary["memory"]["strict"]["per_iteration"]["rounding"],
+    }
+
+
+def _keep(lines: dict[str, dict[int, float]], name: str, size: int, result: Any) -> None:
+    latency = result.summary["normalized_latency"]["mean"]
+    if latency is not None:
+        lines.setdefault(name, {})[size] = latency
+
+
+def _crossing(size: int | None, sizes: Sequence[int]) -> str:
+    if size is None:
+        return "swapping takes longer than recomputing at the largest block size: there is no crossover"
+    if size == min(sizes):
+        return f"swapping takes no longer than recomputing at any block size from {size}"
+    return f"crossover at block size {size}: from there on swapping takes no longer than recomputing"
+
+
+def _show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    Console().print(table, highlight=False)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _make(out: Path) -> None:
+    from pagesim.errors import PagesimError
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PagesimError(f"{out}: cannot be written ({error.strerror})") from None
+
+
+def _store(
+    folder: Path | None,
+    profile: Profile,
+    stem: str,
+    rows: Sequence[Mapping[str, Any]],
+    lines: Mapping[str, Mapping[int, float]],
+    label: str,
+    marked: int | None,
+) -> None:
+    if folder is None:
+        return
+    import pandas as pd
+
+    from pagesim.cli import show
+    from pagesim.plots import over_block_sizes
+
+    table = pd.DataFrame(list(rows)).assign(profile=profile.name, profile_kind=profile.kind)
+    show.write_text(folder / f"{stem}.csv", table.to_csv(index=False))
+    show.put_figure(over_block_sizes(lines, label, marked=marked), folder, stem)

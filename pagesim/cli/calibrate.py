@@ -1,0 +1,93 @@
+"""``pagesim calibrate``: from the kernels, transfers and iterations on this machine to a profile."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the profile goes.")]
+
+
+def command(
+    *,
+    target: TARGET,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda; unless given, cuda where there is one.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Whose costs; see pagesim models.")] = "opt-13b",
+    tp: Annotated[int, typer.Option(help="Tensor parallel degree: 1.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points, each for a shorter time.")] = False,
+    block_sizes: Annotated[str, typer.Option(help="Tokens a block, separated by commas.")] = "16",
+    kv_dtype: Annotated[
+        str, typer.Option(help="fp16 or bf16, of weights and cache on a GPU; a CPU computes in fp32.")
+    ] = "fp16",
+    cuda_graphs: Annotated[
+        bool, typer.Option("--cuda-graphs", help="Iterations that only decode are CUDA graphs; on cuda.")
+    ] = False,
+    swap: Annotated[
+        str, typer.Option(help="How blocks are swapped: a strategy of pagesim bench swap.")
+    ] = "gather",
+    seconds: Annotated[float | None, typer.Option(help="Time for each point.")] = None,
+    seed: Annotated[int, typer.Option(help="Of weights, tokens and block tables.")] = 0,
+) -> None:
+    """Measure what iterations of a model cost here, part by part, and write a profile.
+
+    What is measured is kept beside OUT.json at once: the same command goes on where a killed one was.
+
+    Example: pagesim calibrate --device cuda --model opt-13b --cuda-graphs opt-13b-h200.json
+    """
+    from pagesim.calibration import calibrate
+    from pagesim.cli import show, show_bench, show_profile
+    from pagesim.errors import PagesimError
+    from pagesim.kernels.bench import ask
+
+    if target.suffix != ".json":
+        raise PagesimError(f"OUT.json is {target}; it must end in .json, or no command would find it")
+    if not target.absolute().parent.is_dir():
+        raise PagesimError(f"{target}: cannot be written, {target.absolute().parent} is not a folder")
+    journal = target.with_name(f"{target.stem}.rows")
+    with show_bench.progress() as watch:
+        done = calibrate(
+            model,
+            device=ask.device(device),
+            name=target.stem,
+            tp=tp,
+            quick=quick,
+            block_sizes=numbers("block_sizes", block_sizes),
+            kv_dtype=kv_dtype,
+            cuda_graphs=cuda_graphs,
+            swap=swap,
+            seconds=seconds,
+            seed=seed,
+            journal=journal,
+            watch=watch,
+        )
+    done.profile.save(target)
+    # The profile holds every measurement now.
+    shutil.rmtree(journal, ignore_errors=True)
+    show_profile.terms(done.profile)
+    show.say_notes(done.profile.notes)
+    before = f", {done.stored} were measured before" if done.stored else ""
+    show.say(f"{done.measured} points measured{before}; profile {done.profile.name} written to {target}")
+
+
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """Return the whole numbers of a list with commas.
+
+    Raises:
+        PagesimError: one is none.
+    """
+    from pagesim.errors import PagesimError
+
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise PagesimError(f"{option} is {text!r}; whole numbers separated by commas are needed") from None
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Return the words of a list with commas."""
+    return tuple(part.strip() for part in text.split(","))

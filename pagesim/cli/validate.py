@@ -1,0 +1,194 @@
+"""``pagesim validate``: a trace carried out and simulated, and by how much the two differ."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from pydantic import BaseModel, Field
+
+from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_fields
+from pagesim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from pagesim.profiles import Profile
+    from pagesim.validation import Case
+
+POLICIES = "vllm-sosp,vllm-v0,vllm-v1"
+
+LEFT_OUT = ("policy", "preemption", "cost")
+"""Fields of a scenario that a validation sets itself."""
+
+
+class Validation(BaseModel):
+    """What is held against what; not part of the scenario."""
+
+    policies: str = Field(POLICIES, description=f"Policies, separated by commas. [default: {POLICIES}]")
+    preemptions: str = Field(
+        "recompute,swap", description="How to preempt, a run each, under the policies that can."
+    )
+    profile: str | None = Field(
+        None, description="Profile by name or file; without one this machine is calibrated quickly first."
+    )
+    device: str | None = Field(None, description="cpu or cuda; unless given, cuda where there is one.")
+    cuda_graphs: bool | None = Field(
+        None, description="Capture iterations that only decode; as the profile was measured when left out."
+    )
+    swap: str | None = Field(None, description="How blocks are swapped; as the profile was measured.")
+    check: bool = Field(True, description="Compare sequences with the same ones computed in one piece.")
+
+
+_FIELDS = {name: field for name, field in Scenario.model_fields.items() if name not in LEFT_OUT}
+
+
+@with_fields({**Validation.model_fields, **_FIELDS})
+def command(
+    *,
+    scenario: SCENARIO = None,
+    out: OUT = None,
+    json: JSON = False,
+    flags: dict[str, Any],
+) -> None:
+    """Run a trace live and simulated under several policies, and report by how much the two differ.
+
+    The exit code is 1 if a live run's check finds a sequence whose keys and values are not its own.
+
+    Example: pagesim validate --model tiny --num-blocks 200 --trace uniform:20-200,10-60 --num-requests 40
+    """
+    from pagesim.cli.calibrate import words
+    from pagesim.errors import PagesimError
+
+    asked = Validation(**{name: flags.pop(name) for name in Validation.model_fields if name in flags})
+    chosen = scenario_from(Scenario, scenario, flags)
+    policies = words(asked.policies)
+    preemptions = words(asked.preemptions)
+    known = ("default", "recompute", "swap", "auto")
+    if wrong := [each for each in preemptions if each not in known]:
+        raise PagesimError(f"preemptions is {wrong[0]!r}; each must be one of {', '.join(known)}")
+    from pagesim.cli import show, show_bench, show_validation
+    from pagesim.kernels.bench import ask
+    from pagesim.storage import check_target, publish
+
+    if out is not None:
+        check_target(out)
+    device = ask.device(asked.device)
+    with tempfile.TemporaryDirectory(prefix="pagesim-") as temporary:
+        profile, cost = _profile(asked, chosen, device, Path(temporary))
+        measured_with = profile.machine.get("live", {})
+        how = {
+            "device": device,
+            "cuda_graphs": _first(asked.cuda_graphs, measured_with.get("cuda_graphs"), False),
+            "swap": _first(asked.swap, measured_with.get("swap"), "gather"),
+        }
+        from pagesim.api import trace_of
+        from pagesim.validation import validate
+
+        chosen = chosen.model_copy(update={"cost": f"profile:{cost}"})
+        with show_bench.progress() as watch:
+            cases = list(
+                validate(
+                    chosen,
+                    trace_of(chosen),
+                    policies=policies,
+                    preemptions=preemptions,  # type: ignore[arg-type]
+                    check=asked.check,
+                    watch=None if watch is None else lambda text: watch(0, 0, text),
+                    **how,
+                )
+            )
+        reports = {case.name: case.report() for case in cases}
+        summary = {"profile": profile.name, "kind": profile.kind, "how": how, "cases": list(reports.values())}
+        if out is not None:
+            publish(out, lambda folder: _store(folder, chosen, profile, cases, summary))
+    notes = [note for case in cases for note in case.simulated.notes]
+    show.say_notes((*_differences(profile, how), *dict.fromkeys(notes)))
+    if json:
+        show.as_json(summary)
+    else:
+        show_validation.tables(reports)
+        show.stored(out)
+    if any(case["check"] is not None and not case["check"]["passed"] for case in reports.values()):
+        raise typer.Exit(1)
+
+
+def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> tuple[Profile, str]:
+    """Return the profile, and what names it for a cost model."""
+    from pagesim.profiles import find_profile
+    from pagesim.specs import model
+
+    if asked.profile is not None:
+        file = Path(asked.profile)
+        found = find_profile(
+            asked.profile,
+            model=model(chosen.model),
+            tp=chosen.tp,
+            kv_dtype=chosen.kv_dtype,
+            block_size=chosen.block_size or 16,
+        )
+        return found, str(file.resolve()) if file.is_file() else asked.profile
+    from pagesim.calibration import calibrate
+    from pagesim.cli import show_bench
+
+    with show_bench.progress() as watch:
+        found = calibrate(
+            chosen.model,
+            device=device,
+            name="calibrated",
+            tp=chosen.tp,
+            quick=True,
+            block_sizes=(chosen.block_size or 16,),
+            kv_dtype=chosen.kv_dtype,
+            cuda_graphs=bool(asked.cuda_graphs),
+            swap=asked.swap or "gather",
+            seed=chosen.seed,
+            watch=watch,
+        ).profile
+    found.save(folder / "calibrated.json")
+    return found, str(folder / "calibrated.json")
+
+
+def _first(*values: Any) -> Any:
+    return next(value for value in values if value is not None)
+
+
+def _differences(profile: Profile, how: dict[str, Any]) -> list[str]:
+    """Say where the live runs are not what the profile was measured with."""
+    with_ = profile.machine.get("live", {})
+    said = [
+        f"the profile was measured with {name} {with_[name]}, the live runs have {how[name]}"
+        for name in ("device", "cuda_graphs", "swap")
+        if name in with_ and with_[name] != how[name]
+    ]
+    if profile.kind != "measured":
+        said.append(f"profile {profile.name} is {profile.kind}: it was not measured on this machine")
+    return said
+
+
+def _store(
+    folder: Path, chosen: Scenario, profile: Profile, cases: list[Case], summary: dict[str, Any]
+) -> None:
+    """Write everything into an empty folder."""
+    import pandas as pd
+
+    from pagesim.plots import predicted_iterations, save
+    from pagesim.results import to_json
+    from pagesim.scenario import to_toml
+
+    (folder / "summary.json").write_text(to_json(summary), encoding="utf-8")
+    profile.save(folder / "profile.json")
+    # What can be run again from this folder.
+    stored = chosen.model_copy(update={"cost": "profile:profile.json"})
+    (folder / "scenario.toml").write_text(to_toml(stored), encoding="utf-8")
+    columns: dict[str, dict[str, list[Any]]] = {
+        case.name: {
+            "kinds": case.iterations.kinds,
+            "measured_s": case.iterations.measured_s,
+            "predicted_s": case.iterations.predicted_s,
+        }
+        for case in cases
+    }
+    tables = [pd.DataFrame(each).assign(case=name) for name, each in columns.items()]
+    pd.concat(tables, ignore_index=True).to_parquet(folder / "iterations.parquet", index=False)
+    save(predicted_iterations(columns), folder / "validation")
