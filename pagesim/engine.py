@@ -50,6 +50,9 @@ class Engine:
         dead_ends: how often a request met one, and which.
     """
 
+    can_be_cut = False
+    """Whether time that passes may turn out to be shorter, because of requests that nobody knew of."""
+
     def __init__(
         self,
         scheduler: Scheduler,
@@ -70,9 +73,12 @@ class Engine:
         self.strict_compat = strict_compat
         self.watch = watch
         self.dead_ends: Counter[DeadEnd] = Counter()
-        self.aborts = aborts
+        self.aborts = list(aborts)
         self.aborted_tokens = 0
         self._abort = 0  # the next one of them
+        self._decision: list[int] = []  # what is written down of the iterations that time passes for
+        self._leap = STAY  # those of them that follow the first
+        self._lead = 0  # 1 if the first is yet to be carried out, too
         self.over = 0
         self.decisions = 0
         self._ends_early = until is not None
@@ -84,11 +90,12 @@ class Engine:
             PagesimError: the simulated time exceeds what the clock can count.
         """
         environment = simpy.Environment()
-        environment.process(self._serve(environment))
+        environment.process(self.serve(environment))
         environment.run()
         self.recorder.flush()
 
-    def _serve(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+    def serve(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+        """Return the process that replays everything in this environment."""
         scheduler, recorder = self.scheduler, self.recorder
         now = 0
         while now <= self.until:
@@ -103,19 +110,29 @@ class Engine:
                     self._note_departures(plan, now)
                     if plan.recomputed or plan.stuck:
                         continue  # memory was given back: whoever waits may be admitted at the same instant
-                    arrival = scheduler.next_arrival
-                    if arrival is None:
+                    yield from self._idle(environment)
+                    if scheduler.next_arrival is None:
                         return
-                    yield environment.timeout(arrival - now)
                     now = int(environment.now)
                     continue
-            yield environment.timeout(ticks)
-            now = int(environment.now)
+            if self.can_be_cut:
+                yield from self._pass(environment, ticks)
+                now = int(environment.now)
+            else:
+                yield environment.timeout(ticks)
+                now += ticks
+            leap = self._leap
+            steps = self._lead + leap[0]
+            if steps:
+                scheduler.advance(steps)
+            recorder.decide(self._decision, leap)
+            self.decisions += 1
             for group in scheduler.finish():
                 recorder.end(group, now)
                 if not group.samples:
-                    self._count_over()
-            recorder.flush_if_full()
+                    self._count_over(group.row)
+            if recorder.iterations >= recorder.full_at:
+                recorder.flush()
         if not self._ends_early:
             raise PagesimError(
                 f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
@@ -139,38 +156,42 @@ class Engine:
             return None
         first, increment, linear = run
         steps = self._bounded(min(steps, linear), first, increment, now)
-        scheduler.advance(1)
-        memory = scheduler.memory
-        free = memory.free_blocks
-        decision = [
+        free, free_cpu, shared, cached, taken = scheduler.memory.accounts(1)
+        self._decision = [
             self.recorder.iterations,
             now,
             first,
-            memory.steps_grown,
+            scheduler.memory.steps_grown + 1,
             scheduler.running_groups,
             sequences,
             0,  # swapped
             scheduler.waiting,
             free,
-            memory.free_cpu_blocks,
+            free_cpu,
             sequences,  # batched_tokens, tokens
             sequences,
             context,
             *(0, 0, 0, 0),  # swapped_in, swapped_out, copied, preempted
             free if scheduler.blocked_externally() else 0,
             sequences,
-            memory.shared_blocks,
+            shared,
             *(0, 0),  # shared_slack, shared_rounding
-            memory.cached_blocks,
-            memory.blocks_taken,
+            cached,
+            taken,
         ]
-        leap = STAY
-        if steps > 1:
-            scheduler.advance(steps - 1)
-            leap = steps - 1, first + increment, increment, context + sequences
-        self.recorder.decide(decision, leap)
-        self.decisions += 1
+        self._lead = 1
+        self._leap = (steps - 1, first + increment, increment, context + sequences) if steps > 1 else STAY
         return span_of(first, increment, steps)
+
+    def _pass(self, environment: simpy.Environment, ticks: int) -> Generator[simpy.Event, Any, None]:
+        """Let the time of the iterations at hand pass, unless it is cut short."""
+        yield environment.timeout(ticks)
+
+    def _idle(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+        """Wait for the next arrival; if there is none, return at once."""
+        arrival = self.scheduler.next_arrival
+        if arrival is not None:
+            yield environment.timeout(arrival - environment.now)
 
     def _iterate(self, plan: Plan, now: int) -> int:
         """Carry out a planned iteration and those that follow without a decision; return the ticks of all."""
@@ -200,7 +221,8 @@ class Engine:
         for group in plan.caught_up:
             recorder.answer(group, end)
             continuing -= group.samples
-        decision = [
+        free, free_cpu, shared, cached, taken = memory.accounts()
+        self._decision = [
             recorder.iterations,
             now,
             ticks,
@@ -209,8 +231,8 @@ class Engine:
             plan.sequences,
             scheduler.swapped,
             scheduler.waiting,
-            memory.free_blocks,
-            memory.free_cpu_blocks,
+            free,
+            free_cpu,
             plan.batched_tokens,
             plan.tokens,
             plan.context_tokens,
@@ -218,21 +240,20 @@ class Engine:
             len(plan.swaps_out),
             len(plan.copies),
             preempted,
-            memory.free_blocks if scheduler.blocked_externally() else 0,
+            free if scheduler.blocked_externally() else 0,
             0 if stood_still else continuing,
-            memory.shared_blocks,
+            shared,
             *(self._shared_tails() if memory.sharing_tails else (0, 0)),
-            memory.cached_blocks,
-            memory.blocks_taken,
+            cached,
+            taken,
         ]
-        leap = self._leap(end) if self.leap else STAY
-        recorder.decide(decision, leap)
-        self.decisions += 1
-        steps, first, increment, _ = leap
+        self._lead = 0
+        self._leap = self._plan_leap(end) if self.leap else STAY
+        steps, first, increment, _ = self._leap
         return ticks + span_of(first, increment, steps)
 
-    def _leap(self, start: int) -> tuple[int, int, int, int]:
-        """Take the iterations from ``start`` ticks on that decode with the same sequences and decide nothing.
+    def _plan_leap(self, start: int) -> tuple[int, int, int, int]:
+        """Say which iterations from ``start`` ticks on decode with the same sequences and decide nothing.
 
         Returns:
             What `Recorder.decide` writes down of them.
@@ -247,16 +268,13 @@ class Engine:
             return STAY
         first, increment, linear = run
         steps = self._bounded(min(steps, linear), first, increment, start)
-        if steps <= 0:
-            return STAY
-        scheduler.advance(steps)
-        return steps, first, increment, context
+        return (steps, first, increment, context) if steps > 0 else STAY
 
     def _bounded(self, steps: int, first: int, increment: int, start: int) -> int:
         """Return how many of these steps start before anything from outside must be looked at."""
         if self.scheduler.arrival_matters:
             arrival = self.scheduler.next_arrival
-            if arrival is not None:
+            if arrival is not None and span_of(first, increment, steps) > arrival - start:
                 # The first iteration that starts at or after the arrival must be planned.
                 steps = min(steps, steps_before(first, increment, arrival - start))
         if self._abort < len(self.aborts):
@@ -276,7 +294,7 @@ class Engine:
             if waits_or_runs:
                 self.aborted_tokens += self.scheduler.abort(row, now)
                 self.recorder.leave(row, now, Status.ABORTED)
-                self._count_over()
+                self._count_over(row)
 
     def _note_departures(self, plan: Plan, now: int) -> None:
         """Write down who lost memory or was given up while the plan was made."""
@@ -289,12 +307,12 @@ class Engine:
         for group, dead_end in plan.stuck:
             self._meet(dead_end, group.row, now)
             self.recorder.leave(group.row, now, Status.STUCK)
-            self._count_over()
+            self._count_over(group.row)
         for group in plan.leaked:
             self._meet(DeadEnd.LEAK, group.row, now)
         for group in plan.ignored:
             self.recorder.leave(group.row, now, Status.IGNORED)
-            self._count_over()
+            self._count_over(group.row)
 
     def _meet(self, dead_end: DeadEnd, row: int, now: int) -> None:
         if self.strict_compat:
@@ -315,7 +333,8 @@ class Engine:
                 rounding += sum(lost[-copies:])
         return slack, rounding
 
-    def _count_over(self) -> None:
+    def _count_over(self, row: int) -> None:
+        """Note that a request is over."""
         self.over += 1
         if self.watch is not None:
             self.watch(self.over)

@@ -81,6 +81,16 @@ class MemoryMeans:
         return self._running / self._iterations if self._iterations else None
 
     @property
+    def busy_share(self) -> float | None:
+        """Share of the time from the first iteration's start to the last one's end spent in iterations."""
+        if self._start is None:
+            return None
+        start, end = self._start, self._end
+        if self.window is not None:
+            start, end = self.window[0], min(self.window[1], end)
+        return self._busy / (end - start) if end > start else None
+
+    @property
     def saving(self) -> float | None:
         """1 − 1/mean(logical/physical blocks): the share of memory that sharing saved; None without any."""
         if not self._sharing:
@@ -124,6 +134,11 @@ class TokenGaps:
         continuing = chunk.stretches["continuing"][chunk.stretch]
         self._add(chunk.ticks, continuing)
         self._add(chunk.late, np.ones(len(chunk.late), np.int64))
+
+    def include(self, others: TokenGaps) -> None:
+        """Take the gaps of another engine into account."""
+        self._counts.update(others._counts)
+        self._sum += others._sum
 
     def summary(self) -> Distribution:
         """Return mean and percentiles in seconds; None where no sequence got two tokens."""

@@ -120,36 +120,61 @@ class _OpenStay(NamedTuple):
     held: list[tuple[int, int]]
 
 
-class Recorder:
-    """Collects what happens and hands it on in chunks.
+class RequestLog:
+    """What becomes of the requests of a trace, by row, whichever engine serves them.
 
     Args:
-        memory: the allocator of the run.
         requests: rows of the trace.
-        consume: called with each chunk, in order.
+
+    Attributes:
+        first_scheduled, first_token, finish: ticks; -1 for what has not happened.
+        recomputes, swaps: how often each was preempted.
+        status: a `Status` each.
+        choices: how victims were preempted where that was free to choose: see `Recorder.choose`.
+        cached_tokens: of prompts, found in the cache when they were admitted first, by row.
+        sample_finish: where the samples of a request differ in length, when each was over, by row and sample.
     """
 
-    def __init__(self, memory: Allocator, requests: int, consume: Callable[[Chunk], None]) -> None:
-        self.memory = memory
-        self.consume = consume
-        self.iterations = 0
+    def __init__(self, requests: int) -> None:
         self.first_scheduled = array("q", [-1]) * requests
         self.first_token = array("q", [-1]) * requests
         self.finish = array("q", [-1]) * requests
         self.recomputes = array("i", [0]) * requests
         self.swaps = array("i", [0]) * requests
         self.status = bytearray(requests)
-        # How victims were preempted where that was free to choose: see `choose`.
         self.choices: list[tuple[int, ...]] = []
-        # Tokens of prompts that were found in the cache when they were admitted first, by row.
         self.cached_tokens: dict[int, int] = {}
-        # Where the samples of a request differ in length: when each was over, by row and sample.
         self.sample_finish: dict[int, dict[int, int]] = {}
+
+
+class Recorder:
+    """Collects what happens in one engine and hands it on in chunks.
+
+    Args:
+        memory: the allocator of the run.
+        log: where requests' times go.
+        consume: called with each chunk, in order.
+    """
+
+    def __init__(self, memory: Allocator, log: RequestLog, consume: Callable[[Chunk], None]) -> None:
+        self.memory = memory
+        self.consume = consume
+        self.iterations = 0
+        self.first_scheduled = log.first_scheduled
+        self.first_token = log.first_token
+        self.finish = log.finish
+        self.recomputes = log.recomputes
+        self.swaps = log.swaps
+        self.status = log.status
+        self.choices = log.choices
+        self.cached_tokens = log.cached_tokens
+        self.sample_finish = log.sample_finish
         self.recomputed_total = 0
         self.swapped_total = 0
         self.blocks_in = 0
         self.blocks_out = 0
         self._chunk_start = 0
+        self.full_at = CHUNK_ITERATIONS  # how many iterations make a chunk that should be handed on
         self._decisions = array("q")
         self._stays = array("q")
         self._open: dict[int, _OpenStay] = {}  # by the request's row
@@ -274,11 +299,6 @@ class Recorder:
         self._decisions.fromlist(decision)
         self.iterations += 1 + leap[0]
 
-    def flush_if_full(self) -> None:
-        """Hand on a chunk if there is enough for one."""
-        if self.iterations - self._chunk_start >= CHUNK_ITERATIONS:
-            self.flush()
-
     def flush(self) -> None:
         """Hand on what there is as a chunk."""
         if self.iterations == self._chunk_start:
@@ -296,6 +316,7 @@ class Recorder:
         self.blocks_out += int(decisions["swapped_out"].sum())
         self._decisions, self._stays = array("q"), array("q")
         self._chunk_start = self.iterations
+        self.full_at = self.iterations + CHUNK_ITERATIONS
         late, self._late = np.array(self._late, np.int64), array("q")
         self.consume(self._expand(decisions, stays, late))
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pagesim.clock import to_seconds, to_tick_column
 from pagesim.errors import PagesimError
 from pagesim.ledger import ENTRIES, paper_view
-from pagesim.records import Chunk, Recorder, Status
+from pagesim.records import Chunk, RequestLog, Status
 from pagesim.request import Trace
 from pagesim.scenario import Scenario, System, checked, read_toml, to_toml
 from pagesim.storage import publish
@@ -139,7 +139,7 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[Any]]:
+def request_columns(trace: Trace, log: RequestLog) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of the requests table, ``[N]`` each; NaN where something never happened."""
 
     def seconds(ticks: Iterable[int]) -> npt.NDArray[np.float64]:
@@ -152,8 +152,8 @@ def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[A
         finish = np.empty(len(trace), dtype=object)
         tokens = np.empty(len(trace), dtype=object)
         for row, lengths in enumerate(trace.sample_tokens):
-            times = recorder.sample_finish.get(row)
-            alike = recorder.finish[row]
+            times = log.sample_finish.get(row)
+            alike = log.finish[row]
             tokens[row] = list(lengths)
             finish[row] = seconds(
                 [alike if times is None else times.get(k, -1) for k in range(len(lengths))]
@@ -161,7 +161,7 @@ def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[A
         return {"sample_tokens": tokens, "sample_finish_s": finish}
 
     cached = np.zeros(len(trace), np.int64)
-    cached[list(recorder.cached_tokens)] = list(recorder.cached_tokens.values())
+    cached[list(log.cached_tokens)] = list(log.cached_tokens.values())
     names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
     return {
         "request_id": trace.request_id,
@@ -169,22 +169,22 @@ def request_columns(trace: Trace, recorder: Recorder) -> dict[str, npt.NDArray[A
         "prompt_tokens": trace.prompt_tokens,
         "output_tokens": trace.output_tokens,
         "n": trace.n,
-        "first_scheduled_s": seconds(recorder.first_scheduled),
-        "first_token_s": seconds(recorder.first_token),
-        "finish_s": seconds(recorder.finish),
+        "first_scheduled_s": seconds(log.first_scheduled),
+        "first_token_s": seconds(log.first_token),
+        "finish_s": seconds(log.finish),
         "cached_tokens": cached,
-        "recomputes": np.asarray(recorder.recomputes, np.int64),
-        "swaps": np.asarray(recorder.swaps, np.int64),
-        "status": names[np.frombuffer(recorder.status, np.uint8)],
+        "recomputes": np.asarray(log.recomputes, np.int64),
+        "swaps": np.asarray(log.swaps, np.int64),
+        "status": names[np.frombuffer(log.status, np.uint8)],
         **each_sample(),
     }
 
 
-def preemption_table(trace: Trace, recorder: Recorder) -> pd.DataFrame:
+def preemption_table(trace: Trace, log: RequestLog) -> pd.DataFrame:
     """Return the victims whose preemption was free to choose, one row each, in order."""
     import pandas as pd
 
-    table = np.array(recorder.choices, np.int64).reshape(-1, 7)
+    table = np.array(log.choices, np.int64).reshape(-1, 7)
     row, when, swapped, tokens, blocks, swap, recompute = table.T
     return pd.DataFrame(
         {

@@ -132,7 +132,7 @@ class System(BaseModel):
     )
     cost: str = Field(
         "roofline",
-        description="roofline[:name=value,…], or affine:s,s/token,s/context token[,s/swapped block].",
+        description="profile:NAME, roofline[:name=value,…], or affine:s,s/token,s/context token[,s/block].",
     )
     window: str | None = Field(
         None,
@@ -187,6 +187,16 @@ class Scenario(System):
 
             parse_shared_prefix(value)
         return value
+
+
+class Cluster(Scenario):
+    """A scenario served by several replicas of the system."""
+
+    replicas: int = Field(2, ge=1, le=4096, description="Engines, each with its own GPU, or tp of them.")
+    router: str = Field(
+        "round-robin",
+        description="round-robin, least-loaded, fewest-kv-tokens, prefix-affinity, or an installed one.",
+    )
 
 
 class Comparison(Scenario):
@@ -352,6 +362,39 @@ def to_toml(model: BaseModel) -> str:
         # JSON's strings, numbers, booleans and arrays of strings are TOML's as well.
         lines.append(f"{name} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"
+
+
+def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, str]:
+    """Return the options that are paths as absolute ones: the copy stored with a result runs anywhere.
+
+    What is not in the working directory is looked for in the folder ``beside``.
+    """
+    from pagesim.specs import models
+    from pagesim.workloads import SPECS, workloads
+    from pagesim.workloads.tokenizer import APPROXIMATE, GPT2
+
+    # A name that is known is never a path, whatever lies in the working directory.
+    names = {*workloads(), *(m.name for m in models()), APPROXIMATE, GPT2}
+    found = {}
+    for option in ("trace", "model", "tokenizer", "cost"):
+        value = getattr(scenario, option)
+        if value is None or value.lower() in names or value.partition(":")[0] in SPECS:
+            continue
+        before, after = "", ""
+        if option == "cost":
+            kind, _, value = value.partition(":")
+            if kind != "profile":
+                continue
+            value, comma, rest = value.partition(",")
+            before, after = "profile:", comma + rest
+        try:
+            for path in (Path(value), *([beside / value] if beside else [])):
+                if path.is_file() or (option == "model" and path.is_dir()):
+                    found[option] = f"{before}{path.resolve()}{after}"
+                    break
+        except (OSError, ValueError):  # too long for a path, say; whoever opens it says so
+            continue
+    return found
 
 
 def _parse_window(text: str) -> tuple[float, float]:

@@ -7,7 +7,22 @@ import sys
 
 import typer
 
-from pagesim.cli import ablate, bench, calibrate, compare, doctor, lists, live, profile, run, trace, validate
+from pagesim.cli import (
+    ablate,
+    bench,
+    calibrate,
+    capacity,
+    cluster,
+    compare,
+    doctor,
+    lists,
+    live,
+    profile,
+    run,
+    sweep,
+    trace,
+    validate,
+)
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -19,6 +34,9 @@ cli = typer.Typer(
 )
 cli.command("run")(run.command)
 cli.command("compare")(compare.command)
+cli.command("cluster")(cluster.command)
+cli.command("sweep")(sweep.command)
+cli.command("capacity")(capacity.command)
 cli.command("live")(live.command)
 cli.command("calibrate")(calibrate.command)
 cli.command("validate")(validate.command)

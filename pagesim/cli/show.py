@@ -14,12 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pagesim.api import Rows, Watch, run, trace_of
+from pagesim.api import Rows, run, trace_of
+from pagesim.cluster import ClusterResult, run_cluster
 from pagesim.errors import PagesimError
 from pagesim.metrics import VIEWS
 from pagesim.request import Trace
 from pagesim.results import Result, to_json
-from pagesim.scenario import Comparison, Scenario
+from pagesim.scenario import Cluster, Comparison, Scenario
+from pagesim.serving import Watch
 from pagesim.workloads import LengthModel
 
 if TYPE_CHECKING:
@@ -48,6 +50,16 @@ def replay_all(comparison: Comparison, *, stored: bool) -> dict[str, Result]:
             policy: run(scenario, trace, steps=_rows(scenario, stored), watch=watch[policy])
             for policy, scenario in scenarios.items()
         }
+
+
+def replay_cluster(scenario: Cluster) -> ClusterResult:
+    """Run a cluster with a progress bar."""
+    trace = trace_of(scenario)
+    name = f"{scenario.policy} × {scenario.replicas}"
+    with _progress({name: trace}) as watch:
+        return run_cluster(
+            scenario, trace, replicas=scenario.replicas, router=scenario.router, watch=watch[name]
+        )
 
 
 def as_json(value: Any) -> None:
@@ -157,6 +169,35 @@ def measured(result: Result) -> None:
     console.print(parts)
     if "check" in live:
         say(verdict(live["check"]))
+
+
+def cluster(result: ClusterResult) -> None:
+    """Print what came of a cluster: all replicas together, and how they differ."""
+    summary = result.summary
+    console = Console()
+    console.print(_outcome(summary), highlight=False)
+    columns = ("mean", "p50", "p90", "p95", "p99")
+    latency = _table("Latency, seconds", columns)
+    for name, label in _LATENCIES.items():
+        latency.add_row(label, *(_seconds(summary[name][column]) for column in columns))
+    console.print(latency)
+    replicas = _table(
+        f"{summary['cluster']['replicas']} replicas behind {summary['cluster']['router']}",
+        ("least", "mean", "most"),
+    )
+    for name, label, digits in (
+        ("requests", "requests", 0),
+        ("mean_batch", "mean batch", 2),
+        ("busy_share", "share of the time busy", 3),
+        ("used_percent", "KV cache used, % of time", 2),
+        ("recomputes", "recomputed", 0),
+        ("ttft_p99_s", "TTFT, p99, s", 3),
+    ):
+        column = result.replicas[name]
+        replicas.add_row(
+            label, *(_number(each, digits) for each in (column.min(), column.mean(), column.max()))
+        )
+    console.print(replicas)
 
 
 def side_by_side(summaries: dict[str, Summary]) -> None:

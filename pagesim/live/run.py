@@ -6,7 +6,7 @@ import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pagesim.api import Watch, equip, run
+from pagesim.api import run
 from pagesim.errors import CapacityError
 from pagesim.executors import Beside, Executor, Observed
 from pagesim.kernels.needs import require_device
@@ -15,6 +15,7 @@ from pagesim.request import Trace
 from pagesim.results import Result
 from pagesim.scenario import System
 from pagesim.scheduling import Scheduler
+from pagesim.serving import Watch, equip
 from pagesim.specs import Capacity, model
 
 if TYPE_CHECKING:

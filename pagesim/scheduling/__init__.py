@@ -2,7 +2,8 @@
 
 from pagesim.scheduling.base import Choice, Plan, Scheduler
 from pagesim.scheduling.beams import DROP as BEAM_DROP
-from pagesim.scheduling.content import Contents
+from pagesim.scheduling.beams import BeamSearch
+from pagesim.scheduling.content import Content, Contents
 from pagesim.scheduling.continuous import ContinuousBatching
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Arrivals, Group
@@ -18,7 +19,9 @@ __all__ = [
     "V0_RELEASES",
     "V1_RELEASES",
     "Arrivals",
+    "BeamSearch",
     "Choice",
+    "Content",
     "Contents",
     "ContinuousBatching",
     "DeadEnd",

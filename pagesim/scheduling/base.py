@@ -135,6 +135,9 @@ class Scheduler(Protocol):
             PagesimError: the scheduler does not serve such requests under its options.
         """
 
+    def announce(self) -> None:
+        """Say that one more request has been added to the end of those that are expected."""
+
     def plan(self, now: int) -> Plan:
         """Let arrivals up to ``now`` in and decide the next iteration."""
 

@@ -42,6 +42,7 @@ class Arrivals:
         self.prompt = column(trace.prompt_tokens)
         self.output = column(trace.output_tokens)
         self.samples = column(np.maximum(trace.n, trace.beam_width))
+        self.widest = max(self.samples, default=1)  # samples of the widest request
         self._beams = column(trace.beam_width) if int(trace.beam_width.max(initial=1)) > 1 else None
         self._sample_tokens = trace.sample_tokens
         self._drop = drop

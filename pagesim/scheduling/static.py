@@ -38,7 +38,7 @@ class StaticBatching:
 
     @property
     def waiting(self) -> int:
-        return len(self.queue)
+        return self.queue.waiting
 
     @property
     def swapped(self) -> int:
@@ -83,6 +83,9 @@ class StaticBatching:
 
     def steady(self) -> int:
         return self._padded_output - 1 - self._steps_done if self._batch else 0
+
+    def announce(self) -> None:
+        self.queue.announce()
 
     def undisturbed(self, now: int) -> int:
         return 0  # a batch is over when somebody is

@@ -56,9 +56,12 @@ def test_the_wheel_holds_every_module(contents):
     assert {name for name in contents if name.endswith(".py")} == expected
 
 
-def test_the_wheel_holds_the_bundled_workloads_and_the_mark_of_typed_code(contents):
+def test_the_wheel_holds_the_bundled_data_and_the_mark_of_typed_code(contents):
     data = {f"pagesim/workloads/data/{file.name}" for file in (ROOT / "workloads" / "data").glob("*.json")}
     assert len(data) == 3
+    profiles = {f.name for f in (ROOT / "pagesim" / "profiles" / "data").glob("*.json")}
+    assert profiles
+    data |= {f"pagesim/profiles/data/{name}" for name in profiles}
     others = {name for name in contents if not name.endswith(".py") and ".dist-info/" not in name}
     assert others == {*data, "pagesim/py.typed"}
 

@@ -1,0 +1,89 @@
+"""Replicas: what a router may know of the engines at the instant at which a request arrives."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Column = npt.NDArray[np.int64]
+
+
+class Replicas:
+    """The engines of a cluster, as columns over replicas, ``[R]``.
+
+    An engine that leaps does not say what it does at each instant. It leaves here from when on it leaps, how
+    long the steps take and how many tokens they add; what it holds at an instant follows.
+
+    Args:
+        count: engines.
+
+    Attributes:
+        outstanding: requests that were routed there and are not over.
+        waiting_tokens: prompt tokens of those of them that have never run.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.outstanding: Column = np.zeros(count, np.int64)
+        self.waiting_tokens: Column = np.zeros(count, np.int64)
+        # Of the iteration that is planned or was last, and of the leap that follows it.
+        self._held = np.zeros(count, np.int64)
+        self._leap_start = np.zeros(count, np.int64)
+        self._first = np.ones(count, np.int64)
+        self._increment = np.zeros(count, np.int64)
+        self._context = np.zeros(count, np.int64)
+        self._sequences = np.zeros(count, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.outstanding)
+
+    def decided(
+        self, replica: int, held: int, leap_start: int, leap: tuple[int, int, int, int], sequences: int
+    ) -> None:
+        """An engine says what it does next.
+
+        Args:
+            replica: which.
+            held: tokens that its sequences hold in the iteration that it planned.
+            leap_start: ticks at which that ends.
+            leap: the leap that follows: steps, ticks of the first, how many more each takes than the one
+                before, and tokens held in the first.
+            sequences: that run, and get a token in each step of the leap.
+        """
+        steps, first, increment, context = leap
+        self._held[replica] = held
+        self._leap_start[replica] = leap_start
+        self._first[replica] = first or 1
+        self._increment[replica] = increment
+        self._context[replica] = context
+        self._sequences[replica] = sequences if steps else 0
+
+    def kv_tokens(self, now: int) -> Column:
+        """Return the tokens whose keys and values each engine holds in the iteration in progress, ``[R]``.
+
+        An iteration that ends now is still in progress: whoever arrives now is routed before it is over.
+        """
+        steps = steps_begun(self._first, self._increment, now - self._leap_start)
+        leaping = (steps > 0) & (self._sequences > 0)
+        return np.where(leaping, self._context + (steps - 1) * self._sequences, self._held)
+
+
+def steps_begun(first: Column, increment: Column, span: Column) -> Column:
+    """Return how many consecutive steps start strictly less than ``span`` ticks from now, for each column.
+
+    As `clock.steps_before`: the root of a quadratic, estimated and then corrected by integer tests.
+    """
+    within = np.maximum(span, 0).astype(np.float64)
+    p = first - increment / 2
+    # Only without any time can what it is divided by be 0, and then no step has begun.
+    below = np.maximum(p + np.sqrt(p * p + 2.0 * increment * within), 0.5)
+    steps = (2 * within / below).astype(np.int64)
+
+    def spent(count: Column) -> Column:
+        result: Column = count * first + increment * (count * (count - 1) // 2)
+        return result
+
+    while (over := (steps > 0) & (spent(steps) >= span)).any():
+        steps -= over
+    while (under := spent(steps) < span).any():
+        steps += under
+    return steps
