@@ -8,36 +8,45 @@ if TYPE_CHECKING:
     from pagesim.errors import CapacityError, PagesimError, TraceError
     from pagesim.request import Request, Trace
     from pagesim.results import Result, load
+    from pagesim.sweeps import CapacityTables, SweepTables, capacity, sweep
     from pagesim.workloads import make_trace
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CapacityError",
+    "CapacityTables",
     "PagesimError",
     "Request",
     "Result",
+    "SweepTables",
     "Trace",
     "TraceError",
+    "capacity",
     "compare",
     "load",
     "make_trace",
     "simulate",
     "simulate_cluster",
+    "sweep",
 ]
 
 _HOMES = {
     "CapacityError": "errors",
+    "CapacityTables": "sweeps",
     "PagesimError": "errors",
     "Request": "request",
     "Result": "results",
+    "SweepTables": "sweeps",
     "Trace": "request",
     "TraceError": "errors",
+    "capacity": "sweeps",
     "compare": "api",
     "load": "results",
     "make_trace": "workloads",
     "simulate": "api",
     "simulate_cluster": "cluster",
+    "sweep": "sweeps",
 }
 
 

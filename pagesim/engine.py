@@ -50,6 +50,9 @@ class Engine:
         dead_ends: how often a request met one, and which.
     """
 
+    can_be_cut = False
+    """Whether time that passes may turn out to be shorter, because of requests that nobody knew of."""
+
     def __init__(
         self,
         scheduler: Scheduler,
@@ -75,6 +78,7 @@ class Engine:
         self._abort = 0  # the next one of them
         self._decision: list[int] = []  # what is written down of the iterations that time passes for
         self._leap = STAY  # those of them that follow the first
+        self._lead = 0  # 1 if the first is yet to be carried out, too
         self.over = 0
         self.decisions = 0
         self._ends_early = until is not None
@@ -111,17 +115,24 @@ class Engine:
                         return
                     now = int(environment.now)
                     continue
-            yield from self._pass(environment, ticks)
-            now = int(environment.now)
-            if self._leap[0]:
-                scheduler.advance(self._leap[0])
-            recorder.decide(self._decision, self._leap)
+            if self.can_be_cut:
+                yield from self._pass(environment, ticks)
+                now = int(environment.now)
+            else:
+                yield environment.timeout(ticks)
+                now += ticks
+            leap = self._leap
+            steps = self._lead + leap[0]
+            if steps:
+                scheduler.advance(steps)
+            recorder.decide(self._decision, leap)
             self.decisions += 1
             for group in scheduler.finish():
                 recorder.end(group, now)
                 if not group.samples:
                     self._count_over(group.row)
-            recorder.flush_if_full()
+            if recorder.iterations >= recorder.full_at:
+                recorder.flush()
         if not self._ends_early:
             raise PagesimError(
                 f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
@@ -144,37 +155,36 @@ class Engine:
         if run is None:
             return None
         first, increment, linear = run
-        steps = self._bounded(min(steps, linear), first, increment, now) - 1
-        scheduler.advance(1)
-        memory = scheduler.memory
-        free = memory.free_blocks
+        steps = self._bounded(min(steps, linear), first, increment, now)
+        free, free_cpu, shared, cached, taken = scheduler.memory.accounts(1)
         self._decision = [
             self.recorder.iterations,
             now,
             first,
-            memory.steps_grown,
+            scheduler.memory.steps_grown + 1,
             scheduler.running_groups,
             sequences,
             0,  # swapped
             scheduler.waiting,
             free,
-            memory.free_cpu_blocks,
+            free_cpu,
             sequences,  # batched_tokens, tokens
             sequences,
             context,
             *(0, 0, 0, 0),  # swapped_in, swapped_out, copied, preempted
             free if scheduler.blocked_externally() else 0,
             sequences,
-            memory.shared_blocks,
+            shared,
             *(0, 0),  # shared_slack, shared_rounding
-            memory.cached_blocks,
-            memory.blocks_taken,
+            cached,
+            taken,
         ]
-        self._leap = (steps, first + increment, increment, context + sequences) if steps else STAY
-        return span_of(first, increment, steps + 1)
+        self._lead = 1
+        self._leap = (steps - 1, first + increment, increment, context + sequences) if steps > 1 else STAY
+        return span_of(first, increment, steps)
 
     def _pass(self, environment: simpy.Environment, ticks: int) -> Generator[simpy.Event, Any, None]:
-        """Let the time of the iterations at hand pass."""
+        """Let the time of the iterations at hand pass, unless it is cut short."""
         yield environment.timeout(ticks)
 
     def _idle(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
@@ -211,6 +221,7 @@ class Engine:
         for group in plan.caught_up:
             recorder.answer(group, end)
             continuing -= group.samples
+        free, free_cpu, shared, cached, taken = memory.accounts()
         self._decision = [
             recorder.iterations,
             now,
@@ -220,8 +231,8 @@ class Engine:
             plan.sequences,
             scheduler.swapped,
             scheduler.waiting,
-            memory.free_blocks,
-            memory.free_cpu_blocks,
+            free,
+            free_cpu,
             plan.batched_tokens,
             plan.tokens,
             plan.context_tokens,
@@ -229,13 +240,14 @@ class Engine:
             len(plan.swaps_out),
             len(plan.copies),
             preempted,
-            memory.free_blocks if scheduler.blocked_externally() else 0,
+            free if scheduler.blocked_externally() else 0,
             0 if stood_still else continuing,
-            memory.shared_blocks,
+            shared,
             *(self._shared_tails() if memory.sharing_tails else (0, 0)),
-            memory.cached_blocks,
-            memory.blocks_taken,
+            cached,
+            taken,
         ]
+        self._lead = 0
         self._leap = self._plan_leap(end) if self.leap else STAY
         steps, first, increment, _ = self._leap
         return ticks + span_of(first, increment, steps)
@@ -262,7 +274,7 @@ class Engine:
         """Return how many of these steps start before anything from outside must be looked at."""
         if self.scheduler.arrival_matters:
             arrival = self.scheduler.next_arrival
-            if arrival is not None:
+            if arrival is not None and span_of(first, increment, steps) > arrival - start:
                 # The first iteration that starts at or after the arrival must be planned.
                 steps = min(steps, steps_before(first, increment, arrival - start))
         if self._abort < len(self.aborts):

@@ -149,6 +149,37 @@ def memory_over_time(result: Result) -> Figure:
     return figure
 
 
+def simulator_cost(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw what a replayed request costs against how many are replayed, a line a policy and load."""
+    figure = _figure(6.4, 4.0)
+    axes = figure.add_subplot()
+    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for row in rows:
+        lines.setdefault((row["policy"], row["load"]), []).append(
+            (row["requests"], row["timeouts_per_request"])
+        )
+    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+    policies = list(dict.fromkeys(policy for policy, _ in lines))
+    loads = list(dict.fromkeys(load for _, load in lines))
+    for (policy, load), points in lines.items():
+        sizes, costs = zip(*sorted(points), strict=True)
+        axes.semilogx(
+            sizes,
+            costs,
+            color=colours[policies.index(policy) % len(colours)],
+            linestyle=("-", "--", ":", "-.")[loads.index(load) % 4],
+            marker="o",
+            markersize=3,
+            label=f"{policy}, {load}",
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("requests")
+    axes.set_ylabel("bare SimPy timeouts a request")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+    return figure
+
+
 def profile_fit(profile: Profile) -> Figure:
     """Draw, for each term that was fitted, predicted against measured seconds, held-out points apart.
 

@@ -174,6 +174,7 @@ class Recorder:
         self.blocks_in = 0
         self.blocks_out = 0
         self._chunk_start = 0
+        self.full_at = CHUNK_ITERATIONS  # how many iterations make a chunk that should be handed on
         self._decisions = array("q")
         self._stays = array("q")
         self._open: dict[int, _OpenStay] = {}  # by the request's row
@@ -298,11 +299,6 @@ class Recorder:
         self._decisions.fromlist(decision)
         self.iterations += 1 + leap[0]
 
-    def flush_if_full(self) -> None:
-        """Hand on a chunk if there is enough for one."""
-        if self.iterations - self._chunk_start >= CHUNK_ITERATIONS:
-            self.flush()
-
     def flush(self) -> None:
         """Hand on what there is as a chunk."""
         if self.iterations == self._chunk_start:
@@ -320,6 +316,7 @@ class Recorder:
         self.blocks_out += int(decisions["swapped_out"].sum())
         self._decisions, self._stays = array("q"), array("q")
         self._chunk_start = self.iterations
+        self.full_at = self.iterations + CHUNK_ITERATIONS
         late, self._late = np.array(self._late, np.int64), array("q")
         self.consume(self._expand(decisions, stays, late))
 

@@ -364,6 +364,39 @@ def to_toml(model: BaseModel) -> str:
     return "\n".join(lines) + "\n"
 
 
+def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, str]:
+    """Return the options that are paths as absolute ones: the copy stored with a result runs anywhere.
+
+    What is not in the working directory is looked for in the folder ``beside``.
+    """
+    from pagesim.specs import models
+    from pagesim.workloads import SPECS, workloads
+    from pagesim.workloads.tokenizer import APPROXIMATE, GPT2
+
+    # A name that is known is never a path, whatever lies in the working directory.
+    names = {*workloads(), *(m.name for m in models()), APPROXIMATE, GPT2}
+    found = {}
+    for option in ("trace", "model", "tokenizer", "cost"):
+        value = getattr(scenario, option)
+        if value is None or value.lower() in names or value.partition(":")[0] in SPECS:
+            continue
+        before, after = "", ""
+        if option == "cost":
+            kind, _, value = value.partition(":")
+            if kind != "profile":
+                continue
+            value, comma, rest = value.partition(",")
+            before, after = "profile:", comma + rest
+        try:
+            for path in (Path(value), *([beside / value] if beside else [])):
+                if path.is_file() or (option == "model" and path.is_dir()):
+                    found[option] = f"{before}{path.resolve()}{after}"
+                    break
+        except (OSError, ValueError):  # too long for a path, say; whoever opens it says so
+            continue
+    return found
+
+
 def _parse_window(text: str) -> tuple[float, float]:
     try:
         start, end = (float(part) for part in text.split(":"))

@@ -69,14 +69,7 @@ class Setting:
 
     def new_scheduler(self) -> Scheduler:
         """Return a scheduler with empty memory."""
-        memory = build_memory(
-            self.policy,
-            num_blocks=self.sized.num_blocks,
-            block_size=self.sized.block_size,
-            cpu_blocks=self.sized.cpu_blocks,
-            limits=self.limits,
-        )
-        return build_scheduler(self.policy, memory, self.limits, PreemptionPrices(self.cost))
+        return _new_scheduler(self.policy, self.sized, self.limits, self.cost)
 
     def arrivals(self) -> Arrivals:
         """Return the requests that take part, as a scheduler may see them."""
@@ -151,11 +144,6 @@ def prepare(system: System, trace: Trace) -> Setting:
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     sized, limits, cost = equip(system, policy)
     trace, request_of = take_in(trace, policy, limits)
-    if policy.scheduler == "vllm-v1":
-        # Block 0 is the null block; no sequence ever holds it.
-        sized = replace(sized, num_blocks=sized.num_blocks - 1)
-        if not sized.num_blocks:
-            raise PagesimError("num_blocks is 1; vllm-v1 needs at least 2, of which one is its null block")
     setting = Setting(system, policy, sized, limits, cost, trace, np.arange(len(trace)), request_of)
     accepted = accepted_rows(trace, setting.new_scheduler())
     if system.strict_compat:
@@ -165,6 +153,16 @@ def prepare(system: System, trace: Trace) -> Setting:
             raise setting.stopped(StrictCompatError(DeadEnd.NEVER_BATCHED, row, 0))
         accepted = entering
     return replace(setting, accepted=accepted)
+
+
+def check(system: System) -> None:
+    """Say at once, before any trace is made, if the options of a system do not go together.
+
+    Raises:
+        PagesimError: as `prepare` would; what only a trace can show is not looked for.
+    """
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    _new_scheduler(policy, *equip(system, policy))
 
 
 class Server:
@@ -249,7 +247,7 @@ class Server:
 
 
 def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
-    """Return the memory, the limits and the costs of a system under its policy.
+    """Return the memory (the null block of vllm-v1 left out), the limits and the costs of a system.
 
     Raises:
         PagesimError: an option is off, or the model does not fit.
@@ -293,6 +291,11 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
         )
     if system.cpu_blocks is not None:
         sized = replace(sized, cpu_blocks=system.cpu_blocks)
+    if policy.scheduler == "vllm-v1":
+        # Block 0 is the null block; no sequence ever holds it.
+        sized = replace(sized, num_blocks=sized.num_blocks - 1)
+        if not sized.num_blocks:
+            raise PagesimError("num_blocks is 1; vllm-v1 needs at least 2, of which one is its null block")
     cost = parse_cost(
         system.cost,
         model=spec,
@@ -302,3 +305,14 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
         kv_dtype=system.kv_dtype,
     )
     return sized, limits, cost
+
+
+def _new_scheduler(policy: Policy, sized: Capacity, limits: Limits, cost: CostModel) -> Scheduler:
+    memory = build_memory(
+        policy,
+        num_blocks=sized.num_blocks,
+        block_size=sized.block_size,
+        cpu_blocks=sized.cpu_blocks,
+        limits=limits,
+    )
+    return build_scheduler(policy, memory, limits, PreemptionPrices(cost))

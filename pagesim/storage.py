@@ -1,4 +1,4 @@
-"""Storage: result folders appear whole or not at all."""
+"""Storage: result folders and files appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -65,6 +65,23 @@ def publish(target: Path, write: Callable[[Path], None]) -> Path:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
     return target
+
+
+def put(file: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` write a temporary file and put it in the file's place in one step.
+
+    Raises:
+        PagesimError: writing failed, and then nothing is left behind.
+    """
+    # Two processes may write the same file at the same time.
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        write(draft)
+        draft.replace(file)
+    except OSError as error:
+        raise PagesimError(f"{file}: cannot be written ({error.strerror or error})") from None
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _put_in_place(draft: Path, target: Path) -> None:

@@ -5,18 +5,33 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pagesim.calibration.points import BESIDE, ITERATION, KINDS, LAUNCH, SPLITS, Point
 from pagesim.errors import PagesimError
-from pagesim.profiles import SLOTS, TERMS, Launching, Profile, Sample, Shape, Terms, fit_terms
+from pagesim.profiles import (
+    SLOTS,
+    TERMS,
+    Curve,
+    Launching,
+    Profile,
+    Sample,
+    Shape,
+    TermError,
+    Terms,
+    error_of,
+    fit_rest,
+    fit_terms,
+    range_of,
+    unseen_of,
+)
 from pagesim.specs import ModelSpec, gpus
 
 Row = Mapping[str, Any]
 Measured = Mapping[Point, Row]
 
 LEAST_SHARE = 0.01
-"""Of an iteration: an overhead below that cannot be told from noise, and is taken for as much."""
+"""Of an iteration: an overhead below that cannot be told from noise, and its sample says as much."""
 
 
 def assemble(
@@ -51,12 +66,11 @@ def assemble(
     )
     # Every part is known before what is beyond them can be.
     slots = SLOTS if machine["device"] == "cuda" else (0,)
-    fitted = fit_terms(parts, spec.kv_heads, slots).terms
-    whole = [(point, row) for point, row in good.items() if point.term == ITERATION]
-    beyond = [_overhead(point, row, fitted, launching) for point, row in whole]
-    samples = [*parts, *(sample for sample, _ in beyond)]
-    fit = fit_terms(samples, spec.kv_heads, slots)
-    terms = Terms(**fit.terms, launching=launching)
+    fit = fit_terms(parts, spec.kv_heads, slots)
+    whole = _wholes(good, fit.terms, launching)
+    overhead, error, held_out = _overhead(whole)
+    rests = [Sample("overhead", 0, each.batch, 0, each.rest) for each in whole]
+    terms = Terms(**fit.terms, overhead=overhead, launching=launching)
     return Profile(
         name=name,
         kind="measured",
@@ -70,13 +84,13 @@ def assemble(
         gpu=_catalogued(machine) if machine["device"] == "cuda" else None,
         terms=terms,
         origins=dict.fromkeys(terms.names(), "measured"),
-        ranges=fit.ranges,
-        errors=fit.errors,
+        ranges={**fit.ranges, "overhead": range_of(rests)},
+        errors={**fit.errors, "overhead": error},
         machine={**machine, "live": how},
         date=machine["date"],
-        notes=tuple(_notes(measured, good, machine, dtype, sum(small for _, small in beyond))),
-        samples=tuple(samples),
-        held_out=fit.held_out,
+        notes=tuple(_notes(measured, good, machine, dtype, whole)),
+        samples=(*parts, *rests),
+        held_out=(*fit.held_out, *(len(parts) + place for place in held_out)),
     )
 
 
@@ -97,31 +111,62 @@ def _check_complete(measured: Measured, good: Measured) -> None:
             )
 
 
-def _overhead(point: Point, row: Row, terms: dict[str, Any], launching: Launching) -> tuple[Sample, bool]:
-    """Return the overhead of a whole iteration, and whether it is too small to be told from noise."""
-    batch, seconds = point.size, row["seconds"]
-    device = (
-        terms["linear"](batch)
-        + terms["head"](batch)
-        + terms["write"](batch)
-        + terms["decode"][point.block_size](batch, row["context"])
+class _Whole(NamedTuple):
+    """A whole iteration: sequences that decode, what it took, and what its parts come to."""
+
+    batch: int
+    seconds: float
+    parts_s: float
+
+    @property
+    def rest(self) -> float:
+        """What is beyond the parts; 1 % of the iteration where that cannot be told from noise."""
+        return max(self.seconds - self.parts_s, LEAST_SHARE * self.seconds)
+
+    @property
+    def in_the_noise(self) -> bool:
+        """Whether there is no telling."""
+        return self.seconds - self.parts_s < LEAST_SHARE * self.seconds
+
+
+def _wholes(good: Measured, terms: dict[str, Any], launching: Launching) -> list[_Whole]:
+    found = []
+    for point, row in good.items():
+        if point.term == ITERATION:
+            batch = point.size
+            device = terms["linear"](batch) + terms["head"](batch) + terms["write"](batch)
+            device += terms["decode"][point.block_size](batch, row["context"])
+            found.append(_Whole(batch, row["seconds"], max(device, launching.decode_s)))
+    return sorted(found)
+
+
+def _overhead(wholes: list[_Whole]) -> tuple[Curve, TermError, list[int]]:
+    """Return the overhead, how wrong it makes iterations that it has not seen, and which these are."""
+    unseen = unseen_of(list(range(len(wholes))))
+    seen = [each for place, each in enumerate(wholes) if place not in unseen]
+    curve = fit_rest(
+        [each.batch for each in seen], [each.parts_s for each in seen], [each.seconds for each in seen]
     )
-    beyond = seconds - max(device, launching.decode_s)
-    least = LEAST_SHARE * seconds
-    return Sample("overhead", 0, batch, 0, max(beyond, least)), beyond < least
+    errors = [
+        abs((each.parts_s + curve(each.batch)) / each.seconds - 1)
+        for each in (wholes[place] for place in unseen)
+    ]
+    return curve, error_of(errors), unseen
 
 
-def _notes(measured: Measured, good: Measured, machine: Row, dtype: str, lost_in_noise: int) -> Iterable[str]:
+def _notes(
+    measured: Measured, good: Measured, machine: Row, dtype: str, wholes: list[_Whole]
+) -> Iterable[str]:
     if machine["device"] == "cpu":
         yield f"measured on a CPU in {dtype}, by the reference kernels: it says nothing of a GPU"
     failed = Counter(row["status"] for point, row in measured.items() if point not in good)
     for status, count in sorted(failed.items()):
         points = "1 point was" if count == 1 else f"{count} points were"
         yield f"{points} not measured: {status}"
-    if lost_in_noise:
+    if lost := sum(each.in_the_noise for each in wholes):
         yield (
-            f"at {lost_in_noise} batch sizes an iteration took no longer than its parts; its overhead is "
-            f"taken for {LEAST_SHARE:.0%} of it"
+            f"at {lost} of {len(wholes)} batch sizes an iteration took no longer than its parts: its "
+            "overhead is lost in the noise"
         )
     for point, row in good.items():
         if point.term == BESIDE:

@@ -14,6 +14,7 @@ from pagesim.calibration.points import KINDS
 from pagesim.calibration.rig import NoRoom, Rig
 from pagesim.clock import TICKS_PER_SECOND
 from pagesim.live.executor import MeasuredExecutor
+from pagesim.live.graphs import DecodeGraphs
 from pagesim.live.tokens import Tokens
 from pagesim.live.warmup import warm_up
 from pagesim.request import Trace
@@ -23,6 +24,9 @@ from pagesim.specs import Capacity
 
 PROMPT = 16
 """Tokens of the prompts of those who decode; enough that decoding begins at once, few enough to be cheap."""
+
+MOST_IN_GRAPHS = 256
+"""Sequences at most in a graph, as in a live run that is told nothing else."""
 
 LAUNCHES = 15
 """Samples of the host's launching."""
@@ -44,6 +48,7 @@ class Iterations:
         self._model = model
         self._seed = seed
         self._warm = False
+        self._graphs: DecodeGraphs | None = None
 
     def decode(self, batch: int) -> tuple[float, int]:
         """Return what an iteration takes in which so many sequences decode: seconds, tokens of context.
@@ -103,7 +108,7 @@ class Iterations:
             executor = MeasuredExecutor(
                 scheduler, self.rig.model, pools, tokens, longest=max(PROMPT + output, 2 * PROMPT)
             )
-            executor.graphs = self.rig.graphs
+            executor.graphs = self._graphs_of()
             if not self._warm:
                 warm_up(executor, most_sequences=256, most_tokens=2560)
                 self._warm = True
@@ -118,3 +123,10 @@ class Iterations:
         finally:
             gc.unfreeze()
         return made[0]
+
+    def _graphs_of(self) -> DecodeGraphs | None:
+        """Return the graphs, captured when they are first needed; None where there are none."""
+        rig = self.rig
+        if rig.cuda_graphs and self._graphs is None:
+            self._graphs = DecodeGraphs(rig.model, rig.pools, longest=rig.longest, most=MOST_IN_GRAPHS)
+        return self._graphs

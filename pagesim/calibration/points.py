@@ -83,6 +83,7 @@ class Grid:
         blocks: of copies and swaps.
         iterations: sequences of whole iterations.
         splits: (batch, context, splits).
+        most_context: tokens of context at most in a batch that decodes.
     """
 
     tokens: tuple[int, ...]
@@ -94,6 +95,7 @@ class Grid:
     blocks: tuple[int, ...]
     iterations: tuple[int, ...]
     splits: tuple[tuple[int, int, int], ...] = ()
+    most_context: int = 1 << 30
 
     def points(self, block_sizes: Sequence[int], *, longest: int, on_gpu: bool) -> Iterator[Point]:
         """Yield the points, those of one block size after another.
@@ -112,7 +114,7 @@ class Grid:
                 yield from (Point("write", 0, size) for size in self.tokens)
             for batch in self.batches:
                 for context in self.contexts:
-                    if context <= longest:
+                    if context <= longest and batch * context <= self.most_context:
                         yield Point("decode", block_size, batch, batch, context)
             for count, new in self.prompts:
                 if new <= longest:
@@ -172,7 +174,7 @@ _GPU_QUICK = Grid(
 
 _CPU = Grid(
     tokens=(
-        1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096,
+        1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096,
     ),
     sequences=(1, 2, 4, 8, 16, 32, 64),
     batches=(1, 2, 4, 8, 16, 32, 64),
@@ -184,6 +186,7 @@ _CPU = Grid(
     chunks=((16, 128), (16, 512), (64, 256), (64, 1024), (256, 512), (256, 1024)),
     blocks=(1, 2, 3, 4, 6, 8, 12, 16, 32, 64),
     iterations=(1, 2, 4, 8, 16, 32, 64),
+    most_context=20_000,
 )  # fmt: skip
 
 _CPU_QUICK = Grid(

@@ -131,6 +131,7 @@ def calibrate(
                         steps=7 if quick and not on_gpu else 15,
                         most_tokens=max(each.tokens for each in points),
                         most_blocks=max(grid.blocks),
+                        block_size=block_sizes[0],
                         seed=seed,
                     )
                 came = bench.measure(point)

@@ -11,6 +11,7 @@ from pagesim.cli import (
     ablate,
     bench,
     calibrate,
+    capacity,
     cluster,
     compare,
     doctor,
@@ -19,6 +20,7 @@ from pagesim.cli import (
     profile,
     reproduce,
     run,
+    sweep,
     trace,
     validate,
 )
@@ -34,6 +36,8 @@ cli = typer.Typer(
 cli.command("run")(run.command)
 cli.command("compare")(compare.command)
 cli.command("cluster")(cluster.command)
+cli.command("sweep")(sweep.command)
+cli.command("capacity")(capacity.command)
 cli.command("live")(live.command)
 cli.command("calibrate")(calibrate.command)
 cli.command("validate")(validate.command)

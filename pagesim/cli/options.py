@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from pagesim.scenario import Scenario, checked, read_toml
+from pagesim.scenario import Scenario, absolute_paths, checked, read_toml
 
 SCENARIO = Annotated[
     Path | None,
@@ -38,42 +38,9 @@ def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
     values = {}
     if file:
         written = checked(kind, read_toml(file), str(file), strict=True)
-        values = {**written.model_dump(exclude_unset=True), **_absolute_paths(written, file.parent)}
+        values = {**written.model_dump(exclude_unset=True), **absolute_paths(written, file.parent)}
     scenario = checked(kind, {**values, **flags})
-    return scenario.model_copy(update=_absolute_paths(scenario))
-
-
-def _absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, str]:
-    """Return the options that are paths as absolute ones: the copy stored with a result runs anywhere.
-
-    What is not in the working directory is looked for in the folder ``beside``.
-    """
-    from pagesim.specs import models
-    from pagesim.workloads import SPECS, workloads
-    from pagesim.workloads.tokenizer import APPROXIMATE, GPT2
-
-    # A name that is known is never a path, whatever lies in the working directory.
-    names = {*workloads(), *(m.name for m in models()), APPROXIMATE, GPT2}
-    found = {}
-    for option in ("trace", "model", "tokenizer", "cost"):
-        value = getattr(scenario, option)
-        if value is None or value.lower() in names or value.partition(":")[0] in SPECS:
-            continue
-        before, after = "", ""
-        if option == "cost":
-            kind, _, value = value.partition(":")
-            if kind != "profile":
-                continue
-            value, comma, rest = value.partition(",")
-            before, after = "profile:", comma + rest
-        try:
-            for path in (Path(value), *([beside / value] if beside else [])):
-                if path.is_file() or (option == "model" and path.is_dir()):
-                    found[option] = f"{before}{path.resolve()}{after}"
-                    break
-        except (OSError, ValueError):  # too long for a path, say; whoever opens it says so
-            continue
-    return found
+    return scenario.model_copy(update=absolute_paths(scenario))
 
 
 def with_fields(fields: dict[str, FieldInfo], *, check: bool = False) -> Decorator:

@@ -62,6 +62,8 @@ class ReplicaEngine(Engine):
     A leap is carried out when its time has passed, so cutting it costs nothing.
     """
 
+    can_be_cut = True
+
     _environment: simpy.Environment
     _process: simpy.Process
 
@@ -170,7 +172,7 @@ class ReplicaEngine(Engine):
         sequences = scheduler.running_sequences
         self._replicas.decided(
             self._number,
-            scheduler.next_context - sequences,
+            scheduler.next_context - (0 if self._lead else sequences),
             self._decision[CLOCK] + self._decision[TICKS],
             self._leap,
             sequences,

@@ -23,12 +23,10 @@ class PredictedExecutor:
 
     def __init__(self, cost: CostModel) -> None:
         self.cost = cost
+        self.decode_run = cost.decode  # asked at every decision: not through a method of one line
 
     def execute(self, plan: Plan) -> int:
         return self.cost.iteration(shape_of(plan))
-
-    def decode_run(self, sequences: int, context: int) -> DecodeRun:
-        return self.cost.decode(sequences, context)
 
 
 def shape_of(plan: Plan) -> IterationShape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
 Extent = tuple[int, int]
@@ -53,6 +53,9 @@ class Allocator(ABC):
     grows_on_demand = False
     """Whether a growing sequence may take further blocks; if not, everything is taken at allocation."""
 
+    sharing_tails: Collection[int] = ()
+    """Growing sequences that may share a last block that is not full: their next token copies it."""
+
     shares = False
     """Whether a fork takes no block of its own until it is written to; if not, it is a second copy."""
 
@@ -99,14 +102,22 @@ class Allocator(ABC):
         """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
         return 0
 
+    def accounts(self, steps: int = 0) -> tuple[int, int, int, int, int]:
+        """Return free_blocks, free_cpu_blocks, shared_blocks, cached_blocks and blocks_taken at once.
+
+        They are as they will be after so many steps of growth, of which none copies on write.
+        """
+        return (
+            self.free_blocks - self.demand(steps),
+            self.free_cpu_blocks,
+            self.shared_blocks,
+            self.cached_blocks,
+            self.blocks_taken,
+        )
+
     def take_evictions(self) -> Sequence[int]:
         """Hand over when content was lost since the last call: each time the value of ``blocks_taken``."""
         return ()
-
-    @property
-    def sharing_tails(self) -> bool:
-        """Whether a growing sequence may share a last block that is not full: its next token copies it."""
-        return False
 
     def copies_due(self, sequences: Iterable[int]) -> int:
         """Return the blocks that the next token of these growing sequences copies on write."""

@@ -62,7 +62,7 @@ class PagedAllocator(Allocator):
         self._references: dict[int, int] = {}
         self._shared_blocks = 0
         # Growing sequences whose last block is shared: their next token copies it.
-        self._sharing_tail: set[int] = set()
+        self.sharing_tails: set[int] = set()
         # _due[c]: how many growing sequences need a block when steps_grown ≡ c (mod block_size); written
         # twice in a row, so that a stretch over the end is one slice.
         self._due = [0] * (2 * block_size)
@@ -92,14 +92,14 @@ class PagedAllocator(Allocator):
     def shared_blocks(self) -> int:
         return self._shared_blocks
 
-    @property
-    def sharing_tails(self) -> bool:
-        return bool(self._sharing_tail)
+    def accounts(self, steps: int = 0) -> tuple[int, int, int, int, int]:
+        free = self._free_blocks - self.demand(steps)
+        return free, len(self._free_cpu), self._shared_blocks, 0, 0
 
     def copies_due(self, sequences: Iterable[int]) -> int:
         tails: dict[int, int] = {}
         for sequence in sequences:
-            if sequence in self._sharing_tail:
+            if sequence in self.sharing_tails:
                 block = self._tables[sequence][-1]
                 tails[block] = tails.get(block, 0) + 1
         # The last sharer of a block keeps it.
@@ -111,7 +111,9 @@ class PagedAllocator(Allocator):
         return -(-tokens // self.block_size)
 
     def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
-        blocks = self.blocks_for(tokens, output_tokens)
+        if self.reservation is not None:
+            tokens = self.reservation.tokens(tokens, output_tokens)
+        blocks = -(-tokens // self.block_size)
         wanted = (blocks if self.shares else blocks * sequences) + spare
         if wanted <= self._free_blocks:
             return Fit.NOW
@@ -123,14 +125,13 @@ class PagedAllocator(Allocator):
         if steps == 0:
             return 0
         first = (self.steps_grown + 1) % self.block_size
-        if steps == 1:
-            blocks = self._due[first]
-        else:
-            rounds, rest = divmod(steps, self.block_size)
-            blocks = rounds * sum(self._due[: self.block_size]) if rounds else 0
-            blocks += sum(self._due[first : first + rest])
-        if self._sharing_tail:
-            blocks += self.copies_due(self._sharing_tail)
+        if steps == 1 and not self.sharing_tails:
+            return self._due[first]
+        rounds, rest = divmod(steps, self.block_size)
+        blocks = rounds * sum(self._due[: self.block_size]) if rounds else 0
+        blocks += sum(self._due[first : first + rest])
+        if self.sharing_tails:
+            blocks += self.copies_due(self.sharing_tails)
         else:
             self._asked, self._answer = steps, blocks
         return blocks
@@ -138,7 +139,7 @@ class PagedAllocator(Allocator):
     def growable(self, steps: int, spare: int) -> int:
         if self.reservation is not None:
             return steps
-        copies = self.copies_due(self._sharing_tail) if self._sharing_tail else 0
+        copies = self.copies_due(self.sharing_tails) if self.sharing_tails else 0
         if copies:
             steps = min(steps, 1)
         room = self._free_blocks - spare
@@ -232,7 +233,7 @@ class PagedAllocator(Allocator):
         self._tables[sequence] = self._shared_with(parent)
         self._drop(table)
         if sequence in self._bases and self.length(sequence) % self.block_size:
-            self._sharing_tail.add(sequence)
+            self.sharing_tails.add(sequence)
             self._asked = -1
         return []
 
@@ -258,7 +259,7 @@ class PagedAllocator(Allocator):
             if self._references and length % self.block_size:
                 tail = self._tables[sequence][-1]
                 if self.references(tail) > 1:
-                    self._sharing_tail.add(sequence)
+                    self.sharing_tails.add(sequence)
 
     def stop_growing(self, sequence: int) -> None:
         if sequence not in self._bases:
@@ -269,12 +270,12 @@ class PagedAllocator(Allocator):
         self._lengths[sequence] = length
 
     def grow(self, steps: int = 1) -> list[Copy]:
-        blocks = self.demand(steps)
+        blocks = self._answer if steps == self._asked else self.demand(steps)
         if blocks > self._free_blocks:
             raise OutOfBlocks(
                 f"{steps} more tokens a sequence take {blocks} blocks, {self._free_blocks} are free"
             )
-        copies = self._copy_tails() if self._sharing_tail and steps else []
+        copies = self._copy_tails() if self.sharing_tails and steps else []
         self._asked = -1
         blocks -= len(copies)
         self._unnamed += blocks
@@ -431,7 +432,7 @@ class PagedAllocator(Allocator):
             references[block] = references.get(block, 1) + 1
         self._shared_blocks += len(table)
         if parent in self._bases and self.length(parent) % self.block_size:
-            self._sharing_tail.add(parent)
+            self.sharing_tails.add(parent)
             self._asked = -1
         return list(table)
 
@@ -452,7 +453,7 @@ class PagedAllocator(Allocator):
         base = self._bases.pop(sequence)
         if self.reservation is None:
             self._count_due(base, -1)
-            self._sharing_tail.discard(sequence)
+            self.sharing_tails.discard(sequence)
 
     def _count_due(self, base: int, change: int) -> None:
         self._asked = -1
@@ -464,9 +465,9 @@ class PagedAllocator(Allocator):
         """Copy on write, in the order in which the sequences started to grow."""
         copies = [
             self._own(table, len(table) - 1)
-            for table in (self._tables[s] for s in self._bases if s in self._sharing_tail)
+            for table in (self._tables[s] for s in self._bases if s in self.sharing_tails)
         ]
-        self._sharing_tail.clear()
+        self.sharing_tails.clear()
         return [copy for copy in copies if copy is not None]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from pagesim.memory.base import Copy, OutOfBlocks
 from pagesim.memory.paged import PagedAllocator
@@ -63,6 +64,14 @@ class PrefixCachingAllocator(PagedAllocator):
     def blocks_taken(self) -> int:
         self._settle()
         return self._taken
+
+    def accounts(self, steps: int = 0) -> tuple[int, int, int, int, int]:
+        self._settle()
+        free, free_cpu, shared, _, _ = super().accounts(steps)
+        aside = len(self._promised) - self._unnamed
+        taken = max(0, self._free_blocks - free - aside)
+        lost = sum([block in self._key_of for block in islice(self._queue, taken)])
+        return free, free_cpu, shared, self._idle - lost, self._taken + taken
 
     def take_evictions(self) -> array[int]:
         self._settle()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pagesim.profiles.analytic import analytic_profile
 from pagesim.profiles.attention import SLOTS, DecodeAttention, PrefillAttention
 from pagesim.profiles.box import analytic_names, boxed, boxed_names, find_profile
-from pagesim.profiles.curves import Curve
-from pagesim.profiles.fit import Fit, fit_terms, predict, relative_error
+from pagesim.profiles.curves import Curve, fit_rest
+from pagesim.profiles.fit import Fit, error_of, fit_terms, predict, range_of, relative_error, unseen_of
 from pagesim.profiles.profile import Launching, Profile, Range, Shape, TermError, Terms, load_profile
 from pagesim.profiles.rescale import rescale
 from pagesim.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
@@ -32,11 +32,15 @@ __all__ = [
     "analytic_profile",
     "boxed",
     "boxed_names",
+    "error_of",
     "find_profile",
+    "fit_rest",
     "fit_terms",
     "import_vidur",
     "load_profile",
     "predict",
+    "range_of",
     "relative_error",
     "rescale",
+    "unseen_of",
 ]

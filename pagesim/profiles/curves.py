@@ -94,6 +94,31 @@ def fit_curve(sizes: Sequence[int], seconds: Sequence[float]) -> Curve:
         raise PagesimError("no measurement to fit a curve to")
     x, y = np.asarray(sizes, np.int64), np.asarray(seconds, np.float64)
     knots = _knots(np.unique(x))
+    return _risen(knots, non_negative(_rises(x, knots), y))
+
+
+def fit_rest(sizes: Sequence[int], parts: Sequence[float], wholes: Sequence[float]) -> Curve:
+    """Fit a curve to what wholes take beyond their parts: least squares of the wholes' relative errors.
+
+    A rest that is small beside its whole counts little, and so does one that is negative by chance.
+
+    Args:
+        sizes: measured, above 0, in any order.
+        parts: seconds that are accounted for.
+        wholes: what each took, above 0.
+
+    Raises:
+        PagesimError: nothing was measured, or scipy is not installed.
+    """
+    if not len(sizes):
+        raise PagesimError("no measurement to fit a curve to")
+    x, whole = np.asarray(sizes, np.int64), np.asarray(wholes, np.float64)
+    knots = _knots(np.unique(x))
+    return _risen(knots, non_negative(_rises(x, knots), whole, np.asarray(parts, np.float64)))
+
+
+def _rises(x: npt.NDArray[np.int64], knots: npt.NDArray[np.int64]) -> Floats:
+    """Return how much of each knot's rise over the one before counts at each size, ``[N, knots]``."""
     # Seconds at a knot are the sum of all rises up to it: rises that are not negative never fall.
     place = np.clip(np.searchsorted(knots, x, "right") - 1, 0, max(0, len(knots) - 2))
     shape = np.zeros((len(x), len(knots)))
@@ -103,7 +128,10 @@ def fit_curve(sizes: Sequence[int], seconds: Sequence[float]) -> Curve:
         share = (x - knots[place]) / (knots[place + 1] - knots[place])
         shape[np.arange(len(x)), place] = 1 - share
         shape[np.arange(len(x)), place + 1] = share
-    rises = non_negative(shape @ np.tri(len(knots)), y)
+    return shape @ np.tri(len(knots))
+
+
+def _risen(knots: npt.NDArray[np.int64], rises: Floats) -> Curve:
     return Curve(at=tuple(knots.tolist()), seconds=tuple(np.cumsum(rises).tolist()))
 
 
@@ -115,12 +143,13 @@ def _knots(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.unique(sizes[np.abs(sizes[None, :] - wanted[:, None]).argmin(1)])
 
 
-def non_negative(features: Floats, seconds: Floats) -> Floats:
+def non_negative(features: Floats, seconds: Floats, known: Floats | float = 0.0) -> Floats:
     """Return coefficients that are not negative, with the least squares of relative errors.
 
     Args:
         features: ``[N, F]``.
         seconds: measured, ``[N]``, above 0.
+        known: seconds of each that are accounted for without the features, ``[N]``.
 
     Raises:
         PagesimError: scipy is not installed.
@@ -135,6 +164,6 @@ def non_negative(features: Floats, seconds: Floats) -> Floats:
     # Columns of like size: what a sequence costs and what a token costs differ by many orders.
     scale = np.abs(weighted).max(0)
     scale[scale == 0] = 1
-    found: Any = nnls(weighted / scale, np.ones(len(seconds)))
+    found: Any = nnls(weighted / scale, 1 - known / seconds)
     coefficients: Floats = found[0] / scale
     return coefficients

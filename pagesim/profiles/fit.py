@@ -54,7 +54,7 @@ def fit_terms(samples: Sequence[Sample], kv_heads: int, slots: Sequence[int] = S
     for (term, block_size), indices in of.items():
         indices.sort(key=lambda index: samples[index][2:])
         # Neither end is held out: beyond the ends a term is extrapolated, and that is another question.
-        unseen = [] if len(indices) <= EVERY else indices[EVERY // 2 : -1 : EVERY]
+        unseen = unseen_of(indices)
         held_out.update(unseen)
         fitted = _fit(term, [samples[index] for index in indices if index not in held_out], kv_heads, slots)
         if term in CURVES:
@@ -64,10 +64,15 @@ def fit_terms(samples: Sequence[Sample], kv_heads: int, slots: Sequence[int] = S
         wrong[term] += [relative_error(fitted, samples[index]) for index in unseen]
     return Fit(
         terms,
-        {term: _summary(each) for term, each in wrong.items()},
-        {term: _range([sample for sample in samples if sample.term == term]) for term in wrong},
+        {term: error_of(each) for term, each in wrong.items()},
+        {term: range_of([sample for sample in samples if sample.term == term]) for term in wrong},
         tuple(sorted(held_out)),
     )
+
+
+def unseen_of(indices: list[int]) -> list[int]:
+    """Return which samples of a term are held out of its fit, of all in order of size; no end is."""
+    return [] if len(indices) <= EVERY else indices[EVERY // 2 : -1 : EVERY]
 
 
 def predict(term: Term, sample: Sample) -> float:
@@ -91,12 +96,14 @@ def _fit(term: str, samples: Sequence[Sample], kv_heads: int, slots: Sequence[in
     return fit_curve(sizes, seconds)
 
 
-def _summary(errors: Sequence[float]) -> TermError:
+def error_of(errors: Sequence[float]) -> TermError:
+    """Return the mean and the worst of relative errors, in absolute value."""
     mean = sum(errors) / len(errors) if errors else 0.0
     return TermError(mean=mean, worst=max(errors, default=0.0), points=len(errors))
 
 
-def _range(samples: Sequence[Sample]) -> Range:
+def range_of(samples: Sequence[Sample]) -> Range:
+    """Return what was measured of a term."""
     sizes = [sample.size for sample in samples]
     contexts = [
         sample.context // sample.size if sample.term == "decode" else sample.context for sample in samples

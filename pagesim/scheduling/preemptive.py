@@ -65,13 +65,14 @@ class Preemptive(ABC):
         self._orders = 0
         self._context = 0
         self._widest = 1  # samples of the widest group to come
+        self._spare = 1  # see _spare_blocks
         self._forks: list[tuple[int, int, Group]] = []  # a heap like _finishes: who forks beams when
         self._beam_copies: list[tuple[Group, list[Copy]]] = []  # where memory cannot share, for the next step
         self._restless = False
 
     @property
     def waiting(self) -> int:
-        return len(self.queue)
+        return self.queue.waiting
 
     @property
     def swapped(self) -> int:
@@ -84,7 +85,7 @@ class Preemptive(ABC):
     @property
     def arrival_matters(self) -> bool:
         # A head that is blocked stays blocked until somebody finishes, and nobody overtakes it.
-        return not self._swapped and not len(self.queue)
+        return not self._swapped and not self.queue.waiting
 
     @property
     def next_context(self) -> int:
@@ -104,7 +105,7 @@ class Preemptive(ABC):
         if forks and forks[0][0] < end:
             end = forks[0][0]
         steps = end - self.memory.steps_grown
-        return self.memory.growable(steps, self._spare()) if steps > 0 else 0
+        return self.memory.growable(steps, self._spare) if steps > 0 else 0
 
     def undisturbed(self, now: int) -> int:
         self.queue.arrive(now)
@@ -118,6 +119,7 @@ class Preemptive(ABC):
     def expect(self, arrivals: Arrivals) -> None:
         self.queue.expect(arrivals)
         self._widest = arrivals.widest
+        self._spare = self._spare_blocks()
         if self.preemption == "recompute" and self._widest > 1 and self.memory.shares:
             raise PagesimError(
                 "preemption recompute cannot be forced on requests of several samples: the engine swaps them"
@@ -316,7 +318,8 @@ class Preemptive(ABC):
         if out_of_order:
             self._running = dict(sorted(running.items(), key=lambda item: item[1].arrival))
         heappush(self._finishes, (group.last_step, group.order, group))
-        self._await_fork(group)
+        if group.beams is not None:
+            self._await_fork(group)
         self.running_groups += 1
         self.running_sequences += group.samples
         self._context += group.samples * group.length
@@ -328,7 +331,7 @@ class Preemptive(ABC):
         self.running_groups -= 1
         self.running_sequences -= samples
 
-    def _spare(self) -> int:
+    def _spare_blocks(self) -> int:
         """Return the blocks that must be free after a step for everybody to go on undisturbed."""
         return self._widest
 

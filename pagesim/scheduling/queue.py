@@ -28,10 +28,11 @@ class WaitingQueue:
         self._gone: set[int] = set()  # those of [_fresh, arrived) whose client went away
         self._preempted: list[Group] = []
         self._sequences = 0
+        self.waiting = 0  # how many wait
         self._first_fresh: Group | None = None
 
     def __len__(self) -> int:
-        return self.arrived - self._fresh - len(self._gone) + len(self._preempted)
+        return self.waiting
 
     def expect(self, arrivals: Arrivals) -> None:
         """Say who is going to arrive."""
@@ -51,6 +52,7 @@ class WaitingQueue:
         arrived = self.arrived
         while arrived < len(ticks) and ticks[arrived] <= now:
             arrived += 1
+        self.waiting += arrived - self.arrived
         self.arrived = arrived
         self.next_arrival = ticks[arrived] if arrived < len(ticks) else None
 
@@ -72,6 +74,7 @@ class WaitingQueue:
 
     def pop(self, group: Group) -> None:
         """Take the head, as ``head`` returned it, out of the queue."""
+        self.waiting -= 1
         if group is self._first_fresh:
             self._first_fresh = None
             self._fresh += 1
@@ -81,6 +84,7 @@ class WaitingQueue:
 
     def abort(self, row: int) -> Group | None:
         """Let a request that waits go away; return its group if it was preempted."""
+        self.waiting -= 1
         for place, group in enumerate(self._preempted):
             if group.row == row:
                 return self._preempted.pop(place)
@@ -91,6 +95,7 @@ class WaitingQueue:
 
     def requeue(self, group: Group) -> None:
         """Put a preempted group back."""
+        self.waiting += 1
         if self.preempted_first:
             self._preempted.insert(0, group)
         else:

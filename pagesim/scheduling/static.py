@@ -38,7 +38,7 @@ class StaticBatching:
 
     @property
     def waiting(self) -> int:
-        return len(self.queue)
+        return self.queue.waiting
 
     @property
     def swapped(self) -> int:

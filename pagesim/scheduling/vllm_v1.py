@@ -358,5 +358,5 @@ class VllmV1(Preemptive):
     def _may_join(self, group: Group) -> bool:
         return self.running_groups < self.max_num_seqs
 
-    def _spare(self) -> int:
+    def _spare_blocks(self) -> int:
         return 0  # nobody needs a free block unless a new one is due

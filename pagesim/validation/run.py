@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pagesim.api import equip, run
+from pagesim.api import run
 from pagesim.live import run_live
 from pagesim.policies import parts_of
 from pagesim.request import Trace
 from pagesim.results import Result
 from pagesim.scenario import System, each_policy
+from pagesim.serving import equip
 from pagesim.validation.errors import Iterations, by_kind, metric_errors
 
 Preemption = Literal["default", "recompute", "swap", "auto"]

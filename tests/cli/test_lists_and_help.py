@@ -13,6 +13,8 @@ from pagesim.workloads import workloads
 COMMANDS = [
     ("run",),
     ("compare",),
+    ("sweep",),
+    ("capacity",),
     ("trace", "describe"),
     ("trace", "convert"),
     ("trace", "make"),
@@ -52,7 +54,17 @@ def test_a_command_without_options_has_help(command, succeeds):
 
 def test_help_names_every_command(succeeds):
     usage = succeeds("--help").out
-    for command in ("run", "compare", "trace", "policies", "models", "gpus", "workloads"):
+    for command in (
+        "run",
+        "compare",
+        "sweep",
+        "capacity",
+        "trace",
+        "policies",
+        "models",
+        "gpus",
+        "workloads",
+    ):
         assert f"\n  {command} " in usage
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import threading
 
 import pytest
@@ -37,7 +38,8 @@ def test_lists_and_usage_hold_no_escape_code_in_a_pipe(arguments, cli):
     assert ESCAPE not in outcome.out + outcome.err
 
 
-def test_on_a_terminal_a_long_run_shows_a_bar_and_takes_it_away(start):
+def watched(start, *arguments: str) -> tuple[str, str]:
+    """Run a command whose standard error is a terminal; return what it showed there, and its output."""
     theirs, ours = pty.openpty()
     seen = bytearray()
 
@@ -53,16 +55,31 @@ def test_on_a_terminal_a_long_run_shows_a_bar_and_takes_it_away(start):
 
     reader = threading.Thread(target=read)
     reader.start()
-    process = start(*LONG, "--json", stderr=ours, env={"TERM": "xterm-256color", "COLUMNS": "80"})
+    process = start(*arguments, stderr=ours, env={"TERM": "xterm-256color", "COLUMNS": "80"})
     os.close(ours)
     out, _ = process.communicate(timeout=60)
     reader.join(timeout=10)
     os.close(theirs)
     assert process.returncode == 0
-    shown = seen.decode(errors="replace")
+    return seen.decode(errors="replace"), out
+
+
+def test_on_a_terminal_a_long_run_shows_a_bar_and_takes_it_away(start):
+    shown, out = watched(start, *LONG, "--json")
     assert "vllm-sosp" in shown
     assert "━" in shown
     assert " %" in shown
     assert f"{ESCAPE}[2K" in shown, "the bar is wiped at the end"
     assert out.startswith("{"), "standard output is JSON all the same"
+    assert ESCAPE not in out
+
+
+def test_on_a_terminal_a_sweep_shows_how_many_runs_are_over_and_the_time_left(start):
+    flags = ("--num-requests", "200", "--no-leap", "--jobs", "1")
+    shown, out = watched(start, "sweep", "--grid", "rate=1,2,3", "--seeds", "4", *flags)
+    assert "sweep" in shown
+    assert "/12" in shown
+    assert re.search(r"\d:\d\d:\d\d", shown), "the time left"
+    assert f"{ESCAPE}[2K" in shown
+    assert "12 of 12 runs done" in out
     assert ESCAPE not in out

@@ -10,7 +10,7 @@ import pagesim as ps
 from pagesim.clock import span_of, to_ticks
 from pagesim.cost import IterationShape, Profiled, parse_cost
 from pagesim.errors import PagesimError
-from pagesim.profiles import DecodeAttention, Profile, Range, analytic_profile
+from pagesim.profiles import DecodeAttention, Launching, Profile, Range, analytic_profile
 from pagesim.specs import gpu, model
 
 OPT, A100 = model("opt-13b"), gpu("a100-40gb")
@@ -140,3 +140,34 @@ def test_an_overhead_that_was_not_measured_can_be_given() -> None:
     ):
         with pytest.raises(PagesimError, match=said):
             cost(text)
+
+
+def test_where_the_host_launches_for_longer_than_the_device_computes_the_host_counts(profile):
+    terms = profile.terms
+    device = terms.linear(4) + terms.head(4) + terms.write(4)
+    host = device + terms.decode[16](4, 4 * 300)
+    launching = Launching(decode_s=host, prompt_s=2 * host, mixed_s=3 * host)
+    slow = profile.model_copy(update={"terms": terms.model_copy(update={"launching": launching})})
+    cost, free = Profiled(slow, OPT), Profiled(profile, OPT)
+    overhead = to_ticks(terms.overhead(4))
+    assert cost.iteration(decode(4, 400)) == to_ticks(host) + overhead
+    assert cost.iteration(decode(4, 4 * 600)) == free.iteration(decode(4, 4 * 600))
+    prompt = IterationShape(8, 8, 8, 0, 36, 0, 0, 0, 0, 4)
+    assert cost.iteration(prompt) == to_ticks(2 * host) + overhead
+    mixed = IterationShape(12, 12, 412, 400, 36, 3, 0, 0, 4, 4)
+    assert cost.iteration(mixed) == to_ticks(3 * host) + overhead + to_ticks(terms.swap_out[16](3))
+
+
+@pytest.mark.parametrize("host_s", [0.0, 0.01, 0.02, 0.03, 1.0])
+def test_runs_add_up_to_their_iterations_whoever_is_slower(profile, host_s):
+    launching = Launching(decode_s=host_s)
+    slow = profile.model_copy(update={"terms": profile.terms.model_copy(update={"launching": launching})})
+    cost = Profiled(slow, OPT)
+    context = 5 * 30
+    for _ in range(6):
+        run = cost.decode(5, context)
+        steps = min(run.steps, 700)
+        assert steps >= 1
+        for step in range(steps):
+            assert run.first + step * run.increment == cost.iteration(decode(5, context + 5 * step))
+        context += 5 * steps

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pagesim.errors import PagesimError
 from pagesim.profiles import Curve, DecodeAttention, PrefillAttention, Sample, fit_terms
 from pagesim.profiles.attention import fit_decode, fit_prefill
-from pagesim.profiles.curves import fit_curve
+from pagesim.profiles.curves import fit_curve, fit_rest
 
 TRUE = DecodeAttention(launch_s=2e-5, sequence_s=1e-7, context_s=4e-9, round_s=6e-8, slots=132, kv_heads=8)
 BATCHES, MEANS = (1, 2, 4, 8, 16, 32, 64, 128), (64, 200, 500, 1000, 2000, 4000)
@@ -127,3 +127,16 @@ def test_held_out_errors_come_from_samples_that_no_term_has_seen() -> None:
 def test_a_sample_that_cannot_have_been_measured_is_refused(sample) -> None:
     with pytest.raises(PagesimError, match=r"must|needed"):
         fit_terms([sample], 8)
+
+
+def test_a_rest_is_fitted_so_that_wholes_come_out_right() -> None:
+    """A whole of which the parts are said to be more than all counts by how large it is."""
+    sizes, parts = [1, 10, 100], [0.9, 1.1, 8.0]
+    curve = fit_rest(sizes, parts, [1.0, 1.05, 10.0])
+    assert curve.at == (1, 10, 100)
+    assert curve(1) == curve(10) == pytest.approx(0.02866, rel=1e-3), "between 0.1 and -0.05, of equal weight"
+    assert curve(100) == pytest.approx(2.0)
+    exact = fit_rest(
+        sizes, parts, [part + 0.1 + 0.01 * size for part, size in zip(parts, sizes, strict=True)]
+    )
+    assert exact.seconds == pytest.approx((0.11, 0.2, 1.1))

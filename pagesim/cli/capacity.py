@@ -1,0 +1,94 @@
+"""``pagesim capacity``: the highest request rate at which each policy keeps a goal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes, table
+from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_flags
+from pagesim.scenario import Comparison
+
+if TYPE_CHECKING:
+    from pagesim.sweeps.search import CapacityTables
+
+GOALS = Annotated[
+    list[str] | None,
+    typer.Option("--goal", metavar="GOAL", help="A bound such as p99_ttft<=2s; repeatable, all must hold."),
+]
+LOWEST = Annotated[float | None, typer.Option(help="Requests a second to begin with. [default: 0.1]")]
+HIGHEST = Annotated[float | None, typer.Option(help="Requests a second to stop at. [default: 1000]")]
+TOLERANCE = Annotated[
+    float | None, typer.Option(help="Relative distance of what holds to what fails. [default: 0.02]")
+]
+
+
+@with_flags(Comparison, leave_out=("policy", "rate", "duration", "steps"))
+def command(
+    *,
+    scenario: SCENARIO = None,
+    goal: GOALS = None,
+    seeds: SEEDS = None,
+    lowest: LOWEST = None,
+    highest: HIGHEST = None,
+    tolerance: TOLERANCE = None,
+    out: OUT = None,
+    jobs: JOBS = None,
+    executor: EXECUTOR = "local",
+    address: ADDRESS = None,
+    flags: dict[str, Any],
+) -> None:
+    """Find, for each policy, the highest request rate that keeps every goal: by doubling, then by bisection.
+
+    The same requests are sent at every rate. With --out, which may be a sweep's, no run is ever repeated.
+
+    Example: pagesim capacity --goal 'p99_ttft<=2s' --policies orca-max,vllm-sosp --num-requests 500
+    """
+    from pagesim.cli import show
+    from pagesim.sweeps.figures import capacity_bars
+    from pagesim.sweeps.search import Search, keep, run_search
+    from pagesim.sweeps.store import opened
+    from pagesim.sweeps.workers import Workers
+
+    own = {"seeds": seeds, "lowest": lowest, "highest": highest, "tolerance": tolerance}
+    given = {**flags, **{name: value for name, value in own.items() if value is not None}}
+    if goal:
+        given["goals"] = tuple(goal)
+    chosen = scenario_from(Search, scenario, given)
+    chosen.parsed_goals()
+    with opened(out) as store, Workers(jobs, executor, address) as workers:
+        with bar("capacity") as progress:
+            tables = run_search(chosen, store, workers, progress=progress)
+        if out is not None:
+            keep(tables, store)
+            show.put_figure(capacity_bars(tables.rates), out, "capacity")
+    say_notes(tables.probes["notes"])
+    _show(tables)
+    show.stored(out)
+
+
+def _show(tables: CapacityTables) -> None:
+    from pandas import isna
+
+    from pagesim.cli import show
+
+    metrics = list(tables.rates.columns[4:])
+    table(
+        ["policy", "requests/s", "fails at", *(name.replace(".", "\n") for name in metrics), ""],
+        [
+            [
+                *(row["policy"], number(row["rate"]), number(row["fails_at"])),
+                *(number(row[name]) for name in metrics),
+                row["verdict"],
+            ]
+            for _, row in tables.rates.iterrows()
+        ],
+    )
+    for policy, own in tables.probes.groupby("policy", sort=False):
+        lowest_that_fails = own[~own["hold"]].head(1)
+        for error, unserved in zip(lowest_that_fails["error"], lowest_that_fails["unserved"], strict=True):
+            if not isna(error):
+                show.say(f"{policy}: a run failed: {error}")
+            elif unserved:
+                show.say(f"{policy}: {unserved} requests got no answer, so the goal is not kept there")

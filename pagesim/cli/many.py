@@ -1,0 +1,74 @@
+"""What ``sweep`` and ``capacity`` have in common: flags for many runs, a bar over them, numbers in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pagesim.sweeps.replay import Progress
+
+SEEDS = Annotated[int | None, typer.Option(help="Runs at each point: seed, seed + 1 and so on. [default: 1]")]
+JOBS = Annotated[int | None, typer.Option(help="Runs at a time; one a core when left out.")]
+EXECUTOR = Annotated[str, typer.Option(help="Where to run: on this machine or on a Ray cluster. [local|ray]")]
+ADDRESS = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster.")]
+
+MOST_NOTES = 6
+
+
+@contextmanager
+def bar(label: str) -> Iterator[Progress | None]:
+    """Show a bar over runs, with the time that they still take, on a terminal; elsewhere nothing."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Runs take seconds to minutes each: the estimate looks back on more than rich's half minute.
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as progress:
+        task = progress.add_task(label, total=None, start=False)
+
+        def update(over: int, total: int) -> None:
+            if not progress.tasks[0].started:
+                # What was over before says nothing of how fast runs are.
+                progress.reset(task, completed=over, total=total)
+            progress.update(task, completed=over, total=total)
+
+        yield update
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Say, beside the output, what was noticed or assumed: each once, of many only the first."""
+    from pagesim.cli import show
+
+    found = tuple(dict.fromkeys(note for run in notes for note in run.splitlines()))
+    more = len(found) - MOST_NOTES
+    rest = (f"and {more} notes more, of other runs",) if more > 0 else ()
+    show.say_notes((*found[:MOST_NOTES], *rest))
+
+
+def number(value: float, margin: float = float("nan")) -> str:
+    """Return a number for a table, with its margin if it has one; a dash for NaN."""
+    if value != value:
+        return "–"
+    return f"{value:.4g}" if margin != margin else f"{value:.4g} ± {margin:.2g}"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Print a table."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=SIMPLE_HEAD)
+    for place, name in enumerate(head):
+        shown.add_column(name, justify="right" if place else "left", no_wrap=place == 0)
+    for row in rows:
+        shown.add_row(*row)
+    Console().print(shown)

@@ -1,0 +1,74 @@
+"""What a person sees of the simulator's own speed in the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pagesim.errors import PagesimError
+from pagesim.speed import Point, Row
+
+
+@contextmanager
+def progress(points: int) -> Iterator[Callable[[Point], None]]:
+    """Show how many points are measured and which is at hand."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    console = Console(stderr=True)
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=points)
+        begun = 0
+
+        def watch(point: Point) -> None:
+            nonlocal begun
+            bar.update(task, completed=begun, description=f"{point.policy}, {point.load}, {point.requests:,}")
+            begun += 1
+
+        yield watch
+
+
+def table(rows: Sequence[Row]) -> None:
+    """Print a row a point."""
+    shown = Table(title="Cost of a replay, in bare SimPy timeouts")
+    for name in ("policy", "load", "requests", "a request", "a decision", "preempted", "requests/s", "MB"):
+        left = name in ("policy", "load")
+        shown.add_column(name, justify="left" if left else "right", no_wrap=left)
+    if any(row["against"] is not None for row in rows):
+        shown.add_column("against base", justify="right")
+    for row in rows:
+        cells = [
+            row["policy"] + (", prefixes" if row["prefix_caching"] else ""),
+            row["load"],
+            f"{row['requests']:,}",
+            f"{row['timeouts_per_request']:.1f}",
+            f"{row['timeouts_per_decision']:.1f}" if row["timeouts_per_decision"] else "–",
+            f"{row['preemptions_per_request']:.2f}",
+            f"{row['requests_per_s']:,.0f}",
+            f"{row['peak_rss_mb']:.0f}",
+        ]
+        if len(shown.columns) > len(cells):
+            cells.append("–" if row["against"] is None else f"{row['against']:.2f}×")
+        shown.add_row(*cells)
+    Console().print(shown)
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Return the rows of an earlier run.
+
+    Raises:
+        PagesimError: the file cannot be read or holds none.
+    """
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+        return [{**row, "timeouts_per_request": float(row["timeouts_per_request"])} for row in rows]
+    except OSError as error:
+        raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError):
+        raise PagesimError(f"{file}: is not what `pagesim bench simulator --out` stores") from None

@@ -1,0 +1,117 @@
+"""``pagesim sweep``: a scenario at every point of a grid, under several seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes, table
+from pagesim.cli.options import OUT, scenario_from, with_flags
+from pagesim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from pagesim.sweeps.tables import SweepTables
+
+SHOWN = ("normalized_latency.mean", "ttft.p99", "throughput.tokens_per_s")
+"""The metrics that are printed; the tables hold all."""
+
+MOST_ROWS = 60
+
+PLAN = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SWEEP.toml", help="Options, seeds and a [grid] from a file; flags win over them."
+    ),
+]
+GRID = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        metavar="OPTION=VALUE,…",
+        help="An option that varies, and its values; by semicolons where a value holds a comma. Repeatable.",
+    ),
+]
+X = Annotated[str | None, typer.Option(help="Plot over this option of the grid, or this metric.")]
+Y = Annotated[list[str] | None, typer.Option(help="Plot this metric, such as ttft.p99. Repeatable.")]
+HUE = Annotated[str | None, typer.Option(help="A colour for each value of this option of the grid.")]
+RETRY = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed before.")]
+
+
+@with_flags(Scenario, leave_out=("steps",))
+def command(
+    *,
+    plan: PLAN = None,
+    grid: GRID = None,
+    seeds: SEEDS = None,
+    out: OUT = None,
+    jobs: JOBS = None,
+    executor: EXECUTOR = "local",
+    address: ADDRESS = None,
+    retry_failed: RETRY = False,
+    x: X = None,
+    y: Y = None,
+    hue: HUE = None,
+    flags: dict[str, Any],
+) -> None:
+    """Replay a scenario at every point of a grid under several seeds, on all cores or on a Ray cluster.
+
+    With --out each run is kept as soon as it is over, and no run is ever repeated.
+
+    Example: pagesim sweep --grid policy=orca-max,vllm-sosp --grid rate=0.5,1,2 --duration 300 --out out/sweep
+    """
+    from pagesim.cli import show
+    from pagesim.errors import PagesimError
+    from pagesim.sweeps.figures import check_names, curves
+    from pagesim.sweeps.grid import Sweep, parse_axes
+    from pagesim.sweeps.store import opened
+    from pagesim.sweeps.sweeping import keep, point_columns, run_sweep
+    from pagesim.sweeps.workers import Workers
+
+    varied = {"grid": parse_axes(grid) if grid else None, "seeds": seeds}
+    given = {**flags, **{name: value for name, value in varied.items() if value is not None}}
+    chosen = scenario_from(Sweep, plan, given).located(plan.parent if plan else None)
+    axes = list(chosen.axes())
+    metrics = y or []
+    if (x is None) != (not metrics) or (hue is not None and x is None):
+        raise PagesimError("a figure needs --x and --y; --hue goes with them")
+    if metrics and out is None:
+        raise PagesimError("a figure needs --out, the folder that it is stored in")
+    for metric in metrics:
+        check_names(point_columns(), axes, x=x or "", y=metric, hue=hue)
+    with opened(out) as store, Workers(jobs, executor, address) as workers:
+        with bar("sweep") as progress:
+            tables = run_sweep(chosen, store, workers, retry_failed=retry_failed, progress=progress)
+        if out is not None:
+            keep(chosen, tables, store)
+            for metric in metrics:
+                figure = curves(tables.means, axes, x=x or "", y=metric, hue=hue)
+                show.put_figure(figure, out, f"{metric}_by_{x}".replace(".", "_"))
+    say_notes(tables.runs["notes"])
+    _show(tables, axes, list(dict.fromkeys((*SHOWN, *metrics))))
+    show.stored(out)
+    if tables.means["failed"].any():
+        raise typer.Exit(1)
+
+
+def _show(tables: SweepTables, axes: list[str], metrics: list[str]) -> None:
+    from pandas import isna
+
+    from pagesim.cli import show
+    from pagesim.sweeps.tables import MARGIN
+
+    means = tables.means
+    names = [name for name in axes if name != "seed"]
+    metrics = [name for name in metrics if name in means]  # a table of failed runs has none
+    rows = []
+    for _, row in means.head(MOST_ROWS).iterrows():
+        options = ["–" if isna(row[name]) else str(row[name]) for name in names]
+        rows.append([*options, *(number(row[name], row[f"{name}.{MARGIN}"]) for name in metrics)])
+    table([*names, *(name.replace(".", "\n") for name in metrics)], rows)
+    if len(means) > MOST_ROWS:
+        show.say(f"… and {len(means) - MOST_ROWS} points more in means.parquet")
+    failed = tables.runs[tables.runs["status"] == "failed"]
+    show.say(f"{len(tables.runs) - len(failed)} of {len(tables.runs)} runs done")
+    for error, number_of in failed["error"].value_counts(sort=False).items():
+        show.say(f"{number_of} failed: {error}")

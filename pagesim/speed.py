@@ -1,0 +1,169 @@
+"""How fast the simulator is, in a unit that holds on any machine: bare SimPy timeouts.
+
+A bare timeout is one event of an empty simulation. Machines differ in how many they make a second, and one
+machine differs from hour to hour; what a replayed request costs in them hardly does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import simpy
+
+from pagesim.errors import PagesimError
+
+RATES = {"light": 0.5, "saturated": 1.95, "overload": 4.0}
+"""Requests a second of the loads, for OPT-13B in 983 blocks and ``COST``: memory is mostly free; just enough;
+too small, so that every request is preempted about once."""
+
+COST, NUM_BLOCKS = "affine:0.024,1e-4,8.2e-7", 983
+
+SIZES = (10_000, 100_000, 1_000_000)
+
+_TIMEOUTS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One replay that is timed.
+
+    Attributes:
+        policy: a name of `POLICIES`.
+        load: a key of ``RATES``, or ``recorded`` for the trace's own arrivals.
+        requests: how many; the trace is repeated until there are enough.
+        trace: a bundled workload's name or a path.
+        prefix_caching: whether vllm-v1 caches prefixes.
+        num_blocks: of the cache.
+    """
+
+    policy: str
+    load: str
+    requests: int
+    trace: str = "sharegpt"
+    prefix_caching: bool = False
+    num_blocks: int = NUM_BLOCKS
+
+    def __post_init__(self) -> None:
+        if self.load not in (*RATES, "recorded"):
+            raise PagesimError(f"load is {self.load!r}; it must be one of {', '.join(RATES)}, recorded")
+        if self.requests < 1:
+            raise PagesimError(f"requests is {self.requests}; at least 1 is needed")
+
+    @property
+    def key(self) -> tuple[str, str, int, str, bool]:
+        """What tells it from other points."""
+        return self.policy, self.load, self.requests, self.trace, self.prefix_caching
+
+
+Row = dict[str, Any]
+"""A point's fields, and what it took: see `measure`."""
+
+
+def bare_timeout_s(timeouts: int = _TIMEOUTS) -> float:
+    """Return the CPU seconds of one timeout in a simulation of nothing else."""
+    environment = simpy.Environment()
+
+    def wait() -> Generator[simpy.Event]:
+        for _ in range(timeouts):
+            yield environment.timeout(1)
+
+    environment.process(wait())
+    started = time.process_time()
+    environment.run()
+    return (time.process_time() - started) / timeouts
+
+
+def measure(point: Point) -> Row:
+    """Replay a point in this process and return its row.
+
+    Columns beside the point's own: ``cpu_s`` of the replay with its ledger and every metric, the making of
+    the trace left out; ``bare_timeout_us``, mean of before and after; ``timeouts_per_request`` and
+    ``timeouts_per_decision``; ``decisions_per_request``; requests, tokens and iterations a CPU second;
+    ``preemptions_per_request``; ``peak_rss_mb`` of the process.
+    """
+    from pagesim.api import run
+    from pagesim.scenario import System
+    from pagesim.workloads import make_trace
+
+    if point.load == "recorded":
+        trace = make_trace(point.trace, num_requests=point.requests)
+    else:
+        trace = make_trace(
+            point.trace, num_requests=point.requests, arrivals="poisson", rate=RATES[point.load]
+        )
+    options: dict[str, Any] = {"prefix_caching": True} if point.prefix_caching else {}
+    system = System(policy=point.policy, num_blocks=point.num_blocks, cost=COST, **options)
+    before = bare_timeout_s()
+    started = time.process_time()
+    summary = run(system, trace, steps="none").summary
+    cpu_s = time.process_time() - started
+    bare = (before + bare_timeout_s()) / 2
+    decisions, tokens = summary["sim"]["decisions"], int((trace.output_tokens * trace.n).sum())
+    return {
+        **asdict(point),
+        "cpu_s": cpu_s,
+        "bare_timeout_us": bare * 1e6,
+        "timeouts_per_request": cpu_s / bare / point.requests,
+        "timeouts_per_decision": cpu_s / bare / decisions if decisions else None,
+        "decisions_per_request": decisions / point.requests,
+        "requests_per_s": point.requests / cpu_s,
+        "tokens_per_s": tokens / cpu_s,
+        "iterations_per_s": summary["iterations"] / cpu_s,
+        "preemptions_per_request": sum(summary["preemptions"].values()) / point.requests,
+        "peak_rss_mb": summary["sim"]["peak_rss_mb"],
+    }
+
+
+def measure_apart(point: Point) -> Row:
+    """Return the row of a point that is replayed in a process of its own, so that its memory is its own.
+
+    Raises:
+        PagesimError: it failed there.
+    """
+    command = [sys.executable, "-m", "pagesim.speed", json.dumps(asdict(point))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["it was killed"]
+        raise PagesimError(f"{point.policy}, {point.load}, {point.requests} requests: {last[0]}")
+    row: Row = json.loads(done.stdout)
+    return row
+
+
+def measure_all(points: Iterable[Point], watch: Callable[[Point], None] | None = None) -> list[Row]:
+    """Return the rows of points, measured one after another."""
+    rows = []
+    for point in points:
+        if watch is not None:
+            watch(point)
+        rows.append(measure_apart(point))
+    return rows
+
+
+def compared(rows: Sequence[Row], base: Sequence[Row]) -> list[Row]:
+    """Return rows with ``against``: their cost a request over that in the base; None where it has no such."""
+    names = ("policy", "load", "requests", "trace", "prefix_caching")
+    known = {tuple(row[name] for name in names): row["timeouts_per_request"] for row in base}
+    return [
+        {**row, "against": row["timeouts_per_request"] / known[key] if key in known else None}
+        for row in rows
+        for key in [tuple(row[name] for name in names)]
+    ]
+
+
+def _main(argument: str) -> None:
+    """Measure one point, in JSON, and print its row: see `measure_apart`."""
+    try:
+        row = measure(Point(**json.loads(argument)))
+    except PagesimError as error:
+        sys.exit(str(error))
+    json.dump(row, sys.stdout)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
