@@ -159,12 +159,14 @@ def off(paper: Quoted, ours: float) -> float:
 
 
 def shown(value: Quoted | None) -> str:
-    """Return a value as people and CSV files have it: six digits, a range with two dots, nothing for None."""
+    """Return a value for a CSV file: six digits or a whole number, a range with two dots, or nothing."""
     if value is None:
         return ""
     if isinstance(value, tuple):
         return "..".join(shown(end) for end in value)
-    return f"{value:.6g}" if math.isfinite(value) else ""
+    if not math.isfinite(value):
+        return ""
+    return f"{value:.0f}" if value == int(value) else f"{value:.6g}"
 
 
 def csv(numbers: Sequence[Number]) -> str:

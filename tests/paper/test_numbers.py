@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from pagesim.paper.numbers import FITTED, Bar, Inside, Number, Percent, Points, Printed, Quoted, csv
+from pagesim.paper.numbers import FITTED, Bar, Inside, Number, Percent, Points, Printed, Quoted, csv, shown
 
 
 def number(paper: Quoted | None, ours: float | None, bar: Bar | str | None = None, sure: str = "B") -> Number:
@@ -53,6 +53,13 @@ def test_an_error_is_ours_less_the_papers_and_none_inside_a_range() -> None:
     assert number((1.7, 2.7), 1.0).relative == pytest.approx(-0.7 / 1.7)
     assert number(0.0, 1.0).relative is None
     assert number(None, 1.0).error is None
+
+
+def test_whole_numbers_keep_all_their_digits() -> None:
+    assert shown(2_359_296.0) == "2359296"
+    assert shown(0.1234567) == "0.123457"
+    assert shown((603.0, 606.5)) == "603..606.5"
+    assert shown(float("nan")) == shown(None) == ""
 
 
 def test_the_table_has_the_columns_that_were_promised_and_leaves_empty_what_is_unknown() -> None:
