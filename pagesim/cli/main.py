@@ -61,6 +61,8 @@ def app() -> None:
     except PagesimError as error:
         print(f"pagesim: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:  # while typer is not looking out for it: before the command begins, say
+        sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         _abandon_stdout()
         sys.exit(1)
