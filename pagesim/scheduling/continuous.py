@@ -119,9 +119,6 @@ class ContinuousBatching(Preemptive):
             plan.query_key_pairs += copies * (length * (length + 1) // 2)
             self._start(group)
 
-    def _is_blocked(self, head: Group) -> bool:
-        return self.memory.probe(head.length, head.output, head.samples, self.watermark_blocks) is not Fit.NOW
-
     def _may_join(self, group: Group) -> bool:
         # The paper's system adds groups and sequences here.
         return self.running_groups + group.samples <= self.max_num_seqs

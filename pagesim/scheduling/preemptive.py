@@ -109,12 +109,8 @@ class Preemptive(ABC):
 
     def undisturbed(self, now: int) -> int:
         self.queue.arrive(now)
-        if self._swapped:
-            return 0
-        head = self.queue.head()
-        if head is not None and not (self.running_groups and self._is_blocked(head)):
-            return 0
-        return self.steady()
+        # Who waits may be admitted now that somebody is over: looking twice costs more than a plan.
+        return 0 if self._swapped or self.queue.waiting else self.steady()
 
     def expect(self, arrivals: Arrivals) -> None:
         self.queue.expect(arrivals)
@@ -348,10 +344,6 @@ class Preemptive(ABC):
     def _held(self, group: Group) -> int:
         """Return the tokens whose KV a sample of a running group holds, between two iterations."""
         return group.base + self.memory.steps_grown
-
-    @abstractmethod
-    def _is_blocked(self, head: Group) -> bool:
-        """Say whether the head of the queue surely waits on for memory while nobody leaves."""
 
     @abstractmethod
     def _may_join(self, group: Group) -> bool:

@@ -169,11 +169,5 @@ class VllmV0(Preemptive):
         fit = self.memory.probe(group.length, group.output, group.samples, self.watermark_blocks)
         return fit is not Fit.LATER or group.length > self.prompt_limit
 
-    def _is_blocked(self, head: Group) -> bool:
-        if head.length > self.prompt_limit:
-            return False  # it is ignored in its turn
-        fit = self.memory.probe(head.length, head.output, head.samples, self.watermark_blocks)
-        return fit is Fit.LATER
-
     def _may_join(self, group: Group) -> bool:
         return self.running_sequences + group.samples <= self.max_num_seqs

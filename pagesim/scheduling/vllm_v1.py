@@ -340,12 +340,6 @@ class VllmV1(Preemptive):
             return 0
         return super().undisturbed(now)
 
-    def _is_blocked(self, head: Group) -> bool:
-        budget = self.max_num_batched_tokens - self.running_groups
-        if self._cache is not None or not self.chunked_prefill or budget <= 0:
-            return False  # looking it up changes what is evicted first; others may overtake it
-        return not self._fits(head, 0, self._capped(head.length, budget))
-
     def _head_fits(self) -> bool:
         group = self.queue.head()
         return group is not None and self._fits(group, self._look_up(group), 1)
