@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from pagesim.paper.figures.base import Outcomes, PaperFigure
+from pagesim.paper.figures.base import Outcomes
 from pagesim.paper.figures.panels import (
     Line,
     Panel,
     Ratio,
     around,
-    curve_jobs,
-    draw_panels,
     evenly,
-    knee_numbers,
     knees,
+    panel_figure,
     quotient,
-    ratio_numbers,
 )
-from pagesim.paper.jobs import Job
 from pagesim.paper.numbers import Inside, Number
-from pagesim.paper.setting import OPT_13B, OPT_66B, OPT_175B, Server, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from pagesim.paper.setting import OPT_13B, OPT_66B, OPT_175B, Server
 
 SECONDS = {"alpaca": 900.0}
 """The paper's traces are an hour, its artifact's scripts run 600 to 900 s. Alpaca's rates are fifteen times
@@ -117,20 +109,14 @@ RATIOS = tuple(
 )
 
 
-def jobs(setting: Setting) -> dict[str, Job]:
-    """Return a curve for each system and panel."""
-    return curve_jobs(setting, PANELS)
-
-
-def numbers(_: Setting, found: Outcomes) -> list[Number]:
-    """Return ratios of knees, knees, and how vLLM's lead shrinks where computing is the bound."""
+def lead(found: Outcomes) -> list[Number]:
+    """Return how vLLM's lead shrinks where computing is the bound."""
     ours = knees(found, PANELS)
     leads = [
         quotient(ours[f"{model}, Alpaca", "vLLM"], ours[f"{model}, Alpaca", "Orca (Oracle)"])
         for model in ("OPT-175B", "OPT-13B")
     ]
     return [
-        *ratio_numbers("fig12", found, PANELS, RATIOS),
         Number(
             "fig12",
             "vLLM / Orca (Oracle)",
@@ -139,24 +125,19 @@ def numbers(_: Setting, found: Outcomes) -> list[Number]:
             "V",
             quotient(*leads),
             Inside(),
-        ),
-        *knee_numbers("fig12", found, PANELS),
+        )
     ]
 
 
-def draw(_: Setting, found: Outcomes, __: Sequence[Number]) -> Figure:
-    """Draw three panels a workload."""
-    return draw_panels(found, PANELS, 3)
-
-
-FIGURE = PaperFigure(
+FIGURE = panel_figure(
     "fig12",
     "Latency over request rates",
     "mean over requests of (finish − arrival) / output tokens, all drained; arrivals for an hour "
     "(15 min for Alpaca and OPT-175B); a knee is the rate at 1 s/token on a straight line between two rates "
     "at most 4 % apart",
     "step times",
-    jobs,
-    numbers,
-    draw,
+    PANELS,
+    RATIOS,
+    columns=3,
+    more=lead,
 )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pagesim.paper.figures.base import Outcomes, PaperFigure
 from pagesim.paper.figures.fig12 import ORDER
 from pagesim.paper.figures.fig12 import SECONDS as SINGLE_SECONDS
 from pagesim.paper.figures.panels import (
@@ -13,18 +11,10 @@ from pagesim.paper.figures.panels import (
     Panel,
     Ratio,
     around,
-    curve_jobs,
-    draw_panels,
     evenly,
-    knee_numbers,
-    ratio_numbers,
+    panel_figure,
 )
-from pagesim.paper.jobs import Job
-from pagesim.paper.numbers import Number
-from pagesim.paper.setting import OPT_13B, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from pagesim.paper.setting import OPT_13B
 
 WIDTHS = (2, 4, 6)
 
@@ -63,31 +53,14 @@ RATIOS = (
 )
 
 
-def jobs(setting: Setting) -> dict[str, Job]:
-    """Return a curve for each system and panel."""
-    return curve_jobs(setting, (*PANELS, REFERENCE))
-
-
-def numbers(_: Setting, found: Outcomes) -> list[Number]:
-    """Return ratios of knees, and knees."""
-    return [
-        *ratio_numbers("fig14", found, (*PANELS, REFERENCE), RATIOS),
-        *knee_numbers("fig14", found, PANELS),
-    ]
-
-
-def draw(_: Setting, found: Outcomes, __: Sequence[Number]) -> Figure:
-    """Draw a row of samples and a row of beams."""
-    return draw_panels(found, PANELS, 3)
-
-
-FIGURE = PaperFigure(
+FIGURE = panel_figure(
     "fig14",
     "Latency with parallel samples and beams",
     "OPT-13B, Alpaca, arrivals for 10 min (samples) and 5 min (beams); latency "
     "and knees as in Fig. 12, each sample of a request counted",
     "step times",
-    jobs,
-    numbers,
-    draw,
+    PANELS,
+    RATIOS,
+    columns=3,
+    beside=(REFERENCE,),
 )

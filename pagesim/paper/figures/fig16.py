@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from pagesim.paper.figures.base import Outcomes, PaperFigure
 from pagesim.paper.figures.panels import (
     Line,
     Panel,
     Ratio,
     around,
-    curve_jobs,
-    draw_panels,
-    knee_numbers,
-    ratio_numbers,
+    panel_figure,
 )
-from pagesim.paper.jobs import Job
-from pagesim.paper.numbers import Number
-from pagesim.paper.setting import LLAMA_13B, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from pagesim.paper.setting import LLAMA_13B
 
 SENTENCES = "lognormal:30,0.6,45,0.6"
 """Tokens of an English sentence and of its German translation: assumed, the paper does not print them."""
@@ -59,28 +47,13 @@ PANELS = tuple(
 RATIOS = tuple(Ratio(SHOTS[prefix], VLLM, "Orca (Oracle)", value, "V") for prefix, value in PAPER.items())
 
 
-def jobs(setting: Setting) -> dict[str, Job]:
-    """Return a curve for each system and prefix."""
-    return curve_jobs(setting, PANELS)
-
-
-def numbers(_: Setting, found: Outcomes) -> list[Number]:
-    """Return ratios of knees, and knees."""
-    return [*ratio_numbers("fig16", found, PANELS, RATIOS), *knee_numbers("fig16", found, PANELS)]
-
-
-def draw(_: Setting, found: Outcomes, __: Sequence[Number]) -> Figure:
-    """Draw a panel a prefix."""
-    return draw_panels(found, PANELS, 2)
-
-
-FIGURE = PaperFigure(
+FIGURE = panel_figure(
     "fig16",
     "A prefix that all prompts share",
     "LLaMA-13B, translation; lengths of the sentences are assumed (lognormal, means 30 and 45 tokens); "
     "arrivals for 5 min, knees as in Fig. 12; our vLLM is vllm-v1 with prefix caching and the paper's limits",
     "step times and assumed lengths",
-    jobs,
-    numbers,
-    draw,
+    PANELS,
+    RATIOS,
+    columns=2,
 )

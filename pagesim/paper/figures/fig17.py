@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from pagesim.paper.figures.base import Outcomes, PaperFigure
 from pagesim.paper.figures.fig16 import AS_PUBLISHED
 from pagesim.paper.figures.panels import (
     Line,
     Panel,
     Ratio,
     around,
-    curve_jobs,
-    draw_panels,
-    knee_numbers,
-    ratio_numbers,
+    panel_figure,
 )
-from pagesim.paper.jobs import Job
-from pagesim.paper.numbers import Number
-from pagesim.paper.setting import OPT_13B, Setting
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from pagesim.paper.setting import OPT_13B
 
 CHAT, WHOLE = "chatbot, last 1024 tokens", "chatbot, conversations of at most 1024 tokens"
 
@@ -65,29 +53,14 @@ RATIOS = (
 )
 
 
-def jobs(setting: Setting) -> dict[str, Job]:
-    """Return a curve for each system."""
-    return curve_jobs(setting, PANELS)
-
-
-def numbers(_: Setting, found: Outcomes) -> list[Number]:
-    """Return ratios of knees, and knees."""
-    return [*ratio_numbers("fig17", found, PANELS, RATIOS), *knee_numbers("fig17", found, PANELS)]
-
-
-def draw(_: Setting, found: Outcomes, __: Sequence[Number]) -> Figure:
-    """Draw the paper's panel, and beside it what keeping KV between rounds would give."""
-    return draw_panels(found, PANELS, 2)
-
-
-FIGURE = PaperFigure(
+FIGURE = panel_figure(
     "fig17",
     "A chatbot",
     "OPT-13B; conversations of six rounds, assumed, made of ShareGPT's lengths; prompts cut to their last "
     "1024 tokens, outputs of at most 1024; arrivals for half an hour, knees as in Fig. 12. Beside it: "
     "conversations that begin anew instead of being cut, with and without KV kept between rounds",
     "step times and assumed conversations",
-    jobs,
-    numbers,
-    draw,
+    PANELS,
+    RATIOS,
+    columns=2,
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pagesim.paper.figures.base import Outcomes
+from pagesim.paper.figures.base import Outcomes, PaperFigure
 from pagesim.paper.jobs import Curve, Job, knee
 from pagesim.paper.numbers import Bar, Certainty, Number, Quoted
 from pagesim.paper.setting import SYSTEMS, Server, Setting
@@ -145,6 +145,48 @@ def ratio_numbers(
 def quotient(over: float | None, under: float | None) -> float | None:
     """Return a ratio; None where a part of it is missing."""
     return None if over is None or not under else over / under
+
+
+def panel_figure(
+    name: str,
+    title: str,
+    how: str,
+    rests_on: str,
+    panels: Sequence[Panel],
+    ratios: Sequence[Ratio],
+    *,
+    columns: int,
+    beside: Sequence[Panel] = (),
+    more: Callable[[Outcomes], list[Number]] = lambda _: [],
+) -> PaperFigure:
+    """Return a figure of panels: its numbers are ratios of knees, and knees.
+
+    Args:
+        name: see `PaperFigure`.
+        title: likewise.
+        how: likewise.
+        rests_on: likewise.
+        panels: that are drawn.
+        ratios: of knees in these panels, and in those beside them.
+        columns: panels in a row.
+        beside: panels that are replayed for the ratios and not drawn.
+        more: numbers between the ratios and the knees.
+    """
+
+    def jobs(setting: Setting) -> dict[str, Job]:
+        return curve_jobs(setting, (*panels, *beside))
+
+    def numbers(_: Setting, found: Outcomes) -> list[Number]:
+        return [
+            *ratio_numbers(name, found, (*panels, *beside), ratios),
+            *more(found),
+            *knee_numbers(name, found, panels),
+        ]
+
+    def draw(_: Setting, found: Outcomes, __: Sequence[Number]) -> Figure:
+        return draw_panels(found, panels, columns)
+
+    return PaperFigure(name, title, how, rests_on, jobs, numbers, draw)
 
 
 def draw_panels(found: Outcomes, panels: Sequence[Panel], columns: int) -> Figure:
