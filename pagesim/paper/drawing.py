@@ -118,9 +118,14 @@ def _until_cut(points: Sequence[Point]) -> list[Point]:
     return seen
 
 
+def hollow(axes: Axes, label: str) -> None:
+    """Say in the legend what a hollow marker is."""
+    axes.plot([], [], "o", markerfacecolor="white", color="grey", label=label)
+
+
 def legend(axes: Axes) -> None:
-    """Put a legend into a panel."""
-    axes.legend(frameon=False, fontsize=7)
+    """Put a legend into a panel; lines that it cannot avoid are dimmed behind it."""
+    axes.legend(fontsize=7, framealpha=0.85, edgecolor="none")
 
 
 def over_sizes(axes: Axes, sizes: Sequence[int], label: str) -> None:

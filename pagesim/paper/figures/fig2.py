@@ -91,7 +91,10 @@ def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
                 label=number.x if side and number.series == systems[0] else None,
             )
             if height >= 5:
-                axes.text(place, bottom + height / 2, f"{height:.1f}", ha="center", va="center", fontsize=7)
+                axes.text(
+                    place, bottom + height / 2, f"{height:.1f}", ha="center", va="center", fontsize=7,
+                    color="white" if side and number.x == "token states" else "black",
+                )  # fmt: skip
             low[number.series, side] = bottom + height
     axes.set_xticks(range(len(systems)), [f"{system}\npaper | ours" for system in systems], fontsize=8)
     axes.set_ylabel("KV cache (%)", fontsize=8)

@@ -191,7 +191,7 @@ def panel_figure(
 
 def draw_panels(found: Outcomes, panels: Sequence[Panel], columns: int) -> Figure:
     """Draw the curves of each panel, cut at 1 s/token, the paper's knees as hollow markers on the edge."""
-    from pagesim.paper.drawing import curves, legend
+    from pagesim.paper.drawing import curves, hollow, legend
     from pagesim.paper.drawing import panels as empty
 
     figure, axes = empty(-(-len(panels) // columns), columns, 3.6, 2.9)
@@ -206,6 +206,8 @@ def draw_panels(found: Outcomes, panels: Sequence[Panel], columns: int) -> Figur
         )
         each.set_title(panel.title, fontsize=9, pad=10)  # markers stand on the upper edge
         if [line.name for line in panel.lines] != shown:
+            if any(line.read is not None for line in panel.lines):
+                hollow(each, "paper's knee, by eye")
             legend(each)
             shown = [line.name for line in panel.lines]
     for each in axes[len(panels) :]:
