@@ -56,26 +56,18 @@ STATUS_NAMES = {status: status.name.lower() for status in Status}
 
 
 @dataclass(frozen=True)
-class Result:
-    """What came of a run.
+class Stored:
+    """What any replay leaves: a scenario, a summary, a row a request; as a folder, whole or not at all.
 
     Attributes:
         scenario: what was run; a bare `System` where the trace was given as an object.
         summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
         request_columns: the columns of ``requests``, ``[N]`` each.
-        steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
-        batches: one row a static batch; None for other schedulers.
-        preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
-        notes: what was noticed or assumed on the way.
     """
 
     scenario: System
     summary: dict[str, Any]
     request_columns: Mapping[str, npt.NDArray[Any]]
-    steps: pd.DataFrame | None = None
-    batches: pd.DataFrame | None = None
-    preemptions: pd.DataFrame | None = None
-    notes: tuple[str, ...] = ()
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -96,7 +88,29 @@ class Result:
         """Write the result's files into an empty folder."""
         (folder / "scenario.toml").write_text(to_toml(self.scenario), encoding="utf-8")
         (folder / "summary.json").write_text(to_json(self.summary), encoding="utf-8")
-        for name in TABLES:
+        self.requests.to_parquet(folder / "requests.parquet", index=False)
+
+
+@dataclass(frozen=True)
+class Result(Stored):
+    """What came of a run.
+
+    Attributes:
+        scenario, summary, request_columns: see `Stored`.
+        steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
+        batches: one row a static batch; None for other schedulers.
+        preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
+        notes: what was noticed or assumed on the way.
+    """
+
+    steps: pd.DataFrame | None = None
+    batches: pd.DataFrame | None = None
+    preemptions: pd.DataFrame | None = None
+    notes: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        super().write(folder)
+        for name in TABLES[1:]:
             table = getattr(self, name)
             if table is not None:
                 table.to_parquet(folder / f"{name}.parquet", index=False)

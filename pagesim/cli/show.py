@@ -135,11 +135,7 @@ def one(result: Result) -> None:
     summary = result.summary
     console = Console()
     console.print(_outcome(summary), highlight=False)
-    columns = ("mean", "p50", "p90", "p95", "p99")
-    latency = _table("Latency, seconds", columns)
-    for name, label in _LATENCIES.items():
-        latency.add_row(label, *(_seconds(summary[name][column]) for column in columns))
-    console.print(latency)
+    console.print(_latencies(summary))
     memory = _table("KV cache, % of capacity", ("mean over iterations", "mean over time"))
     means = summary["memory"]["strict"]
     for entry in VIEWS["strict"]:
@@ -176,11 +172,7 @@ def cluster(result: ClusterResult) -> None:
     summary = result.summary
     console = Console()
     console.print(_outcome(summary), highlight=False)
-    columns = ("mean", "p50", "p90", "p95", "p99")
-    latency = _table("Latency, seconds", columns)
-    for name, label in _LATENCIES.items():
-        latency.add_row(label, *(_seconds(summary[name][column]) for column in columns))
-    console.print(latency)
+    console.print(_latencies(summary))
     replicas = _table(
         f"{summary['cluster']['replicas']} replicas behind {summary['cluster']['router']}",
         ("least", "mean", "most"),
@@ -309,6 +301,14 @@ def verdict(check: Summary) -> str:
     if check["passed"]:
         return f"{said}; all within {check['bound']:g}"
     return f"{said}; NOT RIGHT: {check['first_failure'] or 'nothing could be looked at'}"
+
+
+def _latencies(summary: Summary) -> Table:
+    columns = ("mean", "p50", "p90", "p95", "p99")
+    table = _table("Latency, seconds", columns)
+    for name, label in _LATENCIES.items():
+        table.add_row(label, *(_seconds(summary[name][column]) for column in columns))
+    return table
 
 
 def _outcome(summary: Summary) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pagesim.clock import TICKS_PER_SECOND
-from pagesim.cost import IterationShape, Profiled
+from pagesim.cost import Profiled, step_shape
 from pagesim.profiles import Profile, predict
 from pagesim.specs import model as model_of
 
@@ -26,16 +26,15 @@ UNITS = {
 }
 
 TYPICAL = {
-    "decode, 1 sequence of 500": (1, 0, 0),
-    "decode, 8 of 500": (8, 0, 0),
-    "decode, 32 of 500": (32, 0, 0),
-    "decode, 128 of 500": (128, 0, 0),
-    "a prompt of 256": (0, 256, 0),
-    "a prompt of 2048": (0, 2048, 0),
-    "32 of 500 and a prompt of 256": (32, 256, 0),
-    "16 blocks out and in": (0, 0, 16),
+    "decode, 1 sequence of 500": step_shape(1, 500),
+    "decode, 8 of 500": step_shape(8, 4000),
+    "decode, 32 of 500": step_shape(32, 16_000),
+    "decode, 128 of 500": step_shape(128, 64_000),
+    "a prompt of 256": step_shape(0, 0, prompt=256),
+    "a prompt of 2048": step_shape(0, 0, prompt=2048),
+    "32 of 500 and a prompt of 256": step_shape(32, 16_000, prompt=256),
+    "16 blocks out and in": step_shape(0, 0, blocks_out=16, blocks_in=16),
 }
-"""Sequences that decode, tokens of a prompt, blocks that are swapped out and in."""
 
 
 def terms(profile: Profile) -> None:
@@ -79,7 +78,7 @@ def compared(profiles: Mapping[str, Profile]) -> None:
             Profiled(profile, model, tp=profile.tp, block_size=block_size, kv_dtype=profile.kv_dtype)
         )
     for label, typical in TYPICAL.items():
-        ticks = [cost.iteration(_shape(*typical)) for cost in costs]
+        ticks = [cost.iteration(typical) for cost in costs]
         table.add_row(label, *(f"{1e3 * each / TICKS_PER_SECOND:.3f}" for each in ticks))
     Console().print(table)
 
@@ -105,19 +104,3 @@ def _errors(each: list[float]) -> tuple[str, str, str]:
     if not each:
         return "0", "–", "–"
     return f"{len(each):,}", f"{sum(each) / len(each):.1f}", f"{max(each):.1f}"
-
-
-def _shape(decoding: int, prompt: int, swapped: int) -> IterationShape:
-    context = 500 * decoding
-    return IterationShape(
-        batched_tokens=decoding + prompt,
-        tokens=decoding + prompt,
-        context_tokens=context + prompt,
-        decode_context=context,
-        query_key_pairs=prompt * (prompt + 1) // 2,
-        blocks_out=swapped,
-        blocks_in=swapped,
-        blocks_copied=0,
-        decoding=decoding,
-        sampled=decoding + (prompt > 0),
-    )

@@ -23,11 +23,10 @@ from pagesim.errors import PagesimError
 from pagesim.intake import aborts
 from pagesim.metrics import TokenGaps, latencies, throughput
 from pagesim.request import Trace
-from pagesim.results import to_json
-from pagesim.scenario import System, checked, to_toml
+from pagesim.results import Stored
+from pagesim.scenario import System, checked
 from pagesim.scheduling import Arrivals, DeadEnd
 from pagesim.serving import Server, Setting, Watch, prepare
-from pagesim.storage import publish
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,29 +45,20 @@ class ArrivalEvent(simpy.Event):
 
 
 @dataclass(frozen=True)
-class ClusterResult:
-    """What came of a cluster's run.
+class ClusterResult(Stored):
+    """What came of a cluster's run: the summary is of all replicas together.
+
+    ``requests`` has a column more, the ``replica`` that each was routed to (-1 if it was turned away);
+    ``summary["cluster"]`` says how many there are and how they differ.
 
     Attributes:
-        scenario: what each replica was.
-        summary: of all replicas together, and under ``cluster`` how many there are and how they differ.
-        request_columns: the columns of ``requests``, ``[N]`` each.
+        scenario, summary, request_columns: see `Stored`.
         replica_columns: the columns of ``replicas``, ``[R]`` each.
         notes: what was noticed or assumed on the way.
     """
 
-    scenario: System
-    summary: dict[str, Any]
-    request_columns: Mapping[str, npt.NDArray[Any]]
     replica_columns: Mapping[str, npt.NDArray[Any]]
     notes: tuple[str, ...] = ()
-
-    @cached_property
-    def requests(self) -> pd.DataFrame:
-        """One row a request, with the replica that it was routed to (-1 if it was turned away)."""
-        import pandas as pd
-
-        return pd.DataFrame(self.request_columns)
 
     @cached_property
     def replicas(self) -> pd.DataFrame:
@@ -77,19 +67,8 @@ class ClusterResult:
 
         return pd.DataFrame(self.replica_columns)
 
-    def save(self, directory: str | Path) -> Path:
-        """Write the result to a folder, all of it or nothing, replacing an older result.
-
-        Raises:
-            PagesimError: the folder holds something else, or cannot be written.
-        """
-        return publish(Path(directory), self.write)
-
     def write(self, folder: Path) -> None:
-        """Write the result's files into an empty folder."""
-        (folder / "scenario.toml").write_text(to_toml(self.scenario), encoding="utf-8")
-        (folder / "summary.json").write_text(to_json(self.summary), encoding="utf-8")
-        self.requests.to_parquet(folder / "requests.parquet", index=False)
+        super().write(folder)
         self.replicas.to_parquet(folder / "replicas.parquet", index=False)
 
 

@@ -37,6 +37,32 @@ class IterationShape(NamedTuple):
     launches: bool = False
 
 
+def step_shape(
+    sequences: int, context: int, *, prompt: int = 0, blocks_out: int = 0, blocks_in: int = 0
+) -> IterationShape:
+    """Return a step in which sequences decode, one whole prompt is computed if any, and blocks are swapped.
+
+    Args:
+        sequences: that decode.
+        context: tokens that they hold together.
+        prompt: tokens of the prompt, 0 for none.
+        blocks_out: moved from the device to the host.
+        blocks_in: moved from the host to the device.
+    """
+    return IterationShape(
+        batched_tokens=sequences + prompt,
+        tokens=sequences + prompt,
+        context_tokens=context + prompt,
+        decode_context=context,
+        query_key_pairs=prompt * (prompt + 1) // 2,
+        blocks_out=blocks_out,
+        blocks_in=blocks_in,
+        blocks_copied=0,
+        decoding=sequences,
+        sampled=sequences + (prompt > 0),
+    )
+
+
 class DecodeRun(NamedTuple):
     """A stretch of decode iterations: step ``j < steps`` takes ``first + j·increment`` ticks."""
 

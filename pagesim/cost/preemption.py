@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagesim.cost.base import CostModel, IterationShape
+from pagesim.cost.base import CostModel, step_shape
 
 
 class PreemptionPrices:
@@ -28,22 +28,9 @@ class PreemptionPrices:
             context: tokens that these hold.
         """
         undisturbed = self._ticks(sequences, context)
-        swap_out = self._ticks(sequences, context, out=blocks) - undisturbed
-        swap_in = self._ticks(sequences + 1, context + tokens, back=blocks) - undisturbed
+        swap_out = self._ticks(sequences, context, blocks_out=blocks) - undisturbed
+        swap_in = self._ticks(sequences + 1, context + tokens, blocks_in=blocks) - undisturbed
         return swap_out + swap_in, self._ticks(sequences, context, prompt=tokens) - undisturbed
 
-    def _ticks(self, sequences: int, context: int, *, prompt: int = 0, out: int = 0, back: int = 0) -> int:
-        return self._cost.iteration(
-            IterationShape(
-                batched_tokens=sequences + prompt,
-                tokens=sequences + prompt,
-                context_tokens=context + prompt,
-                decode_context=context,
-                query_key_pairs=prompt * (prompt + 1) // 2,
-                blocks_out=out,
-                blocks_in=back,
-                blocks_copied=0,
-                decoding=sequences,
-                sampled=sequences + (prompt > 0),
-            )
-        )
+    def _ticks(self, sequences: int, context: int, **more: int) -> int:
+        return self._cost.iteration(step_shape(sequences, context, **more))
