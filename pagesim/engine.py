@@ -15,12 +15,19 @@ import simpy
 
 from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.errors import PagesimError
-from pagesim.executors import Executor
+from pagesim.executors import Executor, PredictedExecutor
+from pagesim.express import HAND_OVER, IDLE, Lane, lane_for
 from pagesim.records import Recorder, Status
 from pagesim.scheduling import DeadEnd, Plan, Scheduler
 
 STAY = (0, 0, 0, 0)
 """No leap: the next iteration is planned."""
+
+AGAIN = -3
+"""In the place of ticks: nothing happened, and another decision is due."""
+
+REST = 4
+"""Decisions that the scheduler takes itself before a lane takes over again."""
 
 
 class StrictCompatError(Exception):
@@ -77,8 +84,13 @@ class Engine:
         self.aborted_tokens = 0
         self._abort = 0  # the next one of them
         self._decision: list[int] = []  # what is written down of the iterations that time passes for
-        self._leap = STAY  # those of them that follow the first
-        self._lead = 0  # 1 if the first is yet to be carried out, too
+        self.ahead = STAY  # those of them that follow the first
+        self.ahead_start = 0
+        self.lead = 0  # 1 if the first is yet to be carried out, too
+        self.lane: Lane | None = None
+        if leap and not self.aborts and type(executor) is PredictedExecutor:
+            self.lane = lane_for(scheduler, recorder, executor.cost, self.until)
+        self._rest = 0
         self.over = 0
         self.decisions = 0
         self._ends_early = until is not None
@@ -92,51 +104,104 @@ class Engine:
         environment = simpy.Environment()
         environment.process(self.serve(environment))
         environment.run()
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand on all that was written down."""
+        if self.lane is not None and self.lane.active:
+            self.lane.settle()
         self.recorder.flush()
 
     def serve(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         """Return the process that replays everything in this environment."""
-        scheduler, recorder = self.scheduler, self.recorder
+        recorder = self.recorder
         now = 0
         while now <= self.until:
             if self.aborts:
                 self._let_go(now)
-            ticks = self._go_on(now) if self.leap else None
-            if ticks is None:
-                plan = scheduler.plan(now)
-                if plan.is_iteration:
-                    ticks = self._iterate(plan, now)
-                else:
-                    self._note_departures(plan, now)
-                    if plan.recomputed or plan.stuck:
-                        continue  # memory was given back: whoever waits may be admitted at the same instant
-                    yield from self._idle(environment)
-                    if scheduler.next_arrival is None:
-                        return
-                    now = int(environment.now)
-                    continue
-            if self.can_be_cut:
-                yield from self._pass(environment, ticks)
+            ticks = self._decide(now)
+            if ticks == IDLE:
+                yield from self._idle(environment)
+                if self.front.next_arrival is None:
+                    return
                 now = int(environment.now)
-            else:
-                yield environment.timeout(ticks)
-                now += ticks
-            leap = self._leap
-            steps = self._lead + leap[0]
-            if steps:
-                scheduler.advance(steps)
-            recorder.decide(self._decision, leap)
-            self.decisions += 1
-            for group in scheduler.finish():
-                recorder.end(group, now)
-                if not group.samples:
-                    self._count_over(group.row)
-            if recorder.iterations >= recorder.full_at:
-                recorder.flush()
+            elif ticks >= 0:
+                if self.can_be_cut:
+                    yield from self._pass(environment, ticks)
+                    now = int(environment.now)
+                else:
+                    yield environment.timeout(ticks)
+                    now += ticks
+                self._end(now)
+                self.decisions += 1
+                if recorder.iterations >= recorder.full_at:
+                    self.flush()
         if not self._ends_early:
             raise PagesimError(
                 f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
             )
+
+    @property
+    def front(self) -> Lane | Scheduler:
+        """Who keeps the queue: the lane, or the scheduler itself."""
+        return self.lane if self.lane is not None and self.lane.active else self.scheduler
+
+    @property
+    def turn(self) -> Lane | Engine:
+        """Who knows what the iterations at hand are: the lane, or the engine itself."""
+        return self.lane if self.lane is not None and self.lane.active else self
+
+    @property
+    def held(self) -> int:
+        """Tokens that those who run hold in the iteration at hand."""
+        scheduler = self.scheduler
+        return scheduler.next_context - (0 if self.lead else scheduler.running_sequences)
+
+    def _decide(self, now: int) -> int:
+        """Decide what happens from ``now`` on.
+
+        Returns:
+            The ticks that it takes; or IDLE; or AGAIN if the next decision is due at the same instant.
+        """
+        lane = self.lane
+        if lane is not None:
+            if not lane.active:
+                self._rest -= 1
+            if lane.active or (self._rest < 0 and lane.take_over()):
+                ticks = lane.begin(now)
+                for row in lane.ignored:
+                    self._count_over(row)
+                lane.ignored.clear()
+                if ticks != HAND_OVER:
+                    return ticks
+                lane.hand_over()
+                self._rest = REST
+        further = self._go_on(now) if self.leap else None
+        if further is not None:
+            return further
+        plan = self.scheduler.plan(now)
+        if plan.is_iteration:
+            return self._iterate(plan, now)
+        self._note_departures(plan, now)
+        # Where memory was given back, whoever waits may be admitted at the same instant.
+        return AGAIN if plan.recomputed or plan.stuck else IDLE
+
+    def _end(self, now: int) -> None:
+        """The iterations that were decided are over."""
+        lane = self.lane
+        if lane is not None and lane.active:
+            for row in lane.end(now):
+                self._count_over(row)
+            return
+        scheduler, recorder = self.scheduler, self.recorder
+        steps = self.lead + self.ahead[0]
+        if steps:
+            scheduler.advance(steps)
+        recorder.decide(self._decision, self.ahead)
+        for group in scheduler.finish():
+            recorder.end(group, now)
+            if not group.samples:
+                self._count_over(group.row)
 
     def _go_on(self, now: int) -> int | None:
         """Take the iterations from ``now`` on in which everybody who runs just goes on, without a plan.
@@ -148,7 +213,7 @@ class Engine:
         """
         scheduler = self.scheduler
         steps = scheduler.undisturbed(now)
-        if steps <= 0 or self.recorder.stalled:
+        if steps <= 0 or self.recorder.stalled_since is not None:
             return None
         sequences, context = scheduler.running_sequences, scheduler.next_context
         run = self.executor.decode_run(sequences, context)
@@ -179,8 +244,9 @@ class Engine:
             cached,
             taken,
         ]
-        self._lead = 1
-        self._leap = (steps - 1, first + increment, increment, context + sequences) if steps > 1 else STAY
+        self.lead = 1
+        self.ahead_start = now + first
+        self.ahead = (steps - 1, first + increment, increment, context + sequences) if steps > 1 else STAY
         return span_of(first, increment, steps)
 
     def _pass(self, environment: simpy.Environment, ticks: int) -> Generator[simpy.Event, Any, None]:
@@ -189,7 +255,7 @@ class Engine:
 
     def _idle(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         """Wait for the next arrival; if there is none, return at once."""
-        arrival = self.scheduler.next_arrival
+        arrival = self.front.next_arrival
         if arrival is not None:
             yield environment.timeout(arrival - environment.now)
 
@@ -205,7 +271,7 @@ class Engine:
             recorder.rebase(group)
         if not plan.decodes:
             recorder.stall(now)
-        stood_still = recorder.stalled
+        stood_still = recorder.stalled_since is not None
         if stood_still and plan.decodes:
             recorder.go_on((group for group in scheduler.running() if group not in plan.resumed), now, end)
         continuing = plan.decoding
@@ -247,9 +313,10 @@ class Engine:
             cached,
             taken,
         ]
-        self._lead = 0
-        self._leap = self._plan_leap(end) if self.leap else STAY
-        steps, first, increment, _ = self._leap
+        self.lead = 0
+        self.ahead_start = end
+        self.ahead = self._plan_leap(end) if self.leap else STAY
+        steps, first, increment, _ = self.ahead
         return ticks + span_of(first, increment, steps)
 
     def _plan_leap(self, start: int) -> tuple[int, int, int, int]:
@@ -285,6 +352,10 @@ class Engine:
 
     def _let_go(self, now: int) -> None:
         """Let those go whose clients went away by now; leave the next such instant for the leaps."""
+        if self.lane is not None:
+            if self.lane.active:
+                self.lane.hand_over()
+            self.lane = None
         while self._abort < len(self.aborts):
             when, row = self.aborts[self._abort]
             waits_or_runs = self.recorder.status[row] == Status.UNFINISHED

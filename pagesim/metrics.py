@@ -133,7 +133,7 @@ class TokenGaps:
         """Take the tokens of a chunk's iterations into account."""
         continuing = chunk.stretches["continuing"][chunk.stretch]
         self._add(chunk.ticks, continuing)
-        self._add(chunk.late, np.ones(len(chunk.late), np.int64))
+        self._add(chunk.late, chunk.late_counts)
 
     def include(self, others: TokenGaps) -> None:
         """Take the gaps of another engine into account."""

@@ -95,7 +95,9 @@ class Chunk:
         offset: for each iteration its place in its stretch, ``[I]``.
         clock, ticks: when each iteration was scheduled and how long it took, ``[I]``, in ticks.
         ledger: of each iteration.
-        late: gaps between two tokens of a sequence that was preempted in between, in ticks, ``[G]``.
+        late: gaps between two tokens of sequences that lost their place or stood still in between, in ticks,
+            ``[G]``.
+        late_counts: how many sequences each is of, ``[G]``.
     """
 
     stretches: dict[str, Column]
@@ -105,6 +107,7 @@ class Chunk:
     ticks: Column
     ledger: Ledger
     late: Column
+    late_counts: Column
 
 
 class _OpenStay(NamedTuple):
@@ -178,11 +181,11 @@ class Recorder:
         self._decisions = array("q")
         self._stays = array("q")
         self._open: dict[int, _OpenStay] = {}  # by the request's row
-        self._late = array("q")
+        self._late = array("q")  # pairs of a gap and how many sequences it is of
         # When the last token was there: of groups that lost their place, and, while decoding stands still for
         # prompts, of everybody else and of those who joined meanwhile.
         self._away_since: dict[int, int] = {}
-        self._stalled_since: int | None = None
+        self.stalled_since: int | None = None
         self._joined_at: dict[int, int] = {}
 
     # Requests
@@ -212,14 +215,7 @@ class Recorder:
 
     def answer(self, group: Group, end: int) -> None:
         """A group gets a token at ``end``: its first, or the first after it lost its place or its turn."""
-        row = group.row
-        away_since = self._away_since.pop(row, None)
-        if away_since is not None:
-            self._late.extend([end - away_since] * group.samples)
-        if self._stalled_since is not None:
-            self._joined_at[row] = end
-        if self.first_token[row] < 0:
-            self.first_token[row] = end
+        self._answer(group.row, end, group.samples)
 
     def skip(self, group: Group, now: int) -> None:
         """A group that decodes gets no token in the iteration that starts at ``now``."""
@@ -236,14 +232,12 @@ class Recorder:
     def preempt(self, group: Group, now: int, *, swapped: bool) -> None:
         """A group lost its place before this iteration."""
         self._close(group.row)
-        if self.first_token[group.row] >= 0:
-            self._away_since.setdefault(group.row, self._last_token(group.row, now))
         if swapped:
+            self._go_away(group.row, now)
             self.swaps[group.row] += 1
             self.swapped_total += 1
         else:
-            self.recomputes[group.row] += 1
-            self.recomputed_total += 1
+            self.lose(group.row, now)
 
     def choose(self, choice: Choice, now: int) -> None:
         """A victim was preempted as is cheaper: row, ticks, swapped, tokens, blocks, both prices."""
@@ -254,19 +248,14 @@ class Recorder:
 
     def stall(self, now: int) -> None:
         """An iteration that starts at ``now`` computes prompts alone: everybody else gets no token."""
-        if self._stalled_since is None:
-            self._stalled_since = now
-
-    @property
-    def stalled(self) -> bool:
-        """Whether decoding stands still, or did so until the iteration at hand."""
-        return self._stalled_since is not None
+        if self.stalled_since is None:
+            self.stalled_since = now
 
     def go_on(self, groups: Iterable[Group], now: int, end: int) -> None:
         """The first iteration after a stall decodes until ``end``: note the gaps of these groups."""
         for group in groups:
-            self._late.extend([end - self._last_token(group.row, now)] * group.samples)
-        self._stalled_since = None
+            self._late.extend((end - self._last_token(group.row, now), group.samples))
+        self.stalled_since = None
         self._joined_at.clear()
 
     def end(self, group: Group, now: int) -> None:
@@ -299,6 +288,52 @@ class Recorder:
         self._decisions.fromlist(decision)
         self.iterations += 1 + leap[0]
 
+    # What a lane writes down of requests that are one sequence each; it keeps their stays itself
+
+    def join(self, row: int, now: int, end: int) -> None:
+        """A request starts to run in an iteration that lasts from ``now`` to ``end``, and gets a token."""
+        if self.first_scheduled[row] < 0:
+            self.first_scheduled[row] = now
+        self._answer(row, end, 1)
+
+    def lose(self, row: int, now: int) -> None:
+        """A request lost its memory before this iteration, and will be recomputed."""
+        self._go_away(row, now)
+        self._joined_at.pop(row, None)
+        self.recomputes[row] += 1
+        self.recomputed_total += 1
+
+    def go_on_all(self, sequences: int, end: int) -> None:
+        """As `go_on`, where all of so many sequences go on."""
+        assert self.stalled_since is not None
+        self._late.extend((end - self.stalled_since, sequences - len(self._joined_at)))
+        for joined in self._joined_at.values():
+            self._late.extend((end - joined, 1))
+        self.stalled_since = None
+        self._joined_at.clear()
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """These requests are over before decoding goes on."""
+        for row in rows:
+            self._joined_at.pop(row, None)
+
+    def take(self, decisions: Column, stays: Column) -> None:
+        """Take what was written down elsewhere.
+
+        Args:
+            decisions: rows of ``DECISION_FIELDS`` and ``LEAP_FIELDS``, ``[D, 28]``.
+            stays: first and last iteration, base and final length, ``[S, 4]``, of single sequences on demand.
+        """
+        self._decisions.frombytes(decisions.tobytes())
+        whole = np.empty((len(stays), len(Stay._fields)), np.int64)
+        whole[:, :4] = stays
+        whole[:, 4:] = ON_DEMAND, 0, 1, 1
+        self._stays.frombytes(whole.tobytes())
+
+    def give(self, row: int) -> int:
+        """Return the first iteration of a request's present stay, which is kept elsewhere from now on."""
+        return self._open.pop(row).first
+
     def flush(self) -> None:
         """Hand on what there is as a chunk."""
         if self.iterations == self._chunk_start:
@@ -317,7 +352,7 @@ class Recorder:
         self._decisions, self._stays = array("q"), array("q")
         self._chunk_start = self.iterations
         self.full_at = self.iterations + CHUNK_ITERATIONS
-        late, self._late = np.array(self._late, np.int64), array("q")
+        late, self._late = np.array(self._late, np.int64).reshape(-1, 2), array("q")
         self.consume(self._expand(decisions, stays, late))
 
     def _expand(self, decisions: dict[str, Column], stays: Column, late: Column) -> Chunk:
@@ -357,10 +392,23 @@ class Recorder:
                 f"iteration {decisions['iteration'][at]}: the allocator holds {held[at]} blocks, "
                 f"the ledger counts {ledger.physical_blocks[planned[at]]}"
             )
-        return Chunk(stretches, stretch, offset, clock, ticks, ledger, late)
+        return Chunk(stretches, stretch, offset, clock, ticks, ledger, late[:, 0], late[:, 1])
+
+    def _answer(self, row: int, end: int, sequences: int) -> None:
+        if row in self._away_since:
+            self._late.extend((end - self._away_since.pop(row), sequences))
+        if self.stalled_since is not None:
+            self._joined_at[row] = end
+        if self.first_token[row] < 0:
+            self.first_token[row] = end
+
+    def _go_away(self, row: int, now: int) -> None:
+        """Note when a request that loses its place had its last token, if it had one."""
+        if self.first_token[row] >= 0:
+            self._away_since.setdefault(row, self._last_token(row, now))
 
     def _last_token(self, row: int, now: int) -> int:
-        return now if self._stalled_since is None else self._joined_at.get(row, self._stalled_since)
+        return now if self.stalled_since is None else self._joined_at.get(row, self.stalled_since)
 
     def _close(self, row: int) -> None:
         """Write down the stay of a group that ran until the last iteration."""

@@ -11,10 +11,7 @@ import simpy
 from pagesim.clock import span_of, steps_before
 from pagesim.cluster.replicas import Replicas
 from pagesim.engine import STAY, Engine
-from pagesim.records import DECISION_FIELDS
 from pagesim.scheduling import Arrivals, BeamSearch, Content, Plan
-
-CLOCK, TICKS = DECISION_FIELDS.index("clock"), DECISION_FIELDS.index("ticks")
 
 
 class Routed(Arrivals):
@@ -82,8 +79,10 @@ class ReplicaEngine(Engine):
         self._prompts = prompts
         self._wake: simpy.Event | None = None  # while it has nothing to do
         self._passing = False
-        self._end = 0  # of the time that passes
+        self._over_at = 0  # of the time that passes
         self._closed = False
+        if self.lane is not None:
+            self.lane.welcome = self._welcome
 
     def start(self, environment: simpy.Environment) -> None:
         """Begin to serve."""
@@ -99,9 +98,9 @@ class ReplicaEngine(Engine):
             now: ticks.
             abort: when its client goes away, if it does.
         """
-        matters = self.scheduler.arrival_matters
+        matters = self.front.arrival_matters
         self._routed.add(index)
-        self.scheduler.announce()
+        self.front.announce()
         self._replicas.outstanding[self._number] += 1
         self._replicas.waiting_tokens[self._number] += self._prompts[row]
         if abort is not None:
@@ -124,22 +123,22 @@ class ReplicaEngine(Engine):
 
     def _cut(self, instant: int) -> None:
         """Let no step of the leap start at or after an instant."""
-        steps, first, increment, context = self._leap
-        start = self._decision[CLOCK] + self._decision[TICKS]
-        kept = steps_before(first, increment, instant - start) if steps else 0
+        turn = self.turn
+        steps, first, increment, context = turn.ahead
+        kept = steps_before(first, increment, instant - turn.ahead_start) if steps else 0
         if kept < steps:
-            self._leap = (kept, first, increment, context) if kept else STAY
-            self._end = start + span_of(first, increment, kept)
+            turn.ahead = (kept, first, increment, context) if kept else STAY
+            self._over_at = turn.ahead_start + span_of(first, increment, kept)
             self._tell()
             self._process.interrupt()
 
     def _pass(self, environment: simpy.Environment, ticks: int) -> Generator[simpy.Event, Any, None]:
-        self._end = int(environment.now) + ticks
+        self._over_at = int(environment.now) + ticks
         self._tell()
         self._passing = True
         while True:
             try:
-                yield environment.timeout(self._end - environment.now)
+                yield environment.timeout(self._over_at - environment.now)
                 break
             except simpy.Interrupt:  # it ends earlier
                 continue
@@ -150,15 +149,19 @@ class ReplicaEngine(Engine):
             self._wake = environment.event()
             self._replicas.decided(self._number, 0, int(environment.now), STAY, 0)
             yield self._wake
-        elif self.scheduler.next_arrival is None:
+        elif self.front.next_arrival is None:
             self._replicas.decided(self._number, 0, int(environment.now), STAY, 0)
 
     def _iterate(self, plan: Plan, now: int) -> int:
         began = self.recorder.first_scheduled
         for group in plan.prompts:
             if began[group.row] < 0:
-                self._replicas.waiting_tokens[self._number] -= self._prompts[group.row]
+                self._welcome(group.row)
         return super()._iterate(plan, now)
+
+    def _welcome(self, row: int) -> None:
+        """A request runs for the first time."""
+        self._replicas.waiting_tokens[self._number] -= self._prompts[row]
 
     def _count_over(self, row: int) -> None:
         super()._count_over(row)
@@ -168,12 +171,7 @@ class ReplicaEngine(Engine):
 
     def _tell(self) -> None:
         """Say what it does until the time that passes is over."""
-        scheduler = self.scheduler
-        sequences = scheduler.running_sequences
+        turn = self.turn
         self._replicas.decided(
-            self._number,
-            scheduler.next_context - (0 if self._lead else sequences),
-            self._decision[CLOCK] + self._decision[TICKS],
-            self._leap,
-            sequences,
+            self._number, turn.held, turn.ahead_start, turn.ahead, self.front.running_sequences
         )

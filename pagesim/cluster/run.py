@@ -155,7 +155,7 @@ def run_cluster(
     except OverflowError:
         raise setting.too_long() from None
     for server in servers:
-        server.recorder.flush()
+        server.engine.flush()
     of_requests, columns = setting.summary(log)
     columns = {**columns, "replica": replica_of}
     gaps = TokenGaps()

@@ -80,7 +80,7 @@ class ContinuousBatching(Preemptive):
             self._swap_in(plan)
         plan.batched_tokens = plan.tokens = plan.decoding = self.running_sequences
         plan.decode_context = self._context
-        self._restless = bool(plan.swapped_out)
+        self.restless = bool(plan.swapped_out)
         if not self._swapped:
             self._admit(plan)
         plan.context_tokens = self._context
@@ -95,13 +95,13 @@ class ContinuousBatching(Preemptive):
             fits = memory.probe(length, group.output, samples, self.watermark_blocks) is Fit.NOW
             if plan.recomputed and group in plan.recomputed:
                 # It may come back in the next iteration; if it does not fit now it will not fit then.
-                self._restless = fits
+                self.restless = fits
                 return
             too_long = plan.batched_tokens + length > self.max_num_batched_tokens
             if not fits or too_long or not self._may_join(group):
                 if self.running_groups:
                     # The batch's tokens are fewer in the next iteration; memory and seats are not.
-                    self._restless = fits and too_long
+                    self.restless = fits and too_long
                     return
                 # Nothing that holds memory or tokens will ever leave: it can never be admitted.
                 queue.pop(group)

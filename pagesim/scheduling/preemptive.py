@@ -68,7 +68,14 @@ class Preemptive(ABC):
         self._spare = 1  # see _spare_blocks
         self._forks: list[tuple[int, int, Group]] = []  # a heap like _finishes: who forks beams when
         self._beam_copies: list[tuple[Group, list[Copy]]] = []  # where memory cannot share, for the next step
-        self._restless = False
+        self.restless = False  # whether the next iteration must be planned, whatever it does
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nobody is swapped out, nothing is to be copied, and nobody who waited went away."""
+        return not (
+            self._swapped or self._beam_copies or self.memory.sharing_tails or self.queue.somebody_left
+        )
 
     @property
     def waiting(self) -> int:
@@ -95,7 +102,7 @@ class Preemptive(ABC):
         return self._running.values()
 
     def steady(self) -> int:
-        if self._restless or self.memory.sharing_tails or self._beam_copies or not self.running_groups:
+        if self.restless or self.memory.sharing_tails or self._beam_copies or not self.running_groups:
             return 0
         finishes, forks = self._finishes, self._forks
         end, order, group = finishes[0]
@@ -319,6 +326,17 @@ class Preemptive(ABC):
         self.running_groups += 1
         self.running_sequences += group.samples
         self._context += group.samples * group.length
+
+    def dismiss(self, group: Group) -> None:
+        """Let somebody else keep a running group of one sequence, and its memory, until `readmit`."""
+        self._context -= self._held(group)
+        self._stop(group, 1)
+        self.memory.free(group.sequences[0])
+
+    def readmit(self, group: Group) -> None:
+        """Let a group of one sequence run that was kept elsewhere; its length is what it holds."""
+        self.memory.allocate(group.sequences[0], group.length, group.output)
+        self._start(group)
 
     def _stop(self, group: Group, samples: int) -> None:
         """Take a group of so many samples out of those that run."""

@@ -101,6 +101,33 @@ class WaitingQueue:
         else:
             insort(self._preempted, group, key=attrgetter("arrival"))
 
+    def group_of(self, index: int) -> Group:
+        """Return a group made of a request that was kept elsewhere: see `give`."""
+        group = self._make_group(index)
+        self._sequences += group.samples
+        return group
+
+    def give(self) -> tuple[int, int, list[Group]]:
+        """Let somebody else keep the queue, until `take`; nobody in it has gone away.
+
+        Returns:
+            The number of requests that have arrived, that of those that are no longer fresh, and the preempted.
+        """
+        preempted, self._preempted, self._first_fresh = self._preempted, [], None
+        return self.arrived, self._fresh, preempted
+
+    def take(self, arrived: int, fresh: int, preempted: list[Group]) -> None:
+        """Keep the queue again, with what has become of it."""
+        self.arrived, self._fresh, self._preempted = arrived, fresh, preempted
+        self.waiting = arrived - fresh + len(preempted)
+        ticks = self.arrivals.ticks
+        self.next_arrival = ticks[arrived] if arrived < len(ticks) else None
+
+    @property
+    def somebody_left(self) -> bool:
+        """Whether somebody who waits went away and is yet to be passed over."""
+        return bool(self._gone)
+
     def _make_group(self, index: int) -> Group:
         arrivals = self.arrivals
         first = self._sequences

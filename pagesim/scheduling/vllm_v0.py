@@ -84,7 +84,7 @@ class VllmV0(Preemptive):
         self.queue.arrive(now)
         plan = Plan()
         plan.counts_empty = True
-        self._restless = False
+        self.restless = False
         if not self._swapped:
             self._prefill(plan)
         if plan.prompts or (plan.ignored and self.release.gives_up):
@@ -92,7 +92,7 @@ class VllmV0(Preemptive):
             # The samples of a prompt are forked once its first token is there.
             plan.sequences = self.running_sequences - sum([group.samples - 1 for group in plan.prompts])
             # What comes next is another batch of prompts, or the first step of those at hand.
-            self._restless = True
+            self.restless = True
         else:
             self._decode(plan)
         return plan
@@ -158,9 +158,9 @@ class VllmV0(Preemptive):
         # The next iteration tries swapped groups if this one could not, or prompts if this one did not or if
         # memory was freed since.
         if self._swapped:
-            self._restless = preempted
+            self.restless = preempted
         else:
-            self._restless = (preempted or waited or bool(plan.stuck)) and self._head_fits()
+            self.restless = (preempted or waited or bool(plan.stuck)) and self._head_fits()
 
     def _head_fits(self) -> bool:
         group = self.queue.head()

@@ -100,6 +100,10 @@ class VllmV1(Preemptive):
         self._cache = memory if isinstance(memory, PrefixCachingAllocator) else None
         self._answering: dict[int, Group] = {}  # who runs, by the name of what it generates
 
+    @property
+    def is_plain(self) -> bool:
+        return not (self._in_chunks or self._skipped) and super().is_plain
+
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         # The front end turns away what leaves no room for a token; the check at start-up, a cache that is
         # smaller than the longest sequence.
@@ -120,7 +124,7 @@ class VllmV1(Preemptive):
         memory = self.memory
         budget = self.max_num_batched_tokens
         running = self.running_groups
-        self._restless = False
+        self.restless = False
         if self._in_chunks or self._skipped or running > budget or memory.demand(1) > memory.free_blocks:
             self._run_one_by_one(plan)
         else:
@@ -130,11 +134,11 @@ class VllmV1(Preemptive):
             plan.context_tokens = plan.decode_context = self._context
         if plan.recomputed:
             overtakes = self.release.overtakes and not self.chunked_prefill
-            self._restless = bool(self.waiting) if overtakes else self._head_fits()
+            self.restless = bool(self.waiting) if overtakes else self._head_fits()
         else:
             self._admit(plan, budget - plan.batched_tokens)
         if self._in_chunks or self._skipped:
-            self._restless = True
+            self.restless = True
         plan.tokens = plan.batched_tokens
         plan.sequences = self.running_sequences
         return plan
@@ -232,7 +236,7 @@ class VllmV1(Preemptive):
         overtaken: list[Group] = []
         while (group := queue.head()) is not None:
             if budget <= 0:
-                self._restless = True
+                self.restless = True
                 break
             if not self._may_join(group):
                 break
@@ -246,7 +250,7 @@ class VllmV1(Preemptive):
                 continue
             if too_long or not self._fits(group, hits, tokens):
                 if self.running_groups:
-                    self._restless = self._restless or too_long
+                    self.restless = self.restless or too_long
                     break
                 # Nobody will ever make room: the real one waits for ever.
                 queue.pop(group)
@@ -260,7 +264,7 @@ class VllmV1(Preemptive):
                 plan.incomplete += (group,)
             budget -= tokens
         if overtaken:
-            self._restless = True
+            self.restless = True
         for group in reversed(overtaken):
             if self.running_groups:
                 queue.requeue(group)  # each keeps its place in front
@@ -277,7 +281,7 @@ class VllmV1(Preemptive):
             if before is not None:
                 # The round before is still being answered: what it fills can be found as it goes on.
                 self._cache.publish(before.sequences[0])
-                self._restless = True
+                self.restless = True
         return self._cache.hits(group.content, group.length)
 
     def _place(self, group: Group, hits: int, tokens: int) -> None:

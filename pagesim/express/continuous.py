@@ -1,0 +1,54 @@
+"""The lane of `ContinuousBatching`: prompts join those who decode, first come first served."""
+
+from __future__ import annotations
+
+from pagesim.cost import CostModel
+from pagesim.express.lane import Lane
+from pagesim.records import Recorder
+from pagesim.scheduling import ContinuousBatching, Preemptive
+
+
+class ContinuousLane(Lane):
+    """See `Lane`."""
+
+    spare = 1  # the rule asks for a free block even where nobody needs one
+
+    def __init__(self, scheduler: Preemptive, recorder: Recorder, cost: CostModel, until: int) -> None:
+        super().__init__(scheduler, recorder, cost, until)
+        assert isinstance(scheduler, ContinuousBatching)
+        self.most_sequences = scheduler.max_num_seqs
+        self.most_tokens = scheduler.max_num_batched_tokens
+
+    def _plan(self, now: int) -> list[int] | None:
+        size, running = self.size, self.running
+        if not running:
+            length = self._length(self._head())
+            if -(-length // size) + self.watermark > self.free or length > self.most_tokens:
+                return None  # nobody will ever make room for it
+        lost = []
+        while running and not self._all_fit():
+            lost.append(self._preempt(now))
+        self._grow()
+        self.restless = False
+        entered = []
+        batched = self.batched
+        while self.waiting:
+            index = self._head()
+            length = self._length(index)
+            fits = -(-length // size) + self.watermark <= self.free
+            if index in lost:
+                # It may come back in the next iteration; if it does not fit now it will not fit then.
+                self.restless = fits
+                break
+            too_long = batched + length > self.most_tokens
+            if not fits or too_long or len(running) >= self.most_sequences:
+                # The batch's tokens are fewer in the next iteration; memory and seats are not.
+                self.restless = fits and too_long
+                break
+            batched += length
+            self.pairs += length * (length + 1) // 2
+            self._admit(index, length)
+            entered.append(index)
+        self.batched = self.tokens = batched
+        self.context_tokens = self.context
+        return entered
