@@ -7,14 +7,15 @@ those the ledger of every single iteration follows, so leaping loses nothing. Te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Column = npt.NDArray[np.int64]
+Slots = TypeVar("Slots", int, Column)
 
 ENTRIES = ("used", "reserved", "over_reserved", "rounding", "external", "cached", "free")
 """The strict view's entries; they sum to the capacity."""
@@ -107,8 +108,18 @@ def expand(
     first, last, base, final, held, reserved, sequences, grows = stays.T
     growing = grows.astype(bool)
     on_demand = held == ON_DEMAND
+    reserves = not on_demand.all()
     length = base + growth[first] * grows
     end_length = base + growth[last] * grows
+
+    a_step_each = bool((np.diff(growth) == 1).all())
+
+    def reaching(steps: Column, side: Literal["left", "right"] = "left") -> Column:
+        """Return the first iterations at which growth is at least so far; with ``right``, further."""
+        if size and a_step_each:
+            return np.clip(steps - growth[0] + (side == "right"), 0, size)
+        found: Column = np.searchsorted(growth, steps, side)
+        return found
 
     # Where a sequence is in an iteration, its length is base + growth there: so sums over the running
     # sequences are differences at the ends of stays, summed up, and no sequence is looked at twice.
@@ -122,7 +133,7 @@ def expand(
     excess = np.maximum(end_length - final, 0)
     over = np.flatnonzero(excess)
     if len(over):
-        turn = np.searchsorted(growth, growth[first[over]] + final[over] - length[over], side="right")
+        turn = reaching(growth[first[over]] + final[over] - length[over], "right")
         rows = sequences[over]
         surplus = (final[over] - base[over]) * rows
         used -= _sum_changes(size, (turn, -surplus), (last[over] + 1, surplus))
@@ -135,14 +146,17 @@ def expand(
     stay_of = np.repeat(np.arange(len(stays)), openings)
     nth = np.arange(len(stay_of)) - np.repeat(np.cumsum(openings) - openings, openings)
     at_growth = -base[stay_of] + (needed[stay_of] + nth) * block_size + 1
-    opened_at = np.searchsorted(growth, at_growth)
+    opened_at = reaching(at_growth)
 
-    logical = present(needed) + _sum_changes(
-        size, (opened_at, sequences[stay_of]), (last + 1, -sequences * (end_needed - needed))
+    logical = _sum_changes(
+        size,
+        (first, sequences * needed),
+        (opened_at, sequences[stay_of]),
+        (last + 1, -sequences * end_needed),
     )
     # Reservations hold what they hold, whatever their tokens need, and share nothing.
     fixed = np.where(on_demand, 0, held)
-    physical = logical - sharing.blocks if on_demand.all() else present(fixed)
+    physical = present(fixed) if reserves else logical - sharing.blocks
     used -= sharing.blocks * block_size - sharing.slack
 
     # On demand, slots are lost for good only in the sequence's last block, from when it is opened.
@@ -155,14 +169,16 @@ def expand(
         size,
         (first[from_start], lost[from_start]),
         (last[from_start] + 1, -lost[from_start]),
-        (np.searchsorted(growth, opening), lost[opens_it]),
+        (reaching(opening), lost[opens_it]),
         (last[opens_it] + 1, -lost[opens_it]),
     )
     rounding -= sharing.rounding
-    fixed *= block_size
-    guess = np.clip(reserved, final, np.maximum(fixed, final))
-    over_reserved = present(np.where(on_demand, 0, guess - final))
-    rounding += present(np.where(on_demand, 0, np.maximum(fixed - guess, 0)))
+    over_reserved = np.zeros(size, np.int64)
+    if reserves:
+        fixed *= block_size
+        guess = np.clip(reserved, final, np.maximum(fixed, final))
+        over_reserved = present(np.where(on_demand, 0, guess - final))
+        rounding += present(np.where(on_demand, 0, np.maximum(fixed - guess, 0)))
 
     allocated = physical * block_size
     external = external_blocks * block_size
@@ -181,16 +197,16 @@ def expand(
     return Ledger(entries, logical, physical)
 
 
-def paper_view(entries: dict[str, Column], capacity: int, *, reserves: bool) -> dict[str, Column]:
+def paper_view(entries: Mapping[str, Slots], capacity: int, *, reserves: bool) -> dict[str, Slots]:
     """Return the paper's four categories (Fig. 2) from the strict view, in token slots.
 
     Args:
-        entries: the strict view.
-        capacity: token slots of the cache.
+        entries: the strict view of some iterations, or its sums over them.
+        capacity: token slots of the cache; for sums, as often as entries were added up.
         reserves: whether memory is reserved ahead; where it is taken on demand the paper shows no
             reservation and no internal fragmentation.
     """
-    nothing = np.zeros_like(entries["used"])
+    nothing = 0 * entries["used"]
     reservation = entries["reserved"] if reserves else nothing
     internal = entries["over_reserved"] if reserves else nothing
     return {
@@ -203,8 +219,7 @@ def paper_view(entries: dict[str, Column], capacity: int, *, reserves: bool) -> 
 
 def _sum_changes(size: int, *changes: tuple[Column, Column]) -> Column:
     """Return the running sum, ``[size]``, of amounts that change at given indices (some one past the end)."""
-    total = np.zeros(size + 1, np.int64)
-    for where, amount in changes:
-        # Sums of whole numbers below 2⁵³ are exact in float64, and bincount is much faster than add.at.
-        total += np.bincount(where, amount, size + 1).astype(np.int64)
-    return np.cumsum(total)[:size]
+    where = np.concatenate([each for each, _ in changes])
+    amounts = np.concatenate([each for _, each in changes])
+    # Sums of whole numbers below 2⁵³ are exact in float64, and bincount is much faster than add.at.
+    return np.cumsum(np.bincount(where, amounts, size + 1)[:size]).astype(np.int64)

@@ -18,6 +18,9 @@ PAPER_ENTRIES = ("token_states", "reservation", "internal", "external")
 VIEWS = {"strict": ENTRIES, "paper": PAPER_ENTRIES}
 _IDLE_ENTRY = {"strict": "free", "paper": "external"}
 
+_COMMON = 1 << 18
+"""Gaps between tokens, in microseconds, that are counted in an array; longer ones are few."""
+
 _RATIO_SCALE = 1 << 32
 _TICKS_PER_MICROSECOND = TICKS_PER_SECOND // 10**6
 
@@ -55,25 +58,36 @@ class MemoryMeans:
         if self._start is None:
             self._start = int(clock[0])
         self._end = int(clock[-1] + ticks[-1])
-        counted = np.ones(len(clock), bool)
+        counted: Column | slice = slice(None)
         lasting = ticks
         if self.window is not None:
             first, last = self.window
-            counted = (clock >= first) & (clock <= last)
+            counted = np.flatnonzero((clock >= first) & (clock <= last))
             lasting = np.clip(np.minimum(clock + ticks, last) - np.maximum(clock, first), 0, None)
-        strict = chunk.ledger.entries
-        paper = paper_view(strict, self.capacity, reserves=self.reserves)
-        for view, entries in (("strict", strict), ("paper", paper)):
-            for name, column in entries.items():
-                self._by_iteration[view, name] += int(column[counted].sum())
-                self._by_time[view, name] += _exact_dot(column, lasting)
-        self._iterations += int(counted.sum())
-        self._busy += int(lasting.sum())
+        busy, iterations = int(lasting.sum()), len(clock[counted])
+        self._busy += busy
+        self._iterations += iterations
         self._running += int(chunk.stretches["running_groups"][chunk.stretch][counted].sum())
-        holding = counted & (chunk.ledger.physical_blocks > 0)
-        ratio = chunk.ledger.logical_blocks[holding] / chunk.ledger.physical_blocks[holding]
+        strict = chunk.ledger.entries
+        by_iteration = {name: int(column[counted].sum()) for name, column in strict.items()}
+        by_time = _exact_dots(strict, lasting)
+        for sums, weight, total in (
+            (by_iteration, iterations, self._by_iteration),
+            (by_time, busy, self._by_time),
+        ):
+            # Each view is a sum of entries: what holds of one instant holds of many together.
+            paper = paper_view(sums, weight * self.capacity, reserves=self.reserves)
+            for view, entries in (("strict", sums), ("paper", paper)):
+                for name, amount in entries.items():
+                    total[view, name] += amount
+        logical, physical = chunk.ledger.logical_blocks[counted], chunk.ledger.physical_blocks[counted]
+        holding = physical > 0
+        self._sharing_iterations += int(holding.sum())
+        # Where nothing is shared the ratio is 1.
+        shared = np.flatnonzero(holding & (logical != physical))
+        ratio = logical[shared] / physical[shared]
         self._sharing += int(np.rint(ratio * _RATIO_SCALE).astype(np.int64).sum())
-        self._sharing_iterations += len(ratio)
+        self._sharing += _RATIO_SCALE * int(holding.sum() - len(shared))
 
     @property
     def mean_batch(self) -> float | None:
@@ -126,7 +140,8 @@ class TokenGaps:
     """The times between two tokens of a sequence (ITL), counted to the microsecond."""
 
     def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
+        self._counts = np.zeros(0, np.int64)  # by microseconds, as far as the longest gap so far
+        self._rare: Counter[int] = Counter()  # those beyond ``_COMMON``
         self._sum = 0
 
     def add(self, chunk: Chunk) -> None:
@@ -137,15 +152,18 @@ class TokenGaps:
 
     def include(self, others: TokenGaps) -> None:
         """Take the gaps of another engine into account."""
-        self._counts.update(others._counts)
+        self._count(others._counts)
+        self._rare.update(others._rare)
         self._sum += others._sum
 
     def summary(self) -> Distribution:
         """Return mean and percentiles in seconds; None where no sequence got two tokens."""
-        if not self._counts:
+        common = np.flatnonzero(self._counts)
+        rare = np.array(sorted(self._rare), np.int64)
+        values = np.concatenate([common, rare])
+        ranks = np.cumsum([*self._counts[common].tolist(), *(self._rare[int(v)] for v in rare)])
+        if not len(values):
             return describe(np.empty(0))
-        values = np.array(sorted(self._counts), np.int64)
-        ranks = np.cumsum([self._counts[int(v)] for v in values])
         total = int(ranks[-1])
         gaps: Distribution = {"mean": self._sum / total / TICKS_PER_SECOND}
         for p in PERCENTILES:
@@ -155,13 +173,18 @@ class TokenGaps:
         return gaps
 
     def _add(self, ticks: Column, weights: Column) -> None:
-        self._sum += _exact_dot(weights, ticks)
-        values, place = np.unique(
-            np.rint(ticks / _TICKS_PER_MICROSECOND).astype(np.int64), return_inverse=True
-        )
-        counts = np.bincount(place, weights, len(values)).astype(np.int64)
-        for value, count in zip(values[counts > 0].tolist(), counts[counts > 0].tolist(), strict=True):
-            self._counts[value] += count
+        self._sum += _exact_dots({"gaps": weights}, ticks)["gaps"]
+        gaps = np.rint(ticks / _TICKS_PER_MICROSECOND).astype(np.int64)
+        common = gaps < _COMMON
+        for gap, count in zip(gaps[~common].tolist(), weights[~common].tolist(), strict=True):
+            self._rare[gap] += count
+        # Sums of whole numbers below 2⁵³ are exact in float64.
+        self._count(np.bincount(gaps[common], weights[common]).astype(np.int64))
+
+    def _count(self, counts: Column) -> None:
+        if len(counts) > len(self._counts):
+            self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
+        self._counts[: len(counts)] += counts
 
 
 def describe(values: npt.NDArray[np.float64]) -> Distribution:
@@ -223,8 +246,10 @@ def prefix_hits(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float | No
     return {"cached_tokens": cached, "share": cached / prompts if prompts else None}
 
 
-def _exact_dot(column: Column, weights: Column) -> int:
+def _exact_dots(columns: Mapping[str, Column], weights: Column) -> dict[str, int]:
     """Return Σ column·weights exactly: both below 2⁵⁰ and not too many, their products beyond 64 bits."""
     low = weights & ((1 << 20) - 1)
     high = weights >> 20
-    return (int(np.dot(column, high)) << 20) + int(np.dot(column, low))
+    return {
+        name: (int(np.dot(column, high)) << 20) + int(np.dot(column, low)) for name, column in columns.items()
+    }

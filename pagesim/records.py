@@ -19,7 +19,7 @@ from pagesim.ledger import ON_DEMAND, Column, Ledger, LedgerError, Sharing, Stay
 from pagesim.memory import Allocator
 from pagesim.scheduling import Choice, Group
 
-CHUNK_ITERATIONS = 1 << 17
+CHUNK_ITERATIONS = 1 << 15
 
 
 class Status(IntEnum):
@@ -360,7 +360,13 @@ class Recorder:
         counts = stretches["iterations"]
         stretch = np.repeat(np.arange(len(counts)), counts)
         offset = np.arange(len(stretch)) - np.repeat(np.cumsum(counts) - counts, counts)
-        first, increment = stretches["first_ticks"][stretch], stretches["increment"][stretch]
+
+        def spread(name: str) -> Column:
+            """Return a column of stretches over the iterations; many are 0 throughout."""
+            column = stretches[name]
+            return column[stretch] if column.any() else np.zeros(len(stretch), np.int64)
+
+        first, increment = spread("first_ticks"), spread("increment")
         ticks = first + offset * increment
         # Iterations follow one another without a gap until the next decision.
         clock = stretches["starts"][stretch] + offset * first + increment * (offset * (offset - 1) // 2)
@@ -368,18 +374,21 @@ class Recorder:
 
         def cached_blocks(held: Column) -> Column:
             """A leap only takes blocks, in an order that was noted where content was lost on the way."""
-            before = stretches["blocks_taken"][stretch]
-            taken = before + held - (self.memory.num_blocks - stretches["free_blocks"][stretch])
-            lost = np.searchsorted(evictions, taken, "right") - np.searchsorted(evictions, before, "right")
-            return stretches["cached_blocks"][stretch] - lost
+            cached = spread("cached_blocks")
+            if len(evictions):
+                before = spread("blocks_taken")
+                taken = before + held - (self.memory.num_blocks - spread("free_blocks"))
+                cached -= np.searchsorted(evictions, taken, "right")
+                cached += np.searchsorted(evictions, before, "right")
+            return cached
 
         ledger = expand(
             stays,
-            stretches["growth"][stretch] + offset,
+            spread("growth") + offset,
             block_size=self.memory.block_size,
             num_blocks=self.memory.num_blocks,
-            external_blocks=stretches["external_blocks"][stretch],
-            sharing=Sharing(*(stretches[f"shared_{name}"][stretch] for name in Sharing._fields)),
+            external_blocks=spread("external_blocks"),
+            sharing=Sharing(*(spread(f"shared_{name}") for name in Sharing._fields)),
             cached_blocks=cached_blocks,
         )
         # The allocator's own count, taken in every planned iteration, must agree with the ledger's.
