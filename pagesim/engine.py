@@ -16,7 +16,7 @@ import simpy
 from pagesim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.errors import PagesimError
 from pagesim.executors import Executor, PredictedExecutor
-from pagesim.express import HAND_OVER, IDLE, Lane, lane_for
+from pagesim.express import HAND_OVER, IDLE, Lane, hand_over, lane_for, take_over
 from pagesim.records import Recorder, Status
 from pagesim.scheduling import DeadEnd, Plan, Scheduler
 
@@ -167,14 +167,14 @@ class Engine:
         if lane is not None:
             if not lane.active:
                 self._rest -= 1
-            if lane.active or (self._rest < 0 and lane.take_over()):
+            if lane.active or (self._rest < 0 and take_over(lane)):
                 ticks = lane.begin(now)
                 for row in lane.ignored:
                     self._count_over(row)
                 lane.ignored.clear()
                 if ticks != HAND_OVER:
                     return ticks
-                lane.hand_over()
+                hand_over(lane)
                 self._rest = REST
         further = self._go_on(now) if self.leap else None
         if further is not None:
@@ -354,7 +354,7 @@ class Engine:
         """Let those go whose clients went away by now; leave the next such instant for the leaps."""
         if self.lane is not None:
             if self.lane.active:
-                self.lane.hand_over()
+                hand_over(self.lane)
             self.lane = None
         while self._abort < len(self.aborts):
             when, row = self.aborts[self._abort]

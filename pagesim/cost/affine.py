@@ -42,7 +42,7 @@ class Affine:
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
         first = self._step + self._token * sequences + self._context * context
-        return DecodeRun(first, self._context * sequences, UNBOUNDED)
+        return first, self._context * sequences, UNBOUNDED
 
 
 def _check(name: str, value: float) -> None:

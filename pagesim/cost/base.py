@@ -63,12 +63,11 @@ def step_shape(
     )
 
 
-class DecodeRun(NamedTuple):
-    """A stretch of decode iterations: step ``j < steps`` takes ``first + j·increment`` ticks."""
+DecodeRun = tuple[int, int, int]
+"""A stretch of decode iterations, as (first, increment, steps): step ``j < steps`` takes ``first + j·increment`` ticks.
 
-    first: int
-    increment: int
-    steps: int
+It is asked for at every decision, and a plain tuple is made in a third of the time of one with names.
+"""
 
 
 UNBOUNDED = 1 << 40

@@ -77,10 +77,10 @@ class Profiled:
         device, overhead = self._of(sequences, sequences)
         first, increment, host = device + attention, a_token * sequences, self._host_decode
         if first >= host:
-            return DecodeRun(overhead + first, increment, steps)
+            return overhead + first, increment, steps
         # As long as the device waits for the host, a longer context costs nothing.
         waits = (host - first) // increment + 1 if increment else steps
-        return DecodeRun(overhead + host, 0, min(steps, waits))
+        return overhead + host, 0, min(steps, waits)
 
     def _attend(self, sequences: int, context: int) -> tuple[int, int, int]:
         """Return ticks of decode attention, ticks a token of context, and for how many steps these hold."""

@@ -110,7 +110,7 @@ class Roofline:
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
         first = self._linear(sequences) + self._context * context
-        return DecodeRun(first, self._context * sequences, UNBOUNDED)
+        return first, self._context * sequences, UNBOUNDED
 
     def _linear(self, tokens: int) -> int:
         """Ticks of everything that depends on the number of tokens alone."""

@@ -2,13 +2,14 @@
 
 from pagesim.cost import CostModel
 from pagesim.express.continuous import ContinuousLane
+from pagesim.express.handing import hand_over, take_over
 from pagesim.express.lane import HAND_OVER, IDLE, Lane
 from pagesim.express.vllm_v0 import VllmV0Lane
 from pagesim.express.vllm_v1 import VllmV1Lane
 from pagesim.records import Recorder
 from pagesim.scheduling import ContinuousBatching, Preemptive, Scheduler, VllmV0, VllmV1
 
-__all__ = ["HAND_OVER", "IDLE", "Lane", "lane_for"]
+__all__ = ["HAND_OVER", "IDLE", "Lane", "hand_over", "lane_for", "take_over"]
 
 LANES: dict[type[Preemptive], type[Lane]] = {
     ContinuousBatching: ContinuousLane,

@@ -11,6 +11,8 @@ from pagesim.scheduling import ContinuousBatching, Preemptive
 class ContinuousLane(Lane):
     """See `Lane`."""
 
+    __slots__ = ("most_sequences", "most_tokens")
+
     spare = 1  # the rule asks for a free block even where nobody needs one
 
     def __init__(self, scheduler: Preemptive, recorder: Recorder, cost: CostModel, until: int) -> None:

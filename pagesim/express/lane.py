@@ -1,18 +1,20 @@
 """What the lanes share: the state of plain requests in numbers, growth, preemption, leaps and records.
 
-A request is *plain* where it is one sequence whose memory is paged on demand, is recomputed when it is preempted
-and shares nothing. What runs is then a dict of numbers, and a decision is some twenty lines instead of fifty calls.
-Whatever is not plain (swaps, chunks of a prompt, dead ends, aborts) is left to the scheduler: a lane hands its state
-over between two decisions, and takes it back. Both decide alike; ``tests/engine`` compares them on random runs.
+A request is *plain* where it is one sequence whose memory is paged on demand, is recomputed when it is
+preempted and shares nothing. What runs is then a dict of numbers, and a decision is thirty lines instead of
+fifty calls. What is not plain (swaps, chunks of a prompt, dead ends, aborts) is left to the scheduler: between
+two decisions either hands its state to the other (`pagesim.express.handing`). Both decide alike, which
+``tests/engine/test_express_lanes.py`` checks on random runs. Code that is asked at every decision is written
+out here rather than called.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import accumulate
 
 import numpy as np
@@ -21,7 +23,7 @@ from pagesim.clock import steps_before
 from pagesim.cost import CostModel, IterationShape
 from pagesim.memory import PagedAllocator
 from pagesim.records import DECISION_FIELDS, LEAP_FIELDS, Recorder, Status
-from pagesim.scheduling import Group, Preemptive
+from pagesim.scheduling import Preemptive
 
 IDLE, HAND_OVER = -1, -2
 """In the place of ticks: nobody is here; what comes next is not plain."""
@@ -45,6 +47,8 @@ FIELDS = (
 _COLUMNS = DECISION_FIELDS + LEAP_FIELDS
 _PLACES = [_COLUMNS.index(name) for name in FIELDS]
 
+_STAY = (0, 0, 0, 0)
+
 
 class Lane(ABC):
     """Decides as a scheduler does, for as long as everything is plain.
@@ -58,20 +62,74 @@ class Lane(ABC):
         until: no iteration of a leap starts after this instant, in ticks.
 
     Attributes:
-        running: base, first iteration and last step of each request that runs, in the order of their admission;
-            the *base* is the length less ``steps``, the steps of growth that memory has taken.
+        active: whether the lane decides, or the scheduler.
+        running: base, first iteration and last step of each request that runs, in the order of admission; the
+            *base* is the length less ``steps``, the steps of growth that memory has taken.
+        due: as the allocator's: how many need a block at which step.
+        ends: who ends at which step; ``heap`` has these steps, and some at which nobody ends any more.
         free: blocks that nobody holds.
         context: tokens that those who run hold.
-        waiting: requests that have arrived and do not run.
+        lost, lengths: who was preempted, in the order of the queue, and the tokens that each must recompute.
+        waiting: how many have arrived and do not run: those of ``lost`` and of [``fresh``, ``arrived``).
+        restless: whether the next iteration must be planned, whatever it does.
         ahead: as ``LEAP_FIELDS``, the leap that follows the iteration at hand.
         ahead_start: when it begins, in ticks.
         lead: 1 if that iteration is carried out with the leap, 0 if it was when it was planned.
         ignored: rows of requests that were dropped since somebody last looked.
         welcome: called with the row of each request that runs for the first time.
+        batched, tokens, pairs, decoding, context_tokens, decode_context, preempted: of the plan at hand, as
+            `Plan` and ``DECISION_FIELDS`` have them.
     """
 
+    # Slots are found faster than what stands in a dict, and these are looked up at every decision.
+    __slots__ = (
+        "_decision",
+        "_decisions",
+        "_stays",
+        "active",
+        "ahead",
+        "ahead_start",
+        "arrived",
+        "batched",
+        "context",
+        "context_tokens",
+        "cost",
+        "decode",
+        "decode_context",
+        "decoding",
+        "due",
+        "ends",
+        "free",
+        "fresh",
+        "heap",
+        "ignored",
+        "lead",
+        "lengths",
+        "lost",
+        "memory",
+        "most_decoding",
+        "next_arrival",
+        "output",
+        "pairs",
+        "preempted",
+        "prompt",
+        "recorder",
+        "restless",
+        "row",
+        "running",
+        "scheduler",
+        "size",
+        "steps",
+        "ticks",
+        "tokens",
+        "until",
+        "waiting",
+        "watermark",
+        "welcome",
+    )
+
     preempted_first = False
-    """Whether whoever was preempted waits at the very front, or behind those that arrived at the same instant."""
+    """Whether who was preempted waits at the very front, or behind those that arrived at the same instant."""
 
     stalls = False
     """Whether those who run stand still while prompts are computed."""
@@ -90,32 +148,30 @@ class Lane(ABC):
         self.cost, self.decode, self.until = cost, cost.decode, until
         self.memory = memory
         self.size = memory.block_size
-        self.arrivals = arrivals
         self.row, self.ticks = arrivals.row, arrivals.ticks
         self.prompt, self.output = arrivals.prompt, arrivals.output
         self.watermark = scheduler.watermark_blocks
+        self.most_decoding = 1 << 60  # without a plan
         self.active = False
         self.running: dict[int, tuple[int, int, int]] = {}
-        self.lost: list[int] = []  # preempted, in the order of the queue
-        self.lengths: dict[int, int] = {}  # theirs
-        self.steps = self.free = self.context = self.waiting = 0
-        self.arrived = self.fresh = 0  # requests [fresh, arrived) wait and have never run
+        self.due = [0] * (2 * self.size)
+        self.ends: dict[int, list[int]] = {}
+        self.heap: list[int] = []
+        self.lost: list[int] = []
+        self.lengths: dict[int, int] = {}
+        self.steps = self.free = self.context = self.waiting = self.arrived = self.fresh = 0
         self.next_arrival: int | None = None
-        self.due = [0] * (2 * self.size)  # as the allocator's: who needs a block at which step
-        self.ends: dict[int, list[int]] = {}  # by last step
-        self.heap: list[int] = []  # those steps, and some at which nobody ends any more
         self.restless = False
         self.lead = 0
-        self.ahead = (0, 0, 0, 0)
+        self.ahead = _STAY
         self.ahead_start = 0
+        self.ignored: list[int] = []
+        self.welcome: Callable[[int], None] | None = None
+        self.batched = self.tokens = self.pairs = self.decoding = self.preempted = 0
+        self.context_tokens = self.decode_context = 0
         self._decision: list[int] = []
         self._decisions = array("q")
         self._stays = array("q")
-        # Of the plan at hand:
-        self.batched = self.tokens = self.pairs = self.decoding = self.preempted = 0
-        self.context_tokens = self.decode_context = 0
-        self.ignored: list[int] = []
-        self.welcome: Callable[[int], None] | None = None
 
     @classmethod
     def carries(cls, scheduler: Preemptive) -> bool:
@@ -161,16 +217,29 @@ class Lane(ABC):
         """
         if self.next_arrival is not None and self.next_arrival <= now:
             self._arrive(now)
-        sequences = len(self.running)
         if not self.waiting:
+            sequences = len(self.running)
             if not sequences:
                 return IDLE
             if self.recorder.stalled_since is None:
-                steps = self._steady()
-                if steps > 0:
-                    return self._go_on(now, steps)
+                steps, first, increment, context = self._stretch(now)
+                if steps:
+                    # Everybody who runs goes on, and nobody waits: no plan is needed.
+                    growth = self.steps + 1
+                    free = self.free - self.due[growth % self.size]
+                    self._decision = [
+                        *(now, first, growth, sequences, 0, free),
+                        *(sequences, sequences, context, 0, sequences),
+                    ]
+                    self.lead = 1
+                    self.ahead_start = now + first
+                    if steps == 1:
+                        self.ahead = _STAY
+                        return first
+                    self.ahead = steps - 1, first + increment, increment, context + sequences
+                    return steps * first + increment * (steps * (steps - 1) // 2)
         while True:
-            self.batched = self.tokens = self.pairs = self.decoding = self.preempted = 0
+            self.pairs = self.preempted = 0
             entered = self._plan(now)
             if entered is None:
                 return HAND_OVER
@@ -181,41 +250,34 @@ class Lane(ABC):
     def end(self, now: int) -> list[int]:
         """End what was begun; return the rows of the requests that are over."""
         ahead = self.ahead
-        steps = ahead[0]
-        advance = self.lead + steps
-        if advance:
-            self.free -= self._demand(advance)
-            self.steps += advance
-            self.context += advance * len(self.running)
+        leapt = ahead[0]
+        steps = self.lead + leapt
+        if steps:
+            self.free -= self._demand(steps)
+            self.steps += steps
+            self.context += steps * len(self.running)
         decision = self._decision
         decision += ahead
         self._decisions.fromlist(decision)
-        self.recorder.iterations += 1 + steps
-        heap = self.heap
-        if not heap or heap[0] > self.steps:
-            return []
-        return self._finish(now)
-
-    def _finish(self, now: int) -> list[int]:
         recorder, heap = self.recorder, self.heap
-        last_iteration = recorder.iterations - 1
+        recorder.iterations += 1 + leapt
         over: list[int] = []
         while heap and heap[0] <= self.steps:
             for index in self.ends.pop(heappop(heap), ()):
                 base, first, last = self.running.pop(index)
                 length = base + last + 1
                 self._release(base, length - 1)
-                self._stays.fromlist([first, last_iteration, base, length])
+                self._stays.fromlist([first, recorder.iterations - 1, base, length])
                 row = self.row[index]
                 recorder.finish[row] = now
                 recorder.status[row] = Status.FINISHED
                 over.append(row)
-        if recorder.stalled_since is not None:
+        if over and recorder.stalled_since is not None:
             recorder.forget(over)
         return over
 
     def settle(self) -> None:
-        """Give the recorder all that was written down here, those who run included, as if they began anew."""
+        """Give the recorder all that was written down here; the stays of those who run begin anew."""
         recorder = self.recorder
         now = recorder.iterations
         for index, (base, first, last) in self.running.items():
@@ -225,61 +287,12 @@ class Lane(ABC):
         decisions = np.array(self._decisions, np.int64).reshape(-1, len(FIELDS))
         table = np.zeros((len(decisions), len(_COLUMNS)), np.int64)
         table[:, _PLACES] = decisions
-        leap = decisions[:, FIELDS.index("leap")]
-        table[:, _COLUMNS.index("iteration")] = now - np.cumsum((1 + leap)[::-1])[::-1]
+        leapt = decisions[:, FIELDS.index("leap")]
+        table[:, _COLUMNS.index("iteration")] = now - np.cumsum((1 + leapt)[::-1])[::-1]
         table[:, _COLUMNS.index("running_groups")] = decisions[:, FIELDS.index("running_sequences")]
         table[:, _COLUMNS.index("free_cpu_blocks")] = self.memory.free_cpu_blocks
         recorder.take(table, np.array(self._stays, np.int64).reshape(-1, 4))
         self._decisions, self._stays = array("q"), array("q")
-
-    # Between the lane and the scheduler
-
-    def take_over(self) -> bool:
-        """Take the scheduler's state, unless something in it is not plain; say whether it was taken."""
-        scheduler, queue, memory, recorder = self.scheduler, self.scheduler.queue, self.memory, self.recorder
-        if not scheduler.is_plain or recorder.stalled_since is not None:
-            return False
-        self.steps = memory.steps_grown
-        self.running = {}
-        for group in list(scheduler.running()):
-            index = self._index_of(group)
-            self.running[index] = group.base, recorder.give(group.row), group.last_step
-            scheduler.dismiss(group)
-        self.free = memory.free_blocks
-        self.context, self.due, self.ends = 0, [0] * (2 * self.size), {}
-        for index, (base, _, last) in self.running.items():
-            self._hold(base, base + self.steps)
-            self.ends.setdefault(last, []).append(index)
-        self.heap = list(self.ends)
-        heapify(self.heap)
-        self.arrived, self.fresh, lost = queue.give()
-        self.next_arrival = queue.next_arrival
-        self.lost = [self._index_of(group) for group in lost]
-        self.lengths = {index: group.length for index, group in zip(self.lost, lost, strict=True)}
-        self.waiting = self.arrived - self.fresh + len(lost)
-        self.restless = scheduler.restless
-        self.active = True
-        return True
-
-    def hand_over(self) -> None:
-        """Give the state back to the scheduler."""
-        scheduler, queue, memory, recorder = self.scheduler, self.scheduler.queue, self.memory, self.recorder
-        self.settle()
-        memory.grow(self.steps - memory.steps_grown)
-        lost = [queue.group_of(index) for index in self.lost]
-        for index, group in zip(self.lost, lost, strict=True):
-            group.length = self.lengths[index]
-        queue.take(self.arrived, self.fresh, lost)
-        for index, (base, _, _) in self.running.items():
-            group = queue.group_of(index)
-            group.length = base + self.steps
-            scheduler.readmit(group)
-            recorder.rebase(group)
-        scheduler.restless = self.restless
-        self.active = False
-
-    def _index_of(self, group: Group) -> int:
-        return bisect_left(self.row, group.row)
 
     # For subclasses
 
@@ -287,8 +300,8 @@ class Lane(ABC):
     def _plan(self, now: int) -> list[int] | None:
         """Make the plan of the next iteration: grow, make room, admit.
 
-        It leaves in ``batched``, ``tokens``, ``pairs``, ``decoding``, ``decode_context`` and ``preempted`` what
-        `Plan` calls so, and whether another plan must follow in ``restless``.
+        It leaves what is to be known of it in the attributes for that and in ``restless``; ``pairs`` and
+        ``preempted`` are 0 before.
 
         Returns:
             The requests that were admitted; None if what comes next is not plain: then nothing has changed.
@@ -321,7 +334,7 @@ class Lane(ABC):
         base = length - steps
         last = steps + self.prompt[index] + self.output[index] - length - 1
         self.running[index] = base, self.recorder.iterations, last
-        self._hold(base, length)
+        self.hold(base, length)
         ending = self.ends.get(last)
         if ending is None:
             self.ends[last] = [index]
@@ -329,7 +342,48 @@ class Lane(ABC):
         else:
             ending.append(index)
 
-    def _hold(self, base: int, held: int) -> None:
+    def _grow(self) -> None:
+        """Give everybody who runs the token sampled last."""
+        self.steps += 1
+        self.free -= self.due[self.steps % self.size]
+        sequences = len(self.running)
+        self.context += sequences
+        self.batched = self.tokens = self.decoding = sequences
+        self.context_tokens = self.decode_context = self.context
+
+    def _all_fit(self) -> bool:
+        """Say whether everybody in turn finds a free block, also where no new one is due."""
+        left = self.free - self.due[(self.steps + 1) % self.size]
+        if left:
+            return left > 0
+        base, _, _ = self.running[next(reversed(self.running))]
+        return (base + self.steps) % self.size == 0
+
+    def _preempt(self, now: int) -> int:
+        """Take the place of whoever was admitted last; return who that is."""
+        index, (base, first, last) = self.running.popitem()
+        held = base + self.steps
+        self._release(base, held)
+        self.ends[last].remove(index)
+        if not self.ends[last]:
+            del self.ends[last]
+        self.preempted += 1
+        self.waiting += 1
+        self.lengths[index] = held + 1
+        if self.preempted_first:
+            self.lost.insert(0, index)
+        else:
+            ticks = self.ticks
+            self.lost.insert(bisect_right(self.lost, ticks[index], key=ticks.__getitem__), index)
+        recorder = self.recorder
+        if first != recorder.iterations:
+            self._stays.fromlist([first, recorder.iterations - 1, base, base + last + 1])
+        recorder.lose(self.row[index], now)
+        return index
+
+    # Inside
+
+    def hold(self, base: int, held: int) -> None:
         """Count the memory and the context of a request that begins to run and holds so many tokens."""
         size, due = self.size, self.due
         self.context += held
@@ -347,48 +401,8 @@ class Lane(ABC):
         due[at] -= 1
         due[at + size] -= 1
 
-    def _grow(self) -> None:
-        """Give everybody who runs the token sampled last."""
-        self.steps += 1
-        self.free -= self.due[self.steps % self.size]
-        sequences = len(self.running)
-        self.context += sequences
-        self.batched = self.tokens = self.decoding = sequences
-        self.decode_context = self.context
-
-    def _preempt(self, now: int) -> int:
-        """Take the place of whoever was admitted last; return who that is."""
-        index, (base, first, last) = self.running.popitem()
-        held = base + self.steps
-        self._release(base, held)
-        self.ends[last].remove(index)
-        if not self.ends[last]:
-            del self.ends[last]  # its step stays in the heap
-        self.preempted += 1
-        self.waiting += 1
-        self.lengths[index] = held + 1
-        if self.preempted_first:
-            self.lost.insert(0, index)
-        else:
-            ticks = self.ticks
-            self.lost.insert(bisect_right(self.lost, ticks[index], key=ticks.__getitem__), index)
-        recorder = self.recorder
-        if first != recorder.iterations:
-            self._stays.fromlist([first, recorder.iterations - 1, base, base + last + 1])
-        recorder.lose(self.row[index], now)
-        return index
-
-    def _all_fit(self) -> bool:
-        """As the scheduler: everybody in turn must find a free block, also where no new one is due."""
-        left = self.free - self.due[(self.steps + 1) % self.size]
-        if left:
-            return left > 0
-        base, _, _ = self.running[next(reversed(self.running))]
-        return (base + self.steps) % self.size == 0
-
-    # Inside
-
     def _arrive(self, now: int) -> None:
+        """Let everybody in who has arrived by ``now``."""
         ticks, arrived = self.ticks, self.arrived
         requests = len(ticks)
         while arrived < requests and ticks[arrived] <= now:
@@ -408,97 +422,73 @@ class Lane(ABC):
         rounds, rest = divmod(steps, size)
         return rounds * len(self.running) + sum(self.due[first : first + rest])
 
-    def _steady(self) -> int:
-        """As `Scheduler.steady`."""
+    def _stretch(self, start: int) -> tuple[int, int, int, int]:
+        """Say which iterations from ``start`` ticks on only decode, with nobody over, admitted or preempted.
+
+        Returns:
+            As ``LEAP_FIELDS``; no iterations if the first must be planned.
+        """
         sequences = len(self.running)
-        if self.restless or not sequences:
-            return 0
+        if self.restless or not 0 < sequences <= self.most_decoding or start > self.until:
+            return _STAY
         heap = self.heap
         while heap[0] not in self.ends:
             heappop(heap)
         steps = heap[0] - self.steps
+        if steps <= 0:
+            return _STAY
         room, size = self.free - self.spare, self.size
-        # Nobody takes more than one block in as many steps as it has slots: usually that is answer enough.
-        if (steps // size + 1) * sequences <= room or self._demand(steps) <= room:
-            return steps
-        if room < 0:
-            return 0
-        rounds, room = divmod(room, sequences)
-        first = (self.steps + 1) % size
-        return rounds * size + bisect_right(list(accumulate(self.due[first : first + size])), room)
-
-    def _go_on(self, now: int, steps: int) -> int:
-        """Everybody who runs goes on, and nobody waits: the next iterations need no plan."""
-        sequences = len(self.running)
+        # Nobody takes more than a block in as many steps as it has slots: that is nearly always answer enough.
+        if (steps // size + 1) * sequences > room and self._demand(steps) > room:
+            if room < 0:
+                return _STAY
+            rounds, room = divmod(room, sequences)
+            after = (self.steps + 1) % size
+            # In a round everybody takes a block; the last round stops where room ends.
+            steps = rounds * size + bisect_right(list(accumulate(self.due[after : after + size])), room)
+            if not steps:
+                return _STAY
         context = self.context + sequences
         first, increment, linear = self.decode(sequences, context)
-        steps = self._bounded(min(steps, linear), first, increment, now)
-        growth = self.steps + 1
-        free = self.free - self.due[growth % self.size]
-        self._decision = [
-            *(now, first, growth, sequences, 0, free),
-            *(sequences, sequences, context, 0, sequences),
-        ]
-        self.lead = 1
-        self.ahead_start = now + first
-        if steps > 1:
-            self.ahead = steps - 1, first + increment, increment, context + sequences
-            return steps * first + increment * (steps * (steps - 1) // 2)
-        self.ahead = 0, 0, 0, 0
-        return first
+        if linear < steps:
+            steps = linear
+        span = steps * first + increment * (steps * (steps - 1) // 2)
+        if span > self.until - start:
+            steps = min(steps, steps_before(first, increment, self.until - start + 1))
+        if not self.waiting and self.next_arrival is not None and span > self.next_arrival - start:
+            # The first iteration that starts at or after the arrival must be planned.
+            steps = min(steps, steps_before(first, increment, self.next_arrival - start))
+        return steps, first, increment, context
 
     def _iterate(self, now: int, entered: list[int]) -> int:
-        """Write down what was planned; leap over what follows without a decision."""
-        sequences, recorder = len(self.running), self.recorder
+        """Write down what was planned, and leap over what follows without a decision; return its ticks."""
+        sequences, recorder, decoding = len(self.running), self.recorder, self.decoding
+        continuing = decoding
         if entered:
             ticks = self.cost.iteration(
                 IterationShape(
-                    self.batched,
-                    self.tokens,
-                    self.context_tokens,
-                    self.decode_context,
-                    self.pairs,
-                    *(0, 0, 0),
-                    self.decoding,
-                    self.decoding + len(entered),
+                    *(self.batched, self.tokens, self.context_tokens, self.decode_context, self.pairs),
+                    *(0, 0, 0, decoding, decoding + len(entered)),
                 )
             )
-        else:
-            ticks = self.decode(sequences, self.context_tokens)[0] if sequences else 0
-        end = now + ticks
-        continuing = self.decoding
-        if entered:
             if self.stalls:
                 recorder.stall(now)
             for index in entered:
-                recorder.join(self.row[index], now, end)
-        elif recorder.stalled_since is not None:
-            recorder.go_on_all(sequences, end)
-            continuing = 0
+                recorder.join(self.row[index], now, now + ticks)
+        else:
+            ticks = self.decode(sequences, self.context_tokens)[0] if sequences else 0
+            if recorder.stalled_since is not None:
+                recorder.go_on_all(sequences, now + ticks)
+                continuing = 0
         self._decision = [
             *(now, ticks, self.steps, sequences, self.waiting, self.free),
             *(self.batched, self.tokens, self.context_tokens, self.preempted, continuing),
         ]
         self.lead = 0
-        self.ahead_start = end
-        steps = self._steady() if end <= self.until else 0
-        if steps > 0:
-            context = self.context + sequences
-            first, increment, linear = self.decode(sequences, context)
-            steps = self._bounded(min(steps, linear), first, increment, end)
-            if steps > 0:
-                self.ahead = steps, first, increment, context
-                return ticks + steps * first + increment * (steps * (steps - 1) // 2)
-        self.ahead = 0, 0, 0, 0
-        return ticks
-
-    def _bounded(self, steps: int, first: int, increment: int, start: int) -> int:
-        """Return how many of these steps start before the next arrival matters and not after ``until``."""
-        span = steps * first + increment * (steps * (steps - 1) // 2)
-        if span > self.until - start:
-            steps = min(steps, steps_before(first, increment, self.until - start + 1))
-        arrival = self.next_arrival
-        if not self.waiting and arrival is not None and span > arrival - start:
-            # The first iteration that starts at or after the arrival must be planned.
-            steps = min(steps, steps_before(first, increment, arrival - start))
-        return steps
+        self.ahead_start = now + ticks
+        self.ahead = ahead = self._stretch(now + ticks)
+        steps, first, increment, _ = ahead
+        if not steps:
+            self.ahead = _STAY
+            return ticks
+        return ticks + steps * first + increment * (steps * (steps - 1) // 2)

@@ -11,6 +11,8 @@ from pagesim.scheduling import Preemptive, VllmV0
 class VllmV0Lane(Lane):
     """See `Lane`."""
 
+    __slots__ = ("most_padding", "most_sequences", "most_tokens", "prompt_limit", "release")
+
     preempted_first = True
     stalls = True
     counts_empty = True
@@ -33,7 +35,6 @@ class VllmV0Lane(Lane):
         while self.running and not self._all_fit():
             self._preempt(now)
         self._grow()
-        self.context_tokens = self.context
         self.restless = bool(self.preempted) and self._head_fits()
         return []
 
@@ -66,7 +67,7 @@ class VllmV0Lane(Lane):
             self._admit(index, length)
             entered.append(index)
         self.batched, self.tokens = batched, tokens
-        self.context_tokens, self.decode_context = tokens, 0
+        self.context_tokens, self.decode_context, self.decoding = tokens, 0, 0
         return entered
 
     def _never(self, length: int) -> bool:

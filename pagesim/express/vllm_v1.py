@@ -13,6 +13,8 @@ from pagesim.scheduling import Preemptive, VllmV1
 class VllmV1Lane(Lane):
     """See `Lane`."""
 
+    __slots__ = ("full_isl", "most_sequences", "threshold")
+
     preempted_first = True
     counts_empty = True
 
@@ -21,27 +23,23 @@ class VllmV1Lane(Lane):
         assert isinstance(scheduler, VllmV1)
         self.full_isl = scheduler.full_isl
         self.most_sequences = scheduler.max_num_seqs
-        self.budget = scheduler.max_num_batched_tokens
-        self.threshold = scheduler.threshold or self.budget
+        self.most_decoding = scheduler.max_num_batched_tokens
+        self.threshold = scheduler.threshold or self.most_decoding
 
     @classmethod
     def carries(cls, scheduler: Preemptive) -> bool:
         assert isinstance(scheduler, VllmV1)
         return scheduler.chunked_prefill and super().carries(scheduler)
 
-    def _steady(self) -> int:
-        return super()._steady() if len(self.running) <= self.budget else 0
-
     def _plan(self, now: int) -> list[int] | None:
         running, size = self.running, self.size
-        if len(running) > self.budget:
+        if len(running) > self.most_decoding:
             return None
         due = (self.steps + 1) % size
         if self.due[due] > self.free:
             while self.due[due] > self.free:
                 self._preempt(now)
             self._grow()
-            self.context_tokens = self.context
             self.restless = self._head_fits()
             return []
         self.restless = False
@@ -62,7 +60,7 @@ class VllmV1Lane(Lane):
         """Choose who joins, with so many blocks free; None if a prompt would not run whole."""
         size = self.size
         running = len(self.running)
-        budget = self.budget - running
+        budget = self.most_decoding - running
         entered: list[int] = []
         for index in chain(self.lost, range(self.fresh, self.arrived)):
             if budget <= 0:

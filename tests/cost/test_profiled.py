@@ -165,9 +165,9 @@ def test_runs_add_up_to_their_iterations_whoever_is_slower(profile, host_s):
     cost = Profiled(slow, OPT)
     context = 5 * 30
     for _ in range(6):
-        run = cost.decode(5, context)
-        steps = min(run.steps, 700)
+        first, increment, linear = cost.decode(5, context)
+        steps = min(linear, 700)
         assert steps >= 1
         for step in range(steps):
-            assert run.first + step * run.increment == cost.iteration(decode(5, context + 5 * step))
+            assert first + step * increment == cost.iteration(decode(5, context + 5 * step))
         context += 5 * steps

@@ -106,4 +106,4 @@ def test_a_cost_that_makes_no_sense_is_refused_in_a_sentence(text: str, says: st
 
 def test_efficiencies_are_named_in_the_text() -> None:
     cost = parse_cost("roofline:overhead_s=0.01", model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
-    assert cost.decode(1, 10).first - Roofline(OPT, A100).decode(1, 10).first == pytest.approx(7e9)
+    assert cost.decode(1, 10)[0] - Roofline(OPT, A100).decode(1, 10)[0] == pytest.approx(7e9)
