@@ -119,7 +119,13 @@ class Engine:
         while now <= self.until:
             if self.aborts:
                 self._let_go(now)
-            ticks = self._decide(now)
+            lane = self.lane
+            ticks = HAND_OVER if lane is None or not lane.active else lane.begin(now)
+            if ticks == HAND_OVER:
+                ticks = self._decide(now)
+            if lane is not None and lane.ignored:
+                self._count_over(lane.ignored)
+                lane.ignored.clear()
             if ticks == IDLE:
                 yield from self._idle(environment)
                 if self.front.next_arrival is None:
@@ -132,7 +138,11 @@ class Engine:
                 else:
                     yield environment.timeout(ticks)
                     now += ticks
-                self._end(now)
+                lane = self.lane
+                if lane is None or not lane.active:
+                    self._end(now)
+                elif over := lane.end(now):
+                    self._count_over(over)
                 self.decisions += 1
                 if recorder.iterations >= recorder.full_at:
                     self.flush()
@@ -165,17 +175,13 @@ class Engine:
         """
         lane = self.lane
         if lane is not None:
-            if not lane.active:
-                self._rest -= 1
-            if lane.active or (self._rest < 0 and take_over(lane)):
-                ticks = lane.begin(now)
-                for row in lane.ignored:
-                    self._count_over(row)
-                lane.ignored.clear()
-                if ticks != HAND_OVER:
-                    return ticks
+            if lane.active:  # it said that it cannot
                 hand_over(lane)
                 self._rest = REST
+            elif self._rest:
+                self._rest -= 1
+            elif take_over(lane):
+                return AGAIN
         further = self._go_on(now) if self.leap else None
         if further is not None:
             return further
@@ -188,11 +194,6 @@ class Engine:
 
     def _end(self, now: int) -> None:
         """The iterations that were decided are over."""
-        lane = self.lane
-        if lane is not None and lane.active:
-            for row in lane.end(now):
-                self._count_over(row)
-            return
         scheduler, recorder = self.scheduler, self.recorder
         steps = self.lead + self.ahead[0]
         if steps:
@@ -201,7 +202,7 @@ class Engine:
         for group in scheduler.finish():
             recorder.end(group, now)
             if not group.samples:
-                self._count_over(group.row)
+                self._count_over([group.row])
 
     def _go_on(self, now: int) -> int | None:
         """Take the iterations from ``now`` on in which everybody who runs just goes on, without a plan.
@@ -365,7 +366,7 @@ class Engine:
             if waits_or_runs:
                 self.aborted_tokens += self.scheduler.abort(row, now)
                 self.recorder.leave(row, now, Status.ABORTED)
-                self._count_over(row)
+                self._count_over([row])
 
     def _note_departures(self, plan: Plan, now: int) -> None:
         """Write down who lost memory or was given up while the plan was made."""
@@ -378,12 +379,12 @@ class Engine:
         for group, dead_end in plan.stuck:
             self._meet(dead_end, group.row, now)
             self.recorder.leave(group.row, now, Status.STUCK)
-            self._count_over(group.row)
+            self._count_over([group.row])
         for group in plan.leaked:
             self._meet(DeadEnd.LEAK, group.row, now)
         for group in plan.ignored:
             self.recorder.leave(group.row, now, Status.IGNORED)
-            self._count_over(group.row)
+            self._count_over([group.row])
 
     def _meet(self, dead_end: DeadEnd, row: int, now: int) -> None:
         if self.strict_compat:
@@ -404,8 +405,8 @@ class Engine:
                 rounding += sum(lost[-copies:])
         return slack, rounding
 
-    def _count_over(self, row: int) -> None:
-        """Note that a request is over."""
-        self.over += 1
+    def _count_over(self, rows: Sequence[int]) -> None:
+        """Note that requests are over."""
+        self.over += len(rows)
         if self.watch is not None:
             self.watch(self.over)

@@ -299,7 +299,8 @@ class Recorder:
     def lose(self, row: int, now: int) -> None:
         """A request lost its memory before this iteration, and will be recomputed."""
         self._go_away(row, now)
-        self._joined_at.pop(row, None)
+        if self._joined_at:
+            self._joined_at.pop(row, None)
         self.recomputes[row] += 1
         self.recomputed_total += 1
 

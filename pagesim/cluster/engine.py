@@ -163,11 +163,12 @@ class ReplicaEngine(Engine):
         """A request runs for the first time."""
         self._replicas.waiting_tokens[self._number] -= self._prompts[row]
 
-    def _count_over(self, row: int) -> None:
-        super()._count_over(row)
-        self._replicas.outstanding[self._number] -= 1
-        if self.recorder.first_scheduled[row] < 0:
-            self._replicas.waiting_tokens[self._number] -= self._prompts[row]
+    def _count_over(self, rows: Sequence[int]) -> None:
+        super()._count_over(rows)
+        self._replicas.outstanding[self._number] -= len(rows)
+        for row in rows:
+            if self.recorder.first_scheduled[row] < 0:
+                self._welcome(row)  # it waits no longer either
 
     def _tell(self) -> None:
         """Say what it does until the time that passes is over."""

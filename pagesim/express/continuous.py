@@ -35,8 +35,8 @@ class ContinuousLane(Lane):
         entered = []
         batched = self.batched
         while self.waiting:
-            index = self._head()
-            length = self._length(index)
+            index = self._head() if self.lost else self.fresh
+            length = self._length(index) if self.lost else self.prompt[index]
             fits = -(-length // size) + self.watermark <= self.free
             if index in lost:
                 # It may come back in the next iteration; if it does not fit now it will not fit then.

@@ -48,6 +48,7 @@ _COLUMNS = DECISION_FIELDS + LEAP_FIELDS
 _PLACES = [_COLUMNS.index(name) for name in FIELDS]
 
 _STAY = (0, 0, 0, 0)
+_NOBODY: list[int] = []
 
 
 class Lane(ABC):
@@ -249,30 +250,42 @@ class Lane(ABC):
 
     def end(self, now: int) -> list[int]:
         """End what was begun; return the rows of the requests that are over."""
-        ahead = self.ahead
+        ahead, size, due, running, recorder = self.ahead, self.size, self.due, self.running, self.recorder
         leapt = ahead[0]
         steps = self.lead + leapt
         if steps:
-            self.free -= self._demand(steps)
+            after = (self.steps + 1) % size
+            if steps == 1:
+                self.free -= due[after]
+            elif steps < size:
+                self.free -= sum(due[after : after + steps])
+            else:
+                self.free -= self._demand(steps)
             self.steps += steps
-            self.context += steps * len(self.running)
+            self.context += steps * len(running)
         decision = self._decision
         decision += ahead
         self._decisions.fromlist(decision)
-        recorder, heap = self.recorder, self.heap
         recorder.iterations += 1 + leapt
+        heap, grown = self.heap, self.steps
+        if not heap or heap[0] > grown:
+            return _NOBODY
         over: list[int] = []
-        while heap and heap[0] <= self.steps:
+        while heap and heap[0] <= grown:
             for index in self.ends.pop(heappop(heap), ()):
-                base, first, last = self.running.pop(index)
-                length = base + last + 1
-                self._release(base, length - 1)
-                self._stays.fromlist([first, recorder.iterations - 1, base, length])
+                base, first, last = running.pop(index)
+                held = base + last
+                self.context -= held
+                self.free += -(-held // size)
+                at = (1 - base) % size
+                due[at] -= 1
+                due[at + size] -= 1
+                self._stays.fromlist([first, recorder.iterations - 1, base, held + 1])
                 row = self.row[index]
                 recorder.finish[row] = now
                 recorder.status[row] = Status.FINISHED
                 over.append(row)
-        if over and recorder.stalled_since is not None:
+        if recorder.stalled_since is not None:
             recorder.forget(over)
         return over
 
@@ -334,7 +347,12 @@ class Lane(ABC):
         base = length - steps
         last = steps + self.prompt[index] + self.output[index] - length - 1
         self.running[index] = base, self.recorder.iterations, last
-        self.hold(base, length)
+        size, due = self.size, self.due
+        self.context += length
+        self.free -= -(-length // size)
+        at = (1 - base) % size
+        due[at] += 1
+        due[at + size] += 1
         ending = self.ends.get(last)
         if ending is None:
             self.ends[last] = [index]
@@ -362,8 +380,12 @@ class Lane(ABC):
     def _preempt(self, now: int) -> int:
         """Take the place of whoever was admitted last; return who that is."""
         index, (base, first, last) = self.running.popitem()
-        held = base + self.steps
-        self._release(base, held)
+        size, due, held = self.size, self.due, base + self.steps
+        self.context -= held
+        self.free += -(-held // size)
+        at = (1 - base) % size
+        due[at] -= 1
+        due[at + size] -= 1
         self.ends[last].remove(index)
         if not self.ends[last]:
             del self.ends[last]
@@ -382,24 +404,6 @@ class Lane(ABC):
         return index
 
     # Inside
-
-    def hold(self, base: int, held: int) -> None:
-        """Count the memory and the context of a request that begins to run and holds so many tokens."""
-        size, due = self.size, self.due
-        self.context += held
-        self.free -= -(-held // size)
-        at = (1 - base) % size
-        due[at] += 1
-        due[at + size] += 1
-
-    def _release(self, base: int, held: int) -> None:
-        """Count no longer what a request that ran held."""
-        size, due = self.size, self.due
-        self.context -= held
-        self.free += -(-held // size)
-        at = (1 - base) % size
-        due[at] -= 1
-        due[at + size] -= 1
 
     def _arrive(self, now: int) -> None:
         """Let everybody in who has arrived by ``now``."""
@@ -473,8 +477,15 @@ class Lane(ABC):
             )
             if self.stalls:
                 recorder.stall(now)
+            first_scheduled, first_token, end = recorder.first_scheduled, recorder.first_token, now + ticks
+            stood_still = recorder.stalled_since is not None
             for index in entered:
-                recorder.join(self.row[index], now, now + ticks)
+                row = self.row[index]
+                if first_scheduled[row] < 0 and not stood_still:
+                    first_scheduled[row] = now
+                    first_token[row] = end
+                else:
+                    recorder.join(row, now, end)
         else:
             ticks = self.decode(sequences, self.context_tokens)[0] if sequences else 0
             if recorder.stalled_since is not None:

@@ -1,0 +1,65 @@
+"""Handing the state over, between two decisions, from a scheduler to its lane and back."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from heapq import heapify
+
+from pagesim.express.lane import Lane
+from pagesim.scheduling import Group
+
+
+def take_over(lane: Lane) -> bool:
+    """Let the lane decide from now on; say whether it does: not if something is not plain at present."""
+    scheduler, recorder = lane.scheduler, lane.recorder
+    if not scheduler.is_plain or recorder.stalled_since is not None:
+        return False
+
+    def index_of(group: Group) -> int:
+        return bisect_left(lane.row, group.row)
+
+    lane.steps = scheduler.memory.steps_grown
+    lane.running = {}
+    for group in list(scheduler.running()):
+        lane.running[index_of(group)] = group.base, recorder.give(group.row), group.last_step
+        scheduler.dismiss(group)
+    size = lane.size
+    lane.free, lane.context = scheduler.memory.free_blocks, 0
+    lane.due, lane.ends = [0] * (2 * size), {}
+    for index, (base, _, last) in lane.running.items():
+        held = base + lane.steps
+        lane.context += held
+        lane.free -= -(-held // size)
+        lane.due[(1 - base) % size] += 1
+        lane.ends.setdefault(last, []).append(index)
+    lane.due[size:] = lane.due[:size]
+    lane.heap = list(lane.ends)
+    heapify(lane.heap)
+    lane.arrived, lane.fresh, lost = scheduler.queue.give()
+    lane.next_arrival = scheduler.queue.next_arrival
+    lane.lost = [index_of(group) for group in lost]
+    lane.lengths = {index_of(group): group.length for group in lost}
+    lane.waiting = lane.arrived - lane.fresh + len(lost)
+    lane.restless = scheduler.restless
+    lane.active = True
+    return True
+
+
+def hand_over(lane: Lane) -> None:
+    """Let the scheduler decide from now on."""
+    scheduler, queue = lane.scheduler, lane.scheduler.queue
+    lane.settle()
+    scheduler.memory.grow(lane.steps - scheduler.memory.steps_grown)
+    lost = []
+    for index in lane.lost:
+        group = queue.group_of(index)
+        group.length = lane.lengths[index]
+        lost.append(group)
+    queue.take(lane.arrived, lane.fresh, lost)
+    for index, (base, _, _) in lane.running.items():
+        group = queue.group_of(index)
+        group.length = base + lane.steps
+        scheduler.readmit(group)
+        lane.recorder.rebase(group)
+    scheduler.restless = lane.restless
+    lane.active = False
