@@ -127,6 +127,8 @@ class Engine:
                 self._count_over(lane.ignored)
                 lane.ignored.clear()
             if ticks == IDLE:
+                if now > environment.now:
+                    yield environment.timeout(now - environment.now)
                 yield from self._idle(environment)
                 if self.front.next_arrival is None:
                     return
@@ -136,8 +138,10 @@ class Engine:
                     yield from self._pass(environment, ticks)
                     now = int(environment.now)
                 else:
-                    yield environment.timeout(ticks)
                     now += ticks
+                    # Where nobody else acts meanwhile, nobody need hear of it: the clock follows later.
+                    if environment.peek() <= now:
+                        yield environment.timeout(now - environment.now)
                 lane = self.lane
                 if lane is None or not lane.active:
                     self._end(now)

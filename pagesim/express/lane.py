@@ -120,6 +120,7 @@ class Lane(ABC):
         "running",
         "scheduler",
         "size",
+        "span",
         "steps",
         "ticks",
         "tokens",
@@ -166,6 +167,7 @@ class Lane(ABC):
         self.lead = 0
         self.ahead = _STAY
         self.ahead_start = 0
+        self.span = 0  # ticks of what `_stretch` found last
         self.ignored: list[int] = []
         self.welcome: Callable[[int], None] | None = None
         self.batched = self.tokens = self.pairs = self.decoding = self.preempted = 0
@@ -238,7 +240,7 @@ class Lane(ABC):
                         self.ahead = _STAY
                         return first
                     self.ahead = steps - 1, first + increment, increment, context + sequences
-                    return steps * first + increment * (steps * (steps - 1) // 2)
+                    return self.span
         while True:
             self.pairs = self.preempted = 0
             entered = self._plan(now)
@@ -457,11 +459,14 @@ class Lane(ABC):
         if linear < steps:
             steps = linear
         span = steps * first + increment * (steps * (steps - 1) // 2)
-        if span > self.until - start:
-            steps = min(steps, steps_before(first, increment, self.until - start + 1))
-        if not self.waiting and self.next_arrival is not None and span > self.next_arrival - start:
+        room = self.until - start + 1
+        if not self.waiting and self.next_arrival is not None and self.next_arrival <= self.until:
             # The first iteration that starts at or after the arrival must be planned.
-            steps = min(steps, steps_before(first, increment, self.next_arrival - start))
+            room = self.next_arrival - start
+        if span > room:
+            steps = min(steps, steps_before(first, increment, room))
+            span = steps * first + increment * (steps * (steps - 1) // 2)
+        self.span = span
         return steps, first, increment, context
 
     def _iterate(self, now: int, entered: list[int]) -> int:
@@ -498,8 +503,7 @@ class Lane(ABC):
         self.lead = 0
         self.ahead_start = now + ticks
         self.ahead = ahead = self._stretch(now + ticks)
-        steps, first, increment, _ = ahead
-        if not steps:
-            self.ahead = _STAY
-            return ticks
-        return ticks + steps * first + increment * (steps * (steps - 1) // 2)
+        if ahead[0]:
+            return ticks + self.span
+        self.ahead = _STAY
+        return ticks
