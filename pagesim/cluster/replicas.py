@@ -75,14 +75,17 @@ def steps_begun(first: Column, increment: Column, span: Column) -> Column:
     within = np.maximum(span, 0).astype(np.float64)
     p = first - increment / 2
     # Only without any time can what it is divided by be 0, and then no step has begun.
-    below = np.maximum(p + np.sqrt(p * p + 2.0 * increment * within), 0.5)
-    steps = (2 * within / below).astype(np.int64)
+    root = 2 * within / np.maximum(p + np.sqrt(p * p + 2.0 * increment * within), 0.5)
+    steps = np.ceil(root).astype(np.int64)
+    # The root is good to 12 digits: only next to a whole number must integers decide.
+    if np.abs(root - np.rint(root)).min(initial=1.0) > 1e-4:
+        return steps
 
     def spent(count: Column) -> Column:
         result: Column = count * first + increment * (count * (count - 1) // 2)
         return result
 
-    while (over := (steps > 0) & (spent(steps) >= span)).any():
+    while (over := (steps > 0) & (spent(steps - 1) >= span)).any():
         steps -= over
     while (under := spent(steps) < span).any():
         steps += under
