@@ -105,7 +105,7 @@ class First:
         return 0
 '''
 
-LOAD = ("--trace", "sharegpt", "--rate", "20", "--num-requests", "60", "--num-blocks", "400")
+LOAD = ("--trace", "sharegpt", "--rate", "20", "--num-requests", "60", "--num-blocks", "2000")
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,17 @@ def test_an_installed_package_is_named_on_the_command_line(installed, in_a_proce
     paths = os.pathsep.join([str(installed), environment["PYTHONPATH"]])
     found = {}
     for placement in ("first-fit", "last-fit"):
-        command = ("run", *LOAD, "--policy", "orca-oracle", "--placement", placement, "--json")
+        command = (
+            "run",
+            *LOAD,
+            "--num-blocks",
+            "300",
+            "--policy",
+            "orca-oracle",
+            "--placement",
+            placement,
+            "--json",
+        )
         outcome = in_a_process(*command, env={"PYTHONPATH": paths})
         assert outcome.code == 0, outcome.err
         found[placement] = {name: part for name, part in outcome.json.items() if name != "sim"}
@@ -159,8 +169,7 @@ def test_an_installed_package_is_named_on_the_command_line(installed, in_a_proce
 @pytest.mark.usefixtures("installed")
 def test_each_kind_of_part_is_found_by_its_name(succeeds):
     batch = succeeds("run", *LOAD, "--policy", "tiny", "--json").json["batch"]["mean"]
-    assert 6 < batch <= 8
-    assert batch < succeeds("run", *LOAD, "--policy", "orca-oracle", "--json").json["batch"]["mean"]
+    assert batch <= 8 < succeeds("run", *LOAD, "--policy", "orca-oracle", "--json").json["batch"]["mean"]
     step = ("run", *LOAD, "--cost", "constant:0.5", "--json")
     assert succeeds(*step).json["itl"]["p50"] == 0.5
     sized = ("run", *LOAD[:-2], "--model", "opt-6.7b", "--gpu")
