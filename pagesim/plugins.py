@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -63,11 +64,11 @@ class Plugins(Generic[T]):
         """Add a part for as long as this process lives, or replace one that was registered.
 
         Raises:
-            PagesimError: pagesim has one of that name.
+            PagesimError: pagesim has one of that name, or this is no such part.
         """
         if name in self._own:
             raise PagesimError(f"{self.option} {name} comes with pagesim; register yours under another name")
-        self._registered[name] = part
+        self._registered[name] = self._checked(name, part)
 
     def find(self, name: str) -> T:
         """Return the part of that name.
@@ -82,10 +83,10 @@ class Plugins(Generic[T]):
         if point is None:
             raise PagesimError(f"{self.option} is {name!r}; it must be one of {', '.join(self.names())}")
         try:
-            part: T = point.load()
+            part = point.load()
         except Exception as error:
             raise PagesimError(f"{self.option} {name}: {point.value} cannot be loaded ({error})") from error
-        return part
+        return self._checked(name, part)
 
     def make(self, name: str, call: Callable[[T], R]) -> R:
         """Return what a call of the part of that name gives; what a plug-in raises names the plug-in.
@@ -118,7 +119,9 @@ class Plugins(Generic[T]):
         return f"{point.value}{package}"
 
     def source(self, name: str) -> str | None:
-        """Return a hash of an installed part's code, by which a stored result is known; None for pagesim's.
+        """Return where an installed part comes from and a hash of its code; None for any other name.
+
+        By this a stored result is known.
 
         Raises:
             PagesimError: the part was registered in this process, and other processes do not have it.
@@ -130,8 +133,21 @@ class Plugins(Generic[T]):
                 f"{self.option} {name} was registered in this process, and a sweep's workers are others; "
                 f"install it with an entry point in {self.group}"
             )
+        point = self._installed().get(name)
+        if point is None:
+            return None
         self.find(name)
-        return f"{self.origin(name)} {_code(self._installed()[name].module)}"
+        return f"{self.origin(name)} {_code(point.module)}"
+
+    def _checked(self, name: str, part: Any) -> T:
+        """Return a part of others, which must be of the kind that pagesim's own are: specs, or calls."""
+        own = next(iter(self._own.values()))
+        calls = callable(own)
+        if callable(part) if calls else isinstance(part, type(own)):
+            found: T = part
+            return found
+        wanted = "something to call" if calls else f"a {type(own).__name__}"
+        raise PagesimError(f"{self.option} {name} is a {type(part).__name__}; it must be {wanted}")
 
     def _installed(self) -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group=self.group)}
@@ -183,6 +199,7 @@ def _module_of(part: object) -> str:
     return getattr(part, "__module__", None) or type(part).__module__
 
 
+@cache
 def _code(module: str) -> str:
     """Return a hash of the code of a module's top-level package, or of the module that stands alone."""
     top = Path(getattr(sys.modules[module.partition(".")[0]], "__file__", None) or "")

@@ -190,6 +190,24 @@ def test_a_registration_that_would_mislead_is_refused() -> None:
         ps.simulate("fixed:10,10", scheduler="mine")
 
 
+@pytest.mark.parametrize(
+    ("option", "part", "sentence"),
+    [
+        ("policy", "vllm-sosp", "policy mine is a str; it must be a Policy"),
+        ("gpu", {"name": "mine"}, "gpu mine is a dict; it must be a GpuSpec"),
+        ("placement", 16, "placement mine is a int; it must be something to call"),
+    ],
+)
+def test_a_registered_part_is_of_its_kind(option, part, sentence) -> None:
+    with pytest.raises(ps.PagesimError, match=sentence):
+        ps.register(option, "mine", part)
+
+
+def test_a_sweep_takes_names_in_any_case() -> None:
+    tables = ps.sweep("fixed:10,10", grid={"rate": [1.0]}, num_requests=5, gpu="A100-40GB", jobs=1)
+    assert tables.runs["status"].tolist() == ["done"]
+
+
 def test_a_sweep_refuses_what_only_this_process_has() -> None:
     ps.register("placement", "mine", paged)
     with pytest.raises(ps.PagesimError, match=r"placement mine was registered in this process"):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pagesim import plugins
+
 PROJECT = """
 [build-system]
 requires = ["setuptools"]
@@ -132,6 +134,7 @@ def installed(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     yield mine
     sys.modules.pop("tiny_parts", None)
+    plugins._code.cache_clear()
 
 
 @pytest.fixture
@@ -233,6 +236,7 @@ def test_a_sweep_knows_a_plug_in_by_its_code(succeeds, installed, gone, refused,
     code = installed / "tiny_parts.py"
     code.write_text(code.read_text().replace("max_num_seqs=8", "max_num_seqs=4"))
     sys.modules.pop("tiny_parts")
+    plugins._code.cache_clear()  # as in a new process
     succeeds(*grid)
     assert len(list(runs.iterdir())) == len(stored) + 1, "another code is another run"
     gone()
