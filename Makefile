@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint notebooks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,10 @@ test: lint
 
 test-all: $(VENV)/.test
 	$(BIN)/pytest -n 2 -m slow
+
+# Executes them and stores their outputs.
+notebooks: $(VENV)/.test
+	$(BIN)/python notebooks/store.py
 
 clean:
 	rm -rf $(VENV) out build dist *.egg-info

@@ -33,6 +33,24 @@ import torch
 
 from pagesim.errors import PagesimError
 
+__all__ = [
+    "CACHES_OVER",
+    "MAX_SAMPLES",
+    "MIN_SAMPLES",
+    "Call",
+    "Clock",
+    "CpuClock",
+    "EventClock",
+    "GraphClock",
+    "NotCapturable",
+    "Timing",
+    "WallClock",
+    "copy_bytes_per_s",
+    "l2_bytes",
+    "rotations",
+    "time_kernel",
+]
+
 Call = Callable[[], Any]
 """Does the work once and leaves it under way; what it returns is dropped."""
 

@@ -6,6 +6,8 @@ if TYPE_CHECKING:
     from pagesim.api import compare, simulate
     from pagesim.cluster import simulate_cluster
     from pagesim.errors import CapacityError, PagesimError, TraceError
+    from pagesim.plugins import register
+    from pagesim.policies import Policy
     from pagesim.request import Request, Trace
     from pagesim.results import Result, load
     from pagesim.sweeps import CapacityTables, SweepTables, capacity, sweep
@@ -17,6 +19,7 @@ __all__ = [
     "CapacityError",
     "CapacityTables",
     "PagesimError",
+    "Policy",
     "Request",
     "Result",
     "SweepTables",
@@ -26,6 +29,7 @@ __all__ = [
     "compare",
     "load",
     "make_trace",
+    "register",
     "simulate",
     "simulate_cluster",
     "sweep",
@@ -35,6 +39,7 @@ _HOMES = {
     "CapacityError": "errors",
     "CapacityTables": "sweeps",
     "PagesimError": "errors",
+    "Policy": "policies",
     "Request": "request",
     "Result": "results",
     "SweepTables": "sweeps",
@@ -44,6 +49,7 @@ _HOMES = {
     "compare": "api",
     "load": "results",
     "make_trace": "workloads",
+    "register": "plugins",
     "simulate": "api",
     "simulate_cluster": "cluster",
     "sweep": "sweeps",

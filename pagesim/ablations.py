@@ -16,6 +16,18 @@ from pagesim.results import Result
 from pagesim.scenario import System
 from pagesim.specs import ModelSpec
 
+__all__ = [
+    "ALIKE",
+    "PREEMPTIONS",
+    "Undone",
+    "best",
+    "crossover",
+    "notes_on",
+    "serve",
+    "sizes_of",
+    "undo",
+]
+
 PREEMPTIONS = ("recompute", "swap", "auto")
 
 ALIKE = 0.05

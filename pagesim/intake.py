@@ -8,7 +8,8 @@ import numpy as np
 
 from pagesim.clock import LONGEST_S, to_tick_column
 from pagesim.errors import PagesimError
-from pagesim.policies import Limits, Policy, longest_output
+from pagesim.parts import Limits
+from pagesim.policies import Policy, longest_output
 from pagesim.request import MAX_SAMPLES, MAX_TOKENS, IntColumn, Trace
 from pagesim.scheduling import Scheduler
 

@@ -17,6 +17,22 @@ from pagesim.metrics import VIEWS
 from pagesim.profiles import Profile, predict
 from pagesim.results import Result
 
+__all__ = [
+    "COLOURS",
+    "LABELS",
+    "LINE_COLOURS",
+    "memory_bars",
+    "memory_over_time",
+    "over_block_sizes",
+    "predicted_iterations",
+    "profile_fit",
+    "save",
+    "save_comparison_figures",
+    "save_run_figures",
+    "service_bars",
+    "simulator_cost",
+]
+
 COLOURS = {
     # Okabe and Ito's palette: told apart by colour-blind people.
     "used": "#0072B2",

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pagesim.errors import PagesimError
-from pagesim.memory import (
-    RESERVATIONS,
-    Allocator,
-    BestFit,
-    Buddy,
-    ContiguousAllocator,
-    FirstFit,
-    PagedAllocator,
-    Placement,
-    PrefixCachingAllocator,
-)
-from pagesim.scheduling import (
-    V0_RELEASES,
-    V1_RELEASES,
-    ContinuousBatching,
-    Preemption,
-    Prices,
-    Scheduler,
-    StaticBatching,
-    VllmV0,
-    VllmV1,
-)
+from pagesim.memory import RESERVATIONS, Allocator, PagedAllocator, Pool, PrefixCachingAllocator
+from pagesim.parts import ALLOCATORS, RELEASES, SCHEDULERS, Limits
+from pagesim.plugins import Plugins
+from pagesim.scheduling import V1_RELEASES, Prices, Scheduler
 
-SchedulerName = Literal["static", "orca", "vllm-sosp", "vllm-v0", "vllm-v1"]
 ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
-PlacementName = Literal["first-fit", "best-fit", "buddy", "paged", "virtual"]
 PageSize = Literal["64K", "128K", "256K", "2M"]
 
 BLOCK_SIZE = 16
@@ -47,16 +26,19 @@ class Policy:
     """What a policy's name stands for.
 
     Attributes:
-        scheduler: who runs in the next iteration.
-        reservation: for how many tokens memory is taken at admission.
-        placement: where it is taken.
+        scheduler: who runs in the next iteration, by name: ``static``, ``orca``, ``vllm-sosp``, ``vllm-v0``,
+            ``vllm-v1``, or a plug-in's.
+        reservation: for how many tokens memory is taken at admission: ``max``, ``pow2``, ``oracle``, or
+            ``on-demand``.
+        placement: where it is taken, by name: ``first-fit``, ``best-fit``, ``buddy``, ``paged``, ``virtual``,
+            or a plug-in's.
         sentence: what it is, for a listing.
         block_size: token slots of its blocks, if that is part of what it is.
     """
 
-    scheduler: SchedulerName
+    scheduler: str
     reservation: ReservationName
-    placement: PlacementName
+    placement: str
     sentence: str
     block_size: int | None = None
 
@@ -116,57 +98,25 @@ POLICIES: dict[str, Policy] = {
     ),
 }
 
-RELEASES: dict[str, tuple[str, ...]] = {"vllm-v0": tuple(V0_RELEASES), "vllm-v1": tuple(V1_RELEASES)}
-"""The releases that a scheduler can decide as; the last is the default."""
+POLICY_PLUGINS: Plugins[Policy] = Plugins("policy", "pagesim.policies", POLICIES)
+"""The same, and those that others bring."""
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The numbers that a scheduler keeps to; None for its own default.
-
-    Attributes:
-        max_model_len: tokens; no request is longer.
-        max_num_seqs: running groups plus the samples of the one that joins.
-        max_num_batched_tokens: running sequences plus prompts that join, in one iteration.
-        max_batch: requests in a static batch.
-        watermark: share of the blocks that an admission leaves free.
-        compat: the release to decide as, for vllm-v0 and vllm-v1.
-        max_paddings: tokens of padding in a batch of prompts, for vllm-v0.
-        chunked_prefill: whether a prompt may run in chunks, for vllm-v1.
-        long_prefill_token_threshold: tokens of one request in a step, for vllm-v1; 0 for no limit.
-        reserve_full_isl: whether a prompt is admitted only if all of it fits, for vllm-v1.
-        prefix_caching: whether blocks are found that were computed before, for vllm-v1.
-        preemption: see `scheduling.Preemption`.
-    """
-
-    max_model_len: int
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    max_batch: int | None = None
-    watermark: float | None = None
-    compat: str | None = None
-    max_paddings: int | None = None
-    chunked_prefill: bool | None = None
-    long_prefill_token_threshold: int | None = None
-    reserve_full_isl: bool | None = None
-    prefix_caching: bool | None = None
-    preemption: Preemption = "default"
+CONTIGUOUS = ("first-fit", "best-fit", "buddy")
+"""Placements of runs of neighbouring blocks."""
 
 
 def parts_of(
     name: str,
-    scheduler: SchedulerName | None = None,
+    scheduler: str | None = None,
     reservation: ReservationName | None = None,
-    placement: PlacementName | None = None,
+    placement: str | None = None,
 ) -> Policy:
     """Return the policy of this name with some of its parts replaced.
 
     Raises:
         PagesimError: the name is unknown, or the parts contradict one another.
     """
-    if name not in POLICIES:
-        raise PagesimError(f"policy is {name!r}; it must be one of {', '.join(POLICIES)}")
-    bundle = POLICIES[name]
+    bundle = POLICY_PLUGINS.find(name)
     policy = Policy(
         scheduler or bundle.scheduler,
         reservation or bundle.reservation,
@@ -174,14 +124,12 @@ def parts_of(
         bundle.sentence,
         bundle.block_size,
     )
-    for part, value, allowed in (
-        ("scheduler", policy.scheduler, SchedulerName),
-        ("reservation", policy.reservation, ReservationName),
-        ("placement", policy.placement, PlacementName),
-    ):
-        if value not in get_args(allowed):
-            raise PagesimError(f"{part} is {value!r}; it must be one of {', '.join(get_args(allowed))}")
-    if policy.reservation == "on-demand" and policy.placement not in ("paged", "virtual"):
+    if policy.reservation not in get_args(ReservationName):
+        known = ", ".join(get_args(ReservationName))
+        raise PagesimError(f"reservation is {policy.reservation!r}; it must be one of {known}")
+    SCHEDULERS.find(policy.scheduler)
+    ALLOCATORS.find(policy.placement)
+    if policy.reservation == "on-demand" and policy.placement in CONTIGUOUS:
         raise PagesimError(
             f"reservation on-demand needs placement paged or virtual, not {policy.placement}: "
             "neighbouring blocks cannot be promised to a sequence that grows"
@@ -205,6 +153,11 @@ def parts_of(
         raise PagesimError(
             f"scheduler {policy.scheduler} needs reservation on-demand, not {policy.reservation}: vLLM takes "
             "blocks as sequences grow"
+        )
+    if policy.scheduler == "static" and not ALLOCATORS.owns(policy.placement):
+        raise PagesimError(
+            f"scheduler static cannot use placement {policy.placement}: a batch is made for memory that "
+            "holds its rows without rounding; choose first-fit, best-fit or paged"
         )
     if policy.scheduler == "static" and policy.placement == "buddy":
         raise PagesimError(
@@ -250,24 +203,55 @@ def build_memory(
     policy: Policy, *, num_blocks: int, block_size: int, cpu_blocks: int, limits: Limits
 ) -> Allocator:
     """Return the empty memory of a policy."""
-    max_model_len = limits.max_model_len
     if limits.prefix_caching:
+        if policy.placement != "paged":
+            raise PagesimError(
+                f"prefix_caching needs placement paged, not {policy.placement}: it brings its own allocator"
+            )
         release = V1_RELEASES[limits.compat or RELEASES["vllm-v1"][-1]]
         return PrefixCachingAllocator(
             num_blocks, block_size, cpu_blocks, reuses_unfilled_first=release.reuses_unfilled_first
         )
-    if policy.reservation == "on-demand":
-        return PagedAllocator(num_blocks, block_size, cpu_blocks, shares=policy.placement != "virtual")
-    reservation = RESERVATIONS[policy.reservation](max_model_len)
-    if policy.placement == "paged":
-        return PagedAllocator(num_blocks, block_size, cpu_blocks, reservation)
-    longest = -(-max_model_len // block_size)
-    placements: dict[str, Callable[[], Placement]] = {
-        "first-fit": lambda: FirstFit(num_blocks),
-        "best-fit": lambda: BestFit(num_blocks),
-        "buddy": lambda: Buddy(num_blocks, 1 << (longest - 1).bit_length()),
-    }
-    return ContiguousAllocator(placements[policy.placement](), block_size, reservation, cpu_blocks)
+    on_demand = policy.reservation == "on-demand"
+    pool = Pool(
+        num_blocks,
+        block_size,
+        limits.max_model_len,
+        None if on_demand else RESERVATIONS[policy.reservation](limits.max_model_len),
+        cpu_blocks,
+    )
+    memory = ALLOCATORS.make(policy.placement, lambda make: make(pool))
+    if not ALLOCATORS.owns(policy.placement):
+        _check_foreign(policy, memory, pool)
+    return memory
+
+
+def _check_foreign(policy: Policy, memory: Allocator, pool: Pool) -> None:
+    """Refuse an allocator of others that is not what the rest of the policy takes it for."""
+    where = f"placement {policy.placement}"
+    if not isinstance(memory, Allocator):
+        raise PagesimError(f"{where} makes a {type(memory).__name__}; it must make an Allocator")
+    if (memory.num_blocks, memory.block_size) != (pool.num_blocks, pool.block_size):
+        raise PagesimError(
+            f"{where} has {memory.num_blocks} blocks of {memory.block_size} tokens; it was asked for "
+            f"{pool.num_blocks} of {pool.block_size}"
+        )
+    if memory.grows_on_demand != (pool.reservation is None):
+        raise PagesimError(
+            f"{where} takes blocks {'as sequences grow' if memory.grows_on_demand else 'at admission only'}, "
+            f"which does not go with reservation {policy.reservation}; choose "
+            f"{'on-demand' if memory.grows_on_demand else 'max, pow2 or oracle'}"
+        )
+    if memory.shares and not isinstance(memory, PagedAllocator):
+        raise PagesimError(
+            f"{where} shares blocks and is no PagedAllocator; derive it from that, since schedulers swap "
+            "what is shared"
+        )
+    if policy.scheduler in RELEASES and not memory.shares:
+        raise PagesimError(
+            f"scheduler {policy.scheduler} needs memory that shares blocks, and {where} does not; "
+            "choose vllm-sosp or orca"
+        )
 
 
 def build_scheduler(policy: Policy, memory: Allocator, limits: Limits, prices: Prices) -> Scheduler:
@@ -287,57 +271,20 @@ def build_scheduler(policy: Policy, memory: Allocator, limits: Limits, prices: P
             f"preemption {limits.preemption} is not for placement virtual: its pages are unmapped and "
             "never moved to the host, so whoever is preempted is recomputed"
         )
-    if policy.scheduler == "static":
-        # The artifact's FasterTransformer stops at 2040 of 2048 tokens.
-        max_length = limits.max_model_len - 8
-        slots = memory.num_blocks * memory.block_size
-        max_batch = limits.max_batch or max(1, slots // max(1, max_length))
-        return StaticBatching(memory, max_batch=max_batch, max_length=max_length)
-    if policy.scheduler == "vllm-v0":
-        release = V0_RELEASES[limits.compat or RELEASES["vllm-v0"][-1]]
-        return VllmV0(
-            memory,
-            release,
-            watermark=0.01 if limits.watermark is None else limits.watermark,
-            max_num_seqs=limits.max_num_seqs or 256,
-            max_num_batched_tokens=limits.max_num_batched_tokens
-            or max(limits.max_model_len, release.batched_tokens),
-            max_paddings=256 if limits.max_paddings is None else limits.max_paddings,
-            max_model_len=limits.max_model_len,
-            preemption=limits.preemption,
-            prices=prices,
+    if not isinstance(memory, PagedAllocator) and limits.preemption in ("swap", "auto"):
+        raise PagesimError(
+            f"preemption {limits.preemption} is not for placement {policy.placement}, which cannot swap"
         )
-    if policy.scheduler == "vllm-v1":
-        return VllmV1(
-            memory,
-            V1_RELEASES[limits.compat or RELEASES["vllm-v1"][-1]],
-            watermark=limits.watermark or 0.0,
-            max_num_seqs=limits.max_num_seqs or 256,
-            max_num_batched_tokens=limits.max_num_batched_tokens or 2048,
-            max_model_len=limits.max_model_len,
-            chunked_prefill=limits.chunked_prefill is not False,
-            long_prefill_token_threshold=limits.long_prefill_token_threshold or 0,
-            reserve_full_isl=limits.reserve_full_isl,
-        )
-    paper = policy.scheduler == "vllm-sosp"
-    return ContinuousBatching(
-        memory,
-        watermark=limits.watermark if limits.watermark is not None else 0.01 if paper else 0.0,
-        max_num_seqs=limits.max_num_seqs or (2048 if paper else 256),
-        max_num_batched_tokens=limits.max_num_batched_tokens or 2560,
-        max_model_len=limits.max_model_len,
-        preemption=limits.preemption,
-        prices=prices,
-    )
+    return SCHEDULERS.make(policy.scheduler, lambda make: make(memory, limits, prices))
 
 
-def longest_output(scheduler: SchedulerName, max_model_len: int) -> int | None:
+def longest_output(scheduler: str, max_model_len: int) -> int | None:
     """Return prompt + output at which the engine ends a sequence; None where it takes no longer requests."""
     # v0 checks after the token that goes beyond, v1 before it.
     return {"vllm-v0": max_model_len + 1, "vllm-v1": max_model_len}.get(scheduler)
 
 
-def _check_limits(scheduler: SchedulerName, limits: Limits) -> None:
+def _check_limits(scheduler: str, limits: Limits) -> None:
     """Refuse what the scheduler does not have."""
     belongs = {
         "max_batch": ("static",),

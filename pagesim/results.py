@@ -17,7 +17,7 @@ from pagesim.errors import PagesimError
 from pagesim.ledger import ENTRIES, paper_view
 from pagesim.records import Chunk, RequestLog, Status
 from pagesim.request import Trace
-from pagesim.scenario import Scenario, System, checked, read_toml, to_toml
+from pagesim.scenario import Scenario, System, read_scenario, read_toml, to_toml
 from pagesim.storage import publish
 
 if TYPE_CHECKING:  # see pagesim.api
@@ -136,10 +136,10 @@ def load(directory: str | Path) -> Result:
     requests = tables["requests"]
     if requests is None:
         raise PagesimError(f"{folder}: is no result of pagesim run (requests.parquet is missing)")
-    values = read_toml(folder / "scenario.toml")
-    kind = Scenario if "trace" in values else System
+    scenario = folder / "scenario.toml"
+    kind = Scenario if "trace" in read_toml(scenario) else System
     return Result(
-        checked(kind, values, str(folder), strict=True),
+        read_scenario(kind, scenario),
         summary,
         {name: requests[name].to_numpy() for name in requests.columns},
         tables["steps"],

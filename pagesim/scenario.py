@@ -13,19 +13,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pagesim.clock import LONGEST_S
 from pagesim.errors import PagesimError
+from pagesim.parts import RELEASES
+from pagesim.plugins import HOMES, needs, plugins
 from pagesim.policies import (
     BLOCK_SIZE,
-    RELEASES,
+    POLICY_PLUGINS,
     PageSize,
-    PlacementName,
     Policy,
     ReservationName,
-    SchedulerName,
     granularity,
     parts_of,
 )
 from pagesim.scheduling import BEAM_DROP, Preemption
 from pagesim.specs import model, paged_block
+
+NEEDS = "needs"
+"""The table of a scenario file that says where the plug-ins come from that it names."""
 
 COMPARED = ("contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
 
@@ -44,9 +47,15 @@ class System(BaseModel):
     policy: str = Field(
         "vllm-sosp", description="Named bundle of scheduler and allocator (pagesim policies)."
     )
-    scheduler: SchedulerName | None = Field(None, description="Replace the policy's scheduler.")
+    scheduler: str | None = Field(
+        None,
+        description="Replace the policy's scheduler: static, orca, vllm-sosp, vllm-v0, vllm-v1 or your own.",
+    )
     reservation: ReservationName | None = Field(None, description="Replace the policy's reservation.")
-    placement: PlacementName | None = Field(None, description="Replace the policy's placement.")
+    placement: str | None = Field(
+        None,
+        description="Replace the policy's placement: first-fit, best-fit, buddy, paged, virtual or your own.",
+    )
     model: str = Field(
         "opt-13b", min_length=1, description="Model by name, or a path to a Hugging Face config.json."
     )
@@ -355,13 +364,78 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise PagesimError(f"{path}: is no TOML file: {error}") from None
 
 
-def to_toml(model: BaseModel) -> str:
-    """Return a flat model as TOML, options that were left out also left out."""
-    lines = []
-    for name, value in model.model_dump(exclude_none=True).items():
-        # JSON's strings, numbers, booleans and arrays of strings are TOML's as well.
-        lines.append(f"{name} = {json.dumps(value)}")
+def read_scenario(kind: type[M], file: Path) -> M:
+    """Return what a scenario file holds.
+
+    What it says that it needs is not looked for yet: flags may name something else.
+
+    Raises:
+        PagesimError: it cannot be read, or a field is unknown or out of bounds.
+    """
+    values = read_toml(file)
+    values.pop(NEEDS, None)
+    return checked(kind, values, str(file), strict=True)
+
+
+def check_needs(file: Path, model: BaseModel) -> None:
+    """Say where a plug-in comes from that a scenario file names and that is not here.
+
+    Args:
+        file: a scenario file.
+        model: what is to be run, perhaps with other options than the file's.
+
+    Raises:
+        PagesimError: a plug-in is missing.
+    """
+    stored = read_toml(file).get(NEEDS, {})
+    for option, name in dict.fromkeys(_parts(model)):
+        origin = stored.get(option, {}).get(name)
+        if origin is not None and name not in plugins(option):
+            raise PagesimError(
+                f"{file}: {option} {name} is a plug-in that is not here; the file was made with {origin}"
+            )
+
+
+def to_toml(model: BaseModel, leave_out: str = "") -> str:
+    """Return a flat model as TOML, options that were left out also left out, and which plug-ins it needs.
+
+    Args:
+        model: the options.
+        leave_out: one of them that is left out, but not what it needs.
+    """
+    options = model.model_dump(exclude_none=True, exclude={leave_out})
+    # JSON's strings, numbers, booleans and arrays of strings are TOML's as well.
+    lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]
+    for option, origins in needs(_parts(model)).items():
+        lines += ["", f"[{NEEDS}.{option}]"]
+        lines += [f"{json.dumps(name)} = {json.dumps(origin)}" for name, origin in origins.items()]
     return "\n".join(lines) + "\n"
+
+
+def plugin_sources(model: BaseModel) -> list[str]:
+    """Return hashes of the code of the plug-ins that a scenario uses, for its key.
+
+    Raises:
+        PagesimError: a plug-in was registered in this process alone, or there is none of its name.
+    """
+    found = [plugins(option).source(name) for option, name in dict.fromkeys(_parts(model))]
+    return [source for source in found if source is not None]
+
+
+def _parts(model: BaseModel) -> list[tuple[str, str]]:
+    """Return the (option, name) of the parts that a model names, and of those that its policies name."""
+    found = []
+    grid = getattr(model, "grid", None) or {}
+    for option in HOMES:
+        for value in (getattr(model, option, None), *grid.get(option, ())):
+            if isinstance(value, str):
+                found.append((option, value.partition(":")[0] if option == "cost" else value))
+    found += [("policy", name) for name in getattr(model, "policies", ())]
+    for option, name in tuple(found):
+        if option == "policy" and name in POLICY_PLUGINS and not POLICY_PLUGINS.owns(name):
+            policy = POLICY_PLUGINS.find(name)
+            found += [("scheduler", policy.scheduler), ("placement", policy.placement)]
+    return found
 
 
 def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, str]:

@@ -15,7 +15,8 @@ from pagesim.errors import PagesimError
 from pagesim.executors import Executor, PredictedExecutor
 from pagesim.intake import accepted_rows, entering_rows, take_in
 from pagesim.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
-from pagesim.policies import Limits, Policy, build_memory, build_scheduler, granularity, parts_of
+from pagesim.parts import Limits
+from pagesim.policies import Policy, build_memory, build_scheduler, granularity, parts_of
 from pagesim.records import Chunk, Recorder, RequestLog, Status
 from pagesim.request import IntColumn, Trace
 from pagesim.results import request_columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 import simpy
 from hypothesis import settings
+
+from pagesim import plugins
 
 # The same examples in every run; --hypothesis-profile=search looks for others.
 settings.register_profile("repeatable", derandomize=True)
@@ -25,6 +27,14 @@ TIMES = ("clock", "step_s")
 
 QUIET_TIMEOUT_S = 0.68e-6
 """What a bare SimPy timeout takes on the machine for which times are stated, with nothing else running."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_registered() -> Iterator[None]:
+    """What a test, or a page of the documentation, registers is gone when it is over."""
+    yield
+    for option in plugins.HOMES:
+        plugins.plugins(option)._registered.clear()
 
 
 @pytest.fixture

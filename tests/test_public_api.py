@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 import pandas as pd
@@ -169,3 +171,16 @@ def test_a_table_may_say_what_its_prompts_share():
     table["hash_block_size"] = [32, 16]
     with pytest.raises(ps.PagesimError, match="hash_block_size is 16 and 32; it must be the same in every"):
         ps.simulate(table)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["plots", "ablations", "memory", "memory.conformance", "scheduling", "parts", "cost", "kernels.timing"],
+)
+def test_what_a_documented_module_offers_is_there_and_says_what_it_is(module):
+    home = import_module(f"pagesim.{module}")
+    assert len(set(home.__all__)) == len(home.__all__) > 0
+    for name in home.__all__:
+        part = getattr(home, name)
+        if isinstance(part, type | FunctionType):
+            assert part.__doc__, f"{name} has no docstring"

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 
 def policies() -> None:
     """List the policies."""
-    from pagesim.policies import POLICIES
+    from pagesim.policies import POLICY_PLUGINS
 
+    every = {name: POLICY_PLUGINS.find(name) for name in POLICY_PLUGINS.names()}
     _print(
         ("policy", "scheduler", "reservation", "placement", ""),
-        [(name, p.scheduler, p.reservation, p.placement, p.sentence) for name, p in POLICIES.items()],
+        [(name, p.scheduler, p.reservation, p.placement, p.sentence) for name, p in every.items()],
     )
 
 

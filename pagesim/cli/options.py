@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from pagesim.scenario import Scenario, absolute_paths, checked, read_toml
+from pagesim.scenario import Scenario, absolute_paths, check_needs, checked, read_scenario
 
 SCENARIO = Annotated[
     Path | None,
@@ -37,9 +37,11 @@ def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
     """Return the scenario of a file with the flags that were given put over it."""
     values = {}
     if file:
-        written = checked(kind, read_toml(file), str(file), strict=True)
+        written = read_scenario(kind, file)
         values = {**written.model_dump(exclude_unset=True), **absolute_paths(written, file.parent)}
     scenario = checked(kind, {**values, **flags})
+    if file:
+        check_needs(file, scenario)
     return scenario.model_copy(update=absolute_paths(scenario))
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from importlib.metadata import entry_points
 from typing import Protocol
 
 import numpy as np
 
 from pagesim.cluster.replicas import Replicas
-from pagesim.errors import PagesimError
+from pagesim.plugins import Plugins
 from pagesim.request import Request
-
-ENTRY_POINTS = "pagesim.routers"
-"""The group in which a package of your own names its routers."""
 
 
 class Router(Protocol):
@@ -107,19 +103,14 @@ ROUTERS: dict[str, Callable[[], Router]] = {
 """The routers that come with pagesim, by name."""
 
 
+PLUGINS: Plugins[Callable[[], Router]] = Plugins("router", "pagesim.routers", ROUTERS)
+"""The same, and those that others bring."""
+
+
 def find_router(name: str) -> Router:
-    """Return a new router by its name: one of ``ROUTERS``, or of an installed package's entry points.
+    """Return a new router by its name: one of ``ROUTERS``, or a plug-in's.
 
     Raises:
         PagesimError: there is none of this name, or it cannot be made.
     """
-    if name in ROUTERS:
-        return ROUTERS[name]()
-    installed = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    if name not in installed:
-        raise PagesimError(f"router is {name!r}; it must be one of {', '.join((*ROUTERS, *installed))}")
-    try:
-        router: Router = installed[name].load()()
-    except Exception as error:
-        raise PagesimError(f"router {name}: {installed[name].value} cannot be loaded ({error})") from error
-    return router
+    return PLUGINS.make(name, lambda make: make())

@@ -1,22 +1,26 @@
 """Cost models: how long an iteration takes, in ticks, from what it computes and moves."""
 
 from pagesim.cost.affine import Affine
-from pagesim.cost.base import UNBOUNDED, CostModel, DecodeRun, IterationShape, step_shape
-from pagesim.cost.parse import parse_cost
+from pagesim.cost.base import NOWHERE, UNBOUNDED, CostModel, DecodeRun, IterationShape, step_shape
+from pagesim.cost.parse import COST_MODELS, MakeCost, Target, parse_cost
 from pagesim.cost.preemption import PreemptionPrices
 from pagesim.cost.profiled import Profiled
 from pagesim.cost.roofline import Efficiency, Roofline
 
 __all__ = [
+    "COST_MODELS",
+    "NOWHERE",
     "UNBOUNDED",
     "Affine",
     "CostModel",
     "DecodeRun",
     "Efficiency",
     "IterationShape",
+    "MakeCost",
     "PreemptionPrices",
     "Profiled",
     "Roofline",
+    "Target",
     "parse_cost",
     "step_shape",
 ]

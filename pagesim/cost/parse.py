@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 from pagesim.cost.affine import Affine
 from pagesim.cost.base import CostModel
 from pagesim.cost.profiled import Profiled
 from pagesim.cost.roofline import Efficiency, Roofline
 from pagesim.errors import PagesimError
+from pagesim.plugins import Plugins
 from pagesim.profiles import find_profile
 from pagesim.specs import GpuSpec, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What iterations are priced of: a model on a GPU, or on ``tp`` of them."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    block_size: int
+    kv_dtype: str
+
+
+MakeCost = Callable[[str, Target], CostModel]
+"""Makes a cost model from what follows its name and a colon, ``""`` if nothing does."""
 
 
 def parse_cost(
@@ -22,32 +39,57 @@ def parse_cost(
         PagesimError: the text names none, or a number is missing, unknown or out of bounds.
     """
     kind, _, rest = text.partition(":")
-    if kind == "affine":
-        return _affine(text, rest)
-    if kind == "roofline":
-        return Roofline(
-            model, gpu, tp=tp, block_size=block_size, kv_dtype=kv_dtype, efficiency=_efficiency(text, rest)
+    if kind not in COST_MODELS:
+        others = "".join(f", {name}[:…]" for name in COST_MODELS.foreign())
+        raise PagesimError(
+            f"cost is {text!r}; it must be roofline[:name=value,…], affine:a,b,c[,d]{others} or "
+            "profile:NAME or PATH[,overhead_s=seconds]"
         )
-    if kind == "profile":
-        return _profiled(text, rest, model=model, tp=tp, block_size=block_size, kv_dtype=kv_dtype)
-    raise PagesimError(
-        f"cost is {text!r}; it must be roofline[:name=value,…], affine:a,b,c[,d] or "
-        "profile:NAME or PATH[,overhead_s=seconds]"
+    target = Target(model, gpu, tp, block_size, kv_dtype)
+    return COST_MODELS.make(kind, lambda make: make(rest, target))
+
+
+def _roofline(rest: str, target: Target) -> Roofline:
+    known = [f.name for f in fields(Efficiency)]
+    text = f"roofline:{rest}"
+    values: dict[str, float] = {}
+    for part in rest.split(",") if rest else []:
+        name, _, value = part.partition("=")
+        if name not in known:
+            raise PagesimError(f"cost is {text!r}; roofline takes {', '.join(known)}, not {name!r}")
+        values[name] = _number(text, value)
+    return Roofline(
+        target.model,
+        target.gpu,
+        tp=target.tp,
+        block_size=target.block_size,
+        kv_dtype=target.kv_dtype,
+        efficiency=Efficiency(**values),
     )
 
 
-def _profiled(text: str, rest: str, *, model: ModelSpec, tp: int, block_size: int, kv_dtype: str) -> Profiled:
+def _profiled(rest: str, target: Target) -> Profiled:
     name, _, option = rest.partition(",")
-    profile = find_profile(name, model=model, tp=tp, kv_dtype=kv_dtype, block_size=block_size)
+    profile = find_profile(
+        name,
+        model=target.model,
+        tp=target.tp,
+        kv_dtype=target.kv_dtype,
+        block_size=target.block_size,
+    )
     if option:
+        text = f"profile:{rest}"
         key, _, value = option.partition("=")
         if key != "overhead_s":
             raise PagesimError(f"cost is {text!r}; profile takes overhead_s, not {key!r}")
         profile = profile.with_overhead(_number(text, value))
-    return Profiled(profile, model, tp=tp, block_size=block_size, kv_dtype=kv_dtype)
+    return Profiled(
+        profile, target.model, tp=target.tp, block_size=target.block_size, kv_dtype=target.kv_dtype
+    )
 
 
-def _affine(text: str, rest: str) -> Affine:
+def _affine(rest: str, target: Target) -> Affine:
+    text = f"affine:{rest}"
     numbers = [_number(text, part) for part in rest.split(",")]
     if len(numbers) not in (3, 4):
         raise PagesimError(
@@ -56,19 +98,14 @@ def _affine(text: str, rest: str) -> Affine:
     return Affine(*numbers)
 
 
-def _efficiency(text: str, rest: str) -> Efficiency:
-    known = [f.name for f in fields(Efficiency)]
-    values: dict[str, float] = {}
-    for part in rest.split(",") if rest else []:
-        name, _, value = part.partition("=")
-        if name not in known:
-            raise PagesimError(f"cost is {text!r}; roofline takes {', '.join(known)}, not {name!r}")
-        values[name] = _number(text, value)
-    return Efficiency(**values)
-
-
 def _number(text: str, part: str) -> float:
     try:
         return float(part)
     except ValueError:
         raise PagesimError(f"cost is {text!r}; {part!r} is not a number") from None
+
+
+COST_MODELS: Plugins[MakeCost] = Plugins(
+    "cost", "pagesim.cost_models", {"roofline": _roofline, "affine": _affine, "profile": _profiled}
+)
+"""Cost models, by the name before the colon."""

@@ -2,10 +2,11 @@
 
 from pagesim.memory.base import Allocator, AllocatorError, Copy, Extent, Fit, OutOfBlocks, UnknownSequence
 from pagesim.memory.buddy import Buddy
-from pagesim.memory.contiguous import ContiguousAllocator
+from pagesim.memory.contiguous import ContiguousAllocator, contiguous
 from pagesim.memory.fit import BestFit, FirstFit
 from pagesim.memory.paged import PagedAllocator
 from pagesim.memory.placement import Placement
+from pagesim.memory.pool import Pool
 from pagesim.memory.prefix import Keys, PrefixCachingAllocator
 from pagesim.memory.reservation import RESERVATIONS, Reservation
 
@@ -24,7 +25,9 @@ __all__ = [
     "OutOfBlocks",
     "PagedAllocator",
     "Placement",
+    "Pool",
     "PrefixCachingAllocator",
     "Reservation",
     "UnknownSequence",
+    "contiguous",
 ]

@@ -9,32 +9,49 @@ from random import Random
 
 from pagesim.memory.base import Allocator, AllocatorError, Fit, OutOfBlocks
 from pagesim.memory.mirror import STRANGER, Mirror, snapshot
+from pagesim.memory.pool import Pool
+from pagesim.memory.reservation import RESERVATIONS
+
+__all__ = ["CHECKS", "SHAPES", "Make", "check_allocator", "pools"]
 
 Make = Callable[[], Allocator]
 """Gives an empty allocator, the same every time."""
 
 SHAPES = ((64, 1), (61, 4), (37, 16))
-"""(number of blocks, tokens a block) of the pools that ``check_allocator`` asks for."""
+"""(number of blocks, tokens a block) of the pools that ``check_allocator`` gives."""
 
 _SEEDS = range(12)
 
 
-def check_allocator(make: Callable[[int, int], Allocator]) -> None:
-    """Check that an allocator keeps the contract of ``pagesim.memory.base``.
+def pools(reservation: str | None = "oracle") -> list[Pool]:
+    """Return the pools that ``check_allocator`` gives; a sequence may fill a quarter of one.
 
     Args:
-        make: gives an empty allocator of (number of blocks, tokens a block), for each of ``SHAPES``, in the
-            same state at each call. If it has a model length, a quarter of the pool's tokens is a good one:
-            an empty pool must have room for a sequence of one token and a fork of it. It is offered longer
-            sequences, too, and may answer NEVER.
+        reservation: a name of ``RESERVATIONS``, or None.
+    """
+    shapes = [(num_blocks, block_size, num_blocks * block_size // 4) for num_blocks, block_size in SHAPES]
+    return [
+        Pool(*shape, None if reservation is None else RESERVATIONS[reservation](shape[2])) for shape in shapes
+    ]
+
+
+def check_allocator(make: Callable[[Pool], Allocator], reservation: str | None = "oracle") -> None:
+    """Check that an allocator keeps the contract of ``pagesim.memory.Allocator``.
+
+    Args:
+        make: makes an empty allocator of a pool, in the same state at each call: what is registered under
+            ``placement``. An empty pool must have room for a sequence of one token and a fork of it. It is
+            offered sequences longer than its model length, too, and may answer NEVER.
+        reservation: of the pools; None where they have none, for an allocator that takes blocks on demand
+            and obeys a reservation where there is one.
 
     Raises:
         AssertionError: a rule is broken; the message says which.
     """
-    for num_blocks, block_size in SHAPES:
+    for pool in pools(reservation):
         for check in CHECKS:
             try:
-                check(partial(make, num_blocks, block_size))
+                check(partial(make, pool))
             except AllocatorError as error:
                 raise AssertionError(f"what the contract allows was refused: {error}") from error
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pagesim.memory.base import Allocator, Copy, Extent, Fit, OutOfBlocks
 from pagesim.memory.placement import Placement
+from pagesim.memory.pool import Pool
 from pagesim.memory.reservation import Reservation
 
 
@@ -113,3 +116,17 @@ class ContiguousAllocator(Allocator):
         self._held[sequence] = (first, blocks, reserved)
         self._free_blocks -= self.placement.rounded(blocks)
         self._lengths[sequence] = tokens
+
+
+def contiguous(place: Callable[[int], Placement]) -> Callable[[Pool], Allocator]:
+    """Return what makes contiguous memory of a pool, with a placement made from the number of blocks.
+
+    What is returned raises ValueError for a pool without a reservation.
+    """
+
+    def make(pool: Pool) -> Allocator:
+        if pool.reservation is None:
+            raise ValueError("contiguous memory needs a reservation such as oracle; it cannot grow")
+        return ContiguousAllocator(place(pool.num_blocks), pool.block_size, pool.reservation, pool.cpu_blocks)
+
+    return make

@@ -98,7 +98,7 @@ class ContinuousBatching(Preemptive):
                 self.restless = fits
                 return
             too_long = plan.batched_tokens + length > self.max_num_batched_tokens
-            if not fits or too_long or not self._may_join(group):
+            if not fits or too_long or not self.may_join(group):
                 if self.running_groups:
                     # The batch's tokens are fewer in the next iteration; memory and seats are not.
                     self.restless = fits and too_long
@@ -119,6 +119,6 @@ class ContinuousBatching(Preemptive):
             plan.query_key_pairs += copies * (length * (length + 1) // 2)
             self._start(group)
 
-    def _may_join(self, group: Group) -> bool:
+    def may_join(self, group: Group) -> bool:
         # The paper's system adds groups and sequences here.
         return self.running_groups + group.samples <= self.max_num_seqs

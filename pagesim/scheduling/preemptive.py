@@ -295,7 +295,7 @@ class Preemptive(ABC):
                     memory.drop_swapped(sequence)
                 plan.stuck += ((self._swapped.pop(0), DeadEnd.NEVER_SWAPPED_IN),)
                 continue
-            if not self._may_join(group):
+            if not self.may_join(group):
                 return
             del self._swapped[0]
             plan.swaps_in += tuple(memory.swap_in(group.sequences))
@@ -364,8 +364,12 @@ class Preemptive(ABC):
         return group.base + self.memory.steps_grown
 
     @abstractmethod
-    def _may_join(self, group: Group) -> bool:
-        """Say whether the limit on sequences lets a group run."""
+    def may_join(self, group: Group) -> bool:
+        """Say whether the limits let a group run beside those who do.
+
+        A subclass may add conditions. While nobody runs they must all hold, or the group is given up as
+        stuck; and for leaps to stay exact, one that fails may begin to hold only when somebody leaves.
+        """
 
 
 def _generated(group: Group) -> int:

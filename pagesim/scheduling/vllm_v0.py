@@ -113,7 +113,7 @@ class VllmV0(Preemptive):
                 plan.ignored += (group,)
                 continue
             alone = not self.running_groups
-            if alone and (fit is not Fit.NOW or not self._may_join(group)):
+            if alone and (fit is not Fit.NOW or not self.may_join(group)):
                 # Nobody will ever make room: the real one blocks the queue for ever.
                 queue.pop(group)
                 plan.stuck += ((group, DeadEnd.NEVER_ADMITTED),)
@@ -122,7 +122,7 @@ class VllmV0(Preemptive):
                 return
             width = max(longest, length)
             padded = (len(plan.prompts) + 1) * width if self.release.pads else plan.tokens + length
-            if padded > self.max_num_batched_tokens or not self._may_join(group):
+            if padded > self.max_num_batched_tokens or not self.may_join(group):
                 return
             if self.release.pads and padded - plan.tokens - length > self.max_paddings:
                 return
@@ -169,5 +169,5 @@ class VllmV0(Preemptive):
         fit = self.memory.probe(group.length, group.output, group.samples, self.watermark_blocks)
         return fit is not Fit.LATER or group.length > self.prompt_limit
 
-    def _may_join(self, group: Group) -> bool:
+    def may_join(self, group: Group) -> bool:
         return self.running_sequences + group.samples <= self.max_num_seqs

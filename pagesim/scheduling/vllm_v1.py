@@ -238,7 +238,7 @@ class VllmV1(Preemptive):
             if budget <= 0:
                 self.restless = True
                 break
-            if not self._may_join(group):
+            if not self.may_join(group):
                 break
             hits = self._look_up(group)
             rest = group.length - hits * memory.block_size
@@ -353,7 +353,7 @@ class VllmV1(Preemptive):
         if group.content is not None:
             del self._answering[group.content.answer]
 
-    def _may_join(self, group: Group) -> bool:
+    def may_join(self, group: Group) -> bool:
         return self.running_groups < self.max_num_seqs
 
     def _spare_blocks(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagesim.plugins import Plugins
 from pagesim.specs.names import find
 
 GIB = 1 << 30
@@ -132,15 +133,21 @@ _GPUS = {
 }
 
 
+GPUS: Plugins[GpuSpec] = Plugins("gpu", "pagesim.gpus", _GPUS)
+"""GPUs by name, and those that others bring."""
+
+
 def gpu(name: str) -> GpuSpec:
     """Return the GPU of that name.
 
     Raises:
         PagesimError: no such GPU; the message lists names like it.
     """
+    if name.lower() not in _GPUS and name in GPUS:
+        return GPUS.find(name)
     return find("GPU", name, _GPUS)
 
 
 def gpus() -> tuple[GpuSpec, ...]:
     """Return every GPU that is known by name."""
-    return tuple(_GPUS.values())
+    return tuple(GPUS.find(name) for name in GPUS.names())

@@ -137,7 +137,7 @@ def parse_axes(texts: Iterable[str]) -> dict[str, list[Any]]:
 def grid_toml(plan: Sweep) -> str:
     """Return a sweep as the TOML file that makes it again."""
     lines = [f"{name} = {json.dumps(values)}" for name, values in plan.axes().items()]
-    return "\n".join([to_toml(plan.model_copy(update={"grid": None})), "[grid]", *lines, ""])
+    return "\n".join([to_toml(plan, leave_out="grid"), "[grid]", *lines, ""])
 
 
 def label(scenario: Scenario, axes: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pagesim
 import pagesim.workloads
-from pagesim.scenario import Scenario, System
+from pagesim.scenario import Scenario, System, plugin_sources
 from pagesim.specs import model
 
 TRACE_OPTIONS = tuple(
@@ -61,7 +61,7 @@ def run_key(scenario: Scenario, trace: str) -> str:
     kind, _, rest = scenario.cost.partition(":")
     profile = _content(Path(rest.partition(",")[0])) if kind == "profile" else None
     spec = asdict(model(scenario.model))
-    content = {"model": spec, "profile": profile, "trace": trace}
+    content = {"model": spec, "profile": profile, "trace": trace, "plugins": plugin_sources(scenario)}
     return _hash({"options": options, **content, "pagesim": simulator()})
 
 

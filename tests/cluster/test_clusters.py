@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 import pagesim as ps
 from pagesim.clock import steps_before
 from pagesim.cluster import ROUTERS, Replicas, find_router
-from pagesim.cluster import routers as routers_module
 from pagesim.cluster.replicas import steps_begun
 from pagesim.errors import PagesimError
 from pagesim.request import Request
@@ -175,19 +173,6 @@ def test_affinity_yields_where_everybody_begins_alike() -> None:
     trace = load(size=100, rate=40, prefix_tokens=np.ones(100, np.int64))
     result = ps.simulate_cluster(trace, replicas=4, router="prefix-affinity", num_blocks=100, cost=COST)
     assert result.replicas["requests"].min() > 0
-
-
-def test_a_router_of_an_installed_package_is_found_by_its_name(monkeypatch) -> None:
-    point = EntryPoint("mine", "pagesim.cluster.routers:LeastLoaded", routers_module.ENTRY_POINTS)
-    broken = EntryPoint("broken", "pagesim.cluster.nowhere:Router", routers_module.ENTRY_POINTS)
-    monkeypatch.setattr(routers_module, "entry_points", lambda group: [point, broken])
-    assert isinstance(find_router("mine"), routers_module.LeastLoaded)
-    with pytest.raises(PagesimError, match=r"router broken: pagesim.cluster.nowhere:Router cannot be loaded"):
-        find_router("broken")
-    with pytest.raises(
-        PagesimError, match=r"router is 'theirs'; it must be one of round-robin, .*, mine, broken"
-    ):
-        find_router("theirs")
 
 
 def test_a_router_that_answers_nonsense_is_named() -> None:

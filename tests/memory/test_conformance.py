@@ -18,51 +18,47 @@ from pagesim.memory import (
     OutOfBlocks,
     PagedAllocator,
     Placement,
+    Pool,
     PrefixCachingAllocator,
+    contiguous,
 )
-from pagesim.memory.conformance import CHECKS, SHAPES, Make, check_allocator
+from pagesim.memory.conformance import CHECKS, SHAPES, Make, check_allocator, pools
 
-Maker = Callable[[int, int], Allocator]
-
-
-def model_len(num_blocks: int, block_size: int) -> int:
-    return num_blocks * block_size // 4
+Maker = Callable[[Pool], Allocator]
 
 
 def buddy(num_blocks: int) -> Buddy:
     return Buddy(num_blocks, largest=16)
 
 
-def contiguous(place: Callable[[int], Placement], policy: str, num_blocks: int, block_size: int) -> Allocator:
-    reservation = RESERVATIONS[policy](model_len(num_blocks, block_size))
-    return ContiguousAllocator(place(num_blocks), block_size, reservation)
+def on_demand(kind: Callable[..., PagedAllocator], **options: bool) -> Maker:
+    return lambda pool: kind(pool.num_blocks, pool.block_size, **options)
 
 
-def paged_reserved(policy: str, num_blocks: int, block_size: int) -> Allocator:
-    reservation = RESERVATIONS[policy](model_len(num_blocks, block_size))
-    return PagedAllocator(num_blocks, block_size, reservation=reservation)
+def paged(pool: Pool) -> Allocator:
+    return PagedAllocator(pool.num_blocks, pool.block_size, reservation=pool.reservation)
 
 
-ALLOCATORS: dict[str, Maker] = {
-    "paged on demand": PagedAllocator,
-    "paged without sharing": partial(PagedAllocator, shares=False),
-    "prefix caching": PrefixCachingAllocator,
-    "prefix caching, one queue": partial(PrefixCachingAllocator, reuses_unfilled_first=False),
+ALLOCATORS: dict[str, tuple[Maker, str | None]] = {
+    "paged on demand": (paged, None),
+    "paged without sharing": (on_demand(PagedAllocator, shares=False), None),
+    "prefix caching": (on_demand(PrefixCachingAllocator), None),
+    "prefix caching, one queue": (on_demand(PrefixCachingAllocator, reuses_unfilled_first=False), None),
 }
 for _policy in RESERVATIONS:
-    ALLOCATORS[f"paged {_policy}"] = partial(paged_reserved, _policy)
-    ALLOCATORS[f"first fit {_policy}"] = partial(contiguous, FirstFit, _policy)
-    ALLOCATORS[f"best fit {_policy}"] = partial(contiguous, BestFit, _policy)
-    ALLOCATORS[f"buddy {_policy}"] = partial(contiguous, buddy, _policy)
+    ALLOCATORS[f"paged {_policy}"] = (paged, _policy)
+    ALLOCATORS[f"first fit {_policy}"] = (contiguous(FirstFit), _policy)
+    ALLOCATORS[f"best fit {_policy}"] = (contiguous(BestFit), _policy)
+    ALLOCATORS[f"buddy {_policy}"] = (contiguous(buddy), _policy)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
+@pytest.mark.parametrize("shape", range(len(SHAPES)), ids=[f"{blocks}x{size}" for blocks, size in SHAPES])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("make", ALLOCATORS.values(), ids=ALLOCATORS.keys())
+@pytest.mark.parametrize(("make", "reservation"), ALLOCATORS.values(), ids=ALLOCATORS.keys())
 def test_every_allocator_keeps_the_contract(
-    make: Maker, check: Callable[[Make], None], shape: tuple[int, int]
+    make: Maker, reservation: str | None, check: Callable[[Make], None], shape: int
 ) -> None:
-    check(partial(make, *shape))
+    check(partial(make, pools(reservation)[shape]))
 
 
 class WorstFit(Placement):
@@ -92,7 +88,7 @@ class WorstFit(Placement):
 
 
 def test_a_new_placement_is_thirty_lines_and_one_call() -> None:
-    check_allocator(partial(contiguous, WorstFit, "oracle"))
+    check_allocator(contiguous(WorstFit))
 
 
 # Allocators that break one rule each
@@ -261,18 +257,18 @@ BROKEN: dict[type, str] = {
 @pytest.mark.parametrize(("broken", "rule"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_a_broken_allocator_is_caught(broken: type[PagedAllocator], rule: str) -> None:
     with pytest.raises(AssertionError, match=rule):
-        check_allocator(broken)
+        check_allocator(on_demand(broken))
 
 
 @pytest.mark.parametrize("broken", [NeverMerges, SplitsWithoutKeepingTheRest])
 def test_a_broken_buddy_is_caught(broken: type[Buddy]) -> None:
     with pytest.raises(AssertionError):
-        check_allocator(partial(contiguous, partial(broken, largest=16), "oracle"))
+        check_allocator(contiguous(partial(broken, largest=16)))
 
 
 def test_a_placement_that_does_not_join_its_free_runs_is_caught() -> None:
     with pytest.raises(AssertionError, match="free returns every block"):
-        check_allocator(partial(contiguous, JoinsOnlyUpwards, "oracle"))
+        check_allocator(contiguous(JoinsOnlyUpwards))
 
 
 @pytest.mark.parametrize(
@@ -283,9 +279,9 @@ def test_a_placement_that_does_not_join_its_free_runs_is_caught() -> None:
     ],
 )
 def test_a_broken_contiguous_allocator_is_caught(broken: type[ContiguousAllocator], rule: str) -> None:
-    def make(num_blocks: int, block_size: int) -> Allocator:
-        reservation = RESERVATIONS["oracle"](model_len(num_blocks, block_size))
-        return broken(FirstFit(num_blocks), block_size, reservation)
+    def make(pool: Pool) -> Allocator:
+        assert pool.reservation is not None
+        return broken(FirstFit(pool.num_blocks), pool.block_size, pool.reservation)
 
     with pytest.raises(AssertionError, match=rule):
         check_allocator(make)
