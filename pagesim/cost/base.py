@@ -64,7 +64,7 @@ def step_shape(
 
 
 DecodeRun = tuple[int, int, int]
-"""A stretch of decode iterations, as (first, increment, steps): step ``j < steps`` takes ``first + j·increment`` ticks.
+"""A stretch of decode iterations: (first, increment, steps); step ``j < steps`` takes ``first + j·increment``.
 
 It is asked for at every decision, and a plain tuple is made in a third of the time of one with names.
 """

@@ -2,8 +2,8 @@
 
 A request is *plain* where it is one sequence whose memory is paged on demand, is recomputed when it is
 preempted and shares nothing. What runs is then a dict of numbers, and a decision is thirty lines instead of
-fifty calls. What is not plain (swaps, chunks of a prompt, dead ends, aborts) is left to the scheduler: between
-two decisions either hands its state to the other (`pagesim.express.handing`). Both decide alike, which
+fifty calls. What is not plain (swaps, chunks of a prompt, dead ends, aborts) is left to the scheduler: at
+a decision either hands its state to the other (`pagesim.express.handing`). Both decide alike, which
 ``tests/engine/test_express_lanes.py`` checks on random runs. Code that is asked at every decision is written
 out here rather than called.
 """
@@ -444,7 +444,7 @@ class Lane(ABC):
         if steps <= 0:
             return _STAY
         room, size = self.free - self.spare, self.size
-        # Nobody takes more than a block in as many steps as it has slots: that is nearly always answer enough.
+        # Nobody takes more than a block in as many steps as it has slots: nearly always answer enough.
         if (steps // size + 1) * sequences > room and self._demand(steps) > room:
             if room < 0:
                 return _STAY

@@ -111,7 +111,7 @@ class WaitingQueue:
         """Let somebody else keep the queue, until `take`; nobody in it has gone away.
 
         Returns:
-            The number of requests that have arrived, that of those that are no longer fresh, and the preempted.
+            How many requests have arrived, how many of them are no longer fresh, and the preempted.
         """
         preempted, self._preempted, self._first_fresh = self._preempted, [], None
         return self.arrived, self._fresh, preempted
