@@ -116,9 +116,11 @@ def expand(
 
     def reaching(steps: Column, side: Literal["left", "right"] = "left") -> Column:
         """Return the first iterations at which growth is at least so far; with ``right``, further."""
+        found: Column
         if size and a_step_each:
-            return np.clip(steps - growth[0] + (side == "right"), 0, size)
-        found: Column = np.searchsorted(growth, steps, side)
+            found = np.clip(steps - growth[0] + (side == "right"), 0, size)
+        else:
+            found = np.searchsorted(growth, steps, side)
         return found
 
     # Where a sequence is in an iteration, its length is base + growth there: so sums over the running

@@ -9,7 +9,7 @@ from typing import Any
 import simpy
 
 from pagesim.clock import span_of, steps_before
-from pagesim.cluster.replicas import Replicas
+from pagesim.cluster.replicas import Replicas, Says
 from pagesim.engine import STAY, Engine
 from pagesim.scheduling import Arrivals, BeamSearch, Content, Plan
 
@@ -62,7 +62,7 @@ class ReplicaEngine(Engine):
     can_be_cut = True
 
     _environment: simpy.Environment
-    _process: simpy.Process
+    _alarm: simpy.Event  # rings when the time that passes is over
 
     def join(self, replicas: Replicas, number: int, routed: Routed, prompts: Sequence[int]) -> None:
         """Become one replica of a cluster.
@@ -75,11 +75,11 @@ class ReplicaEngine(Engine):
         """
         self._replicas = replicas
         self._number = number
+        replicas.ask[number] = self._says
         self._routed = routed
         self._prompts = prompts
         self._wake: simpy.Event | None = None  # while it has nothing to do
         self._passing = False
-        self._over_at = 0  # of the time that passes
         self._closed = False
         if self.lane is not None:
             self.lane.welcome = self._welcome
@@ -87,7 +87,7 @@ class ReplicaEngine(Engine):
     def start(self, environment: simpy.Environment) -> None:
         """Begin to serve."""
         self._environment = environment
-        self._process = environment.process(self.serve(environment))
+        environment.process(self.serve(environment))
 
     def route(self, index: int, row: int, now: int, abort: int | None) -> None:
         """Take a request that arrives now.
@@ -128,29 +128,32 @@ class ReplicaEngine(Engine):
         kept = steps_before(first, increment, instant - turn.ahead_start) if steps else 0
         if kept < steps:
             turn.ahead = (kept, first, increment, context) if kept else STAY
-            self._over_at = turn.ahead_start + span_of(first, increment, kept)
-            self._tell()
-            self._process.interrupt()
+            over_at = turn.ahead_start + span_of(first, increment, kept)
+            # Whoever waits for the alarm waits for an earlier one now; the first rings for nobody.
+            earlier = self._environment.event()
+            earlier.callbacks, self._alarm.callbacks = self._alarm.callbacks, []
+            self._ring(earlier, over_at)
+
+    def _ring(self, alarm: simpy.Event, at: int) -> None:
+        """Say what it does until an instant, at which the alarm rings."""
+        self._replicas.changed.add(self._number)
+        self._alarm = alarm
+        alarm._ok, alarm._value = True, None
+        self._environment.schedule(alarm, delay=at - self._environment.now)
 
     def _pass(self, environment: simpy.Environment, ticks: int) -> Generator[simpy.Event, Any, None]:
-        self._over_at = int(environment.now) + ticks
-        self._tell()
+        self._ring(environment.event(), int(environment.now) + ticks)
         self._passing = True
-        while True:
-            try:
-                yield environment.timeout(self._over_at - environment.now)
-                break
-            except simpy.Interrupt:  # it ends earlier
-                continue
+        yield self._alarm
         self._passing = False
 
     def _idle(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         if not self._closed:
             self._wake = environment.event()
-            self._replicas.decided(self._number, 0, int(environment.now), STAY, 0)
+            self._replicas.changed.add(self._number)
             yield self._wake
         elif self.front.next_arrival is None:
-            self._replicas.decided(self._number, 0, int(environment.now), STAY, 0)
+            self._replicas.changed.add(self._number)
 
     def _iterate(self, plan: Plan, now: int) -> int:
         began = self.recorder.first_scheduled
@@ -170,9 +173,8 @@ class ReplicaEngine(Engine):
             if self.recorder.first_scheduled[row] < 0:
                 self._welcome(row)  # it waits no longer either
 
-    def _tell(self) -> None:
-        """Say what it does until the time that passes is over."""
+    def _says(self) -> Says:
+        if not self._passing:  # it has nothing to do
+            return Says(0, int(self._environment.now), STAY, 0)
         turn = self.turn
-        self._replicas.decided(
-            self._number, turn.held, turn.ahead_start, turn.ahead, self.front.running_sequences
-        )
+        return Says(turn.held, turn.ahead_start, turn.ahead, self.front.running_sequences)

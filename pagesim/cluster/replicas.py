@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 Column = npt.NDArray[np.int64]
 
 
+class Says(NamedTuple):
+    """What an engine does until its next decision.
+
+    Attributes:
+        held: tokens that its sequences hold in the iteration that it planned.
+        leap_start: ticks at which that ends.
+        leap: the leap that follows: steps, ticks of the first, how many more each takes than the one before,
+            and tokens held in the first.
+        sequences: that run, and get a token in each step of the leap.
+    """
+
+    held: int
+    leap_start: int
+    leap: tuple[int, int, int, int]
+    sequences: int
+
+
 class Replicas:
     """The engines of a cluster, as columns over replicas, ``[R]``.
 
-    An engine that leaps does not say what it does at each instant. It leaves here from when on it leaps, how
-    long the steps take and how many tokens they add; what it holds at an instant follows.
+    An engine that leaps does not say what it does at each instant. It says from when on it leaps, how long
+    the steps take and how many tokens they add; what it holds at an instant follows.
 
     Args:
         count: engines.
@@ -20,11 +40,15 @@ class Replicas:
     Attributes:
         outstanding: requests that were routed there and are not over.
         waiting_tokens: prompt tokens of those of them that have never run.
+        changed: engines that have decided something since anybody asked.
+        ask: what tells it, by engine.
     """
 
     def __init__(self, count: int) -> None:
         self.outstanding: Column = np.zeros(count, np.int64)
         self.waiting_tokens: Column = np.zeros(count, np.int64)
+        self.changed: set[int] = set()
+        self.ask: dict[int, Callable[[], Says]] = {}
         # Of the iteration that is planned or was last, and of the leap that follows it.
         self._held = np.zeros(count, np.int64)
         self._leap_start = np.zeros(count, np.int64)
@@ -36,20 +60,9 @@ class Replicas:
     def __len__(self) -> int:
         return len(self.outstanding)
 
-    def decided(
-        self, replica: int, held: int, leap_start: int, leap: tuple[int, int, int, int], sequences: int
-    ) -> None:
-        """An engine says what it does next.
-
-        Args:
-            replica: which.
-            held: tokens that its sequences hold in the iteration that it planned.
-            leap_start: ticks at which that ends.
-            leap: the leap that follows: steps, ticks of the first, how many more each takes than the one
-                before, and tokens held in the first.
-            sequences: that run, and get a token in each step of the leap.
-        """
-        steps, first, increment, context = leap
+    def _hear(self, replica: int) -> None:
+        """Ask an engine what it does."""
+        held, leap_start, (steps, first, increment, context), sequences = self.ask[replica]()
         self._held[replica] = held
         self._leap_start[replica] = leap_start
         self._first[replica] = first or 1
@@ -62,6 +75,9 @@ class Replicas:
 
         An iteration that ends now is still in progress: whoever arrives now is routed before it is over.
         """
+        for replica in self.changed:
+            self._hear(replica)
+        self.changed.clear()
         steps = steps_begun(self._first, self._increment, now - self._leap_start)
         leaping = (steps > 0) & (self._sequences > 0)
         return np.where(leaping, self._context + (steps - 1) * self._sequences, self._held)
@@ -78,7 +94,8 @@ def steps_begun(first: Column, increment: Column, span: Column) -> Column:
     root = 2 * within / np.maximum(p + np.sqrt(p * p + 2.0 * increment * within), 0.5)
     steps = np.ceil(root).astype(np.int64)
     # The root is good to 12 digits: only next to a whole number must integers decide.
-    if np.abs(root - np.rint(root)).min(initial=1.0) > 1e-4:
+    near = np.abs(root - np.rint(root)) < 1e-4
+    if not near[within > 0].any():
         return steps
 
     def spent(count: Column) -> Column:

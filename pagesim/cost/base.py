@@ -64,10 +64,8 @@ def step_shape(
 
 
 DecodeRun = tuple[int, int, int]
-"""A stretch of decode iterations: (first, increment, steps); step ``j < steps`` takes ``first + j·increment``.
-
-It is asked for at every decision, and a plain tuple is made in a third of the time of one with names.
-"""
+"""A stretch of decode iterations: (first, increment, steps). Step ``j < steps`` takes ``first + j·increment``
+ticks. A plain tuple, since one is made at every decision, and one with names takes three times as long."""
 
 
 UNBOUNDED = 1 << 40

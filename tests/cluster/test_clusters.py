@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pagesim as ps
 from pagesim.clock import steps_before
 from pagesim.cluster import ROUTERS, Replicas, find_router
-from pagesim.cluster.replicas import steps_begun
+from pagesim.cluster.replicas import Says, steps_begun
 from pagesim.errors import PagesimError
 from pagesim.request import Request
 
@@ -109,10 +109,15 @@ def test_steps_are_counted_as_the_clock_counts_them(first: int, increment: int, 
     assert steps_begun(*columns).tolist() == [steps_before(first, increment, span)]
 
 
+def says(replicas: Replicas, replica: int, what: Says) -> None:
+    replicas.ask[replica] = lambda: what
+    replicas.changed.add(replica)
+
+
 def test_a_router_sees_what_an_engine_holds_while_it_leaps() -> None:
     replicas = Replicas(2)
     # 5 sequences of 100 tokens in an iteration until 10; then 4 steps of 10 ticks.
-    replicas.decided(1, 100, 10, (4, 10, 0, 105), 5)
+    says(replicas, 1, Says(100, 10, (4, 10, 0, 105), 5))
     seen = {now: replicas.kv_tokens(now).tolist()[1] for now in (0, 10, 11, 20, 21, 35)}
     assert seen == {0: 100, 10: 100, 11: 105, 20: 105, 21: 110, 35: 115}
     assert replicas.kv_tokens(35)[0] == 0
@@ -126,7 +131,7 @@ def test_least_loaded_goes_where_the_fewest_are() -> None:
 
 def test_waiting_prompts_count_for_the_router_of_tokens() -> None:
     replicas = Replicas(2)
-    replicas.decided(0, 50, 10, (0, 0, 0, 0), 1)
+    says(replicas, 0, Says(50, 10, (0, 0, 0, 0), 1))
     replicas.waiting_tokens[1] = 60
     router = find_router("fewest-kv-tokens")
     assert router.choose(Request(0, 0.0, 1, 1), replicas, 5) == 0
