@@ -44,11 +44,13 @@ def steps_before(first: int, increment: int, span: int) -> int:
         return -(-span // first)
     # 2X / (p + sqrt(p² + 2qX)) with p = first − increment/2 does not cancel when the increment is small.
     p = first - increment / 2
-    steps = int(2 * span / (p + math.sqrt(p * p + 2.0 * increment * span)))
-    # Written out, not span_of(first, increment, steps): this is asked at every decision.
-    while steps > 0 and steps * first + increment * (steps * (steps - 1) // 2) >= span:
+    root = 2 * span / (p + math.sqrt(p * p + 2.0 * increment * span))
+    steps = int(root)
+    if 1e-4 < root - steps < 0.9999:
+        return steps + 1  # the root is good to 12 digits: only next to a whole number must integers decide
+    while steps > 0 and span_of(first, increment, steps) >= span:
         steps -= 1
-    while steps * first + increment * (steps * (steps - 1) // 2) < span:
+    while span_of(first, increment, steps) < span:
         steps += 1
     return steps
 

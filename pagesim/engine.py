@@ -120,12 +120,14 @@ class Engine:
             if self.aborts:
                 self._let_go(now)
             lane = self.lane
-            ticks = HAND_OVER if lane is None or not lane.active else lane.begin(now)
-            if ticks == HAND_OVER:
+            if lane is None or not lane.active:
                 ticks = self._decide(now)
-            if lane is not None and lane.ignored:
-                self._count_over(lane.ignored)
-                lane.ignored.clear()
+            else:
+                now, ticks = self._drive(lane, now, 0 if self.can_be_cut else environment.peek())
+                if ticks == HAND_OVER:
+                    hand_over(lane)
+                    self._rest = REST
+                    continue
             if ticks == IDLE:
                 if now > environment.now:
                     yield environment.timeout(now - environment.now)
@@ -171,21 +173,42 @@ class Engine:
         scheduler = self.scheduler
         return scheduler.next_context - (0 if self.lead else scheduler.running_sequences)
 
+    def _drive(self, lane: Lane, now: int, horizon: float) -> tuple[int, int]:
+        """Let the lane decide as long as what it decides is over before the horizon.
+
+        Returns:
+            When that is no longer so, and the ticks that what it began then takes; or IDLE or HAND_OVER.
+        """
+        begin, end, recorder, until = lane.begin, lane.end, self.recorder, self.until
+        while True:
+            ticks = begin(now)
+            if lane.ignored:
+                self._count_over(lane.ignored)
+                lane.ignored.clear()
+            if ticks < 0 or now + ticks >= horizon or now + ticks > until:
+                return now, ticks
+            now += ticks
+            over = end(now)
+            if over:
+                self._count_over(over)
+            self.decisions += 1
+            if recorder.iterations >= recorder.full_at:
+                self.flush()
+
+    def cut(self, steps: int) -> None:
+        """Let the leap at hand be so many steps, fewer than it is."""
+        self.ahead = (steps, *self.ahead[1:]) if steps else STAY
+
     def _decide(self, now: int) -> int:
         """Decide what happens from ``now`` on.
 
         Returns:
             The ticks that it takes; or IDLE; or AGAIN if the next decision is due at the same instant.
         """
-        lane = self.lane
-        if lane is not None:
-            if lane.active:  # it said that it cannot
-                hand_over(lane)
-                self._rest = REST
-            elif self._rest:
-                self._rest -= 1
-            elif take_over(lane):
-                return AGAIN
+        if self._rest:
+            self._rest -= 1
+        elif self.lane is not None and take_over(self.lane):
+            return AGAIN
         further = self._go_on(now) if self.leap else None
         if further is not None:
             return further

@@ -124,10 +124,10 @@ class ReplicaEngine(Engine):
     def _cut(self, instant: int) -> None:
         """Let no step of the leap start at or after an instant."""
         turn = self.turn
-        steps, first, increment, context = turn.ahead
+        steps, first, increment, _ = turn.ahead
         kept = steps_before(first, increment, instant - turn.ahead_start) if steps else 0
         if kept < steps:
-            turn.ahead = (kept, first, increment, context) if kept else STAY
+            turn.cut(kept)
             over_at = turn.ahead_start + span_of(first, increment, kept)
             # Whoever waits for the alarm waits for an earlier one now; the first rings for nobody.
             earlier = self._environment.event()

@@ -230,16 +230,16 @@ class Lane(ABC):
                     # Everybody who runs goes on, and nobody waits: no plan is needed.
                     growth = self.steps + 1
                     free = self.free - self.due[growth % self.size]
+                    self.lead = 1
+                    self.ahead_start = now + first
+                    self.ahead = _STAY
+                    if steps > 1:
+                        self.ahead = steps - 1, first + increment, increment, context + sequences
                     self._decision = [
                         *(now, first, growth, sequences, 0, free),
                         *(sequences, sequences, context, 0, sequences),
+                        *self.ahead,
                     ]
-                    self.lead = 1
-                    self.ahead_start = now + first
-                    if steps == 1:
-                        self.ahead = _STAY
-                        return first
-                    self.ahead = steps - 1, first + increment, increment, context + sequences
                     return self.span
         while True:
             self.pairs = self.preempted = 0
@@ -249,6 +249,11 @@ class Lane(ABC):
             if self.tokens or self.counts_empty:
                 return self._iterate(now, entered)
             # Everybody lost his memory: whoever waits may be admitted at the same instant.
+
+    def cut(self, steps: int) -> None:
+        """Let the leap at hand be so many steps, fewer than it is."""
+        self.ahead = (steps, *self.ahead[1:]) if steps else _STAY
+        self._decision[-len(LEAP_FIELDS) :] = self.ahead
 
     def end(self, now: int) -> list[int]:
         """End what was begun; return the rows of the requests that are over."""
@@ -265,9 +270,7 @@ class Lane(ABC):
                 self.free -= self._demand(steps)
             self.steps += steps
             self.context += steps * len(running)
-        decision = self._decision
-        decision += ahead
-        self._decisions.fromlist(decision)
+        self._decisions.fromlist(self._decision)
         recorder.iterations += 1 + leapt
         heap, grown = self.heap, self.steps
         if not heap or heap[0] > grown:
@@ -465,6 +468,8 @@ class Lane(ABC):
             room = self.next_arrival - start
         if span > room:
             steps = min(steps, steps_before(first, increment, room))
+            if not steps:
+                return _STAY
             span = steps * first + increment * (steps * (steps - 1) // 2)
         self.span = span
         return steps, first, increment, context
@@ -496,14 +501,12 @@ class Lane(ABC):
             if recorder.stalled_since is not None:
                 recorder.go_on_all(sequences, now + ticks)
                 continuing = 0
-        self._decision = [
-            *(now, ticks, self.steps, sequences, self.waiting, self.free),
-            *(self.batched, self.tokens, self.context_tokens, self.preempted, continuing),
-        ]
         self.lead = 0
         self.ahead_start = now + ticks
         self.ahead = ahead = self._stretch(now + ticks)
-        if ahead[0]:
-            return ticks + self.span
-        self.ahead = _STAY
-        return ticks
+        self._decision = [
+            *(now, ticks, self.steps, sequences, self.waiting, self.free),
+            *(self.batched, self.tokens, self.context_tokens, self.preempted, continuing),
+            *ahead,
+        ]
+        return ticks + self.span if ahead[0] else ticks
