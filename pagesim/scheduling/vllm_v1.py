@@ -126,7 +126,8 @@ class VllmV1(Preemptive):
         running = self.running_groups
         self.restless = False
         if self._in_chunks or self._skipped or running > budget or memory.demand(1) > memory.free_blocks:
-            self._run_one_by_one(plan)
+            if not self._run_together(plan):
+                self._run_one_by_one(plan)
         else:
             memory.grow(1)
             self._context += running
@@ -144,6 +145,40 @@ class VllmV1(Preemptive):
         return plan
 
     # Those who run, in the order of their admission
+
+    def _run_together(self, plan: Plan) -> bool:
+        """Share out budget and blocks if prompts in chunks come last and there is enough for everybody.
+
+        That is the ordinary case of what `_run_one_by_one` does, without a look at those who decode.
+        """
+        memory = self.memory
+        in_chunks = list(self._in_chunks.values())
+        decoding = self.running_groups - len(in_chunks)
+        budget = self.max_num_batched_tokens - decoding
+        last = zip(reversed(self._running), reversed(in_chunks), strict=False)
+        if self._skipped or any(order != group.order for order, group in last):
+            return False
+        chunks: list[tuple[Group, int]] = []
+        blocks = memory.demand(1)
+        for group in in_chunks:
+            tokens = self._capped(group.length - group.computed, budget)
+            if tokens <= 0:
+                return False
+            budget -= tokens
+            size = memory.block_size
+            blocks += -(-(group.computed + tokens) // size) - -(-group.computed // size)
+            chunks.append((group, tokens))
+        if budget < 0 or blocks > memory.free_blocks:
+            return False
+        memory.grow(1)
+        self._context += decoding
+        plan.batched_tokens = plan.decoding = decoding
+        plan.decode_context = self._context - sum([group.computed for group in in_chunks])
+        plan.context_tokens = plan.decode_context
+        for group, tokens in chunks:
+            memory.extend(group.sequences[0], tokens)
+            self._compute(group, tokens, plan)
+        return True
 
     def _run_one_by_one(self, plan: Plan) -> None:
         """Share out budget and blocks where not everybody simply gets a token."""
