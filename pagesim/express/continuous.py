@@ -28,8 +28,11 @@ class ContinuousLane(Lane):
             if -(-length // size) + self.watermark > self.free or length > self.most_tokens:
                 return None  # nobody will ever make room for it
         lost = []
-        while running and not self._all_fit():
-            lost.append(self._preempt(now))
+        if running and not self._all_fit():
+            if not self._first_fits():
+                return None  # everybody would lose his memory, and somebody else might run at once
+            while not self._all_fit():
+                lost.append(self._preempt(now))
         self._grow()
         self.restless = False
         entered = []
@@ -54,3 +57,10 @@ class ContinuousLane(Lane):
         self.batched = self.tokens = batched
         self.context_tokens = self.context
         return entered
+
+    def _first_fits(self) -> bool:
+        """Say whether the first of those who run finds a free block once all others have lost theirs."""
+        base, _, _ = next(iter(self.running.values()))
+        held = base + self.steps
+        free = self.memory.num_blocks - -(-held // self.size)
+        return free > 0

@@ -136,9 +136,6 @@ class Lane(ABC):
     stalls = False
     """Whether those who run stand still while prompts are computed."""
 
-    counts_empty = False
-    """As `Plan.counts_empty`."""
-
     spare = 0
     """Blocks that must be free after a step for everybody to go on undisturbed."""
 
@@ -241,14 +238,9 @@ class Lane(ABC):
                         *self.ahead,
                     ]
                     return self.span
-        while True:
-            self.pairs = self.preempted = 0
-            entered = self._plan(now)
-            if entered is None:
-                return HAND_OVER
-            if self.tokens or self.counts_empty:
-                return self._iterate(now, entered)
-            # Everybody lost his memory: whoever waits may be admitted at the same instant.
+        self.pairs = self.preempted = 0
+        entered = self._plan(now)
+        return HAND_OVER if entered is None else self._iterate(now, entered)
 
     def cut(self, steps: int) -> None:
         """Let the leap at hand be so many steps, fewer than it is."""

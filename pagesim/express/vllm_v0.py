@@ -15,7 +15,6 @@ class VllmV0Lane(Lane):
 
     preempted_first = True
     stalls = True
-    counts_empty = True
     spare = 1
 
     def __init__(self, scheduler: Preemptive, recorder: Recorder, cost: CostModel, until: int) -> None:

@@ -16,7 +16,6 @@ class VllmV1Lane(Lane):
     __slots__ = ("full_isl", "most_sequences", "threshold")
 
     preempted_first = True
-    counts_empty = True
 
     def __init__(self, scheduler: Preemptive, recorder: Recorder, cost: CostModel, until: int) -> None:
         super().__init__(scheduler, recorder, cost, until)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import pagesim as ps
@@ -61,6 +61,15 @@ def lanes(monkeypatch: pytest.MonkeyPatch) -> list[Lane | None]:
     return made
 
 
+# Everybody loses his memory, and whoever waits behind a dead end runs at once.
+LAST_ONE_OUT = (
+    ps.Trace(np.zeros(6), np.array([9, 10, 15, 19, 1, 3]), np.array([16, 19, 5, 6, 17, 9])),
+    "vllm-sosp",
+    {"block_size": 16, "num_blocks": 2, "cost": COST, "max_num_batched_tokens": 20},
+)
+
+
+@example(LAST_ONE_OUT)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plain_runs())
 def test_a_lane_leaves_the_records_of_its_scheduler(
