@@ -1,0 +1,94 @@
+"""Reel: a film in the form in which a page plays it, each picture as what differs from the one before."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.clock import TICKS_PER_SECOND
+from pagesim.report.film import FREE, MOST_CELLS, Column, Film, Picture
+from pagesim.report.pack import pack
+from pagesim.results import Result
+
+EVENTS = ("num_preempted", "blocks_swapped_out", "blocks_swapped_in", "blocks_copied")
+"""Columns of the steps table whose sums between two pictures the page tells."""
+
+
+def reel(film: Film, result: Result) -> dict[str, Any]:
+    """Return a film for the page; ``map.js`` says what it reads.
+
+    Args:
+        film: of a replay of the result.
+        result: names its requests and holds its steps.
+    """
+    pictures = film.pictures
+    memory = result.summary["memory"]
+    stays = np.array(film.stays, np.int64).reshape(-1, 4)
+    rows, request = np.unique(stays[:, 0], return_inverse=True)
+    clock = np.array([picture.clock for picture in pictures]) / TICKS_PER_SECOND
+    return {
+        "blocks": memory["num_blocks"],
+        "drawn": min(memory["num_blocks"], MOST_CELLS),
+        "most_cells": MOST_CELLS,
+        "block_size": memory["block_size"],
+        "cpu_blocks": memory["cpu_blocks"],
+        "names": [str(name) for name in result.request_columns["request_id"][rows].tolist()],
+        "stays": {
+            "request": pack(request),
+            "sample": pack(stays[:, 1]),
+            "final": pack(stays[:, 2]),
+            "reserved": pack(stays[:, 3]),
+        },
+        "several": bool((stays[:, 1] > 0).any()),
+        "shown": pack(film.shown),
+        "clock": pack(clock),
+        "iteration": pack([picture.iteration for picture in pictures]),
+        "counts": pack(np.array([picture.counts for picture in pictures]).ravel()),
+        "external": pack([int(picture.external) for picture in pictures]),
+        "ledger": pack(np.array([picture.ledger for picture in pictures]).ravel()),
+        "present": {
+            "sizes": pack([len(picture.stays) for picture in pictures]),
+            "stays": pack(np.concatenate([picture.stays for picture in pictures])),
+            "lengths": pack(np.concatenate([picture.lengths for picture in pictures])),
+        },
+        "cells": _changes([picture.cells for picture in pictures]),
+        "swapped": _changes([picture.swapped for picture in pictures]),
+        "events": _events(pictures, clock, result),
+    }
+
+
+def _changes(cells: list[Column]) -> dict[str, Any]:
+    """Return, picture by picture, the cells that differ from those of the picture before."""
+    blank = np.zeros_like(cells[0])
+    blank[0], blank[1] = FREE, 1
+    sizes: list[int] = []
+    found: list[Column] = []
+    for before, after in pairwise([blank, *cells]):
+        (at,) = np.nonzero((before != after).any(axis=0))
+        sizes.append(len(at))
+        found.append(np.vstack([np.diff(at, prepend=0), after[:, at]]))
+    block, owner, place, references = np.concatenate(found, axis=1)
+    return {
+        "sizes": pack(sizes),
+        "steps": pack(block),
+        "owner": pack(owner),
+        "place": pack(place),
+        "references": pack(references),
+    }
+
+
+def _events(pictures: list[Picture], clock: npt.NDArray[np.float64], result: Result) -> dict[str, Any] | None:
+    """Return how often things happened between each picture and the one before, ``[pictures]`` each."""
+    steps = result.steps
+    if steps is None or steps.empty:
+        return None
+    # A picture shows what its own iteration did. Its clock is that of a row, rounded in the same way.
+    upto = np.searchsorted(steps["clock"].to_numpy(np.float64), clock, "right")
+    events = {}
+    for name in EVENTS:
+        total = np.concatenate([[0], np.cumsum(steps[name].to_numpy(np.int64))])[upto]
+        events[name] = pack(np.diff(total, prepend=0))
+    return events
