@@ -36,14 +36,21 @@ class Browser:
         self.socket = websocket.create_connection(address, timeout=ANSWERS_WITHIN_S, suppress_origin=True)
         self.complaints: list[str] = []
         self.requests: list[str] = []
+        self.address = ""
         self._number = 0
         self._session: str | None = None
-        self._loaded = False
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=self._target, flatten=True)
+        self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.size(1400, 1000)
+
+    def close(self) -> None:
+        """Close the page; another comes to the front."""
+        self._session = None
+        self.call("Target.closeTarget", targetId=self._target)
+        self.socket.close()
 
     def call(self, method: str, **arguments: Any) -> Any:
         """Send a command and return what is answered."""
@@ -62,9 +69,7 @@ class Browser:
 
     def _hear(self, event: dict[str, Any]) -> None:
         method, told = event.get("method"), event.get("params", {})
-        if method == "Page.loadEventFired":
-            self._loaded = True
-        elif method == "Runtime.exceptionThrown":
+        if method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(told["exceptionDetails"])[:500])
         elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
             self.complaints.append(json.dumps(told["args"])[:500])
@@ -87,16 +92,13 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
-    address = ""
-
-    def open(self, file: Path) -> None:
-        """Open a file from disk and wait until all of the page is drawn."""
+    def open(self, file: Path, *, drawn: bool = True) -> None:
+        """Open a file from disk and wait until it can be used, or until all of it is drawn."""
         self.address = file.resolve().as_uri()
         self.complaints.clear()
         self.requests.clear()
-        self._loaded = False
         self.call("Page.navigate", url=self.address)
-        self.wait("window.pagesimReport && window.pagesimReport.drawn")
+        self.wait("window.pagesimReport" + (" && pagesimReport.drawn" if drawn else ""))
 
     def run(self, script: str) -> Any:
         """Evaluate an expression in the page; promises are waited for."""
@@ -110,6 +112,13 @@ class Browser:
         while not self.run(f"Boolean({condition})"):
             assert time.monotonic() < end, f"{condition} did not come true; {self.complaints}"
             time.sleep(0.02)
+
+    def choose(self, control: str, value: str) -> None:
+        """Give a control of the page, by its id, a value, as a user would."""
+        self.run(
+            f"(() => {{ const control = document.getElementById('{control}'); control.value = {json.dumps(value)};"
+            " for (const kind of ['input', 'change']) control.dispatchEvent(new Event(kind)); })()"
+        )
 
     def press(self, key: str, *, shift: bool = False) -> None:
         """Press a key and let it go."""
@@ -168,4 +177,4 @@ def browser(chromium: Callable[[], Browser]) -> Iterator[Browser]:
     """Return an empty page of a real browser."""
     page = chromium()
     yield page
-    page.socket.close()
+    page.close()
