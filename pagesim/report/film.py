@@ -84,7 +84,6 @@ class Film:
     Attributes:
         pictures: in order.
         shown: for each instant the picture that stands for it, ``[N]``.
-        stays: (row, sample, final length, reserved tokens, ...) of whoever is on a picture.
         absences: of the whole run, in order of their beginning.
         end: when the last iteration ended, ticks.
     """
@@ -93,9 +92,9 @@ class Film:
     instants: Sequence[int]
     pictures: list[Picture] = field(default_factory=list)
     shown: list[int] = field(default_factory=list)
-    stays: list[tuple[int, int, int, int]] = field(default_factory=list)
     absences: list[Absence] = field(default_factory=list)
     end: int = 0
+    _stays: array[int] = field(default_factory=lambda: array("q"))
     _numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
     _stay_of: dict[int, int] = field(default_factory=dict)  # by sequence
     _away: dict[int, Absence] = field(default_factory=dict)  # by row
@@ -104,6 +103,11 @@ class Film:
         memory = self.scheduler.memory
         if isinstance(memory, PagedAllocator):
             memory.names_at_once = True
+
+    @property
+    def stays(self) -> Column:
+        """Row, sample, final length and reserved tokens of each stay that is on a picture, ``[K, 4]``."""
+        return np.array(self._stays, np.int64).reshape(-1, 4)
 
     @property
     def due(self) -> int | None:
@@ -156,7 +160,7 @@ class Film:
         swapped: list[tuple[int, list[int]]] = []
         if isinstance(memory, PagedAllocator):
             swapped = [(self._stay_of.get(s, FREE), table) for s, table in memory.swapped_tables().items()]
-        known = np.array(self.stays, np.int64).reshape(-1, 4)
+        known = self.stays
         cells = _cells(memory.num_blocks, stays, tables, known)
         _mark_free(cells, memory.free_chunks(), memory.cached_extents())
         external = scheduler.blocked_externally()
@@ -183,28 +187,33 @@ class Film:
             # On demand nothing is reserved beyond what the tokens will fill.
             reserved = final if memory.grows_on_demand else memory.reserved_tokens(sequence)
             key = (group.row, sample, final, reserved)
-            number = self._numbers.setdefault(key, len(self.stays))
-            if number == len(self.stays):
-                self.stays.append(key)
+            number = self._numbers.setdefault(key, len(self._numbers))
+            if 4 * number == len(self._stays):
+                self._stays.extend(key)
             self._stay_of[sequence] = number
             yield sequence, number
 
 
-def _blocks_of(memory: Allocator, sequence: int) -> list[int]:
+def _blocks_of(memory: Allocator, sequence: int) -> Sequence[int]:
     """Return all blocks that a sequence holds, in token order."""
     if memory.grows_on_demand:
         return memory.block_table(sequence)
-    return [b for first, count in memory.extents(sequence) for b in range(first, first + count)]
+    runs = memory.extents(sequence)
+    if len(runs) == 1:
+        return range(runs[0][0], sum(runs[0]))
+    return [block for first, blocks in runs for block in range(first, first + blocks)]
 
 
-def _cells(blocks: int, stays: Sequence[int], tables: list[list[int]], known: Column) -> Column:
+def _cells(blocks: int, stays: Sequence[int], tables: Sequence[Sequence[int]], known: Column) -> Column:
     """Return owner, place and references of each block, ``[3, blocks]``."""
     cells = np.zeros((3, blocks), np.int64)
     cells[0], cells[1] = FREE, 1
     if not tables:
         return cells
     sizes = np.array([len(table) for table in tables])
-    held = np.concatenate([np.array(table, np.int64) for table in tables])
+    held = np.concatenate(
+        [np.arange(t.start, t.stop) if isinstance(t, range) else np.array(t, np.int64) for t in tables]
+    )
     place = np.arange(len(held)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     owner = np.repeat(np.array(stays, np.int64), sizes)
     # A block that several share counts as that of the one who fills most of it; the last to write has it.

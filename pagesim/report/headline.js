@@ -1,7 +1,8 @@
 // Headline: the numbers, the scenario, the percentiles and the preemptions, as tables.
 
 const NUMBERS = [
-  ["finished", (s) => `${count(s.requests.finished)} of ${count(s.requests.total)}`],
+  ["requests\nfinished", ({ requests: { finished, total } }) =>
+    (finished === total ? `all ${count(total)}` : `${count(finished)} of ${count(total)}`)],
   ["used,\n% of cache", (s) => digits(s.memory.strict.per_iteration.used)],
   ["batch,\nmean", (s) => digits(s.batch.mean)],
   ["requests\n/s", (s) => digits(s.throughput.requests_per_s)],

@@ -32,14 +32,14 @@ class MemoryMap {
     slider.addEventListener("input", () => this.seek(Number(slider.value)));
     byId("play").addEventListener("click", () => this.toggle());
     for (const radio of document.querySelectorAll('input[name="colour"]')) {
-      radio.addEventListener("change", () => { this.byRequest = radio.value === "request"; this.draw(); });
+      radio.addEventListener("change", () => { this.byRequest = radio.value === "request"; this.draw(); this.drawKey(); });
     }
     byId("size").addEventListener("change", () => { this.large = byId("size").value === "large"; this.draw(); });
     this.sayWhatIsLeftOut();
     this.choose();
     // Half way through the shortest run, when everybody is at work.
-    const busy = (film) => film.clock[film.clock.length - 1];
-    this.seekTime(Math.min(...this.systems.map((system) => busy(system.film))) / 2);
+    const ends = this.systems.map(({ film }) => film.clock[film.clock.length - 1]);
+    this.seekTime((data.instants[0] + Math.min(...ends)) / 2);
   }
 
   sayWhatIsLeftOut() {
@@ -83,7 +83,15 @@ class MemoryMap {
         pen.fillStyle = "#fff"; pen.fillRect(8, 4, 6, 6);
       }]);
     }
-    drawKey(byId("key"), this.shownKeys, extra);
+    if (this.byRequest) {
+      const stripes = (faded) => (pen) => [0, 1, 2, 3].forEach((i) => {
+        pen.fillStyle = REQUEST_COLOURS[i] + (faded ? "55" : "");
+        pen.fillRect(i * 5.5, 0, 5.5, 14);
+      });
+      extra.unshift([`tokens of a request (${REQUEST_COLOURS.length} colours in turn)`, stripes(false)],
+        ["held by it, without a token", stripes(true)]);
+    }
+    drawKey(byId("key"), this.byRequest ? new Set(["free"]) : this.shownKeys, extra);
   }
 
   seek(slot) {

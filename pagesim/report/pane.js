@@ -122,7 +122,7 @@ class Pane {
       for (let block = 0; block < cells.size; block += 1) {
         if (cells.place[block] === 0) {
           const [x, y, , v] = this.box(grid, block);
-          pen.fillRect(x - gap, y, 1, v - gap);
+          pen.fillRect(Math.max(0, x - gap), y, 1, v - gap);
         }
       }
     }

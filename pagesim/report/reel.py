@@ -26,7 +26,7 @@ def reel(film: Film, result: Result) -> dict[str, Any]:
     """
     pictures = film.pictures
     memory = result.summary["memory"]
-    stays = np.array(film.stays, np.int64).reshape(-1, 4)
+    stays = film.stays
     rows, request = np.unique(stays[:, 0], return_inverse=True)
     clock = np.array([picture.clock for picture in pictures]) / TICKS_PER_SECOND
     return {

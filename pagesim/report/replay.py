@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import simpy
 
 from pagesim.api import trace_of
 from pagesim.clock import steps_before
@@ -19,6 +18,9 @@ from pagesim.results import Result
 from pagesim.scenario import Scenario
 from pagesim.scheduling import Plan
 from pagesim.serving import Server, prepare
+
+if TYPE_CHECKING:
+    import simpy
 
 
 class NoFilm(Exception):

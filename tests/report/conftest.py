@@ -116,7 +116,8 @@ class Browser:
     def choose(self, control: str, value: str) -> None:
         """Give a control of the page, by its id, a value, as a user would."""
         self.run(
-            f"(() => {{ const control = document.getElementById('{control}'); control.value = {json.dumps(value)};"
+            f"(() => {{ const control = document.getElementById('{control}');"
+            f" control.value = {json.dumps(value)};"
             " for (const kind of ['input', 'change']) control.dispatchEvent(new Event(kind)); })()"
         )
 

@@ -137,7 +137,8 @@ def test_pointing_at_a_cell_names_a_request_that_runs_at_that_time(opened, page)
     for side, folder in enumerate(("a", "b")):
         requests = ps.load(page.parent / folder).requests.set_index("request_id")
         left, top, width, height = opened.run(
-            f"(() => {{ const c = pagesimReport.map.panes[{side}].canvas; c.scrollIntoView({{block: 'center'}});"
+            f"(() => {{ const c = pagesimReport.map.panes[{side}].canvas;"
+            " c.scrollIntoView({block: 'center'});"
             " const r = c.getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; })()"
         )
         clock = opened.run(f"pagesimReport.map.panes[{side}].reel.clock")
@@ -177,7 +178,8 @@ def test_the_cells_add_up_to_the_ledger_at_every_instant(opened):
                     pane.reel.parts(b).forEach((slots, i) => { sums[i] += slots; });
                 }
                 looked += 1;
-                if (sums.join() !== [...pane.reel.ledger].join()) wrong.push([slot, sums, [...pane.reel.ledger]]);
+                const ledger = [...pane.reel.ledger];
+                if (sums.join() !== ledger.join()) wrong.push([slot, sums, ledger]);
             }
         }
         return [looked, wrong];
@@ -225,9 +227,9 @@ def test_hostile_names_do_not_run(browser, tmp_path):
     browser.run("pagesimReport.map.seek(3)")
     for name in (HOSTILE, LINK):
         x, y = browser.run(f"""(() => {{
-            const pane = pagesimReport.map.panes[0], canvas = pane.canvas, {{ film, device }} = pane.reel;
+            const pane = pagesimReport.map.panes[0], canvas = pane.canvas, reel = pane.reel;
             canvas.scrollIntoView({{block: 'center'}});
-            const block = device.owner.findIndex(o => o >= 0 && pane.reel.requestOf(o) === {json.dumps(name)});
+            const block = reel.device.owner.findIndex(o => reel.requestOf(o) === {json.dumps(name)});
             const [x, y] = pane.box(pane.grid, block), {{ left, top }} = canvas.getBoundingClientRect();
             return [left + x + 3, top + y + 3];
         }})()""")
@@ -302,7 +304,8 @@ def test_it_is_interactive_within_three_seconds_at_16000_blocks_and_100000_itera
     size = (tmp_path / "report.html").stat().st_size / 1e6
     with capsys.disabled():
         print(
-            f"\n{result.summary['iterations']:,} iterations, {size:.1f} MB: interactive after {interactive:.2f} s,"
+            f"\n{result.summary['iterations']:,} iterations, {size:.1f} MB:",
+            f"interactive after {interactive:.2f} s,",
         )
         print(f"all charts after {drawn:.2f} s, {frame:.1f} ms a picture")
     assert interactive < 3.0 * slowdown()
