@@ -74,7 +74,7 @@ class Pane {
     this.canvas.style.width = `${w}px`;
     this.canvas.style.height = `${h}px`;
     const pen = prepare(this.canvas, w, h);
-    const gap = grid.w >= 4 && grid.h >= 4 ? 1 : 0;
+    const gap = grid.w >= 5 && grid.h >= 4.5 ? 1 : 0;
     const split = grid.w >= FILL_FROM && grid.h >= 4;
     const fill = fills(pen), plain = entries.map(colourOf);
     const byRequest = this.map.byRequest, free = style("--free");
@@ -166,7 +166,7 @@ class Pane {
     const [w, h] = [Math.round(grid.w * grid.columns), Math.round(grid.h * grid.rows)];
     this.swapCanvas.style.width = `${w}px`;
     this.swapCanvas.style.height = `${h}px`;
-    const pen = prepare(this.swapCanvas, w, h), gap = grid.w >= 4 && grid.h >= 4 ? 1 : 0;
+    const pen = prepare(this.swapCanvas, w, h), gap = grid.w >= 5 && grid.h >= 4.5 ? 1 : 0;
     for (let place = low; place < high; place += 1) {
       const [x, y, u, v] = this.box(grid, place - low), owner = cells.owner[place];
       pen.fillStyle = owner < 0 ? style("--free")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pagesim.clock import TICKS_PER_SECOND
-from pagesim.report.film import FREE, MOST_CELLS, Column, Film, Picture
+from pagesim.report.film import Film, Picture
 from pagesim.report.pack import pack
+from pagesim.report.picture import MOST_CELLS, Column
 from pagesim.results import Result
 
 EVENTS = ("num_preempted", "blocks_swapped_out", "blocks_swapped_in", "blocks_copied")
@@ -61,19 +61,11 @@ def reel(film: Film, result: Result) -> dict[str, Any]:
 
 
 def _changes(cells: list[Column]) -> dict[str, Any]:
-    """Return, picture by picture, the cells that differ from those of the picture before."""
-    blank = np.zeros_like(cells[0])
-    blank[0], blank[1] = FREE, 1
-    sizes: list[int] = []
-    found: list[Column] = []
-    for before, after in pairwise([blank, *cells]):
-        (at,) = np.nonzero((before != after).any(axis=0))
-        sizes.append(len(at))
-        found.append(np.vstack([np.diff(at, prepend=0), after[:, at]]))
-    block, owner, place, references = np.concatenate(found, axis=1)
+    """Return, picture by picture, the cells that differ; blocks as steps from one to the next."""
+    _, owner, place, references = np.concatenate(cells, axis=1)
     return {
-        "sizes": pack(sizes),
-        "steps": pack(block),
+        "sizes": pack([each.shape[1] for each in cells]),
+        "steps": pack(np.concatenate([np.diff(each[0], prepend=0) for each in cells])),
         "owner": pack(owner),
         "place": pack(place),
         "references": pack(references),

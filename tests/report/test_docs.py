@@ -13,7 +13,7 @@ import pytest
 
 from pagesim.cli.main import app
 from pagesim.report import page, tables
-from pagesim.report.film import MOST_CELLS
+from pagesim.report.picture import MOST_CELLS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")

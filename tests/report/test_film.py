@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pagesim as ps
 from pagesim.api import run, trace_of
 from pagesim.clock import to_ticks
 from pagesim.ledger import ENTRIES
-from pagesim.report.film import CACHED, FREE, Film
+from pagesim.report.film import Film, Picture
+from pagesim.report.picture import CACHED, FREE, blank
 from pagesim.report.replay import NoFilm, film
 from pagesim.results import Result
 from pagesim.scenario import Scenario
@@ -58,20 +60,30 @@ def replayed(chosen: Scenario, instants: int = 60) -> tuple[Result, Film]:
     return result, film(result, np.linspace(0, end, instants).astype(np.int64).tolist())
 
 
+def unwound(taken: Film) -> Iterator[tuple[Picture, Any, Any]]:
+    """Yield each picture with owner, place and references of every block, and of the swap space."""
+    memory = taken.scheduler.memory
+    pools = blank(memory.num_blocks), blank(memory.cpu_blocks)
+    for picture in taken.pictures:
+        for pool, changed in zip(pools, (picture.cells, picture.swapped), strict=True):
+            pool[:, changed[0]] = changed[1:]
+        yield picture, pools[0].copy(), pools[1].copy()
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_picture_shows_what_the_ledger_counts_in_that_iteration(name: str) -> None:
     result, taken = replayed(scenario(name))
     assert result.steps is not None
-    running = [picture for picture in taken.pictures if picture.iteration >= 0]
+    running = [each for each in unwound(taken) if each[0].iteration >= 0]
     assert len(running) > 30
-    for picture in running:
+    for picture, cells, swapped in running:
         row = result.steps.iloc[picture.iteration]
         assert picture.ledger.tolist() == [row[entry] for entry in ENTRIES]
         assert picture.counts == (row["num_running"], row["num_waiting"], row["num_swapped"])
         assert picture.clock == to_ticks(row["clock"])
         assert picture.external == (row["external"] > 0)
-        assert (picture.cells[2] > 0).sum() == row["num_physical_blocks"]
-        assert (picture.swapped[2] > 0).sum() == picture.swapped.shape[1] - row["free_cpu_blocks"]
+        assert (cells[2] > 0).sum() == row["num_physical_blocks"]
+        assert (swapped[2] > 0).sum() == swapped.shape[1] - row["free_cpu_blocks"]
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -112,15 +124,26 @@ def test_every_preemption_is_an_absence() -> None:
             assert sum(a.blocks for a in taken.absences) == result.summary["swapped_blocks"]["out"]
 
 
+def test_what_lies_in_the_swap_space_is_of_those_who_are_away() -> None:
+    _, taken = replayed(scenario("swapping"))
+    seen = 0
+    for picture, _, swapped in unwound(taken):
+        owners = np.unique(swapped[0][swapped[2] > 0])
+        away = {a.row for a in taken.absences if a.start <= picture.clock and not -1 < a.end <= picture.clock}
+        rows = {taken.stays[owner][0] for owner in owners.tolist()}
+        assert rows <= away
+        assert len(rows) == picture.counts[2]
+        seen += len(owners)
+    assert seen > 20
+
+
 def test_each_kind_of_thing_is_seen() -> None:
     def cells(name: str) -> list[Any]:
-        return [picture.cells for picture in replayed(scenario(name))[1].pictures]
+        return [cells for _, cells, _ in unwound(replayed(scenario(name))[1])]
 
     assert any((each[2] > 1).any() for each in cells("swapping")), "samples share their prompt's blocks"
     assert any((each[2] > 1).any() for each in cells("beams"))
     assert any((each[0] == CACHED).any() for each in cells("prefix caching"))
-    swapped = [picture.swapped for picture in replayed(scenario("swapping"))[1].pictures]
-    assert any((each[0] >= 0).any() for each in swapped)
     halves = [((each[0] == FREE) & (each[1] == 0)).sum() for each in cells("buddy")]
     assert max(halves) > 3, "a buddy's free chunks are told apart"
 
