@@ -21,7 +21,7 @@ class Pane {
     this.heading = make("h3", {}, system.name);
     this.when = make("span", { className: "muted small" });
     this.canvas = make("canvas", { tabIndex: 0 });
-    this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("role", "application"); // it has keys of its own
     this.stack = make("canvas", { className: "stack" });
     this.facts = make("p", { className: "facts" });
     this.swapCanvas = make("canvas");

@@ -187,6 +187,14 @@ def test_the_cells_add_up_to_the_ledger_at_every_instant(opened):
     assert wrong == [246, []]
 
 
+def test_a_click_on_a_chart_moves_the_map_to_that_time(opened):
+    chart = "document.querySelector('#ledgers .chart')"
+    opened.run(f"void {chart}.emit('plotly_click', {{points: [{{x: pagesimReport.data.instants[33]}}]}})")
+    assert opened.run("pagesimReport.map.slot") == 33
+    marked = opened.run(f"{chart}.layout.shapes[0].x0")
+    assert marked == opened.run("pagesimReport.data.instants[33]")
+
+
 def test_it_winds_back_to_the_same_picture(opened):
     opened.run("pagesimReport.map.seek(100)")
     there = stamp(opened)
