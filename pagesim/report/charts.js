@@ -130,7 +130,7 @@ class Charts {
       hovermode: "closest",
       xaxis: {
         type: "log", title: { text: key === "normalized_latency" ? "s per output token" : "s", standoff: 6 },
-        dtick: decades > 1.5 ? 1 : "D2", tickformat: "~g",
+        dtick: decades > 4.5 ? 2 : decades > 1.5 ? 1 : "D2", tickformat: "~g", tickangle: 0,
       },
       yaxis: { title: { text: "% of samples", standoff: 6 }, range: [0, 101] },
     }), SETTINGS);

@@ -48,16 +48,16 @@ class Absence:
     Attributes:
         row: of the request.
         swapped: whether its memory was moved away; if not, it is recomputed.
-        tokens: that it had, all of which are computed again if it is recomputed.
+        tokens: that are computed again when it comes back; 0 unless it is recomputed.
         blocks: that were moved away.
         start, end: ticks; an end of -1 means that it never came back.
     """
 
     row: int
     swapped: bool
-    tokens: int
-    blocks: int
     start: int
+    blocks: int = 0
+    tokens: int = 0
     end: int = -1
 
 
@@ -108,10 +108,12 @@ class Film:
         """An iteration was planned for ``now``."""
         for group in plan.prompts:
             self._meet(group)
-        for group in (*plan.prompts, *plan.resumed):
             absence = self._away.pop(group.row, None)
             if absence is not None:
                 absence.end = now
+                absence.tokens = group.samples * group.length - group.cached
+        for group in plan.resumed:
+            self._away.pop(group.row).end = now
         if self.due is not None and self.due <= now:
             self._look(number, now, now)
 
@@ -125,11 +127,10 @@ class Film:
         """Groups lost their place before ``now``."""
         memory = self.scheduler.memory
         for group in plan.recomputed:
-            self._leave(Absence(group.row, False, group.samples * group.length, 0, now))
+            self._leave(Absence(group.row, False, now))
         for group in plan.swapped_out:
             assert isinstance(memory, PagedAllocator), "only paged memory swaps"
-            blocks = memory.distinct_blocks(group.sequences)
-            self._leave(Absence(group.row, True, group.samples * group.length, blocks, now))
+            self._leave(Absence(group.row, True, now, memory.distinct_blocks(group.sequences)))
 
     def _meet(self, group: Group) -> None:
         numbers = group.numbers or range(group.samples)

@@ -116,7 +116,7 @@ def preemptions(result: Result, film: Film | None) -> dict[str, Any]:
             absences = [a for a in film.absences if a.swapped == swapped]
             gone = [(a.end - a.start) / TICKS_PER_SECOND for a in absences if a.end >= 0]
             cost |= {
-                "tokens": sum(a.tokens for a in absences) if not swapped else 0,
+                "tokens": sum(a.tokens for a in absences),
                 "blocks": sum(a.blocks for a in absences),
                 "away_s": sum(gone),
                 "mean_s": sum(gone) / len(gone) if gone else None,

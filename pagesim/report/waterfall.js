@@ -74,7 +74,7 @@ class Waterfall {
     return found;
   }
 
-  // A request's phases: (phase, from, to).
+  // A request's phases: what, from, to, and what a preemption cost.
   phases(i) {
     const fall = this.system.waterfall, end = this.data.end;
     const or = (value, other) => (Number.isNaN(value) ? other : value);
@@ -83,7 +83,9 @@ class Waterfall {
     const phases = [["queued", fall.arrival_s[i], scheduled], ["prefill", scheduled, first], ["decode", first, finish]];
     for (const a of this.absencesOf(i)) {
       const { swapped, start, end: back } = fall.absences;
-      phases.push([swapped[a] ? "swapped" : "preempted", start[a], Math.min(back[a], finish)]);
+      const price = swapped[a] ? `${count(fall.absences.blocks[a])} blocks moved out`
+        : `${count(fall.absences.tokens[a])} tokens computed again`;
+      phases.push([swapped[a] ? "swapped" : "preempted", start[a], Math.min(back[a], finish), price]);
     }
     return phases.filter(([, from, to]) => to > from);
   }
@@ -111,13 +113,13 @@ class Waterfall {
     const bars = new Map(PHASES.map(({ key }) => [key, { x: [], base: [], y: [], text: [] }]));
     shown.forEach((i, line) => {
       const tokens = `${count(fall.prompt_tokens[i])} prompt and ${count(fall.output_tokens[i])} output tokens, ${fall.statuses[fall.status[i]]}`;
-      for (const [phase, start, end] of this.phases(i)) {
+      for (const [phase, start, end, price] of this.phases(i)) {
         const bar = bars.get(phase);
         bar.x.push(end - start);
         bar.base.push(start);
         bar.y.push(line);
         bar.text.push(`<b>request ${plain(fall.names[i])}</b>: ${PHASES.find((p) => p.key === phase).label}<br>` +
-          `${instant(start)} to ${instant(end)}, ${seconds(end - start)}<br>${tokens}`);
+          `${instant(start)} to ${instant(end)}, ${seconds(end - start)}<br>${price ? `${price}<br>` : ""}${tokens}`);
       }
     });
     const traces = PHASES.filter(({ key }) => bars.get(key).x.length).map(({ key, label, colour, shape }) => ({

@@ -164,6 +164,14 @@ def test_every_preemption_is_an_absence() -> None:
         assert all(a.end > a.start or (a.end == -1 and not finished[a.row]) for a in taken.absences)
         if kind == "swap":
             assert sum(a.blocks for a in taken.absences) == result.summary["swapped_blocks"]["out"]
+        else:
+            # Beyond the prompts that are computed anyway, minus the token that each prompt yields.
+            back = [a for a in taken.absences if a.end > 0]
+            again = sum(a.tokens for a in back)
+            requests = result.requests[result.requests["status"] == "finished"]
+            assert result.steps is not None
+            once = (requests["prompt_tokens"] + requests["output_tokens"] - 1).sum()
+            assert result.steps["num_tokens"].sum() == once + again - len(back)
 
 
 def test_what_lies_in_the_swap_space_is_of_those_who_are_away() -> None:
