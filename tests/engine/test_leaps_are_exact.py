@@ -11,6 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pagesim as ps
+from pagesim.clock import to_tick_column, to_ticks
+from pagesim.intake import aborts
+from pagesim.ledger import ENTRIES
+from pagesim.report.film import Film
+from pagesim.report.replay import FilmedEngine, first_difference
+from pagesim.results import StepTable
+from pagesim.scenario import System, checked
+from pagesim.serving import Server, prepare
 
 POLICIES = (
     "static",
@@ -189,6 +197,39 @@ def test_every_request_ends_and_every_slot_is_accounted_for(
         assert (result.steps[entries].sum(axis=1) == capacity).all()
         assert (result.steps[entries] >= 0).all(axis=None)
         assert (np.diff(result.steps["clock"]) >= 0).all()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(runs())
+def test_a_film_changes_nothing_and_shows_what_the_ledger_counts(
+    run: tuple[ps.Trace, str, dict[str, Any]],
+) -> None:
+    trace, policy, options = run
+    plain = ps.simulate(trace, policy, steps="iterations", **options)
+    assert plain.steps is not None
+    system = checked(System, {"policy": policy, **options})
+    setting = prepare(system, trace)
+    log = setting.new_log()
+    table = StepTable(
+        to_tick_column(setting.trace.arrival_s)[setting.accepted],
+        every=True,
+        num_blocks=setting.sized.num_blocks,
+        block_size=setting.sized.block_size,
+        reserves=setting.reserves,
+    )
+    given_up = aborts(setting.trace, system.client_timeout)
+    arrivals = setting.arrivals()
+    server = Server(setting, log, arrivals, consume=(table.add,), aborts=given_up, kind=FilmedEngine)
+    assert isinstance(server.engine, FilmedEngine)
+    end = to_ticks(plain.steps["clock"].max()) if len(plain.steps) else 1
+    film = server.engine.film = Film(server.scheduler, np.linspace(0, end, 50).astype(np.int64).tolist())
+    server.engine.run()
+    pd.testing.assert_frame_equal(table.frame(), plain.steps, check_exact=True)
+    assert first_difference(setting.summary(log)[1], plain.request_columns) is None
+    for picture in film.pictures:
+        if picture.iteration >= 0:
+            row = plain.steps.iloc[picture.iteration]
+            assert picture.ledger.tolist() == [row[entry] for entry in ENTRIES]
 
 
 def test_a_stretch_row_shows_its_first_iteration() -> None:

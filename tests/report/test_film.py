@@ -12,15 +12,13 @@ import pytest
 
 import pagesim as ps
 from pagesim.api import run, trace_of
-from pagesim.clock import to_tick_column, to_ticks
-from pagesim.intake import aborts
+from pagesim.clock import to_ticks
 from pagesim.ledger import ENTRIES
 from pagesim.report.film import Film, Picture
 from pagesim.report.picture import CACHED, FREE, blank
-from pagesim.report.replay import FilmedEngine, NoFilm, film, first_difference
-from pagesim.results import Result, StepTable
+from pagesim.report.replay import NoFilm, film
+from pagesim.results import Result
 from pagesim.scenario import Scenario
-from pagesim.serving import Server, prepare
 
 COST = "affine:0.02,1e-4,1e-6"
 
@@ -100,32 +98,6 @@ def test_blocks_are_where_they_would_be_if_every_iteration_were_planned(name: st
         np.testing.assert_array_equal(a.cells, b.cells)
         np.testing.assert_array_equal(a.swapped, b.swapped)
         np.testing.assert_array_equal(a.lengths, b.lengths)
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_looking_changes_no_table(name: str) -> None:
-    chosen = scenario(name)
-    plain = run(chosen, trace_of(chosen), steps="iterations")
-    setting = prepare(chosen, trace_of(chosen))
-    log = setting.new_log()
-    sized = setting.sized
-    table = StepTable(
-        to_tick_column(setting.trace.arrival_s)[setting.accepted],
-        every=True,
-        num_blocks=sized.num_blocks,
-        block_size=sized.block_size,
-        reserves=setting.reserves,
-    )
-    given_up = aborts(setting.trace, chosen.client_timeout)
-    arrivals = setting.arrivals()
-    server = Server(setting, log, arrivals, consume=(table.add,), aborts=given_up, kind=FilmedEngine)
-    assert isinstance(server.engine, FilmedEngine)
-    server.engine.film = Film(server.scheduler, [to_ticks(t / 7) for t in range(700)])
-    server.engine.run()
-    assert len(server.engine.film.pictures) > 30
-    pd.testing.assert_frame_equal(table.frame(), plain.steps, check_exact=True)
-    assert first_difference(setting.summary(log)[1], plain.request_columns) is None
-    assert {**server.summary(), **setting.summary(log)[0]}.items() <= plain.summary.items()
 
 
 @pytest.mark.parametrize("name", ["recomputing", "swapping", "beams", "prefix caching", "vllm-v1"])

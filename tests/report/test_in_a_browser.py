@@ -195,6 +195,16 @@ def test_a_click_on_a_chart_moves_the_map_to_that_time(opened):
     assert marked == opened.run("pagesimReport.data.instants[33]")
 
 
+def test_on_paper_it_is_light(opened):
+    opened.run("document.getElementById('theme').click()")
+    assert opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 27)"
+    opened.run("dispatchEvent(new Event('beforeprint'))")
+    assert opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    opened.run("dispatchEvent(new Event('afterprint'))")
+    assert opened.run("document.documentElement.dataset.theme") == "dark"
+    opened.run("document.getElementById('theme').click()")
+
+
 def test_it_winds_back_to_the_same_picture(opened):
     opened.run("pagesimReport.map.seek(100)")
     there = stamp(opened)
