@@ -32,7 +32,7 @@ class Charts {
   constructor(data, onClick) {
     this.data = data;
     this.onClick = onClick;
-    this.timed = []; // charts over time, which show where the map is
+    this.timed = new Set(); // charts over time, which show where the map is
     this.now = null;
     this.drawers = [];
     this.layOut();
@@ -75,7 +75,7 @@ class Charts {
 
   // One after another, so that the page answers in between.
   async draw() {
-    this.timed = [];
+    this.timed.clear();
     for (const drawer of this.drawers) {
       drawer();
       await new Promise((next) => { setTimeout(next); });
@@ -112,7 +112,7 @@ class Charts {
       chart.dataset.listens = "yes";
       chart.on("plotly_click", (event) => this.onClick(event.points[0].x));
     }
-    this.timed.push(chart);
+    this.timed.add(chart);
   }
 
   distribution(chart, key) {
