@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +12,14 @@ from pagesim.api import trace_of
 from pagesim.clock import steps_before
 from pagesim.engine import Engine
 from pagesim.errors import PagesimError
+from pagesim.executors import PredictedExecutor
 from pagesim.intake import aborts
+from pagesim.records import RequestLog
 from pagesim.report.film import Film
 from pagesim.results import Result
 from pagesim.scenario import Scenario
 from pagesim.scheduling import Plan
-from pagesim.serving import Server, prepare
+from pagesim.serving import Consume, Server, Setting, prepare
 
 if TYPE_CHECKING:
     import simpy
@@ -25,6 +27,14 @@ if TYPE_CHECKING:
 
 class NoFilm(Exception):
     """A run cannot be replayed as it was; the sentence says why."""
+
+
+class FilmedExecutor(PredictedExecutor):
+    """A cost model's executor under another name.
+
+    What an engine does in a faster way where it knows the executor, it does here in the general way, which a
+    film can follow.
+    """
 
 
 class FilmedEngine(Engine):
@@ -79,11 +89,34 @@ def film(result: Result, instants: list[int]) -> Film:
     except PagesimError as error:
         raise NoFilm(f"it cannot be replayed: {error}") from None
     log = setting.new_log()
+    taken = shoot(setting, log, instants)
+    _, columns = setting.summary(log)
+    differs = first_difference(columns, result.request_columns)
+    if differs is not None:
+        raise NoFilm(
+            f"a replay gives another {differs} than is stored: the trace, or pagesim, has changed since"
+        )
+    return taken
+
+
+def shoot(
+    setting: Setting, log: RequestLog, instants: Sequence[int], consume: Sequence[Consume] = ()
+) -> Film:
+    """Replay a trace on a system and look at its memory at some instants.
+
+    Args:
+        setting: the system and the trace.
+        log: where requests' times go.
+        instants: ticks, rising.
+        consume: hears of each chunk of the records.
+    """
     server = Server(
         setting,
         log,
         setting.arrivals(),
-        aborts=aborts(setting.trace, scenario.client_timeout),
+        consume=consume,
+        aborts=aborts(setting.trace, setting.system.client_timeout),
+        executor=lambda *_: FilmedExecutor(setting.cost),
         kind=FilmedEngine,
     )
     engine = server.engine
@@ -91,12 +124,6 @@ def film(result: Result, instants: list[int]) -> Film:
     engine.film = Film(server.scheduler, instants)
     engine.run()
     engine.film.idle(engine.film.end, None)
-    _, columns = setting.summary(log)
-    differs = first_difference(columns, result.request_columns)
-    if differs is not None:
-        raise NoFilm(
-            f"a replay gives another {differs} than is stored: the trace, or pagesim, has changed since"
-        )
     return engine.film
 
 

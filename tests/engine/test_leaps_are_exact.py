@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 import pagesim as ps
 from pagesim.clock import to_tick_column, to_ticks
-from pagesim.intake import aborts
 from pagesim.ledger import ENTRIES
-from pagesim.report.film import Film
-from pagesim.report.replay import FilmedEngine, first_difference
+from pagesim.report.replay import first_difference, shoot
 from pagesim.results import StepTable
 from pagesim.scenario import System, checked
-from pagesim.serving import Server, prepare
+from pagesim.serving import prepare
 
 POLICIES = (
     "static",
@@ -217,13 +215,10 @@ def test_a_film_changes_nothing_and_shows_what_the_ledger_counts(
         block_size=setting.sized.block_size,
         reserves=setting.reserves,
     )
-    given_up = aborts(setting.trace, system.client_timeout)
-    arrivals = setting.arrivals()
-    server = Server(setting, log, arrivals, consume=(table.add,), aborts=given_up, kind=FilmedEngine)
-    assert isinstance(server.engine, FilmedEngine)
     end = to_ticks(plain.steps["clock"].max()) if len(plain.steps) else 1
-    film = server.engine.film = Film(server.scheduler, np.linspace(0, end, 50).astype(np.int64).tolist())
-    server.engine.run()
+    instants = np.linspace(0, end, 50).astype(np.int64).tolist()
+    film = shoot(setting, log, instants, consume=(table.add,))
+    assert len(film.shown) == len(instants)
     pd.testing.assert_frame_equal(table.frame(), plain.steps, check_exact=True)
     assert first_difference(setting.summary(log)[1], plain.request_columns) is None
     for picture in film.pictures:
