@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint notebooks clean
+.PHONY: demo test test-all lint notebooks picture clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +21,14 @@ demo: $(VENV)/.base
 	$(BIN)/pagesim compare --trace sharegpt --model opt-13b --gpu a100-40gb \
 	    --policies contiguous-max,orca-max,orca-pow2,orca-oracle,vllm-sosp \
 	    --arrivals poisson --rate 2 --duration 900 --out out/demo
+
+# The picture in docs/report.md, of the page about what the demo stores.
+picture: demo
+	$(BIN)/pagesim report out/demo --out out/demo.html
+	chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=8000 \
+	    --window-size=1200,985 --screenshot=docs/report.png file://$(CURDIR)/out/demo.html
+	$(BIN)/python -c "from PIL import Image; file = 'docs/report.png'; \
+	    Image.open(file).convert('RGB').quantize(256, Image.Quantize.MAXCOVERAGE).save(file, optimize=True)"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

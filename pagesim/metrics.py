@@ -201,6 +201,15 @@ def latencies(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Distribution
     Args:
         columns: of the requests table; times in seconds.
     """
+    return {name: describe(values) for name, values in latency_values(columns).items()}
+
+
+def latency_values(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the latencies of the samples of finished requests, in seconds, each in its own array.
+
+    Args:
+        columns: of the requests table; times in seconds.
+    """
     done = columns["status"] == "finished"
     samples = columns["n"][done]
 
@@ -217,11 +226,11 @@ def latencies(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Distribution
         output = np.concatenate(columns["sample_tokens"][done].tolist()).astype(np.float64)
     several = output > 1
     return {
-        "normalized_latency": describe((finish - arrival) / output),
-        "latency": describe(finish - arrival),
-        "ttft": describe(first - arrival),
-        "tpot": describe((finish - first)[several] / (output[several] - 1)),
-        "queueing": describe(scheduled - arrival),
+        "normalized_latency": (finish - arrival) / output,
+        "latency": finish - arrival,
+        "ttft": first - arrival,
+        "tpot": (finish - first)[several] / (output[several] - 1),
+        "queueing": scheduled - arrival,
     }
 
 

@@ -18,6 +18,7 @@ from pagesim.cli import (
     lists,
     live,
     profile,
+    report,
     reproduce,
     run,
     sweep,
@@ -36,6 +37,7 @@ cli = typer.Typer(
 cli.command("run")(run.command)
 cli.command("compare")(compare.command)
 cli.command("cluster")(cluster.command)
+cli.command("report")(report.command)
 cli.command("sweep")(sweep.command)
 cli.command("capacity")(capacity.command)
 cli.command("live")(live.command)

@@ -185,6 +185,14 @@ class Allocator(ABC):
     def free_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks, by address."""
 
+    def free_chunks(self) -> list[Extent]:
+        """Return the free runs by address as they are kept: a buddy's halves are two, though they touch."""
+        return self.free_extents()
+
+    def cached_extents(self) -> list[Extent]:
+        """Return the maximal runs of free blocks whose content can still be found, by address."""
+        return []
+
     @abstractmethod
     def check_integrity(self) -> None:
         """Raise AssertionError unless every block is either free or held, and no bookkeeping disagrees."""

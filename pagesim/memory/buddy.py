@@ -65,6 +65,10 @@ class Buddy(Placement):
             size *= 2
         self._free[size].append(first)
 
+    def free_chunks(self) -> list[Extent]:
+        return sorted((first, size) for size, firsts in self._free.items() for first in firsts)
+
     def free_extents(self) -> list[Extent]:
-        chunks = sorted((first, size) for size, firsts in self._free.items() for first in firsts)
-        return join_extents(block for first, size in chunks for block in range(first, first + size))
+        return join_extents(
+            block for first, size in self.free_chunks() for block in range(first, first + size)
+        )

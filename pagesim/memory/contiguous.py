@@ -88,6 +88,9 @@ class ContiguousAllocator(Allocator):
     def free_extents(self) -> list[Extent]:
         return self.placement.free_extents()
 
+    def free_chunks(self) -> list[Extent]:
+        return self.placement.free_chunks()
+
     def check_integrity(self) -> None:
         self.placement.check_integrity()
         owner = [0] * self.num_blocks

@@ -38,6 +38,10 @@ class PagedAllocator(Allocator):
         shares: whether sequences may name the same block. If not, a fork is a copy on demand, too: a block
             then stands for the pages behind a stretch of a sequence's own range of virtual addresses, which
             is contiguous for the kernel wherever the pages lie, and its table is that range's page table.
+
+    Attributes:
+        names_at_once: whether blocks get their names in the step in which they are taken, so that tables are
+            those of an engine that takes every step by itself. Nothing is decided by a name.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class PagedAllocator(Allocator):
         shares: bool = True,
     ) -> None:
         super().__init__(num_blocks, block_size, cpu_blocks)
+        self.names_at_once = False
         self.reservation = reservation
         self.grows_on_demand = reservation is None
         self.shares = shares and reservation is None
@@ -175,6 +180,10 @@ class PagedAllocator(Allocator):
         self._name_all()
         return join_extents(sorted(self._free_list()))
 
+    def swapped_tables(self) -> dict[int, list[int]]:
+        """Return, by sequence in the swap space, the blocks that it holds there, in token order."""
+        return {sequence: list(table) for sequence, table in self._swapped.items()}
+
     def distinct_blocks(self, sequences: Iterable[int]) -> int:
         """Return how many different blocks these sequences hold, on the device or in the swap space."""
         # A swap block may have the number of a device block: it counts as its complement.
@@ -281,6 +290,8 @@ class PagedAllocator(Allocator):
         self._unnamed += blocks
         self._free_blocks -= blocks
         self.steps_grown += steps
+        if self.names_at_once:
+            self._name_all()
         return copies
 
     def swap_out(self, sequences: Sequence[int]) -> list[Copy]:
@@ -390,8 +401,17 @@ class PagedAllocator(Allocator):
         return max(0, -(-tokens // self.block_size) - len(table))
 
     def _name_all(self) -> None:
-        for sequence in self._bases:
-            self._table(sequence)
+        """Name the blocks that growing sequences have taken, in the order in which they took them."""
+        if not self._unnamed:
+            return
+        turns = [
+            (number * self.block_size - base, table)
+            for table, base in ((self._tables[sequence], base) for sequence, base in self._bases.items())
+            for number in range(len(table), -(-(base + self.steps_grown) // self.block_size))
+        ]
+        turns.sort(key=lambda turn: turn[0])
+        for (_, table), block in zip(turns, self._take_promised(len(turns)), strict=True):
+            table.append(block)
 
     def _check_new(self, sequence: int, tokens: int) -> None:
         super()._check_new(sequence, tokens)

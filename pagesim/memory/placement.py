@@ -40,6 +40,10 @@ class Placement(ABC):
     def free_extents(self) -> list[Extent]:
         """Return the free runs by address, neighbours joined."""
 
+    def free_chunks(self) -> list[Extent]:
+        """Return the free runs by address as this placement keeps them, neighbours not always joined."""
+        return self.free_extents()
+
     def check_integrity(self) -> None:
         """Raise AssertionError if the free runs overlap, touch or leave the pool."""
         end = -1

@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from pagesim.memory.base import Copy, OutOfBlocks
+from pagesim.memory.base import Copy, Extent, OutOfBlocks, join_extents
 from pagesim.memory.paged import PagedAllocator
 
 Keys = Callable[[int], int]
@@ -72,6 +72,10 @@ class PrefixCachingAllocator(PagedAllocator):
         taken = max(0, self._free_blocks - free - aside)
         lost = sum([block in self._key_of for block in islice(self._queue, taken)])
         return free, free_cpu, shared, self._idle - lost, self._taken + taken
+
+    def cached_extents(self) -> list[Extent]:
+        self._settle()
+        return join_extents(sorted(block for block in self._queue if block in self._key_of))
 
     def take_evictions(self) -> array[int]:
         self._settle()

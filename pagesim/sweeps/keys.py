@@ -21,7 +21,7 @@ TRACE_OPTIONS = tuple(
 )
 """The options that a trace is made from."""
 
-OUTSIDE = ("cli", "sweeps", "kernels", "live", "plots.py")
+OUTSIDE = ("cli", "sweeps", "kernels", "live", "plots.py", "report")
 """What of pagesim has no say in what a run finds."""
 
 

@@ -11,6 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pagesim as ps
+from pagesim.clock import to_tick_column, to_ticks
+from pagesim.ledger import ENTRIES
+from pagesim.report.replay import first_difference, shoot
+from pagesim.results import StepTable
+from pagesim.scenario import System, checked
+from pagesim.serving import prepare
 
 POLICIES = (
     "static",
@@ -189,6 +195,36 @@ def test_every_request_ends_and_every_slot_is_accounted_for(
         assert (result.steps[entries].sum(axis=1) == capacity).all()
         assert (result.steps[entries] >= 0).all(axis=None)
         assert (np.diff(result.steps["clock"]) >= 0).all()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(runs())
+def test_a_film_changes_nothing_and_shows_what_the_ledger_counts(
+    run: tuple[ps.Trace, str, dict[str, Any]],
+) -> None:
+    trace, policy, options = run
+    plain = ps.simulate(trace, policy, steps="iterations", **options)
+    assert plain.steps is not None
+    system = checked(System, {"policy": policy, **options})
+    setting = prepare(system, trace)
+    log = setting.new_log()
+    table = StepTable(
+        to_tick_column(setting.trace.arrival_s)[setting.accepted],
+        every=True,
+        num_blocks=setting.sized.num_blocks,
+        block_size=setting.sized.block_size,
+        reserves=setting.reserves,
+    )
+    end = to_ticks(plain.steps["clock"].max()) if len(plain.steps) else 1
+    instants = np.linspace(0, end, 50).astype(np.int64).tolist()
+    film = shoot(setting, log, instants, consume=(table.add,))
+    assert len(film.shown) == len(instants)
+    pd.testing.assert_frame_equal(table.frame(), plain.steps, check_exact=True)
+    assert first_difference(setting.summary(log)[1], plain.request_columns) is None
+    for picture in film.pictures:
+        if picture.iteration >= 0:
+            row = plain.steps.iloc[picture.iteration]
+            assert picture.ledger.tolist() == [row[entry] for entry in ENTRIES]
 
 
 def test_a_stretch_row_shows_its_first_iteration() -> None:

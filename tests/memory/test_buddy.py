@@ -123,3 +123,14 @@ def test_orca_max_holds_7_requests_in_983_blocks_and_87_blocks_stay_unusable() -
     assert memory.free_extents() == [(896, 87)]
     starts = [memory.extents(request)[0][0] for request in range(7)]
     assert all(before - after == 128 for before, after in pairwise(starts))
+
+
+def test_free_chunks_are_told_apart_though_they_touch() -> None:
+    pool = Buddy(16, 8)
+    assert pool.free_chunks() == [(0, 8), (8, 8)]
+    first = pool.take(2)
+    assert first == 8
+    assert pool.free_chunks() == [(0, 8), (10, 2), (12, 4)]
+    assert pool.free_extents() == [(0, 8), (10, 6)]
+    pool.give_back(first, 2)
+    assert pool.free_chunks() == [(0, 8), (8, 8)]

@@ -302,3 +302,28 @@ def test_a_reservation_survives_a_swap() -> None:
     assert (memory.reserved_tokens(0), memory.held_blocks(0)) == (11, 3)
     memory.fork(0, 1)
     assert memory.reserved_tokens(1) == 11
+
+
+@pytest.mark.parametrize("leap", [True, False])
+def test_blocks_named_at_once_are_those_of_an_engine_that_steps(leap: bool) -> None:
+    memory = PagedAllocator(12, 4)
+    memory.names_at_once = True
+    memory.allocate(0, 4)
+    memory.allocate(1, 2)
+    for sequence in (0, 1):
+        memory.start_growing(sequence)
+    for steps in [9] if leap else [1] * 9:
+        memory.grow(steps)
+    # The first needs a block at steps 1, 5 and 9, the second at 3 and 7.
+    assert tables(memory) == {0: [11, 9, 7, 5], 1: [10, 8, 6]}
+    memory.check_integrity()
+
+
+def test_where_sequences_are_in_the_swap_space_can_be_asked() -> None:
+    memory = samples(PagedAllocator(8, 4, cpu_blocks=6), prompt=6, n=2)
+    memory.append(0)
+    memory.swap_out([0, 1])
+    shared, first, second = 5, 4, 3
+    assert memory.swapped_tables() == {0: [shared, first], 1: [shared, second]}
+    memory.swap_in([0, 1])
+    assert memory.swapped_tables() == {}

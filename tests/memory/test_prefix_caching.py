@@ -146,3 +146,11 @@ def test_growing_sequences_take_blocks_before_whoever_comes_later(memory: Prefix
     assert len(memory.take_evictions()) == 1
     keys, tokens = prompt(("old", 24))
     assert memory.hits(keys, tokens + 1) == 5
+
+
+def test_where_content_lies_that_can_still_be_found_can_be_asked(memory: PrefixCachingAllocator) -> None:
+    admit(memory, 0, ("a", 9))
+    assert memory.cached_extents() == []
+    memory.free(0)
+    assert memory.cached_extents() == [(0, 2)], "the third block is not full"
+    assert sum(blocks for _, blocks in memory.cached_extents()) == memory.cached_blocks

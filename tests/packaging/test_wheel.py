@@ -62,6 +62,10 @@ def test_the_wheel_holds_the_bundled_data_and_the_mark_of_typed_code(contents):
     profiles = {f.name for f in (ROOT / "pagesim" / "profiles" / "data").glob("*.json")}
     assert profiles
     data |= {f"pagesim/profiles/data/{name}" for name in profiles}
+    page = ROOT / "pagesim" / "report"
+    parts = {f.name for f in page.iterdir() if f.suffix in (".css", ".html", ".js")}
+    assert {"page.html", "style.css", "main.js"} <= parts
+    data |= {f"pagesim/report/{name}" for name in parts}
     others = {name for name in contents if not name.endswith(".py") and ".dist-info/" not in name}
     assert others == {*data, "pagesim/py.typed"}
 
@@ -98,7 +102,7 @@ def test_the_base_needs_no_more_than_the_simulator_does():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = sorted(requirement.split(">")[0] for requirement in project["dependencies"])
     assert names == sorted(
-        ["numpy", "pandas", "pyarrow", "simpy", "matplotlib", "typer", "rich", "pydantic", "joblib"]
+        ["numpy", "pandas", "pyarrow", "simpy", "matplotlib", "typer", "rich", "pydantic", "joblib", "plotly"]
     )
     assert set(project["optional-dependencies"]) == {
         *("kernels", "calibrate", "ray", "notebooks", "tokenize", "test")

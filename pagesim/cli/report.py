@@ -1,0 +1,48 @@
+"""``pagesim report``: results as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pagesim.errors import PagesimError
+
+FOLDERS = Annotated[
+    list[Path],
+    typer.Argument(metavar="RESULT_DIR...", help="Folders that pagesim run or compare wrote with --out."),
+]
+OUT = Annotated[Path, typer.Option("--out", metavar="FILE", help="The page.")]
+WINDOW = Annotated[
+    str | None,
+    typer.Option(metavar="START:END", help="Seconds that the memory map shows; the whole run when left out."),
+]
+PICTURES = Annotated[
+    int, typer.Option("--instants", help="Pictures of the memory map; 0 leaves it out and replays nothing.")
+]
+
+
+def command(
+    folders: FOLDERS, out: OUT = Path("report.html"), window: WINDOW = None, instants: PICTURES = 400
+) -> None:
+    """Write one HTML page about one or several results; it opens from disk and fetches nothing.
+
+    Example: pagesim report out/first --out report.html
+    """
+    from rich.console import Console
+
+    from pagesim.cli import show
+    from pagesim.report import write_report
+    from pagesim.scenario import System, checked
+
+    seconds = None if window is None else checked(System, {"window": window}).window_s
+    if seconds is not None and seconds[0] == seconds[1]:
+        raise PagesimError(f"window is {window!r}: it must have a length")
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status("reading") as status:
+            write_report(folders, out, window=seconds, instants=instants, tell=status.update)
+    else:
+        write_report(folders, out, window=seconds, instants=instants)
+    show.say(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens in any browser")

@@ -1,0 +1,62 @@
+// Main: reads the data, draws what needs no plotly.js at once and the charts when plotly.js is there.
+
+const chosenTheme = () => document.documentElement.dataset.theme;
+
+function setTheme(name) {
+  document.documentElement.dataset.theme = name;
+  byId("theme").textContent = name === "dark" ? "Light" : "Dark";
+}
+
+async function begin() {
+  const data = await unpackAll(JSON.parse(byId("data").textContent));
+  entries = data.entries;
+  const bars = drawHeadline(data);
+  drawScenario(data);
+  drawPercentiles(data);
+  drawPreemptions(data);
+  let charts = null, marked = 0;
+  const map = new MemoryMap(data, (at, playing) => {
+    // While it plays the charts follow at leisure.
+    if (charts === null || (playing && performance.now() - marked < 300)) return;
+    marked = performance.now();
+    charts.mark(at);
+  });
+  const drawCharts = async () => {
+    fall.draw();
+    await charts.draw();
+  };
+  const again = () => {
+    bars();
+    map.draw();
+    if (map.systems.length) map.drawKey();
+    if (charts !== null) drawCharts();
+  };
+  byId("theme").addEventListener("click", () => {
+    setTheme(chosenTheme() === "dark" ? "light" : "dark");
+    again();
+  });
+  // On paper everything is light.
+  let before = null;
+  addEventListener("beforeprint", () => { before = chosenTheme(); setTheme("light"); again(); });
+  addEventListener("afterprint", () => { setTheme(before); again(); });
+  addEventListener("resize", () => { bars(); map.draw(); });
+  const report = { data, map, interactive: performance.now() };
+  window.pagesimReport = report;
+  const fall = new Waterfall(data);
+  fall.around(map.systems.length ? data.instants[map.slot] : data.end / 2);
+  await new Promise((ready) => {
+    if (document.readyState === "complete") ready();
+    else addEventListener("load", ready);
+  });
+  charts = new Charts(data, (at) => map.seekTime(at));
+  charts.now = map.systems.length ? data.instants[map.slot] : null;
+  await drawCharts();
+  report.drawn = performance.now();
+}
+
+setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+begin().catch((error) => {
+  byId("failure").hidden = false;
+  byId("failure").textContent = `The page cannot be shown: ${error.message || error}. It needs a browser of 2023 or later.`;
+  console.error(error);
+});

@@ -1,0 +1,165 @@
+// Map: one or two panes under one clock, with a slider, a play button and a pointer.
+
+class MemoryMap {
+  constructor(data, onTime) {
+    this.data = data;
+    this.onTime = onTime;
+    this.systems = data.systems.filter((system) => system.film);
+    this.slot = 0;
+    this.playing = null;
+    this.pointed = null;
+    this.byRequest = false;
+    this.large = false;
+    this.panes = [];
+    this.made = new Map(); // a pane a system and side: winding a film costs
+    for (const system of data.systems.filter((each) => each.no_film)) {
+      byId("no-map").append(make("li", {}, `${system.name} has no map: ${system.no_film}.`));
+    }
+    byId("map-body").hidden = !this.systems.length;
+    if (!this.systems.length) return;
+    const names = this.systems.map((system) => system.name);
+    this.choices = ["left", "right"].map((side) => byId(side));
+    this.choices.forEach((choice, k) => {
+      names.forEach((name, i) => choice.append(make("option", { value: String(i) }, name)));
+      if (k) choice.append(make("option", { value: "-1" }, "nothing"));
+      choice.addEventListener("change", () => this.choose());
+    });
+    // The first beside the last: a comparison mostly ends with what it is about.
+    this.choices[1].value = String(this.systems.length > 1 ? this.systems.length - 1 : -1);
+    byId("right-label").hidden = this.systems.length < 2;
+    const slider = byId("time");
+    slider.max = String(data.instants.length - 1);
+    slider.addEventListener("input", () => this.seek(Number(slider.value)));
+    byId("play").addEventListener("click", () => this.toggle());
+    for (const radio of document.querySelectorAll('input[name="colour"]')) {
+      radio.addEventListener("change", () => { this.byRequest = radio.value === "request"; this.draw(); this.drawKey(); });
+    }
+    byId("size").addEventListener("change", () => { this.large = byId("size").value === "large"; this.draw(); });
+    this.sayWhatIsLeftOut();
+    this.choose();
+    // Half way through the shortest run, when everybody is at work.
+    const ends = this.systems.map(({ film }) => film.clock[film.clock.length - 1]);
+    this.seekTime((data.instants[0] + Math.min(...ends)) / 2);
+  }
+
+  sayWhatIsLeftOut() {
+    const { instants } = this.data, gap = instants[1] - instants[0];
+    const texts = [`${count(instants.length)} instants from ${instant(instants[0])} to ` +
+      `${instant(instants[instants.length - 1])}, ${seconds(gap)} apart, each shown by the first iteration at or after ` +
+      "it; what happens in between is left out (pagesim report --window START:END looks closer)."];
+    for (const { name, film } of this.systems) {
+      if (film.drawn < film.blocks) {
+        texts.push(`${name}: the first ${count(film.drawn)} of ${count(film.blocks)} blocks are drawn.`);
+      }
+    }
+    byId("map-left-out").textContent = texts.join(" ");
+  }
+
+  choose() {
+    this.panes = this.choices.map((choice, side) => [Number(choice.value), side]).filter(([i]) => i >= 0)
+      .map(([i, side]) => {
+        const key = `${side} ${i}`;
+        if (!this.made.has(key)) this.made.set(key, new Pane(this.systems[i], this));
+        return this.made.get(key);
+      });
+    byId("panes").replaceChildren(...this.panes.map((pane) => pane.element));
+    const shown = new Set(entries.map((e) => e.key).filter((key, i) =>
+      key === "free" || this.panes.some((pane) => pane.system.film.ledger.some((slots, k) => k % 7 === i && slots))));
+    this.shownKeys = shown;
+    this.seek(this.slot);
+    this.drawKey();
+  }
+
+  drawKey() {
+    const shares = this.panes.some((pane) => pane.system.film.cells.references.some((n) => n > 1));
+    const extra = [["a run or a table begins", (pen) => {
+      pen.fillStyle = style("--free"); pen.fillRect(0, 0, 22, 14);
+      pen.fillStyle = style("--edge"); pen.fillRect(10, 0, 1.5, 14);
+    }]];
+    if (shares) {
+      extra.push(["shared by several sequences", (pen) => {
+        pen.fillStyle = colourOf(entries[0]); pen.fillRect(0, 0, 22, 14);
+        pen.fillStyle = "#000"; pen.fillRect(7, 3, 8, 8);
+        pen.fillStyle = "#fff"; pen.fillRect(8, 4, 6, 6);
+      }]);
+    }
+    if (this.byRequest) {
+      const stripes = (faded) => (pen) => [0, 1, 2, 3].forEach((i) => {
+        pen.fillStyle = REQUEST_COLOURS[i] + (faded ? "55" : "");
+        pen.fillRect(i * 5.5, 0, 5.5, 14);
+      });
+      extra.unshift([`tokens of a request (${REQUEST_COLOURS.length} colours in turn)`, stripes(false)],
+        ["held by it, without a token", stripes(true)]);
+    }
+    drawKey(byId("key"), this.byRequest ? new Set(["free"]) : this.shownKeys, extra);
+  }
+
+  seek(slot) {
+    this.slot = Math.max(0, Math.min(this.data.instants.length - 1, slot));
+    const at = this.data.instants[this.slot], slider = byId("time");
+    slider.value = String(this.slot);
+    slider.setAttribute("aria-valuetext", instant(at));
+    byId("now").textContent = instant(at);
+    for (const pane of this.panes) pane.show(this.slot);
+    this.onTime(at, this.playing !== null);
+  }
+
+  // Move to the instant nearest to a time in seconds.
+  seekTime(at) {
+    const { instants } = this.data, gap = instants[1] - instants[0];
+    if (this.systems.length) this.seek(Math.round((at - instants[0]) / gap));
+  }
+
+  move(steps) { this.seek(this.slot + steps); }
+
+  draw() { for (const pane of this.panes) pane.draw(); }
+
+  toggle() {
+    const button = byId("play");
+    if (this.playing !== null) {
+      cancelAnimationFrame(this.playing);
+      this.playing = null;
+      this.onTime(this.data.instants[this.slot], false);
+    } else {
+      if (this.slot === this.data.instants.length - 1) this.seek(0);
+      let last = performance.now();
+      const turn = (now) => {
+        const wait = 1000 / Number(byId("speed").value), due = Math.floor((now - last) / wait);
+        this.playing = requestAnimationFrame(turn);
+        if (due > 0) {
+          last += due * wait;
+          this.move(due);
+        }
+        if (this.slot === this.data.instants.length - 1) this.toggle();
+      };
+      this.playing = requestAnimationFrame(turn);
+    }
+    button.textContent = this.playing === null ? "▶ Play" : "❚❚ Pause";
+    button.setAttribute("aria-pressed", String(this.playing !== null));
+  }
+
+  point(request, lines, event) {
+    const tip = byId("tip");
+    byId("readout").textContent = `${lines.join("; ")}.`;
+    tip.replaceChildren(...lines.map((line) => make("div", {}, line)));
+    tip.hidden = event === null;
+    if (event !== null) {
+      const x = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
+      const y = event.clientY + 18 + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 18;
+      tip.style.left = `${Math.max(4, x)}px`;
+      tip.style.top = `${y}px`;
+    }
+    if (event === null || request !== this.pointed) {
+      this.pointed = request;
+      this.draw();
+    }
+  }
+
+  leave() {
+    byId("tip").hidden = true;
+    if (this.pointed !== null) {
+      this.pointed = null;
+      this.draw();
+    }
+  }
+}

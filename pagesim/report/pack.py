@@ -1,0 +1,28 @@
+"""Pack: arrays and names as text that a page can hold and no reader of HTML takes for anything else."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def pack(column: npt.ArrayLike) -> dict[str, str]:
+    """Return whole numbers as 32 bits and others as 64-bit floats, deflated, in base64.
+
+    ``data.js`` reads it: ``type`` names the array, ``deflated`` holds little-endian numbers.
+    """
+    values = np.asarray(column)
+    kind, name = ("<f8", "Float64Array") if values.dtype.kind == "f" else ("<i4", "Int32Array")
+    raw = np.ascontiguousarray(values, dtype=kind).tobytes()
+    return {"type": name, "deflated": base64.b64encode(zlib.compress(raw, 6)).decode("ascii")}
+
+
+def embed(value: Any) -> str:
+    """Return JSON for a script element: nothing in it can end the element or begin a comment."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,234 @@
+// Pane: one system's pool at one instant, as a canvas of cells.
+
+const REQUEST_COLOURS = (() => {
+  // Okabe and Ito's hues at three lightnesses: neighbours differ in more than hue.
+  const hues = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"];
+  const mix = (hex, towards, share) => "#" + [1, 3, 5].map((i) => {
+    const value = parseInt(hex.slice(i, i + 2), 16);
+    return Math.round(value + (towards - value) * share).toString(16).padStart(2, "0");
+  }).join("");
+  return [...hues, ...hues.map((h) => mix(h, 255, 0.38)), ...hues.map((h) => mix(h, 0, 0.35))];
+})();
+
+const TALLEST = 330, FILL_FROM = 5, CORNER_FROM = 6;
+
+class Pane {
+  constructor(system, map) {
+    this.system = system;
+    this.map = map;
+    this.reel = new Reel(system.film);
+    this.cursor = null;
+    this.heading = make("h3", {}, system.name);
+    this.when = make("span", { className: "muted small" });
+    this.canvas = make("canvas", { tabIndex: 0 });
+    this.canvas.setAttribute("role", "application"); // it has keys of its own
+    this.stack = make("canvas", { className: "stack" });
+    this.facts = make("p", { className: "facts" });
+    this.swapCanvas = make("canvas");
+    this.swapNote = make("p", { className: "muted small" });
+    const swap = this.reel.swapRange;
+    if (swap) {
+      this.swapNote.textContent = `Swap space in host memory: places ${count(swap[0])} to ${count(swap[1] - 1)} of ` +
+        `${count(system.film.cpu_blocks)}; the others are never taken.`;
+    }
+    this.element = make("div", { className: "pane" }, make("div", { className: "head" }, this.heading, this.when),
+      make("div", { className: "view" }, this.canvas), this.stack, this.facts,
+      ...(swap ? [this.swapNote, make("div", { className: "view" }, this.swapCanvas)] : []));
+    this.canvas.addEventListener("pointermove", (event) => this.point(event, this.canvas));
+    this.canvas.addEventListener("pointerleave", () => this.map.leave());
+    this.swapCanvas.addEventListener("pointermove", (event) => this.point(event, this.swapCanvas));
+    this.swapCanvas.addEventListener("pointerleave", () => this.map.leave());
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  // As many columns, a power of two (a buddy's chunks are then whole rows), as make cells nearly square.
+  layout(blocks, width) {
+    const large = this.map.large;
+    let best = null;
+    for (let columns = 16; columns <= 1024; columns *= 2) {
+      const w = large ? Math.max(10, Math.floor(width / columns)) : width / columns;
+      const rows = Math.ceil(blocks / columns);
+      const h = large ? w : Math.min(w * 1.15, 20, TALLEST / rows);
+      const badness = Math.abs(Math.log(w / h)) + (large && w * columns > width ? 5 : 0);
+      if (w >= 1 && h >= 1 && (!best || badness < best.badness)) best = { columns, rows, w, h, badness };
+    }
+    return best || { columns: 1024, rows: Math.ceil(blocks / 1024), w: 1, h: 1 };
+  }
+
+  box(grid, number) {
+    const column = number % grid.columns, row = Math.floor(number / grid.columns);
+    const x = Math.round(column * grid.w), y = Math.round(row * grid.h);
+    return [x, y, Math.round((column + 1) * grid.w) - x, Math.round((row + 1) * grid.h) - y];
+  }
+
+  show(slot) {
+    this.reel.seek(slot);
+    this.draw();
+  }
+
+  draw() {
+    const reel = this.reel, cells = reel.device;
+    const width = this.element.clientWidth || 600;
+    const grid = this.grid = this.layout(cells.size, width);
+    const [w, h] = [Math.round(grid.w * grid.columns), Math.round(grid.h * grid.rows)];
+    this.canvas.style.width = `${w}px`;
+    this.canvas.style.height = `${h}px`;
+    const pen = prepare(this.canvas, w, h);
+    const gap = grid.w >= 5 && grid.h >= 4.5 ? 1 : 0;
+    const split = grid.w >= FILL_FROM && grid.h >= 4;
+    const fill = fills(pen), plain = entries.map(colourOf);
+    const byRequest = this.map.byRequest, free = style("--free");
+    // Rectangles by what they are filled with: a canvas is slow to change its pen.
+    const groups = new Map();
+    const put = (look, x, y, u, v) => {
+      let group = groups.get(look);
+      if (!group) groups.set(look, group = []);
+      group.push(x, y, u, v);
+    };
+    for (let block = 0; block < cells.size; block += 1) {
+      const [x, y, u, v] = this.box(grid, block), parts = reel.parts(block), owner = cells.owner[block];
+      const colour = owner >= 0 && byRequest
+        ? REQUEST_COLOURS[reel.film.stays.request[owner] % REQUEST_COLOURS.length] : null;
+      if (split) {
+        let done = 0, from = x;
+        parts.forEach((slots, i) => {
+          if (!slots) return;
+          done += slots;
+          const to = done === reel.film.block_size ? x + u - gap : x + Math.round((u - gap) * done / reel.film.block_size);
+          if (colour) put(i === 0 ? colour : `${colour}55`, from, y, to - from, v - gap);
+          else put(i, from, y, to - from, v - gap);
+          from = to;
+        });
+      } else {
+        const most = parts.indexOf(Math.max(...parts));
+        put(colour ? (most === 0 ? colour : `${colour}66`) : most, x, y, u - gap, v - gap);
+      }
+    }
+    for (const [look, boxes] of groups) {
+      pen.fillStyle = typeof look === "number" ? (split ? fill[look] : plain[look]) : look;
+      if (typeof look === "number" && entries[look].key === "free") pen.fillStyle = free;
+      for (let i = 0; i < boxes.length; i += 4) pen.fillRect(boxes[i], boxes[i + 1], boxes[i + 2], boxes[i + 3]);
+    }
+    this.marks(pen, grid, gap);
+    this.tell();
+    if (reel.swapRange) this.drawSwap(width);
+  }
+
+  // Where runs begin, what is shared, whose cells are pointed at.
+  marks(pen, grid, gap) {
+    const cells = this.reel.device, edge = style("--edge"), film = this.reel.film;
+    if (grid.w >= 3) {
+      pen.fillStyle = edge;
+      for (let block = 0; block < cells.size; block += 1) {
+        if (cells.place[block] === 0) {
+          const [x, y, , v] = this.box(grid, block);
+          pen.fillRect(Math.max(0, x - gap), y, 1, v - gap);
+        }
+      }
+    }
+    if (grid.w >= CORNER_FROM && grid.h >= CORNER_FROM) {
+      for (let block = 0; block < cells.size; block += 1) {
+        if (cells.references[block] < 2) continue;
+        const [x, y, u, v] = this.box(grid, block), s = Math.max(3, Math.min(u, v) * 0.42);
+        pen.fillStyle = "#000";
+        pen.fillRect(x + (u - gap - s) / 2 - 1, y + (v - gap - s) / 2 - 1, s + 2, s + 2);
+        pen.fillStyle = "#fff";
+        pen.fillRect(x + (u - gap - s) / 2, y + (v - gap - s) / 2, s, s);
+      }
+    }
+    const pointed = this.map.pointed;
+    if (pointed !== null) {
+      pen.fillStyle = edge;
+      for (let block = 0; block < cells.size; block += 1) {
+        const owner = cells.owner[block];
+        if (owner < 0 || film.names[film.stays.request[owner]] !== pointed) continue;
+        const [x, y, u, v] = this.box(grid, block), t = grid.w >= 8 ? 2 : 1;
+        pen.fillRect(x, y, u - gap, t);
+        pen.fillRect(x, y + v - gap - t, u - gap, t);
+        if (grid.w >= 4) {
+          pen.fillRect(x, y, t, v - gap);
+          pen.fillRect(x + u - gap - t, y, t, v - gap);
+        }
+      }
+    }
+    if (this.cursor !== null) {
+      const [x, y, u, v] = this.box(grid, this.cursor);
+      pen.strokeStyle = style("--accent");
+      pen.lineWidth = 3;
+      pen.strokeRect(x - 1.5, y - 1.5, u + 2, v + 2);
+    }
+  }
+
+  drawSwap(width) {
+    const [low, high] = this.reel.swapRange, cells = this.reel.swap, grid = this.layout(high - low, width);
+    grid.h = Math.min(grid.h, 14);
+    this.swapGrid = grid;
+    const [w, h] = [Math.round(grid.w * grid.columns), Math.round(grid.h * grid.rows)];
+    this.swapCanvas.style.width = `${w}px`;
+    this.swapCanvas.style.height = `${h}px`;
+    const pen = prepare(this.swapCanvas, w, h), gap = grid.w >= 5 && grid.h >= 4.5 ? 1 : 0;
+    for (let place = low; place < high; place += 1) {
+      const [x, y, u, v] = this.box(grid, place - low), owner = cells.owner[place];
+      pen.fillStyle = owner < 0 ? style("--free")
+        : REQUEST_COLOURS[this.reel.film.stays.request[owner] % REQUEST_COLOURS.length];
+      pen.fillRect(x, y, u - gap, v - gap);
+    }
+  }
+
+  tell() {
+    const reel = this.reel, [running, waiting, swapped] = reel.counts, slots = reel.film.blocks * reel.film.block_size;
+    this.when.textContent = reel.iteration < 0 ? `nothing is scheduled, since ${instant(reel.clock)}`
+      : `iteration ${count(reel.iteration)} at ${instant(reel.clock)}`;
+    drawStack(this.stack, [...reel.ledger]);
+    const facts = [["running", running], ["waiting", waiting], ["swapped out", swapped]]
+      .filter(([label, n]) => n || label !== "swapped out").map(([label, n]) => [label, count(n)]);
+    entries.forEach((entry, i) => {
+      if (reel.ledger[i]) facts.push([entry.label.split(" (")[0], `${digits(100 * reel.ledger[i] / slots)} %`]);
+    });
+    const events = reel.film.events;
+    for (const [label, name] of [["preempted", "num_preempted"], ["blocks swapped out", "blocks_swapped_out"],
+      ["blocks swapped in", "blocks_swapped_in"], ["blocks copied", "blocks_copied"]]) {
+      const n = events ? events[name][reel.picture] : 0;
+      if (n) facts.push([`${label} since the picture before`, count(n)]);
+    }
+    this.facts.replaceChildren(...facts.map(([label, n]) => make("span", {}, `${label} `, make("b", {}, n))));
+    this.canvas.setAttribute("aria-label", `Memory map of ${this.system.name}, ${this.when.textContent}: ` +
+      facts.map(([label, n]) => `${label} ${n}`).join(", "));
+  }
+
+  blockAt(event, canvas) {
+    const swap = canvas === this.swapCanvas, grid = swap ? this.swapGrid : this.grid;
+    const { left, top } = canvas.getBoundingClientRect();
+    const column = Math.floor((event.clientX - left) / grid.w), row = Math.floor((event.clientY - top) / grid.h);
+    const block = row * grid.columns + column + (swap ? this.reel.swapRange[0] : 0);
+    const end = swap ? this.reel.swapRange[1] : this.reel.device.size;
+    return column >= 0 && column < grid.columns && block >= 0 && block < end ? block : null;
+  }
+
+  point(event, canvas) {
+    const block = this.blockAt(event, canvas), swap = canvas === this.swapCanvas;
+    if (block === null) { this.map.leave(); return; }
+    const owner = (swap ? this.reel.swap : this.reel.device).owner[block];
+    this.map.point(this.reel.requestOf(owner),
+      swap ? this.reel.describeSwap(block) : this.reel.describe(block), event);
+  }
+
+  // Arrows move the time; with Shift they choose a cell.
+  key(event) {
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.grid.columns, ArrowDown: this.grid.columns };
+    const step = steps[event.key];
+    if (step === undefined) {
+      if (event.key === " ") { event.preventDefault(); this.map.toggle(); }
+      if (event.key === "Escape") { this.cursor = null; this.map.leave(); }
+      return;
+    }
+    event.preventDefault();
+    if (!event.shiftKey) {
+      this.map.move(Math.abs(step) === 1 ? step : Math.sign(step) * 10);
+      return;
+    }
+    const to = this.cursor === null ? 0 : this.cursor + step;
+    this.cursor = Math.max(0, Math.min(this.reel.device.size - 1, to));
+    this.map.point(this.reel.requestOf(this.reel.device.owner[this.cursor]), this.reel.describe(this.cursor), null);
+  }
+}
