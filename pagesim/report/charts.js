@@ -129,8 +129,9 @@ class Charts {
     Plotly.react(chart, traces, layoutOf({
       hovermode: "closest",
       xaxis: {
-        type: "log", title: { text: key === "normalized_latency" ? "s per output token" : "s", standoff: 6 },
-        dtick: decades > 4.5 ? 2 : decades > 1.5 ? 1 : "D2", tickformat: "~g", tickangle: 0,
+        // Over less than half a decade a logarithm has hardly a round number to name.
+        type: decades < 0.5 ? "linear" : "log", nticks: 5, title: { text: key === "normalized_latency" ? "s per output token" : "s", standoff: 6 },
+        dtick: decades > 4.5 ? 2 : decades > 1.5 ? 1 : decades < 0.5 ? null : "D2", tickformat: "~g", tickangle: 0,
       },
       yaxis: { title: { text: "% of samples", standoff: 6 }, range: [0, 101] },
     }), SETTINGS);
