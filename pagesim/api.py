@@ -161,8 +161,9 @@ def run(
         raise setting.stopped(error) from None
     except OverflowError:
         raise setting.too_long() from None
+    of_engine, decisions = server.summary(), server.engine.decisions
+    del server  # a long run's arrivals are a good part of all that it holds
     of_requests, columns = setting.summary(log)
-    of_engine = server.summary()
     summary: dict[str, Any] = {
         "policy": system.policy,
         "requests": of_requests.pop("requests"),
@@ -173,7 +174,7 @@ def run(
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": peak_rss_mb(),
-            "decisions": server.engine.decisions,
+            "decisions": decisions,
         },
     }
     return Result(

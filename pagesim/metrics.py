@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -201,11 +201,13 @@ def latencies(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Distribution
     Args:
         columns: of the requests table; times in seconds.
     """
-    return {name: describe(values) for name, values in latency_values(columns).items()}
+    return {name: describe(values) for name, values in latency_values(columns)}
 
 
-def latency_values(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the latencies of the samples of finished requests, in seconds, each in its own array.
+def latency_values(
+    columns: Mapping[str, npt.NDArray[Any]],
+) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
+    """Return the latencies of the samples of finished requests, by name, in seconds, one after another.
 
     Args:
         columns: of the requests table; times in seconds.
@@ -216,22 +218,18 @@ def latency_values(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDA
     def each(name: str) -> npt.NDArray[np.float64]:
         return np.repeat(columns[name][done].astype(np.float64), samples)
 
-    arrival, scheduled, first, finish = (
-        each(name) for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
-    )
     output = each("output_tokens")
+    finish = each("finish_s")
     if "sample_finish_s" in columns and done.any():
         # The samples of a request differ in length, and each is over in its own time.
         finish = np.concatenate(columns["sample_finish_s"][done].tolist())
         output = np.concatenate(columns["sample_tokens"][done].tolist()).astype(np.float64)
     several = output > 1
-    return {
-        "normalized_latency": (finish - arrival) / output,
-        "latency": finish - arrival,
-        "ttft": first - arrival,
-        "tpot": (finish - first)[several] / (output[several] - 1),
-        "queueing": scheduled - arrival,
-    }
+    yield "normalized_latency", (finish - each("arrival_s")) / output
+    yield "latency", finish - each("arrival_s")
+    yield "ttft", each("first_token_s") - each("arrival_s")
+    yield "tpot", (finish - each("first_token_s"))[several] / (output[several] - 1)
+    yield "queueing", each("first_scheduled_s") - each("arrival_s")
 
 
 def throughput(columns: Mapping[str, npt.NDArray[Any]]) -> Distribution:

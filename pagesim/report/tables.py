@@ -62,7 +62,7 @@ def distributions(result: Result) -> dict[str, Any]:
     shares = np.linspace(0, 1, QUANTILES + 1)
     return {
         name: {"samples": len(found), "quantiles": pack(np.quantile(found, shares))} if len(found) else None
-        for name, found in latency_values(result.request_columns).items()
+        for name, found in latency_values(result.request_columns)
         if name in LATENCIES
     }
 
