@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
-from math import isfinite
+from math import isfinite, sqrt
 
 import torch
 from torch import Tensor
@@ -41,6 +41,10 @@ def checked_bounds(on: bool = True) -> Iterator[None]:
         yield
     finally:
         _checked.reset(token)
+
+
+CACHES = ("key_cache", "value_cache")
+"""What errors call the two parts of a cache."""
 
 
 def bounds_are_checked(tensor: Tensor) -> bool:
@@ -258,3 +262,24 @@ def _short(dtype: torch.dtype) -> str:
 
 def _list(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))
+
+
+def check_contexts(
+    batch: int, block_table: Tensor, context_lens: Tensor, sizes: Sizes, device: torch.device
+) -> None:
+    """Check the block table and the lengths of a batch over a cache of these sizes."""
+    check_tensor("context_lens", context_lens, (batch,), (torch.int32,), device, contiguous=True)
+    check_tensor("block_table", block_table, (batch, "max_blocks"), (torch.int32,), device)
+    check_lengths(context_lens, block_table.shape[1] * sizes.block_size, "as block_table has room for")
+    check_table(block_table, context_lens, sizes)
+
+
+def scales(
+    scale: float | None, k_scale: float | Tensor, v_scale: float | Tensor, sizes: Sizes, cache: Tensor
+) -> tuple[float, float | Tensor, float | Tensor]:
+    """Return the factors of scores, keys and values, checked; 1/√D for scores where none is given."""
+    if scale is not None and not isfinite(scale):
+        raise PagesimError(f"scale is {scale}; a finite number is needed")
+    for name, factor in (("k_scale", k_scale), ("v_scale", v_scale)):
+        check_scale(name, factor, sizes, cache)
+    return 1 / sqrt(sizes.head_dim) if scale is None else float(scale), k_scale, v_scale

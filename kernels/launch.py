@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,3 +48,10 @@ class Launch:
 def per_head(factor: float | Tensor, kv_heads: int, device: torch.device) -> Tensor:
     """Return a factor as float32 ``[kv_heads]``."""
     return factor if isinstance(factor, Tensor) else torch.full((kv_heads,), factor, device=device)
+
+
+def run_all(launches: Iterable[Launch], out: Tensor) -> Tensor:
+    """Run launches one after another for an op that writes into ``out``; return it."""
+    for launch in launches:
+        launch.run(out)
+    return out
