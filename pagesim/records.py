@@ -33,6 +33,15 @@ class Status(IntEnum):
     ABORTED = 5
 
 
+class Move(IntEnum):
+    """How a request that was scheduled before changed its place."""
+
+    PREEMPTED = 0
+    SWAPPED = 1
+    BACK = 2
+    ANSWERED = 3
+
+
 DECISION_FIELDS = (
     "iteration",
     "clock",
@@ -133,6 +142,7 @@ class RequestLog:
         choices: how victims were preempted where that was free to choose: see `Recorder.choose`.
         cached_tokens: of prompts, found in the cache when they were admitted first, by row.
         sample_finish: where the samples of a request differ in length, when each was over, by row and sample.
+        moves: (row, a `Move`, ticks) flat, in order: who lost its place, came back, and had a token again.
     """
 
     def __init__(self, requests: int) -> None:
@@ -145,6 +155,7 @@ class RequestLog:
         self.choices: list[tuple[int, ...]] = []
         self.cached_tokens: dict[int, int] = {}
         self.sample_finish: dict[int, dict[int, int]] = {}
+        self.moves = array("q")
 
 
 class Recorder:
@@ -169,6 +180,7 @@ class Recorder:
         self.choices = log.choices
         self.cached_tokens = log.cached_tokens
         self.sample_finish = log.sample_finish
+        self.moves = log.moves
         self.recomputed_total = 0
         self.swapped_total = 0
         self.blocks_in = 0
@@ -207,6 +219,8 @@ class Recorder:
             self.first_scheduled[row] = now
             if group.cached:
                 self.cached_tokens[row] = group.cached
+        else:
+            self.moves.extend((row, Move.BACK, now))
         if end is not None:
             self.answer(group, end)
 
@@ -216,6 +230,7 @@ class Recorder:
         away_since = self._away_since.pop(row, None)
         if away_since is not None:
             self._late.extend([end - away_since] * group.samples)
+            self.moves.extend((row, Move.ANSWERED, end))
         if self._stalled_since is not None:
             self._joined_at[row] = end
         if self.first_token[row] < 0:
@@ -236,6 +251,7 @@ class Recorder:
     def preempt(self, group: Group, now: int, *, swapped: bool) -> None:
         """A group lost its place before this iteration."""
         self._close(group.row)
+        self.moves.extend((group.row, Move.SWAPPED if swapped else Move.PREEMPTED, now))
         if self.first_token[group.row] >= 0:
             self._away_since.setdefault(group.row, self._last_token(group.row, now))
         if swapped:
