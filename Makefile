@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all fuzz lint clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,9 @@ test: lint
 
 test-all: $(VENV)/.test
 	$(BIN)/pytest -n 2 -m slow
+
+fuzz: $(VENV)/.test
+	$(BIN)/python tests/fuzz/run.py --files 100000 --seed 1
 
 clean:
 	rm -rf $(VENV) out build dist *.egg-info

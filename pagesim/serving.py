@@ -19,7 +19,7 @@ from pagesim.policies import Limits, Policy, build_memory, build_scheduler, gran
 from pagesim.records import Chunk, Recorder, RequestLog, Status
 from pagesim.request import IntColumn, Trace
 from pagesim.results import request_columns
-from pagesim.scenario import System
+from pagesim.scenario import MOST_BLOCKS, System
 from pagesim.scheduling import Arrivals, Contents, DeadEnd, Scheduler
 from pagesim.specs import Capacity, capacity, gpu, model
 
@@ -291,6 +291,12 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
         )
     if system.cpu_blocks is not None:
         sized = replace(sized, cpu_blocks=system.cpu_blocks)
+    for option, blocks in (("num_blocks", sized.num_blocks), ("cpu_blocks", sized.cpu_blocks)):
+        if blocks > MOST_BLOCKS:
+            raise PagesimError(
+                f"{option} of {spec.name} comes to {blocks} blocks of {sized.block_size} tokens; the bound "
+                f"is {MOST_BLOCKS}: give {option}, or a larger block_size"
+            )
     if policy.scheduler == "vllm-v1":
         # Block 0 is the null block; no sequence ever holds it.
         sized = replace(sized, num_blocks=sized.num_blocks - 1)

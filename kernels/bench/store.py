@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 from pagesim.kernels.bench.rows import MEASURED, PARAMETERS, SCHEMA, Row, flat
 
 JOURNAL = "rows.jsonl"
@@ -139,12 +139,12 @@ def _parse(content: bytes, journal: Path) -> list[Row]:
     for number, line in enumerate(content.splitlines(), 1):
         try:
             row: Any = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise PagesimError(f"{journal}, line {number}: is no JSON; the file is damaged") from None
         if not isinstance(row, dict) or row.get("schema") != SCHEMA or not isinstance(row.get("key"), str):
             said = row.get("schema") if isinstance(row, dict) else None
             raise PagesimError(
-                f"{journal}, line {number}: schema is {said}; this version of pagesim reads {SCHEMA}; "
+                f"{journal}, line {number}: schema is {brief(said)}; this version of pagesim reads {SCHEMA}; "
                 "choose another folder"
             )
         rows.append(row)
