@@ -16,7 +16,7 @@ from typing import Any
 
 import simpy
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 
 RATES = {"light": 0.5, "saturated": 1.95, "overload": 4.0}
 """Requests a second of the loads, for OPT-13B in 983 blocks and ``COST``: memory is mostly free; just enough;
@@ -156,10 +156,10 @@ def base_row(row: Any) -> Row:
     """
     if not isinstance(row, dict) or any(type(row.get(name)) is not kind for name, kind in _TOLD_BY.items()):
         raise ValueError("is no row")
-    cost = float(row["timeouts_per_request"])
-    if not 0 < cost < 1e12:
-        raise ValueError(f"timeouts_per_request is {cost}")
-    return {**row, "timeouts_per_request": cost}
+    cost = row["timeouts_per_request"]
+    if type(cost) not in (int, float) or not 0 < cost < 1e12:
+        raise ValueError(f"timeouts_per_request is {brief(cost)}")
+    return {**row, "timeouts_per_request": float(cost)}
 
 
 def compared(rows: Sequence[Row], base: Sequence[Row]) -> list[Row]:
