@@ -64,7 +64,8 @@ def read_parquet(data: bytes) -> Any:
             size = 8 * rows * len(names)
         if size > room:
             raise ValueError(
-                f"it claims {rows} rows, of which {size >> 20} MiB were seen; {room >> 20} are the bound"
+                f"it claims {rows} rows and {size >> 20} MiB or more; a file of {len(data)} bytes may hold "
+                f"{room >> 20}"
             )
         table = pa.Table.from_batches(batches, file.schema_arrow)
         for at, column in enumerate(table.columns):

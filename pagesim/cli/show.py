@@ -22,6 +22,7 @@ from pagesim.request import Trace
 from pagesim.results import Result, to_json
 from pagesim.scenario import Cluster, Comparison, Scenario
 from pagesim.serving import Watch
+from pagesim.storage import put
 from pagesim.workloads import LengthModel
 
 if TYPE_CHECKING:
@@ -101,13 +102,7 @@ def put_figure(figure: Figure, folder: Path, name: str) -> None:
 
 def write_text(file: Path, text: str) -> None:
     """Write a file, all of it or nothing."""
-    draft = file.with_name(f".{file.name}.draft")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(file)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
+    put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
 def statistics(table: pd.DataFrame) -> None:

@@ -13,6 +13,7 @@ from pagesim.profiles.curves import Curve, Seconds, Strict
 from pagesim.profiles.samples import TERMS, Sample
 from pagesim.reading import parse_json
 from pagesim.specs import ModelSpec
+from pagesim.storage import put
 
 SCHEMA = 1
 """Raised whenever a field changes its meaning."""
@@ -218,13 +219,8 @@ class Profile(Strict):
         Raises:
             PagesimError: the file cannot be written.
         """
-        draft = file.with_name(f".{file.name}.draft")
-        try:
-            draft.write_text(self.model_dump_json(by_alias=True, indent=1) + "\n", encoding="utf-8")
-            draft.replace(file)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
+        text = self.model_dump_json(by_alias=True, indent=1) + "\n"
+        put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
 def load_profile(file: Path) -> Profile:

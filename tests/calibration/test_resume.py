@@ -101,9 +101,7 @@ def test_a_killed_calibration_goes_on_where_it_was_and_repeats_nothing(start, tm
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_a_calibration_leaves_no_half_profile_and_repeats_nothing(
-    start, tmp_path
-):
+def test_killed_at_any_moment_a_calibration_leaves_no_half_profile_and_repeats_nothing(start, tmp_path):
     out = tmp_path / "mine.json"
     rng = random.Random(1)
     began = time.monotonic()

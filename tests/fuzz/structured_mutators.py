@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def _dump(content: Any) -> bytes:
 def _changed(content: Any, rng: random.Random) -> Any:
     """Return the content with one of its nodes removed, repeated, renamed or replaced."""
     if not isinstance(content, dict | list) or not content or rng.random() < 0.08:
-        return rng.choice(NASTY_VALUES)
+        return deepcopy(rng.choice(NASTY_VALUES))
     keys = list(content) if isinstance(content, dict) else list(range(len(content)))
     key = rng.choice(keys)
     if isinstance(content[key], dict | list) and content[key] and rng.random() < 0.85:
@@ -121,13 +122,13 @@ def _changed(content: Any, rng: random.Random) -> Any:
     elif kind == 1 and isinstance(content, dict):
         content[rng.choice(NASTY_TEXTS)] = content.pop(key)
     elif kind == 1:
-        content.insert(key, content[rng.choice(keys)])
+        content.insert(key, deepcopy(content[rng.choice(keys)]))
     elif kind == 2:
-        content[key] = content[rng.choice(keys)]
+        content[key] = deepcopy(content[rng.choice(keys)])
     elif kind == 3:
         content[key] = [content[key]] * rng.choice((1, 2, 2000))
     else:
-        content[key] = rng.choice(NASTY_VALUES)
+        content[key] = deepcopy(rng.choice(NASTY_VALUES))
     return content
 
 
