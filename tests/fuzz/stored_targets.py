@@ -104,7 +104,7 @@ def _papers() -> list[Target]:
     files = {SETTING: setting_text(Setting()).encode(), "fig2.csv": table.encode() * 1}
 
     def read(folder: Path) -> None:
-        assert stored(folder).name
+        stored(folder)
         check(folder, Setting())
 
     def read_outcome(folder: Path) -> None:

@@ -29,9 +29,12 @@ def json_value(data: bytes, rng: random.Random) -> bytes:
         except (ValueError, RecursionError):
             return flip_bits(data, rng)
         return b"\n".join(lines)
-    for _ in range(rng.choice((1, 1, 1, 3))):
-        content = _changed(content, rng)
-    return _dump(content)
+    try:
+        for _ in range(rng.choice((1, 1, 1, 3))):
+            content = _changed(content, rng)
+        return _dump(content)
+    except RecursionError:  # it was nested deeply before
+        return flip_bits(data, rng)
 
 
 def deep(data: bytes, rng: random.Random) -> bytes:
