@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint notebooks picture clean
+.PHONY: demo test test-all fuzz lint notebooks picture clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,9 @@ test-all: $(VENV)/.test
 # Executes them and stores their outputs.
 notebooks: $(VENV)/.test
 	$(BIN)/python notebooks/store.py
+
+fuzz: $(VENV)/.test
+	$(BIN)/python tests/fuzz/run.py --files 100000 --seed 1
 
 clean:
 	rm -rf $(VENV) out build dist *.egg-info

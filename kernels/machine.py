@@ -173,7 +173,10 @@ def _commit() -> str | None:
     if _output("git", "-C", folder, "ls-files", "--error-unmatch", here) is None:
         return None  # installed, perhaps inside somebody else's checkout
     commit = _output("git", "-C", folder, "rev-parse", "HEAD")
-    changed = _output("git", "-C", folder, "status", "--porcelain", "--untracked-files=no")
+    # It would take a lock to refresh the index, and leave it behind where it is killed or the disk is full.
+    changed = _output(
+        "git", "--no-optional-locks", "-C", folder, "status", "--porcelain", "--untracked-files=no"
+    )
     return commit and commit + ("+changes" if changed else "")
 
 

@@ -17,6 +17,7 @@ from pagesim.clock import to_tick_column
 from pagesim.engine import StrictCompatError
 from pagesim.errors import PagesimError
 from pagesim.intake import aborts
+from pagesim.journal import Journal
 from pagesim.request import Trace
 from pagesim.results import Result, StepTable, batch_table, preemption_table
 from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
@@ -126,6 +127,7 @@ def run(
     steps: Rows = "stretches",
     watch: Watch | None = None,
     executor: MakeExecutor | None = None,
+    journal: Journal | None = None,
 ) -> Result:
     """Replay a trace on a system; what `simulate` and the command line call.
 
@@ -135,6 +137,7 @@ def run(
         steps: what the result's ``steps`` table holds.
         watch: for a progress bar.
         executor: what carries out the iterations; left out, the system's cost model predicts them.
+        journal: listens; ``every`` as ``steps`` says.
     """
     started = time.perf_counter()
     setting = prepare(system, trace)
@@ -146,13 +149,16 @@ def run(
         block_size=setting.sized.block_size,
         reserves=setting.reserves,
     )
+    if journal is not None:
+        journal.begin(setting.cost, setting.trace, log)
     server = Server(
         setting,
         log,
         setting.arrivals(),
-        consume=() if steps == "none" else (table.add,),
+        consume=[] if steps == "none" else [table.add, *([] if journal is None else [journal.add])],
         aborts=aborts(setting.trace, system.client_timeout),
         executor=executor,
+        listen=None if journal is None else journal.listen,
         watch=watch,
     )
     try:

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from reprlib import Repr
+
+_SHORT = Repr()
+_SHORT.maxlevel = 4
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 16
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 1000
+
+_MOST = 2000
+"""Characters of a sentence. One that lists all metrics has 1,500."""
+
 
 class PagesimError(ValueError):
-    """Something in the user's input or options is off; the message says what, where and what is allowed."""
+    """Something in the user's input or options is off; the message says what, where and what is allowed.
+
+    What cannot be printed on a line is escaped, and the middle of what is endless is left out: names in files
+    may hold anything.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        text = escaped(sentence)
+        super().__init__(text if len(text) <= _MOST else f"{text[: _MOST // 2]} … {text[-_MOST // 2 + 3 :]}")
 
 
 class TraceError(PagesimError):
@@ -13,3 +31,23 @@ class TraceError(PagesimError):
 
 class CapacityError(PagesimError):
     """A model, a cache or a request cannot fit the memory that it was given."""
+
+
+def escaped(text: str) -> str:
+    """Return a text on one line, every character of it printable."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def brief(value: object, most: int = 60) -> str:
+    """Return a value as Python writes it, for a message, a long one cut."""
+    if isinstance(value, str):
+        value = value[: most + 1]
+    # Python's own repr of lists within lists takes seconds where a file is made to make it so.
+    text = _SHORT.repr(value) if isinstance(value, list | tuple | dict) else repr(value)
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def reason(error: BaseException) -> str:
+    """Return what a library says went wrong, for a message: its first line, a long one cut."""
+    text = str(error).strip().splitlines()
+    return text[0][:200] if text else type(error).__name__

@@ -33,6 +33,15 @@ class Status(IntEnum):
     ABORTED = 5
 
 
+class Move(IntEnum):
+    """How a request that was scheduled before changed its place."""
+
+    PREEMPTED = 0
+    SWAPPED = 1
+    BACK = 2
+    ANSWERED = 3
+
+
 DECISION_FIELDS = (
     "iteration",
     "clock",
@@ -136,6 +145,8 @@ class RequestLog:
         choices: how victims were preempted where that was free to choose: see `Recorder.choose`.
         cached_tokens: of prompts, found in the cache when they were admitted first, by row.
         sample_finish: where the samples of a request differ in length, when each was over, by row and sample.
+        moves: (row, a `Move`, ticks) flat, in order: who lost its place, came back, and had a token again;
+            None unless somebody put an array here before the run.
     """
 
     def __init__(self, requests: int) -> None:
@@ -148,6 +159,7 @@ class RequestLog:
         self.choices: list[tuple[int, ...]] = []
         self.cached_tokens: dict[int, int] = {}
         self.sample_finish: dict[int, dict[int, int]] = {}
+        self.moves: array[int] | None = None
 
 
 class Recorder:
@@ -172,6 +184,7 @@ class Recorder:
         self.choices = log.choices
         self.cached_tokens = log.cached_tokens
         self.sample_finish = log.sample_finish
+        self.moves = log.moves
         self.recomputed_total = 0
         self.swapped_total = 0
         self.blocks_in = 0
@@ -210,6 +223,8 @@ class Recorder:
             self.first_scheduled[row] = now
             if group.cached:
                 self.cached_tokens[row] = group.cached
+        else:
+            self._move(row, Move.BACK, now)
         if end is not None:
             self.answer(group, end)
 
@@ -232,6 +247,7 @@ class Recorder:
     def preempt(self, group: Group, now: int, *, swapped: bool) -> None:
         """A group lost its place before this iteration."""
         self._close(group.row)
+        self._move(group.row, Move.SWAPPED if swapped else Move.PREEMPTED, now)
         if swapped:
             self._go_away(group.row, now)
             self.swaps[group.row] += 1
@@ -407,10 +423,15 @@ class Recorder:
     def _answer(self, row: int, end: int, sequences: int) -> None:
         if row in self._away_since:
             self._late.extend((end - self._away_since.pop(row), sequences))
+            self._move(row, Move.ANSWERED, end)
         if self.stalled_since is not None:
             self._joined_at[row] = end
         if self.first_token[row] < 0:
             self.first_token[row] = end
+
+    def _move(self, row: int, move: Move, now: int) -> None:
+        if self.moves is not None:
+            self.moves.extend((row, move, now))
 
     def _go_away(self, row: int, now: int) -> None:
         """Note when a request that loses its place had its last token, if it had one."""

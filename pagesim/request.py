@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.errors import TraceError
+from pagesim.errors import TraceError, brief
 
 MAX_TOKENS = 10_000_000
 """More tokens than this in one prompt or output is taken for a mistake."""
@@ -162,12 +162,12 @@ class Trace:
         for row, (own, n, longest, beams) in enumerate(zip(lengths, *columns, strict=True)):
             if len(own) != n or min(own) < 1 or max(own) != longest:
                 raise TraceError(
-                    f"row {row}: sample_tokens is {_shown(own)}; it must be n lengths, {n}, from 1 to "
+                    f"row {row}: sample_tokens is {brief(own)}; it must be n lengths, {n}, from 1 to "
                     f"{MAX_TOKENS}, the longest as output_tokens, {longest}"
                 )
             if beams > 1 and min(own) != longest:
                 raise TraceError(
-                    f"row {row}: sample_tokens is {_shown(own)} and beam_width is {beams}; "
+                    f"row {row}: sample_tokens is {brief(own)} and beam_width is {beams}; "
                     "with beam search all samples must be equally long"
                 )
         alike = all(min(own) == max(own) for own in lengths)
@@ -259,10 +259,4 @@ def _whole_numbers(name: str, row: int, value: object) -> tuple[int, ...]:
         found = tuple(v.item() if isinstance(v, np.integer) else v for v in value)
         if set(map(type, found)) <= {int}:
             return found
-    raise TraceError(f"row {row}: {name} is {_shown(value)}; it must be a list of whole numbers")
-
-
-def _shown(value: object) -> str:
-    """Return a value for a message, a long one cut."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    raise TraceError(f"row {row}: {name} is {brief(value)}; it must be a list of whole numbers")

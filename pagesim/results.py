@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.clock import to_seconds, to_tick_column
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, reason
 from pagesim.ledger import ENTRIES, paper_view
+from pagesim.reading import parse_json, read_parquet
 from pagesim.records import Chunk, RequestLog, Status
 from pagesim.request import Trace
 from pagesim.scenario import Scenario, System, read_scenario, read_toml, to_toml
@@ -51,6 +52,31 @@ STEP_COLUMNS = (
     *ENTRIES,
 )
 """Columns of the steps table; without ``--steps`` also ``iterations``."""
+
+REQUEST_COLUMNS = (
+    "request_id",
+    "arrival_s",
+    "prompt_tokens",
+    "output_tokens",
+    "n",
+    "first_scheduled_s",
+    "first_token_s",
+    "finish_s",
+    "cached_tokens",
+    "recomputes",
+    "swaps",
+    "status",
+)
+"""Columns of the requests table that are always there."""
+
+BATCH_COLUMNS = (
+    "clock", "queue_len", "batch", "max_input", "max_output", "sum_input", "sum_output", "batch_s"
+)  # fmt: skip
+
+PREEMPTION_COLUMNS = ("clock", "request_id", "choice", "tokens", "blocks", "swap_s", "recompute_s")
+
+TEXT_COLUMNS = ("request_id", "status", "choice")
+"""Those of them that need not hold numbers."""
 
 STATUS_NAMES = {status: status.name.lower() for status in Status}
 
@@ -120,32 +146,61 @@ def load(directory: str | Path) -> Result:
     """Read a result that was saved.
 
     Raises:
-        PagesimError: the folder is no result.
+        PagesimError: the folder is no result, or not the whole of one.
     """
-    import pandas as pd
-
     folder = Path(directory)
-    tables: dict[str, pd.DataFrame | None] = {}
+    tables: dict[str, pd.DataFrame] = {}
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = parse_json((folder / "summary.json").read_text(encoding="utf-8"))
         for name in TABLES:
             file = folder / f"{name}.parquet"
-            tables[name] = pd.read_parquet(file) if file.exists() else None
-    except (OSError, ValueError) as error:
+            if file.exists():
+                tables[name] = read_parquet(file.read_bytes()).to_pandas()
+    except OSError as error:
         raise PagesimError(f"{folder}: is no result of pagesim run ({error})") from None
-    requests = tables["requests"]
-    if requests is None:
+    except ValueError as error:
+        raise PagesimError(f"{folder}: is no result of pagesim run ({reason(error)})") from None
+    if "requests" not in tables:
         raise PagesimError(f"{folder}: is no result of pagesim run (requests.parquet is missing)")
+    requests = tables.pop("requests")
+    _check(folder, summary, requests, tables)
     scenario = folder / "scenario.toml"
     kind = Scenario if "trace" in read_toml(scenario) else System
     return Result(
         read_scenario(kind, scenario),
         summary,
         {name: requests[name].to_numpy() for name in requests.columns},
-        tables["steps"],
-        tables["batches"],
-        tables["preemptions"],
+        tables.get("steps"),
+        tables.get("batches"),
+        tables.get("preemptions"),
     )
+
+
+def _check(folder: Path, summary: Any, requests: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Make sure that files belong to a result, and to the same one."""
+    total = summary.get("requests", {}) if isinstance(summary, dict) else None
+    if not isinstance(total, dict) or total.get("total") != len(requests):
+        raise PagesimError(
+            f"{folder}: is no result of pagesim run (summary.json does not count the "
+            f"{len(requests)} rows of requests.parquet)"
+        )
+    for name, table, columns in (
+        ("requests", requests, REQUEST_COLUMNS),
+        ("steps", tables.get("steps"), STEP_COLUMNS),
+        ("batches", tables.get("batches"), BATCH_COLUMNS),
+        ("preemptions", tables.get("preemptions"), PREEMPTION_COLUMNS),
+    ):
+        if table is None:
+            continue
+        for column in columns:
+            if column not in table:
+                raise PagesimError(
+                    f"{folder}: is no result of pagesim run ({name}.parquet lacks the column {column})"
+                )
+            if column not in TEXT_COLUMNS and table[column].dtype.kind not in "iuf":
+                raise PagesimError(
+                    f"{folder}: is no result of pagesim run ({column} of {name}.parquet holds no numbers)"
+                )
 
 
 def to_json(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pagesim.clock import LONGEST_S
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief, reason
 from pagesim.parts import RELEASES
 from pagesim.plugins import HOMES, needs, plugins
 from pagesim.policies import (
@@ -344,10 +344,10 @@ def checked(kind: type[M], values: dict[str, Any], source: str = "", *, strict: 
         if first["type"] == "extra_forbidden":
             close = difflib.get_close_matches(field, kind.model_fields, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise PagesimError(f"{where}there is no option {field}{hint}") from None
+            raise PagesimError(f"{where}there is no option {field[:200]}{hint}") from None
         wanted = first["msg"].removeprefix("Value error, ")
         wanted = wanted[0].lower() + wanted[1:]
-        raise PagesimError(f"{where}{field} is {first['input']!r}: {wanted}") from None
+        raise PagesimError(f"{where}{field} is {brief(first['input'], 200)}: {wanted}") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -360,8 +360,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PagesimError(f"{path}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PagesimError(f"{path}: is no TOML file: {error}") from None
+    except ValueError as error:  # not only of TOML: a number may have too many digits
+        raise PagesimError(f"{path}: is no TOML file: {reason(error)}") from None
+    except RecursionError:
+        raise PagesimError(f"{path}: is no TOML file: it is nested too deeply") from None
 
 
 def read_scenario(kind: type[M], file: Path) -> M:

@@ -20,7 +20,7 @@ from pagesim.policies import Policy, build_memory, build_scheduler, granularity,
 from pagesim.records import Chunk, Recorder, RequestLog, Status
 from pagesim.request import IntColumn, Trace
 from pagesim.results import request_columns
-from pagesim.scenario import System
+from pagesim.scenario import MOST_BLOCKS, System
 from pagesim.scheduling import Arrivals, Contents, DeadEnd, Scheduler
 from pagesim.specs import Capacity, capacity, gpu, model
 
@@ -176,6 +176,7 @@ class Server:
         consume: hears of each chunk of its records.
         aborts: when whose client goes away, see `Engine`.
         executor: what carries out the iterations; left out, the system's cost model predicts them.
+        listen: returns an executor that does the same and hears of each iteration.
         watch: for a progress bar.
         kind: of engine.
     """
@@ -189,6 +190,7 @@ class Server:
         consume: Sequence[Consume] = (),
         aborts: Sequence[tuple[int, int]] = (),
         executor: MakeExecutor | None = None,
+        listen: Callable[[Executor, Recorder], Executor] | None = None,
         watch: Watch | None = None,
         kind: type[Engine] = Engine,
     ) -> None:
@@ -213,11 +215,12 @@ class Server:
                 account(chunk)
 
         self.recorder = Recorder(self.scheduler.memory, log, tell)
+        carrying_out: Executor = PredictedExecutor(setting.cost)
+        if executor is not None:
+            carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))
         self.engine = kind(
             self.scheduler,
-            PredictedExecutor(setting.cost)
-            if executor is None
-            else executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted)),
+            carrying_out if listen is None else listen(carrying_out, self.recorder),
             self.recorder,
             leap=system.leap,
             until=None if system.until is None else to_ticks(system.until),
@@ -292,6 +295,12 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
         )
     if system.cpu_blocks is not None:
         sized = replace(sized, cpu_blocks=system.cpu_blocks)
+    for option, blocks in (("num_blocks", sized.num_blocks), ("cpu_blocks", sized.cpu_blocks)):
+        if blocks > MOST_BLOCKS:
+            raise PagesimError(
+                f"{option} of {spec.name} comes to {blocks} blocks of {sized.block_size} tokens; the bound "
+                f"is {MOST_BLOCKS}: give {option}, or a larger block_size"
+            )
     if policy.scheduler == "vllm-v1":
         # Block 0 is the null block; no sequence ever holds it.
         sized = replace(sized, num_blocks=sized.num_blocks - 1)

@@ -16,7 +16,7 @@ from typing import Any
 
 import simpy
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 
 RATES = {"light": 0.5, "saturated": 1.95, "overload": 4.0}
 """Requests a second of the loads, for OPT-13B in 983 blocks and ``COST``: memory is mostly free; just enough;
@@ -27,6 +27,9 @@ COST, NUM_BLOCKS = "affine:0.024,1e-4,8.2e-7", 983
 SIZES = (10_000, 100_000, 1_000_000)
 
 _TIMEOUTS = 300_000
+
+_TOLD_BY = {"policy": str, "load": str, "requests": int, "trace": str, "prefix_caching": bool}
+"""What tells two rows of the same point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +148,23 @@ def measure_all(points: Iterable[Point], watch: Callable[[Point], None] | None =
     return rows
 
 
+def base_row(row: Any) -> Row:
+    """Return a row that was read from a file as one to compare with.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(row, dict) or any(type(row.get(name)) is not kind for name, kind in _TOLD_BY.items()):
+        raise ValueError("is no row")
+    cost = row["timeouts_per_request"]
+    if type(cost) not in (int, float) or not 0 < cost < 1e12:
+        raise ValueError(f"timeouts_per_request is {brief(cost)}")
+    return {**row, "timeouts_per_request": float(cost)}
+
+
 def compared(rows: Sequence[Row], base: Sequence[Row]) -> list[Row]:
     """Return rows with ``against``: their cost a request over that in the base; None where it has no such."""
-    names = ("policy", "load", "requests", "trace", "prefix_caching")
+    names = tuple(_TOLD_BY)
     known = {tuple(row[name] for name in names): row["timeouts_per_request"] for row in base}
     return [
         {**row, "against": row["timeouts_per_request"] / known[key] if key in known else None}

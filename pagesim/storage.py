@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from pagesim.errors import PagesimError
@@ -81,7 +82,8 @@ def put(file: Path, write: Callable[[Path], object]) -> None:
     except OSError as error:
         raise PagesimError(f"{file}: cannot be written ({error.strerror or error})") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
 
 
 def _put_in_place(draft: Path, target: Path) -> None:

@@ -14,7 +14,13 @@ import pytest
 from pagesim.cli.main import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("docs/clusters.md", "docs/extending.md", "docs/performance.md", "docs/profiles.md")
+PAGES = (
+    "docs/clusters.md",
+    "docs/extending.md",
+    "docs/metrics.md",
+    "docs/performance.md",
+    "docs/profiles.md",
+)
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^    (pagesim (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief, reason
+from pagesim.reading import parse_json
 from pagesim.request import MAX_TOKENS, FloatColumn, IntColumn, Trace
 from pagesim.workloads.arrivals import arrival_rate, gap_cv
 from pagesim.workloads.files import has_recorded_arrivals
@@ -20,6 +21,9 @@ SCHEMA = "pagesim-lengths"
 VERSION = 1
 BINS = 160
 """Bins a side, at most: log-spaced, at least one token wide. With fewer, a p99 is off by percents."""
+
+MAX_RATE = 1e9
+"""More arrivals a second, or gaps more uneven, are taken for a damaged file."""
 
 STATS_SAMPLE = 1_000_000
 
@@ -118,10 +122,10 @@ class LengthModel:
         """
         path = Path(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise PagesimError(f"{path}: cannot be read ({error.strerror})") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise PagesimError(f"{path}: is not complete JSON; a length model is made by fit()") from error
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             raise PagesimError(f'{path}: is no length model; one has "schema": "{SCHEMA}"')
@@ -134,7 +138,7 @@ class LengthModel:
         except KeyError as error:
             raise PagesimError(f"{path}: the length model lacks {error}") from error
         except (TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise PagesimError(f"{path}: the length model is damaged ({error})") from error
+            raise PagesimError(f"{path}: the length model is damaged ({reason(error)})") from error
 
     @classmethod
     def _from_json(cls, content: dict[str, Any]) -> LengthModel:
@@ -162,7 +166,16 @@ class LengthModel:
             raise ValueError(f"counts is no table of {shape[0]} × {shape[1]} whole numbers")
         if model.counts.min() < 0 or model.counts.sum() < 1:
             raise ValueError("counts holds a negative number, or only zeros")
+        if not isinstance(model.name, str) or type(model.rows) is not int:
+            raise ValueError("name is no text, or rows no whole number")
+        if any(not isinstance(text, str) for text in vars(model.provenance).values()):
+            raise ValueError("provenance holds what is no text")
+        for name, value in (("rate_per_s", model.rate), ("cv", model.cv)):
+            if value is not None and not (type(value) in (int, float) and 0 < value <= MAX_RATE):
+                raise ValueError(f"{name} is {brief(value)}; it must be above 0 and at most {MAX_RATE:g}")
         if model.total_below is not None:
+            if type(model.total_below) is not int or not 0 < model.total_below <= 2 * MAX_TOKENS + 1:
+                raise ValueError(f"total_below is {brief(model.total_below)}; it must be a number of tokens")
             lowest = model.prompt_edges[:-1, None] + model.output_edges[None, :-1]
             if (model.counts[lowest >= model.total_below] > 0).any():
                 raise ValueError(f"counts holds requests of total_below = {model.total_below} tokens or more")

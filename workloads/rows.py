@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.errors import TraceError
+from pagesim.errors import TraceError, brief, escaped
 from pagesim.request import MAX_TOKENS, FloatColumn, IntColumn
 from pagesim.workloads.values import Column, Mask, is_missing, names, numbers
 
@@ -135,8 +135,7 @@ class Rows:
 
 def listed(columns: Iterable[str], limit: int = 80) -> str:
     """Return names of columns for a message: on one line, unprintable characters escaped, a long list cut."""
-    text = ", ".join(columns)
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
+    text = escaped(", ".join(columns)[: limit + 1])
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -144,5 +143,4 @@ def shown(value: object) -> str:
     """Say what a value is, for a message: ``is -3``, ``is missing``; long ones are cut."""
     if is_missing(value):
         return "is missing"
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return f"is {text if len(text) <= 60 else text[:57] + '...'}"
+    return f"is {brief(value.item() if isinstance(value, np.generic) else value)}"

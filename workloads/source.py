@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.errors import TraceError
+from pagesim.errors import TraceError, reason
+from pagesim.reading import read_parquet
 from pagesim.workloads.rows import OnBadRow, Rows, listed, shown
 from pagesim.workloads.values import Column
-
-MAX_ROWS = 100_000_000
-"""More rows than this are taken for a damaged file: a few bytes of Parquet can claim any number."""
 
 PAIR = ("in", "out")
 """The columns of a JSON list of ``[in, out]`` pairs."""
@@ -81,6 +79,8 @@ def _csv(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
                 lines.append(reader.line_num)
     except csv.Error as error:
         raise TraceError(f"{path}: line {reader.line_num}: is not CSV ({error})") from error
+    if not cells:
+        raise TraceError(f"{path}: the file is empty")
     header = [name.strip().lower() for name in cells[0]]
     named = [name for name in header if name]
     if len(set(named)) < len(named):
@@ -181,21 +181,17 @@ def _reason(error: Exception) -> str:
 
 
 def _parquet(path: Path, data: bytes, on_bad_row: OnBadRow) -> Rows:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        if file.metadata.num_rows > MAX_ROWS:
-            raise ValueError(f"it claims {file.metadata.num_rows} rows; the bound is {MAX_ROWS}")
-        table = file.read(use_threads=False)
+        table = read_parquet(data)
+    except ValueError as error:
+        raise TraceError(f"{path}: is a damaged or truncated Parquet file ({reason(error)})") from error
+    try:
         columns = {
             str(name).strip().lower(): _arrow_column(column)
             for name, column in zip(table.column_names, table.columns, strict=True)
         }
-    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise TraceError(f"{path}: is a damaged or truncated Parquet file ({reason})") from error
+    except (ValueError, OverflowError) as error:  # dates beyond the calendar, texts that are not UTF-8
+        raise TraceError(f"{path}: holds what Python cannot hold ({reason(error)})") from error
     if len(columns) < table.num_columns:
         raise TraceError(f"{path}: a column name occurs twice in {listed(table.column_names)}")
     return Rows(path, columns or {"": []}, lambda row: f"row {row + 1}", on_bad_row)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, reason
 from pagesim.request import IntColumn
 
 GPT2 = "gpt2"
@@ -77,10 +77,18 @@ def _hugging_face(name: str) -> Counter:
     try:
         found: Any = Tokenizer.from_file(name) if Path(name).is_file() else Tokenizer.from_pretrained(name)
     except Exception as error:  # the package raises plain Exception
-        reason = " ".join(str(error).split())[:120]
         raise PagesimError(
-            f"tokenizer {name} cannot be had ({reason}); name one on Hugging Face's "
+            f"tokenizer {name} cannot be had ({reason(error)}); name one on Hugging Face's "
             f"hub (needs a network), a tokenizer.json file, {GPT2} or {APPROXIMATE}"
         ) from error
     note = f"tokens counted with {name} (tokenizers)"
-    return Counter(note, lambda text: len(found.encode(text, add_special_tokens=False).ids))
+
+    def tokens_of(text: str) -> int:
+        try:
+            return len(found.encode(text, add_special_tokens=False).ids)
+        except Exception as error:
+            raise PagesimError(
+                f"tokenizer {name} cannot count the tokens of a text ({reason(error)})"
+            ) from error
+
+    return Counter(note, tokens_of)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 from pagesim.kernels.bench.rows import MEASURED, PARAMETERS, SCHEMA, Row, flat
 
 JOURNAL = "rows.jsonl"
@@ -64,9 +66,14 @@ class RowStore:
     def add(self, row: Row) -> None:
         """Keep a row, in place of an earlier one of its key."""
         if self._journal is not None:
-            self._journal.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-            self._journal.flush()
-            os.fsync(self._journal.fileno())
+            line = json.dumps(row, allow_nan=False).encode() + b"\n"
+            try:
+                # Past Python's buffer, which would try to write once more when the file is closed.
+                if os.write(self._journal.fileno(), line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(self._journal.fileno())
+            except OSError as error:
+                raise PagesimError(f"{self.folder}: cannot be written ({error.strerror})") from None
         self._rows[row["key"]] = row
 
     def publish(self) -> None:
@@ -139,12 +146,12 @@ def _parse(content: bytes, journal: Path) -> list[Row]:
     for number, line in enumerate(content.splitlines(), 1):
         try:
             row: Any = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise PagesimError(f"{journal}, line {number}: is no JSON; the file is damaged") from None
         if not isinstance(row, dict) or row.get("schema") != SCHEMA or not isinstance(row.get("key"), str):
             said = row.get("schema") if isinstance(row, dict) else None
             raise PagesimError(
-                f"{journal}, line {number}: schema is {said}; this version of pagesim reads {SCHEMA}; "
+                f"{journal}, line {number}: schema is {brief(said)}; this version of pagesim reads {SCHEMA}; "
                 "choose another folder"
             )
         rows.append(row)
@@ -159,4 +166,5 @@ def _replace(file: Path, write: Callable[[Path], Any]) -> None:
     except OSError as error:
         raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()

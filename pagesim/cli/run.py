@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
 from pagesim.scenario import Scenario
@@ -15,6 +18,10 @@ def command(
     scenario: SCENARIO = None,
     out: OUT = None,
     json: JSON = False,
+    trace_events: Annotated[
+        bool,
+        typer.Option("--trace-events", help="Store also a time line for Perfetto or chrome://tracing."),
+    ] = False,
     flags: dict[str, Any],
 ) -> None:
     """Replay a trace under one policy and show what became of memory and latency.
@@ -22,14 +29,20 @@ def command(
     Example: pagesim run --trace sharegpt --arrivals poisson --rate 2 --duration 900 --policy vllm-sosp
     """
     chosen = scenario_from(Scenario, scenario, flags)
+    from pagesim.api import run
     from pagesim.cli import show
+    from pagesim.errors import PagesimError
+    from pagesim.journal import Journal
     from pagesim.storage import check_target, publish
 
     if out is not None:
         check_target(out)
-    result = show.replay(chosen, stored=out is not None)
+    elif trace_events:
+        raise PagesimError("trace_events needs a folder to store the file in; give --out DIR")
+    journal = Journal(every=chosen.steps) if trace_events else None
+    result = show.replay(chosen, stored=out is not None, run=partial(run, journal=journal))
     if out is not None:
-        publish(out, lambda folder: store(result, folder))
+        publish(out, lambda folder: store(result, folder, journal))
     show.say_notes(result.notes)
     if json:
         show.as_json(result.summary)
@@ -38,9 +51,19 @@ def command(
         show.stored(out)
 
 
-def store(result: Any, folder: Path) -> None:
-    """Write a result and its figures into an empty folder."""
+def store(result: Any, folder: Path, journal: Any = None) -> None:
+    """Write a result, its figures and, if it was listened to, its time line into an empty folder."""
+    from pagesim import trace_events
     from pagesim.plots import save_run_figures
 
     result.write(folder)
     save_run_figures(result, folder)
+    if journal is not None:
+        memory = result.summary["memory"]
+        trace_events.write(
+            folder / trace_events.FILE,
+            journal,
+            result.steps,
+            title=result.scenario.policy,
+            capacity=memory["num_blocks"] * memory["block_size"],
+        )

@@ -16,12 +16,13 @@ from rich.table import Table
 
 from pagesim.api import Rows, run, trace_of
 from pagesim.cluster import ClusterResult, run_cluster
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, escaped
 from pagesim.metrics import VIEWS
 from pagesim.request import Trace
 from pagesim.results import Result, to_json
 from pagesim.scenario import Cluster, Comparison, Scenario
 from pagesim.serving import Watch
+from pagesim.storage import put
 from pagesim.workloads import LengthModel
 
 if TYPE_CHECKING:
@@ -68,15 +69,15 @@ def as_json(value: Any) -> None:
 
 
 def say(sentence: str) -> None:
-    """Print a sentence as it is."""
-    Console().print(sentence, highlight=False, markup=False, soft_wrap=True)
+    """Print a sentence as it is, but for what would command the terminal: it may hold names from files."""
+    Console().print(escaped(sentence), highlight=False, markup=False, soft_wrap=True)
 
 
 def say_notes(notes: tuple[str, ...]) -> None:
     """Say, beside the output, what was noticed or assumed."""
     errors = Console(stderr=True)
     for note in notes:
-        errors.print(f"note: {note}", style="dim", highlight=False, markup=False, soft_wrap=True)
+        errors.print(f"note: {escaped(note)}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 def stored(out: Path | None) -> None:
@@ -101,13 +102,7 @@ def put_figure(figure: Figure, folder: Path, name: str) -> None:
 
 def write_text(file: Path, text: str) -> None:
     """Write a file, all of it or nothing."""
-    draft = file.with_name(f".{file.name}.draft")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(file)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
+    put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
 def statistics(table: pd.DataFrame) -> None:

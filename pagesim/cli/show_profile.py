@@ -9,6 +9,7 @@ from rich.table import Table
 
 from pagesim.clock import TICKS_PER_SECOND
 from pagesim.cost import Profiled, step_shape
+from pagesim.errors import escaped
 from pagesim.profiles import Profile, predict
 from pagesim.specs import model as model_of
 
@@ -42,7 +43,8 @@ def terms(profile: Profile) -> None:
     console = Console()
     sizes = ", ".join(map(str, profile.block_sizes))
     console.print(
-        f"{profile.name}: {profile.kind}\n{profile.sentence}\n{profile.model.name}, tp {profile.tp}, "
+        f"{escaped(profile.name)}: {profile.kind}\n{escaped(profile.sentence)}\n"
+        f"{escaped(profile.model.name)}, tp {profile.tp}, "
         f"{profile.dtype}, KV {profile.kv_dtype}, block size {sizes}",
         highlight=False,
         markup=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from pagesim.errors import PagesimError
-from pagesim.speed import Point, Row
+from pagesim.reading import parse_json
+from pagesim.speed import Point, Row, base_row
 
 
 @contextmanager
@@ -66,8 +66,8 @@ def read_rows(file: Path) -> list[Row]:
         PagesimError: the file cannot be read or holds none.
     """
     try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-        return [{**row, "timeouts_per_request": float(row["timeouts_per_request"])} for row in rows]
+        rows = parse_json(file.read_text(encoding="utf-8"))["rows"]
+        return [base_row(row) for row in rows]
     except OSError as error:
         raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError):

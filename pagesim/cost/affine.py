@@ -40,6 +40,15 @@ class Affine:
             return swaps
         return self._step + self._token * shape.batched_tokens + self._context * shape.context_tokens + swaps
 
+    def parts(self, shape: IterationShape) -> dict[str, int]:
+        computes = bool(shape.tokens or shape.launches)
+        return {
+            "step": self._step * computes,
+            "tokens": self._token * shape.batched_tokens * computes,
+            "context": self._context * shape.context_tokens * computes,
+            "swaps": self._block * (shape.blocks_out + shape.blocks_in),
+        }
+
     def decode(self, sequences: int, context: int) -> DecodeRun:
         first = self._step + self._token * sequences + self._context * context
         return first, self._context * sequences, UNBOUNDED

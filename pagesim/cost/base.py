@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class IterationShape(NamedTuple):
@@ -92,3 +92,11 @@ class CostModel(Protocol):
         Every step each sequence's context is one token longer. The first step's ticks must be what
         ``iteration`` gives for the same shape; the run ends where the model stops being linear.
         """
+
+
+@runtime_checkable
+class Itemised(Protocol):
+    """A cost model that can say what an iteration's time consists of."""
+
+    def parts(self, shape: IterationShape) -> dict[str, int]:
+        """Return ticks by what they are for; but for rounding they sum to what ``iteration`` gives."""

@@ -72,6 +72,32 @@ class Profiled:
         device, overhead = self._of(shape.tokens, shape.sampled)
         return moving + overhead + max(host, device + attention)
 
+    def parts(self, shape: IterationShape) -> dict[str, int]:
+        seconds = {
+            "swaps": self._out(shape.blocks_out) + self._in(shape.blocks_in),
+            "copies": self._copy(shape.blocks_copied),
+        }
+        moving = {name: to_ticks(each) for name, each in seconds.items()}
+        if not (shape.tokens or shape.launches):
+            return moving
+        terms, tokens = self._terms, shape.tokens
+        computing = {
+            "linear layers": to_ticks(terms.linear(tokens)),
+            "LM head": to_ticks(terms.head(shape.sampled)),
+            "cache writes": to_ticks(terms.write(tokens)),
+            "all-reduces": 0 if terms.all_reduce is None else to_ticks(terms.all_reduce(tokens)),
+            "prompt attention": 0,
+            "decode attention": 0,
+        }
+        if shape.query_key_pairs:
+            prompt = tokens - shape.decoding
+            computing["prompt attention"] = to_ticks(self._prefill(prompt, shape.query_key_pairs))
+        if shape.decoding:
+            computing["decode attention"] = self._attend(shape.decoding, shape.decode_context)[0]
+        overhead = self._of(tokens, shape.sampled)[1]
+        waiting = self.iteration(shape) - sum(moving.values()) - sum(computing.values()) - overhead
+        return {"overhead": overhead, **computing, "waiting for the host": max(0, waiting), **moving}
+
     def decode(self, sequences: int, context: int) -> DecodeRun:
         attention, a_token, steps = self._attend(sequences, context)
         device, overhead = self._of(sequences, sequences)

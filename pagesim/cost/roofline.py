@@ -108,6 +108,21 @@ class Roofline:
             return extra
         return self._linear(shape.tokens) + self._context * shape.decode_context + extra
 
+    def parts(self, shape: IterationShape) -> dict[str, int]:
+        swapped = shape.blocks_out + shape.blocks_in
+        computes = bool(shape.tokens or shape.launches)
+        layers = max(self._weights_s + self._activations_s * shape.tokens, self._linear_s * shape.tokens)
+        reduces = self._reduce_latency_s + self._reduce_s * shape.tokens
+        return {
+            "overhead": self._overhead * computes,
+            "linear layers": to_ticks(layers) * computes,
+            "all-reduces": to_ticks(reduces) * computes,
+            "prompt attention": to_ticks(self._pair_s * shape.query_key_pairs),
+            "decode attention": self._context * shape.decode_context * computes,
+            "swaps": to_ticks(self._swap_latency_s + self._swap_s * swapped) if swapped else 0,
+            "copies": to_ticks(self._copy_s * shape.blocks_copied),
+        }
+
     def decode(self, sequences: int, context: int) -> DecodeRun:
         first = self._linear(sequences) + self._context * context
         return first, self._context * sequences, UNBOUNDED

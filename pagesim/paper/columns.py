@@ -7,9 +7,10 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, reason
 from pagesim.paper.numbers import Number, shown
 from pagesim.paper.setting import Setting
+from pagesim.reading import parse_json
 
 SETTING = "setting.json"
 
@@ -55,7 +56,7 @@ def check(folder: Path, setting: Setting) -> None:
         PagesimError: that is so.
     """
     kept = folder / SETTING
-    if kept.is_file() and kept.read_text(encoding="utf-8") != setting_text(setting):
+    if kept.is_file() and kept.read_bytes() != setting_text(setting).encode():
         raise PagesimError(
             f"{folder}: holds figures of another setting ({_name(kept)}); choose another folder for "
             f"those with {setting.name}"
@@ -73,17 +74,19 @@ def stored(folder: Path) -> Column:
         raise PagesimError(f"{folder}: holds no reproduction ({SETTING} is absent)")
     ours: dict[Key, str] = {}
     for file in sorted(folder.glob("*.csv")):
-        with file.open(encoding="utf-8", newline="") as lines:
-            for row in csv.DictReader(lines):
-                try:
+        try:
+            with file.open(encoding="utf-8", newline="") as lines:
+                for row in csv.DictReader(lines, strict=True):
+                    if None in row or None in row.values():
+                        raise ValueError("a row has more or fewer fields than the header")
                     ours[row["figure"], row["series"], row["x"]] = row["ours"]
-                except KeyError:
-                    raise PagesimError(f"{file}: is no table of figures") from None
+        except (OSError, ValueError, KeyError, csv.Error) as error:
+            raise PagesimError(f"{file}: is no table of figures ({reason(error)})") from None
     return Column(_name(kept), ours)
 
 
 def _name(kept: Path) -> str:
     try:
-        return str(json.loads(kept.read_text(encoding="utf-8"))["name"])
+        return str(parse_json(kept.read_text(encoding="utf-8"))["name"])
     except (OSError, ValueError, KeyError, TypeError):
         raise PagesimError(f"{kept}: cannot be read") from None

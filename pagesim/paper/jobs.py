@@ -242,9 +242,9 @@ def _keep(job: Job, file: Path) -> None:
 def _kept(file: Path) -> Outcome | None:
     try:
         found: Outcome = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return found
+    return found if isinstance(found, dict) else None
 
 
 def _replay(scenario: Scenario, change: str | None) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +11,9 @@ from pagesim.errors import PagesimError
 from pagesim.profiles.attention import DecodeAttention, PrefillAttention
 from pagesim.profiles.curves import Curve, Seconds, Strict
 from pagesim.profiles.samples import TERMS, Sample
+from pagesim.reading import parse_json
 from pagesim.specs import ModelSpec
+from pagesim.storage import put
 
 SCHEMA = 1
 """Raised whenever a field changes its meaning."""
@@ -183,6 +184,15 @@ class Profile(Strict):
             raise ValueError(f"has schema {self.schema_}; this version of pagesim reads {SCHEMA}")
         if not self.terms.linear.seconds[0] + self.terms.overhead.seconds[0] > 0:
             raise ValueError("by its terms an iteration would take no time")
+        if missing := [term for term in self.terms.names() if term not in self.origins]:
+            raise ValueError(f"origins does not say where the term {missing[0]} comes from")
+        for sample in self.samples:
+            sample.check()
+            whole = self.terms.whole(sample.term)
+            if whole is None or (isinstance(whole, dict) and sample.block_size not in whole):
+                raise ValueError(f"{sample}: the profile has no such term")
+        if any(not 0 <= index < len(self.samples) for index in self.held_out):
+            raise ValueError(f"held_out names a sample that is none of its {len(self.samples)}")
         return self
 
     @property
@@ -209,13 +219,8 @@ class Profile(Strict):
         Raises:
             PagesimError: the file cannot be written.
         """
-        draft = file.with_name(f".{file.name}.draft")
-        try:
-            draft.write_text(self.model_dump_json(by_alias=True, indent=1) + "\n")
-            draft.replace(file)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
+        text = self.model_dump_json(by_alias=True, indent=1) + "\n"
+        put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
 def load_profile(file: Path) -> Profile:
@@ -227,7 +232,7 @@ def load_profile(file: Path) -> Profile:
     try:
         if file.stat().st_size > MOST_BYTES:
             raise PagesimError(f"{file}: has {file.stat().st_size} bytes; no profile is so long")
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
@@ -243,8 +248,8 @@ def _first(error: ValidationError, text: str) -> str:
     if first["type"] == "json_invalid":
         return "its JSON is broken or cut off; make it again, or copy it whole"
     try:
-        schema = json.loads(text).get("schema")
-    except (ValueError, AttributeError, RecursionError):
+        schema = parse_json(text).get("schema")
+    except (ValueError, AttributeError):
         schema = None
     if isinstance(schema, int) and schema != SCHEMA:
         return f"its schema is {schema}, and this version of pagesim reads {SCHEMA}; calibrate again"

@@ -216,9 +216,11 @@ def model(name: str) -> ModelSpec:
     Raises:
         PagesimError: no such model, the message listing names like it; or a config that cannot be read.
     """
-    if name.lower() not in _MODELS and (name.endswith(".json") or Path(name).is_dir()):
-        return from_hf_config(name)
-    return find("model", name, _MODELS)
+    try:
+        is_path = name.lower() not in _MODELS and (name.endswith(".json") or Path(name).is_dir())
+    except (OSError, ValueError):  # too long to be a path, say
+        is_path = False
+    return from_hf_config(name) if is_path else find("model", name, _MODELS)
 
 
 def models() -> tuple[ModelSpec, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief, reason
+from pagesim.reading import parse_json
 from pagesim.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
 
 _LAYER_NORM: dict[str, Any] = {"gated": False, "layer_norm": True}
@@ -45,11 +45,11 @@ def from_hf_config(config: str | Path | Mapping[str, Any], name: str | None = No
     path = Path(config)
     path = path / "config.json" if path.is_dir() else path
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PagesimError(f"cannot read {path}: {error.strerror}; name a model's config.json") from error
     except ValueError as error:
-        raise PagesimError(f"{path} is not JSON: {error}") from error
+        raise PagesimError(f"{path} is not JSON: {reason(error)}") from error
     if not isinstance(content, Mapping):
         raise PagesimError(f"{path} holds a {type(content).__name__}; a config.json holds an object")
     return _Config(content, str(path)).spec(name or path.resolve().parent.name)
@@ -73,7 +73,7 @@ class _Config:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise PagesimError(
-                    f"{self.where}: {key} is {value!r}; it must be a whole number from {least}"
+                    f"{self.where}: {key} is {brief(value)}; it must be a whole number from {least}"
                 )
             return value
         if default is None:

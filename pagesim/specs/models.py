@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 from pagesim.specs.parameters import Shares, count
+
+MOST = 1 << 31
+"""A larger size than this is taken for a mistake."""
+
+MOST_PARTS = 65_536
+"""Likewise more layers, heads or experts than this."""
 
 KV_DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one cached element by KV dtype."""
+
+
+_MAY_BE_0 = ("position_rows", "embedding", "q_lora_rank", "shared_experts", "dense_layers")
+_PARTS = ("layers", "heads", "kv_heads", "experts", "experts_per_token", "shared_experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +110,33 @@ class ModelSpec:
     moe: MixtureOfExperts | None = None
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.type == "int" and value < (0 if f.name in ("position_rows", "embedding") else 1):
-                raise PagesimError(f"model {self.name}: {f.name} is {value}; it must be a positive number")
+        self._check(self)
+        if self.mla:
+            self._check(self.mla)
+        if self.moe:
+            self._check(self.moe)
+            if self.moe.experts_per_token > self.moe.experts:
+                raise PagesimError(
+                    f"model {self.name}: experts_per_token is {self.moe.experts_per_token}; it must be at "
+                    f"most the {self.moe.experts} experts"
+                )
         if self.heads % self.kv_heads:
             raise PagesimError(
                 f"model {self.name}: {self.heads} heads cannot share {self.kv_heads} kv_heads evenly"
             )
+
+    def _check(self, part: ModelSpec | LatentAttention | MixtureOfExperts) -> None:
+        for f in fields(part):
+            if f.type != "int":
+                continue
+            value = getattr(part, f.name)
+            least = 0 if f.name in _MAY_BE_0 else 1
+            most = MOST_PARTS if f.name in _PARTS else MOST
+            if not least <= value <= most:
+                raise PagesimError(
+                    f"model {self.name}: {f.name} is {brief(value)}; it must be a positive number, at most "
+                    f"{most}"
+                )
 
     @property
     def attention(self) -> str:

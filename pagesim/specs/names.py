@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 
 Spec = TypeVar("Spec")
 
@@ -24,7 +24,7 @@ def find(kind: str, name: str, known: Mapping[str, Spec]) -> Spec:
     """
     spec = known.get(name.lower())
     if spec is None:
-        near = get_close_matches(name.lower(), known, n=5, cutoff=0.5)
+        near = get_close_matches(name.lower()[:100], known, n=5, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"
-        raise PagesimError(f"no {kind} is named {name!r}; {hint}")
+        raise PagesimError(f"no {kind} is named {brief(name, 1000)}; {hint}")
     return spec

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 from pagesim.metrics import PERCENTILES
 
 LATENCIES = ("normalized_latency", "latency", "ttft", "tpot", "itl", "queueing")
@@ -57,13 +57,13 @@ def parse_goal(text: str) -> Goal:
     """
     match = _FORM.fullmatch(text.replace(" ", ""))
     if match is None:
-        raise PagesimError(f"goal is {text!r}; it must be a latency and its bound, such as p99_ttft<=2s")
+        raise PagesimError(f"goal is {brief(text)}; it must be a latency and its bound, such as p99_ttft<=2s")
     measure, number, unit = match["measure"], match["number"], match["unit"]
     statistic, _, latency = measure.partition("_")
     if statistic not in STATISTICS:
         if re.fullmatch(r"p\d+(\.\d+)?|min|max|median|std", statistic) and latency in LATENCIES:
             raise PagesimError(
-                f"goal {text!r}: the statistic {statistic} is unknown; it must be one of "
+                f"goal {brief(text)}: the statistic {statistic[:60]} is unknown; it must be one of "
                 f"{', '.join(STATISTICS)}"
             )
         statistic, latency = "mean", measure
@@ -71,14 +71,15 @@ def parse_goal(text: str) -> Goal:
         close = difflib.get_close_matches(latency, LATENCIES, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise PagesimError(
-            f"goal {text!r}: the latency {latency} is unknown; it must be one of {', '.join(LATENCIES)}{hint}"
+            f"goal {brief(text)}: the latency {latency[:60]} is unknown; it must be one of "
+            f"{', '.join(LATENCIES)}{hint}"
         )
     if unit not in SECONDS:
-        raise PagesimError(f"goal {text!r}: the unit {unit} is unknown; it must be s or ms")
+        raise PagesimError(f"goal {brief(text)}: the unit {unit[:60]} is unknown; it must be s or ms")
     try:
         seconds = float(number) * SECONDS[unit]
     except ValueError:
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
-        raise PagesimError(f"goal {text!r}: the bound {number} must be a number above 0")
+        raise PagesimError(f"goal {brief(text)}: the bound {number[:60]} must be a number above 0")
     return Goal(text, statistic, latency, seconds)

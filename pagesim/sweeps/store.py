@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from pagesim.errors import PagesimError
+from pagesim.reading import parse_json
 from pagesim.request import Trace
 from pagesim.storage import put
 from pagesim.sweeps import traces
@@ -77,9 +78,7 @@ class Store:
     def run(self, key: str) -> Record | None:
         """Return how a run ended; None if it has not."""
         found = _read(self._runs / f"{key}.json")
-        if found is None:
-            return None
-        return Record(found["status"], found["error"], found["summary"], tuple(found["notes"]))
+        return _record(found) if isinstance(found, dict) else None
 
     def put_run(self, key: str, record: Record, scenario: dict[str, Any]) -> None:
         """Keep how a run ended; ``scenario`` is for people who look into the file."""
@@ -106,10 +105,22 @@ def opened(folder: str | PathLike[str] | None) -> Iterator[Store]:
         yield Store(Path(temporary))
 
 
+def _record(found: dict[str, Any]) -> Record | None:
+    """Return how a run ended; None where the file does not say so, and then the run is repeated."""
+    status, error, summary, notes = (found.get(name) for name in ("status", "error", "summary", "notes"))
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        return None
+    if status == "done" and error is None and isinstance(summary, dict):
+        return Record("done", None, summary, tuple(notes))
+    if status == "failed" and isinstance(error, str) and summary is None:
+        return Record("failed", error, None, tuple(notes))
+    return None
+
+
 def _read(file: Path) -> Any:
     """Return a file's JSON; None where there is no such file, or not the whole of one."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
     except OSError as error:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.errors import PagesimError, reason
 from pagesim.request import Trace
 
 KEPT = 4
@@ -19,6 +21,8 @@ KEPT = 4
 
 DIGEST = "digest"
 """The entry of a stored trace that holds the digest of its content."""
+
+T = TypeVar("T")
 
 Encoded = dict[str, npt.NDArray[Any]]
 
@@ -35,8 +39,7 @@ class StoredTrace:
 
     def digest(self) -> str:
         """Return a hash of the trace's content: every column, but not the notes on how it came about."""
-        with np.load(self.file, allow_pickle=False) as stored:
-            return str(stored[DIGEST])
+        return _read(self.file, lambda stored: str(stored[DIGEST]))
 
 
 def write(trace: Trace, file: Path) -> None:
@@ -75,16 +78,39 @@ def _text(value: Any) -> npt.NDArray[np.uint8]:
 
 @lru_cache(maxsize=KEPT)
 def _load(file: Path) -> Trace:
+    return _read(file, _trace)
+
+
+def _trace(stored: Any) -> Trace:
     columns: dict[str, Any] = {}
-    with np.load(file, allow_pickle=False) as stored:
-        for entry in stored.files:
-            name, _, kind = entry.partition(":")
-            if name == DIGEST:
-                continue
-            if kind or name == "notes":
-                value = json.loads(stored[entry].tobytes())
-                columns[name] = np.array(value, dtype=object) if kind == "objects" else value
-            else:
-                columns[name] = stored[entry]
+    for entry in stored.files:
+        name, _, kind = entry.partition(":")
+        if name == DIGEST:
+            continue
+        if kind or name == "notes":
+            value = json.loads(stored[entry].tobytes())
+            columns[name] = np.array(value, dtype=object) if kind == "objects" else value
+        else:
+            columns[name] = stored[entry]
     columns["notes"] = tuple(columns["notes"])
     return Trace(**columns)
+
+
+def _read(file: Path, what: Callable[[Any], T]) -> T:
+    """Return something of a stored trace.
+
+    Raises:
+        PagesimError: the file is damaged.
+    """
+    try:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as stored:
+            claimed = sum(entry.file_size for entry in stored.zip.infolist())
+            # They are not compressed: what claims to hold more than it takes is damaged.
+            if claimed > file.stat().st_size:
+                raise ValueError(f"it claims {claimed} bytes")
+            return what(stored)
+    except Exception as error:  # a damaged archive raises what its parts raise
+        raise PagesimError(
+            f"{file}: is no trace that a sweep stored, or is damaged ({reason(error)}); remove it, and run "
+            "the same again"
+        ) from None

@@ -65,7 +65,13 @@ class Workers:
                 # A replay is one thread; a worker that starts more only gets in the others' way.
                 config = {"backend": "loky", "n_jobs": jobs, "inner_max_num_threads": 1}
                 config["idle_worker_timeout"] = IDLE_S
-            self._open.enter_context(joblib.parallel_config(**config))
+            try:
+                self._open.enter_context(joblib.parallel_config(**config))
+            except AssertionError:  # joblib would fall back to threads, which know no such option
+                raise PagesimError(
+                    "no worker process can be started: this machine has no semaphores to give, as where "
+                    "/dev/shm is full or missing; free it"
+                ) from None
             # One call a batch: each result is handed over, and stored, as soon as it is there.
             parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
             self._parallel = self._open.enter_context(parallel)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,7 @@ class Known:
             print("hangs", flush=True)
             time.sleep(600)
         self.measured += 1
+        time.sleep(0.03)
         print("measured", point, flush=True)
         row = {"status": "ok", "seconds": 1e-3 * (point.size + 1), "date": "2026-01-01"}
         return {**row, "context": 16 * point.size} if point.term == "iteration" else row
@@ -95,6 +98,38 @@ def test_a_killed_calibration_goes_on_where_it_was_and_repeats_nothing(start, tm
     assert profile.terms.linear.at == tuple(seconds)
     assert "9 were measured before" in shown
     assert not journal.parent.exists(), "the profile holds every measurement"
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_a_calibration_leaves_no_half_profile_and_repeats_nothing(start, tmp_path):
+    out = tmp_path / "mine.json"
+    rng = random.Random(1)
+    began = time.monotonic()
+    shown, errors = start(tmp_path / "whole.json", -1).communicate(timeout=120)
+    lasted = time.monotonic() - began
+    points = [line for line in shown.splitlines() if line.startswith("measured ")]
+    assert points, errors
+    measured: list[str] = []
+    killed = 0
+    for _ in range(20):
+        if out.exists():
+            assert load_profile(out).samples == load_profile(tmp_path / "whole.json").samples
+            assert sorted(measured) == sorted(points)
+            out.unlink()
+            measured.clear()
+        process = start(out, -1)
+        # Later where a kill cannot come any later: importing takes most of the time.
+        time.sleep(lasted * rng.uniform(0.6, 1.0))
+        process.send_signal(signal.SIGKILL)
+        shown, _ = process.communicate(timeout=30)
+        killed += process.returncode == -signal.SIGKILL
+        now = [line for line in shown.splitlines() if line.startswith("measured ")]
+        # The last point's row may have been kept or not when it died.
+        assert not set(now) & set(measured[:-1])
+        measured = list(dict.fromkeys([*measured, *now]))
+    assert killed > 5
+    start(out, -1).communicate(timeout=120)
+    assert load_profile(out).terms == load_profile(tmp_path / "whole.json").terms
 
 
 def test_rows_of_another_model_or_machine_are_kept_apart(start, tmp_path):

@@ -1,4 +1,4 @@
-"""A command that is stopped in the middle leaves no result, or the whole of one."""
+"""A command that is interrupted in the middle leaves no result, or the older one; see also test_killed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import time
 
 import pytest
 
-from pagesim.results import load
-
 LONG = ("--trace", "sharegpt", "--rate", "20", "--duration", "20000")
-SHORT = ("--trace", "sharegpt", "--rate", "5", "--duration", "100", "--steps")
 
 
 @pytest.mark.parametrize("moment", [0.1, 1.0])
@@ -36,24 +33,3 @@ def test_an_interrupt_while_a_result_is_stored_leaves_the_older_one(succeeds, cl
     outcome = cli("run", "--trace", "fixed:20,20", "--out", tmp_path / "out")
     assert outcome.code == 130
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
-
-
-def test_a_run_that_is_killed_at_any_moment_leaves_no_half_result(start, tmp_path):
-    process = start("run", *SHORT, "--out", tmp_path / "whole")
-    began = time.monotonic()
-    process.communicate(timeout=60)
-    lasted = time.monotonic() - began
-    files = {file.name for file in (tmp_path / "whole").iterdir()}
-    killed = 0
-    # Most moments near the end, when the result is being stored.
-    for part in (0.3, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95):
-        out = tmp_path / f"killed at {part}"
-        process = start("run", *SHORT, "--out", out)
-        time.sleep(part * lasted)
-        process.kill()
-        process.communicate(timeout=30)
-        killed += process.returncode == -signal.SIGKILL
-        if out.exists():
-            assert {file.name for file in out.iterdir()} == files
-            assert load(out).summary["requests"]["unfinished"] == 0
-    assert killed

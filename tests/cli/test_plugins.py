@@ -99,7 +99,7 @@ class Constant:
         return self.ticks if shape.tokens else 0
 
     def decode(self, sequences, context):
-        return DecodeRun(self.ticks, 0, UNBOUNDED)
+        return self.ticks, 0, UNBOUNDED
 
 
 class First:

@@ -162,6 +162,7 @@ def test_every_flag_is_a_field_of_a_scenario_and_every_field_a_flag(kind, succee
     flags = set(re.findall(r"^  --([a-z][a-z-]*)", succeeds(command, "--help").out, re.MULTILINE)) - {
         "out",
         "json",
+        "trace-events",
         "help",
     }
     assert {flag.replace("-", "_") for flag in flags} == set(kind.model_fields) - other

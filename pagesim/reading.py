@@ -1,0 +1,107 @@
+"""Reading: files that others may have made, damaged or swollen; they are data, or a ValueError."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+ROOM = 128 << 20
+"""Bytes of memory that any table may take. A larger one may take `SWELLS` times what its file has."""
+
+SWELLS = 100
+
+_BATCH = 1 << 16
+"""Rows that are read before their size is looked at."""
+
+_OBJECT = 64
+"""Bytes of an object of Python's, about."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what a text of JSON holds.
+
+    Raises:
+        ValueError: it is no JSON, is nested too deeply, or holds a number that is not finite.
+    """
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_parquet(data: bytes) -> Any:
+    """Return a Parquet file's table, of pyarrow.
+
+    What is said in it of how pandas should present it is not looked at.
+
+    Raises:
+        ValueError: it is none, is damaged, has a column twice, or would take more memory than a file of its
+            size can need: a few bytes of Parquet can claim any number of rows.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(pa.BufferReader(data))
+        names = schema.names
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"it has two columns {twice!r}")
+        # Texts stay as short as they are in the file until it is known how long they become.
+        texts = [field.name for field in schema if _is_text(field.type)]
+        file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
+        room = max(ROOM, SWELLS * len(data))
+        rows, size = file.metadata.num_rows, 0
+        batches = []
+        if 8 * rows * len(names) <= room:
+            for batch in file.iter_batches(_BATCH, use_threads=False):
+                size += sum(_bytes(column) for column in batch.columns)
+                if size > room:
+                    break
+                batches.append(batch)
+        else:
+            size = 8 * rows * len(names)
+        if size > room:
+            raise ValueError(
+                f"it claims {rows} rows and {size >> 20} MiB or more; a file of {len(data)} bytes may hold "
+                f"{room >> 20}"
+            )
+        table = pa.Table.from_batches(batches, file.schema_arrow)
+        for at, column in enumerate(table.columns):
+            if pa.types.is_dictionary(column.type):
+                table = table.set_column(at, names[at], column.cast(column.type.value_type))
+        table.validate()
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+    return table.replace_schema_metadata(None)
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(is_text(kind) for is_text in texts)
+
+
+def _bytes(column: Any) -> int:
+    """Return about how many bytes a column's values take in Python."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        size = _OBJECT * len(column)
+        if column.null_count < len(column) and _is_text(column.type.value_type):
+            lengths = pc.binary_length(column.dictionary).cast(pa.int64())
+            size += pc.sum(pc.take(lengths, column.indices)).as_py() or 0
+        return size
+    if pa.types.is_primitive(column.type):
+        return _OBJECT * len(column) if column.null_count else int(column.nbytes)
+    return _OBJECT * len(column) + 8 * int(column.nbytes)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no finite number")
+    return number

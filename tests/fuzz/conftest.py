@@ -1,0 +1,8 @@
+"""What the fuzzing command consists of is imported from beside it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,156 @@
+"""Readers of options: scenarios, sweeps, profiles, models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from target import Target, of_tests, one_line
+
+import pagesim as ps
+from pagesim.cli.options import scenario_from
+from pagesim.cost import IterationShape, Profiled
+from pagesim.profiles import Sample, analytic_profile, find_profile
+from pagesim.profiles.samples import TERMS
+from pagesim.scenario import Cluster, Comparison, Scenario, System
+from pagesim.serving import check as check_system
+from pagesim.specs import gpu, model
+from pagesim.sweeps.grid import Sweep, grid_toml
+from pagesim.sweeps.search import Search
+
+SYSTEM = """trace = "sharegpt"
+policy = "vllm-sosp"
+model = "opt-13b"
+gpu = "a100-40gb"
+tp = 1
+num_blocks = 900
+cpu_blocks = 100
+rate = 1.5
+duration = 30.0
+window = "3:20"
+cost = "affine:0.02,1e-4,1e-6"
+seed = 3
+leap = true
+n = 2
+shared_prefix = "30:0.5"
+until = 100.0
+"""
+GRID = '\n[grid]\npolicy = ["orca-max", "vllm-sosp"]\nrate = [0.5, 1.0]\nnum_blocks = [500, 900]\n'
+
+
+def made() -> list[Target]:
+    """Return these."""
+    return [*_scenarios(), *_profiles(), *_models()]
+
+
+def _scenarios() -> list[Target]:
+    def read(kind: type[Any]) -> Callable[[Path], object]:
+        def scenario(folder: Path) -> object:
+            chosen = scenario_from(kind, folder / "s.toml", {})
+            if isinstance(chosen, Sweep):
+                chosen = chosen.located(folder)
+                size = chosen.seeds
+                for values in chosen.axes().values():
+                    size *= len(values)
+                if size > 200:
+                    return None
+                grid_toml(chosen)
+                return [check_system(each) for each in chosen.scenarios()[:2]]
+            if isinstance(chosen, Search):
+                chosen.parsed_goals()
+                return check_system(chosen.base())
+            if isinstance(chosen, Comparison):
+                return [check_system(each) for each in list(chosen.each().values())[:2]]
+            check_system(chosen)
+            return None
+
+        return scenario
+
+    extra = {
+        Scenario: "",
+        Comparison: 'policies = ["orca-max", "vllm-sosp"]\n',
+        Cluster: 'replicas = 3\nrouter = "least-loaded"\n',
+        Search: 'goals = ["p99_ttft<=2s"]\nlowest = 0.5\nhighest = 8.0\nseeds = 2\n',
+        Sweep: "seeds = 2\n" + GRID,
+    }
+    without = {
+        Search: ("rate", "duration", "policy"),
+        Sweep: ("rate", "num_blocks", "policy"),
+        Comparison: ("policy",),
+    }
+    return [
+        Target(
+            f"scenario: {kind.__name__}",
+            {"s.toml": ("".join(
+                line + "\n" for line in SYSTEM.splitlines() if line.split()[0] not in without.get(kind, ())
+            ) + more).encode()},
+            ("s.toml",),
+            read(kind),
+        )
+        for kind, more in extra.items()
+    ]  # fmt: skip
+
+
+SHAPES = (
+    IterationShape(0, 0, 0, 0, 0, 5, 3, 0, 0, 0),
+    IterationShape(8, 8, 900, 900, 0, 0, 0, 2, 8, 8),
+    IterationShape(300, 300, 900, 600, 40_000, 0, 0, 0, 5, 6),
+)
+
+
+def _profiles() -> list[Target]:
+    plain = analytic_profile(gpu("a100-40gb"), model("opt-13b"), block_sizes=(1, 16))
+    samples = tuple(
+        Sample(term, 0 if term in ("linear", "head", "write", "overhead") else 16, size, 0, 1e-3 * size)
+        for term in TERMS
+        for size in (1, 8)
+        if term != "all_reduce"
+    )
+    measured = plain.model_copy(
+        update={"name": "mine", "kind": "measured", "samples": samples, "held_out": (3,)}
+    )
+    boxed = find_profile("opt-13b-a100-40gb-rescaled", model=model("opt-13b"))
+
+    def read(folder: Path) -> None:
+        from pagesim.cli import show_profile
+
+        found = find_profile(str(folder / "p.json"), model=model("opt-13b"))
+        show_profile.terms(found)
+        if found.samples:
+            show_profile.checked(found)
+        cost = Profiled(found, model("opt-13b"), block_size=16, kv_dtype=found.kv_dtype, tp=found.tp)
+        for shape in SHAPES:
+            assert cost.iteration(shape) >= 0
+        run = cost.decode(8, 900)
+        assert run.first > 0
+        assert run.increment >= 0
+        assert run.steps > 0
+
+    return [
+        Target(f"profile: {name}", {"p.json": each.model_dump_json(by_alias=True, indent=1).encode()},
+               ("p.json",), read)
+        for name, each in (("analytic", plain), ("measured", measured), ("boxed", boxed))
+    ]  # fmt: skip
+
+
+def _models() -> list[Target]:
+    configs = of_tests("specs/test_huggingface")
+
+    def read(folder: Path) -> None:
+        file = str(folder / "config.json")
+        spec = model(file)
+        assert spec.parameters >= spec.active_parameters > 0
+        assert spec.linear_flops_per_token > 0
+        for values in ({}, {"tp": 8, "sizing": "vllm"}, {"num_blocks": 500, "cost": "roofline"}):
+            try:
+                check_system(System(model=file, **values))
+            except ps.PagesimError as error:
+                one_line(error)
+
+    return [
+        Target(f"config.json: {name}", {"config.json": json.dumps(getattr(configs, name), indent=1).encode()},
+               ("config.json",), read)
+        for name in ("LLAMA_3_8B", "OPT_350M", "QWEN3_4B", "DEEPSEEK_V3")
+    ]  # fmt: skip

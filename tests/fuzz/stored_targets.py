@@ -1,0 +1,132 @@
+"""Readers of what pagesim itself stored: results, sweeps, rows, figures; and of timings."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from target import Target, again, of_tests
+from trace_targets import rich_trace
+
+import pagesim as ps
+from pagesim.cli.show_speed import read_rows as read_speed
+from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows
+from pagesim.paper.columns import SETTING, check, setting_text, stored
+from pagesim.paper.jobs import _kept
+from pagesim.paper.setting import Setting
+from pagesim.profiles import import_vidur
+from pagesim.scenario import Scenario
+from pagesim.specs import gpu, model
+from pagesim.speed import compared
+from pagesim.sweeps.store import MARKER, Record, Store
+
+
+def made() -> list[Target]:
+    """Return these."""
+    return [*_results(), *_stores(), *_benches(), *_papers(), *_vidur()]
+
+
+def _results() -> list[Target]:
+    def read(folder: Path) -> None:
+        result = ps.load(folder)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as again:
+            result.save(Path(again) / "again")
+        assert len(result.requests) == result.summary["requests"]["total"]
+
+    found = []
+    for name, options in {
+        "static": {"policy": "static"},
+        "auto": {"preemption": "auto", "num_blocks": 100},
+    }.items():
+        scenario = Scenario(trace="sharegpt", rate=2.0, num_requests=15, max_model_len=1000, **options)
+        result = ps.api.run(scenario, ps.api.trace_of(scenario))
+        with tempfile.TemporaryDirectory() as folder:
+            result.save(Path(folder) / "r")
+            files = {file.name: file.read_bytes() for file in (Path(folder) / "r").iterdir()}
+        found.append(Target(f"result: {name}", files, tuple(files), read))
+    return found
+
+
+def _stores() -> list[Target]:
+    scenario = Scenario(trace="fixed:20,5", num_requests=3)
+    summary = ps.api.run(scenario, ps.api.trace_of(scenario)).summary
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "s")
+        store.put_run("a" * 32, Record("done", None, summary, ("note",)), scenario.model_dump())
+        store.put_trace("b" * 32, rich_trace())
+        base = Path(folder) / "s"
+        files = {str(file.relative_to(base)): file.read_bytes() for file in base.rglob("*") if file.is_file()}
+
+    def read(folder: Path) -> None:
+        store = Store(folder)
+        record = again(store.run("a" * 32))
+        assert record.status in ("done", "failed")
+        trace = store.trace("b" * 32)
+        assert trace is not None
+        trace.digest()
+        assert len(trace.load())
+
+    return [
+        Target("store of a sweep", files, tuple(files), read),
+        Target("store: marker", files, (MARKER,), read),
+    ]
+
+
+def _benches() -> list[Target]:
+    rows = [
+        {"schema": 1, "key": f"k{n}", "bench": "copy", "op": "copy", "m": n, "status": "ok", "median_s": 1e-3}
+        for n in range(5)
+    ]
+    journal = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    speed = [
+        {"policy": "vllm-sosp", "load": "light", "requests": 1000, "trace": "sharegpt",
+         "prefix_caching": False, "num_blocks": 983, "timeouts_per_request": 12.5}
+    ]  # fmt: skip
+
+    def read_journal(folder: Path) -> None:
+        whole = read_rows(folder)
+        with RowStore(folder) as store:
+            assert store.rows == whole
+
+    def read_base(folder: Path) -> None:
+        compared(speed, read_speed(folder / "simulator.json"))
+
+    return [
+        Target("bench rows", {JOURNAL: journal}, (JOURNAL,), read_journal),
+        Target("bench base", {"simulator.json": json.dumps({"rows": speed}, indent=1).encode()},
+               ("simulator.json",), read_base),
+    ]  # fmt: skip
+
+
+def _papers() -> list[Target]:
+    table = "figure,series,x,paper,certainty,ours,error\nfig2,vLLM,used,96.3,printed,96.2,-0.1\n"
+    files = {SETTING: setting_text(Setting()).encode(), "fig2.csv": table.encode() * 1}
+
+    def read(folder: Path) -> None:
+        stored(folder)
+        check(folder, Setting())
+
+    def read_outcome(folder: Path) -> None:
+        again(_kept(folder / "o.json"))
+
+    return [
+        Target("paper: column", files, tuple(files), read),
+        Target("paper: outcome", {"o.json": b'{"batch": {"mean": 5.0}}'}, ("o.json",), read_outcome),
+    ]
+
+
+def _vidur() -> list[Target]:
+    writer = of_tests("profiles/conftest").vidur_files
+    with tempfile.TemporaryDirectory() as folder:
+        made = writer.__wrapped__(Path(folder)) if hasattr(writer, "__wrapped__") else None
+        assert made is not None
+        files = {file.name: file.read_bytes() for file in made()}
+
+    def read(folder: Path) -> None:
+        import_vidur(
+            folder / "linear.csv", folder / "attention.csv", model=model("llama-2-7b"), gpu=gpu("a100-80gb"),
+            name="x", source="y",
+        )  # fmt: skip
+
+    return [Target("vidur", files, ("linear.csv", "attention.csv"), read)]

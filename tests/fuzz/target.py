@@ -1,0 +1,55 @@
+"""Target: a reader of files, good files for it, and what somebody then does with what was read."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pagesim as ps
+
+T = TypeVar("T")
+
+TESTS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader.
+
+    Attributes:
+        name: what it reads.
+        files: good ones, by name.
+        mutated: which of them are not left good.
+        read: reads a folder of such files and uses what it found.
+    """
+
+    name: str
+    files: Mapping[str, bytes]
+    mutated: tuple[str, ...]
+    read: Callable[[Path], object]
+
+
+def of_tests(path: str) -> Any:
+    """Return a file of other tests as a module: what is good there is good here."""
+    spec = importlib.util.spec_from_file_location(path.replace("/", "_"), TESTS / f"{path}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def one_line(error: BaseException) -> None:
+    """Make sure that an error is a sentence."""
+    assert str(error)
+    assert str(error).isprintable(), f"not one line: {error!r}"
+
+
+def again(found: T | None) -> T:
+    """Return what was kept of a run; what is damaged counts as refused, for the run is repeated."""
+    if found is None:
+        raise ps.PagesimError("damaged: the run is repeated")
+    return found

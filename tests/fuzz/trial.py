@@ -1,0 +1,117 @@
+"""A trial: one file changed, read, and judged. The same seed and number give the same trial."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutators import mutate
+from targets import Target, targets
+
+from pagesim.errors import PagesimError
+from pagesim.sweeps import traces
+
+LONGEST_S = 10.0
+LONGEST_SENTENCE = 3000
+
+DATA, REFUSED = "data", "refused"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial.
+
+    Attributes:
+        target: what was read.
+        kind: ``data``, ``refused``, or the name of what went wrong.
+        detail: the sentence, or the traceback.
+    """
+
+    target: str
+    kind: str
+    detail: str
+
+    @property
+    def good(self) -> bool:
+        return self.kind in (DATA, REFUSED)
+
+
+class Hang(BaseException):
+    """A reader takes longer than anybody waits."""
+
+
+def make(seed: int, number: int, folder: Path) -> Target:
+    """Put the files of a trial into a folder, what it held before removed, and return what reads them."""
+    rng = random.Random(f"{seed} {number}")
+    all_ = targets()
+    target = all_[number % len(all_)]
+    for file in sorted(folder.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    changed = rng.choice(target.mutated)
+    for name, data in target.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(mutate(name, data, rng) if name == changed else data)
+    return target
+
+
+def carry_out(seed: int, number: int, folder: Path) -> Outcome:
+    """Carry out a trial in this process."""
+    target = make(seed, number, folder)
+    return read(target, folder)
+
+
+def read(target: Target, folder: Path) -> Outcome:
+    """Read a target's files, and say what came of it."""
+    traces._load.cache_clear()  # it knows files by name, and here a name's content changes
+    try:
+        with _limited(), _silent(), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            target.read(folder)
+    except PagesimError as error:
+        return Outcome(target.name, *_judged(str(error)))
+    except (Exception, Hang) as error:
+        return Outcome(target.name, type(error).__name__, traceback.format_exc())
+    except BaseException as error:
+        # What a library written in another language panics with is no Exception.
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        return Outcome(target.name, type(error).__name__, traceback.format_exc())
+    return Outcome(target.name, DATA, "")
+
+
+def _judged(sentence: str) -> tuple[str, str]:
+    if not sentence.strip():
+        return "empty sentence", sentence
+    if not sentence.isprintable():
+        return "more than a line, or unprintable", repr(sentence)
+    if len(sentence) > LONGEST_SENTENCE:
+        return "endless sentence", sentence[:300]
+    return REFUSED, sentence
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    def over(*_: object) -> None:
+        raise Hang(f"more than {LONGEST_S:g} s")
+
+    # The processor's time: where others work, too, a second may be long. Who sleeps is found outside.
+    before = signal.signal(signal.SIGPROF, over)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # noqa: PTH123
+        yield
