@@ -52,12 +52,18 @@ def check_sweep(out: Path, whole: Path) -> None:
             assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 
+def check_report(out: Path, whole: Path) -> None:
+    """The page is there to its last byte, or not at all."""
+    if out.exists():
+        assert out.read_bytes() == whole.read_bytes()
+
+
 @dataclass(frozen=True)
 class Killed:
     """A command that is killed, and what must be true of its folder whenever that happens.
 
     Attributes:
-        arguments: without ``--out``.
+        arguments: without ``--out``; RESULT stands for a folder with a result.
         check: the folder, and that of a run that was not killed.
         is_over: whether nothing is left to do.
     """
@@ -68,25 +74,31 @@ class Killed:
 
 
 COMMANDS = {
+    "report": Killed(("report", "RESULT", "--instants", "40"), check_report, Path.exists),
     "run": Killed(RUN, check_run, Path.exists),
     "sweep": Killed(SWEEP, check_sweep, lambda out: any(out.glob("*.svg"))),
 }
 
 
 def contents(folder: Path) -> set[str]:
+    """Every file in a folder; what stands beside a file instead of one."""
+    if folder.is_file():
+        return {file.name for file in folder.parent.glob(".*")}
     return {str(file.relative_to(folder)) for file in folder.rglob("*")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_whatever_the_moment_no_half_result_is_taken_for_a_whole_one(name, start, tmp_path):
+def test_whatever_the_moment_no_half_result_is_taken_for_a_whole_one(name, start, succeeds, tmp_path):
     command = COMMANDS[name]
     rng = random.Random(name)
+    succeeds(*RUN, "--out", tmp_path / "result")
+    arguments = [str(tmp_path / "result") if each == "RESULT" else each for each in command.arguments]
 
     def begin(out: Path) -> subprocess.Popen[str]:
         # No pipes: workers may hold their ends for a while after their parent was killed.
         nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return start(*command.arguments, "--out", out, **nowhere)
+        return start(*arguments, "--out", out, **nowhere)
 
     began = time.monotonic()
     assert begin(tmp_path / "whole").wait(timeout=120) == 0
@@ -101,7 +113,7 @@ def test_whatever_the_moment_no_half_result_is_taken_for_a_whole_one(name, start
         killed += process.wait(timeout=30) == -signal.SIGKILL
         command.check(out, tmp_path / "whole")
         if out.exists() and command.is_over(out):
-            shutil.rmtree(out)
+            shutil.rmtree(out) if out.is_dir() else out.unlink()
     assert killed > KILLS // 2
     assert begin(out).wait(timeout=120) == 0
     command.check(out, tmp_path / "whole")
