@@ -135,3 +135,11 @@ def over_sizes(axes: Axes, sizes: Sequence[int], label: str) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("block size (tokens)", fontsize=8)
     axes.set_ylabel(label, fontsize=8)
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """Put the legend of one panel, which holds for all of them, below the figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, edgecolor="none"
+    )

@@ -191,11 +191,12 @@ def panel_figure(
 
 def draw_panels(found: Outcomes, panels: Sequence[Panel], columns: int) -> Figure:
     """Draw the curves of each panel, cut at 1 s/token, the paper's knees as hollow markers on the edge."""
-    from pagesim.paper.drawing import curves, hollow, legend
+    from pagesim.paper.drawing import curves, hollow, legend, legend_below
     from pagesim.paper.drawing import panels as empty
 
     figure, axes = empty(-(-len(panels) // columns), columns, 3.6, 2.9)
     shown: list[str] = []
+    alike = len({tuple(line.name for line in panel.lines) for panel in panels}) == 1
     for each, panel in zip(axes, panels, strict=False):
         styles = _styles(panel)
         curves(
@@ -208,7 +209,10 @@ def draw_panels(found: Outcomes, panels: Sequence[Panel], columns: int) -> Figur
         if [line.name for line in panel.lines] != shown:
             if any(line.read is not None for line in panel.lines):
                 hollow(each, "paper's knee, by eye")
-            legend(each)
+            if alike and len(panels) > 1:
+                legend_below(figure, each)
+            else:
+                legend(each)
             shown = [line.name for line in panel.lines]
     for each in axes[len(panels) :]:
         each.set_visible(False)
