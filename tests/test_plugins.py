@@ -60,7 +60,7 @@ class Constant:
         return to_ticks(self.seconds) if shape.tokens else 0
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
-        return DecodeRun(to_ticks(self.seconds), 0, UNBOUNDED)
+        return to_ticks(self.seconds), 0, UNBOUNDED
 
 
 @pytest.mark.parametrize(("policy", "make"), [("vllm-sosp", paged), ("orca-oracle", contiguous(FirstFit))])

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pagesim.profiles import Profile
 
 cli = typer.Typer(
-    help="What one choice is worth, from measurements: the block size, or how to preempt.",
+    help="What one choice is worth, from measurements: the block size, or how to preempt.\n\n"
+    "Example: pagesim ablate block-size --profile analytic-h200 --trace sharegpt --rate 2 --duration 30",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -27,6 +28,14 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 MEASURED_SIZES = (8, 16, 32, 64, 128)
 """Those that --device measures unless it is told otherwise."""
+
+HEADS = {
+    **{f"{name}_s": f"{name.replace('_', ' ')}, s" for name in ("swap_out", "swap_in", "swap", "recompute")},
+    "normalized_latency_s": "s/token, mean",
+    "tokens_per_s": "tokens/s",
+    "rounding_pct": "rounding\n% of cache",
+}
+"""Of the columns whose names do not say their units."""
 
 SECONDS_A_TOKEN = "normalized latency, mean (s/token)"
 
@@ -242,16 +251,11 @@ def _crossing(size: int | None, sizes: Sequence[int]) -> str:
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
+    from pagesim.cli.tables import put
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "), justify="right")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    Console().print(table, highlight=False)
+    heads = [HEADS.get(name, name.replace("_", " ")) for name in rows[0]]
+    texts = [place for place, name in enumerate(rows[0]) if name == "preemption"]
+    put(title, heads, [[_cell(value) for value in row.values()] for row in rows], texts=texts)
 
 
 def _cell(value: Any) -> str:

@@ -58,17 +58,3 @@ def number(value: float, margin: float = float("nan")) -> str:
     if value != value:
         return "–"
     return f"{value:.4g}" if margin != margin else f"{value:.4g} ± {margin:.2g}"
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(box=SIMPLE_HEAD)
-    for place, name in enumerate(head):
-        shown.add_column(name, justify="right" if place else "left", no_wrap=place == 0)
-    for row in rows:
-        shown.add_row(*row)
-    Console().print(shown)

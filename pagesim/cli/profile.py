@@ -10,7 +10,8 @@ import typer
 from pagesim.cli.options import JSON, OUT
 
 cli = typer.Typer(
-    help="Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.",
+    help="Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.\n\n"
+    "Example: pagesim profile show llama-2-7b-a100-tp1",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -9,7 +9,12 @@ import typer
 
 from pagesim.cli.options import OUT, workload_flags
 
-cli = typer.Typer(help="Look at, convert, fit and make traces.", no_args_is_help=True, rich_markup_mode=None)
+cli = typer.Typer(
+    help="Look at, convert, fit and make traces.\n\n"
+    "Example: pagesim trace describe sharegpt --rate 2 --duration 900",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 TRACE = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a bundled workload's name.")]
 READ = ("rounds", "tokenizer", "on_bad_row")

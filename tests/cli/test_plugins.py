@@ -52,7 +52,7 @@ from dataclasses import replace
 
 from pagesim import Policy
 from pagesim.clock import to_ticks
-from pagesim.cost import UNBOUNDED, DecodeRun
+from pagesim.cost import UNBOUNDED
 from pagesim.memory import FirstFit, contiguous
 from pagesim.scheduling import ContinuousBatching
 from pagesim.specs import gpu
@@ -99,7 +99,7 @@ class Constant:
         return self.ticks if shape.tokens else 0
 
     def decode(self, sequences, context):
-        return DecodeRun(self.ticks, 0, UNBOUNDED)
+        return self.ticks, 0, UNBOUNDED
 
 
 class First:

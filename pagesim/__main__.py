@@ -1,0 +1,5 @@
+"""``python -m pagesim`` is ``pagesim``."""
+
+from pagesim.cli.main import app
+
+app()
