@@ -310,14 +310,14 @@ def save_run_figures(result: Result, folder: Path) -> None:
 
 
 def save_comparison_figures(summaries: Mapping[str, dict[str, Any]], folder: Path) -> None:
-    """Draw summaries by policy into a folder: ``memory``, ``memory_paper_view`` and ``service``, as PNG and SVG."""
+    """Draw summaries by policy into a folder: ``memory``, ``memory_paper_view`` and ``service``."""
     save(memory_bars(summaries), folder / "memory")
     save(memory_bars(summaries, "paper"), folder / "memory_paper_view")
     save(service_bars(summaries), folder / "service")
 
 
 def save(figure: Figure, stem: Path) -> None:
-    """Write a figure as PNG and SVG beside each other, ``stem`` with two suffixes; the same bytes each time."""
+    """Write a figure as PNG and SVG, ``stem`` with two suffixes; the same bytes each time."""
     figure.savefig(stem.with_suffix(".png"), dpi=150, metadata={"Software": None})
     with mpl.rc_context({"svg.hashsalt": "pagesim", "svg.fonttype": "path"}):
         figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Creator": None})

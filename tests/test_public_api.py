@@ -192,7 +192,8 @@ def test_signatures_are_frozen(api):
     now = api.frozen().splitlines()
     changed = "\n".join(line for line in unified_diff(then, now, "frozen", "now", n=0, lineterm=""))
     assert not changed, (
-        f"{changed}\nThe public API changed. If it was meant, say so in CHANGELOG.md and run: python docs/make_api.py"
+        f"{changed}\nThe public API changed. "
+        "If that is meant, run python docs/make_api.py, and say so in CHANGELOG.md"
     )
 
 

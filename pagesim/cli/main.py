@@ -58,7 +58,7 @@ def app() -> None:
     """Run the command line; what a user can mend is said in one sentence, with exit code 2."""
     try:
         try:
-            cli()
+            cli(prog_name="pagesim")
         finally:
             sys.stdout.flush()  # a full disk is noticed here, and not while Python shuts down
     except PagesimError as error:

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pagesim.cli.completion import complete
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pagesim.paper import Reproduced
 
 NAMES = Annotated[
-    list[str], typer.Argument(metavar="FIGURE…", help="fig2, table1, fig11, …, fig19b, beyond-…, or all.")
+    list[str],
+    typer.Argument(
+        metavar="FIGURE…",
+        help="fig2, table1, fig11, …, fig19b, beyond-…, or all.",
+        autocompletion=complete("figures"),
+    ),
 ]
 FOLDER = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for figures, tables and replays.")]
 SHAREGPT = Annotated[

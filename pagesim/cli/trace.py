@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pagesim.cli.completion import complete
 from pagesim.cli.options import OUT, workload_flags
 
 cli = typer.Typer(
@@ -16,7 +17,12 @@ cli = typer.Typer(
     rich_markup_mode=None,
 )
 
-TRACE = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a bundled workload's name.")]
+TRACE = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRACE", help="A trace file, or a bundled workload's name.", autocompletion=complete("trace")
+    ),
+]
 READ = ("rounds", "tokenizer", "on_bad_row")
 MAKE = ("arrivals", "rate", "cv", "duration", "num_requests", "seed", "shared_prefix", *READ)
 
