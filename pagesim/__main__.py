@@ -1,5 +1,6 @@
-"""``python -m pagesim`` is ``pagesim``."""
+"""``python -m pagesim``: the command line."""
 
 from pagesim.cli.main import app
 
-app()
+if __name__ == "__main__":
+    app()
