@@ -89,3 +89,27 @@ def test_who_follows_it_sees_what_it_shows(page, tmp_path, monkeypatch, capsys) 
             assert lines_of(shown) in lines_of(printed)
         steps += 1
     assert steps > 1
+
+
+LINK = re.compile(r"\]\(([^)\s:]+)\)")
+MOST_BYTES = 100_000
+"""Of a picture in docs/pictures."""
+
+
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_its_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text("utf-8")):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), f"{link} leads nowhere"
+        if anchor:
+            assert anchor in anchors_of(target), f"{link} leads to no heading"
+        if target.parent.name == "pictures":
+            assert target.stat().st_size < MOST_BYTES

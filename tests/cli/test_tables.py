@@ -118,9 +118,7 @@ def test_a_comparison_is_drawn_as_bars_in_the_terminal(succeeds):
 
 def test_many_policies_are_printed_in_several_tables_and_no_digit_is_cut_off(succeeds, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    policies = (
-        "static,contiguous-max,orca-max,orca-pow2,orca-oracle,vllm-sosp,vllm-v0,vllm-v1,token-granular"
-    )
+    policies = "static,contiguous-max,orca-max,orca-pow2,orca-oracle,vllm-sosp,vllm-v0,vllm-v1,token-granular"
     printed = succeeds("compare", *SMALL, "--policies", policies).out
     used = [line.split()[1:] for line in printed.splitlines() if line.startswith("  used  ")]
     assert len(used) > 1
