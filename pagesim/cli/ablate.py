@@ -33,9 +33,10 @@ HEADS = {
     **{f"{name}_s": f"{name.replace('_', ' ')}, s" for name in ("swap_out", "swap_in", "swap", "recompute")},
     "normalized_latency_s": "s/token, mean",
     "tokens_per_s": "tokens/s",
-    "rounding_pct": "rounding\n% of cache",
+    "preemptions": "pre-\nemptions",
+    "rounding_pct": "rounding\n%",
 }
-"""Of the columns whose names do not say their units."""
+"""Of the columns whose names do not say their units, or are too long."""
 
 SECONDS_A_TOKEN = "normalized latency, mean (s/token)"
 
@@ -84,11 +85,13 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     from pagesim.ablations import best, notes_on, serve
     from pagesim.api import trace_of
     from pagesim.cli import show
+    from pagesim.cli.many import counted
 
     lines: dict[str, dict[int, float]] = {}
     rows = []
     notes: list[str] = notes_on(asked.profile, asked.sizes)
-    for _, size, result in serve(chosen, trace_of(chosen), asked.sizes, ("default",)):
+    runs = serve(chosen, trace_of(chosen), asked.sizes, ("default",))
+    for _, size, result in counted("block sizes", runs, len(asked.sizes)):
         rows.append({"block_size": size, **_served(result)})
         _keep(lines, chosen.policy, size, result)
         notes += result.notes
@@ -117,6 +120,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     from pagesim.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
     from pagesim.api import trace_of
     from pagesim.cli import show
+    from pagesim.cli.many import counted
     from pagesim.specs import model
 
     alone = undo(asked.profile, model(chosen.model), asked.sizes, tokens)
@@ -138,7 +142,8 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     lines: dict[str, dict[int, float]] = {}
     rows = []
     notes: list[str] = notes_on(asked.profile, asked.sizes)
-    for way, size, result in serve(chosen, trace_of(chosen), asked.sizes, PREEMPTIONS):
+    runs = serve(chosen, trace_of(chosen), asked.sizes, PREEMPTIONS)
+    for way, size, result in counted("preemption", runs, len(asked.sizes) * len(PREEMPTIONS)):
         rows.append({"preemption": way, "block_size": size, **_served(result)})
         _keep(lines, way, size, result)
         notes += result.notes
@@ -251,11 +256,11 @@ def _crossing(size: int | None, sizes: Sequence[int]) -> str:
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    from pagesim.cli.tables import put
+    from pagesim.cli.tables import put_table
 
     heads = [HEADS.get(name, name.replace("_", " ")) for name in rows[0]]
     texts = [place for place, name in enumerate(rows[0]) if name == "preemption"]
-    put(title, heads, [[_cell(value) for value in row.values()] for row in rows], texts=texts)
+    put_table(title, heads, [[_cell(value) for value in row.values()] for row in rows], texts=texts)
 
 
 def _cell(value: Any) -> str:

@@ -72,11 +72,11 @@ def _show(tables: CapacityTables) -> None:
     from pandas import isna
 
     from pagesim.cli import show
-    from pagesim.cli.tables import put
+    from pagesim.cli.tables import put_table
     from pagesim.sweeps.figures import label
 
     metrics = list(tables.rates.columns[4:])
-    put(
+    put_table(
         "Highest rate that keeps the goal, requests/s",
         ["policy", "keeps at", "fails at", *(label(name).replace(".", "\n") for name in metrics), ""],
         [

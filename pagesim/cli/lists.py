@@ -10,11 +10,11 @@ def policies() -> None:
 
     Example: pagesim policies
     """
-    from pagesim.cli.tables import put
+    from pagesim.cli.tables import put_table
     from pagesim.policies import POLICY_PLUGINS
 
     every = {name: POLICY_PLUGINS.find(name) for name in POLICY_PLUGINS.names()}
-    put(
+    put_table(
         "",
         ("policy", "scheduler", "reservation", "placement", ""),
         [(name, p.scheduler, p.reservation, p.placement, p.sentence) for name, p in every.items()],
@@ -27,10 +27,10 @@ def models() -> None:
 
     Example: pagesim models
     """
-    from pagesim.cli.tables import put
+    from pagesim.cli.tables import put_table
     from pagesim.specs import models as all_models
 
-    put(
+    put_table(
         "",
         ("model", "parameters\n10⁹", "attention", "layers", "KV, fp16\nbytes a token", "longest\ntokens"),
         [
@@ -53,10 +53,10 @@ def gpus() -> None:
 
     Example: pagesim gpus
     """
-    from pagesim.cli.tables import put
+    from pagesim.cli.tables import put_table
     from pagesim.specs import gpus as all_gpus
 
-    put(
+    put_table(
         "",
         ("gpu", "memory\nGiB", "fp16 peak\nTFLOP/s", "HBM\nGB/s", "host link\nGB/s", "source"),
         [
@@ -79,10 +79,10 @@ def workloads() -> None:
 
     Example: pagesim workloads
     """
-    from pagesim.cli.tables import put
+    from pagesim.cli.tables import put_table
     from pagesim.workloads import workloads as bundled
 
-    put("", ("workload", ""), list(bundled().items()), texts=(0, 1))
+    put_table("", ("workload", ""), list(bundled().items()), texts=(0, 1))
 
 
 def profiles() -> None:
@@ -90,11 +90,11 @@ def profiles() -> None:
 
     Example: pagesim profiles
     """
-    from pagesim.cli.tables import put
+    from pagesim.cli.tables import put_table
     from pagesim.profiles import analytic_names, boxed, boxed_names
 
     nothing = "datasheet and rules of thumb: nothing was measured"
-    put(
+    put_table(
         "",
         ("profile", "kind", "model", "tp", ""),
         [

@@ -1,10 +1,10 @@
-"""What ``sweep`` and ``capacity`` have in common: flags for many runs, a bar over them, numbers in tables."""
+"""What commands of many runs have in common: their flags, a bar over them, numbers in tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,6 +17,8 @@ EXECUTOR = Annotated[str, typer.Option(help="Where to run: on this machine or on
 ADDRESS = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster.")]
 
 MOST_NOTES = 6
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -41,6 +43,17 @@ def bar(label: str) -> Iterator[Progress | None]:
             progress.update(task, completed=over, total=total)
 
         yield update
+
+
+def counted(label: str, runs: Iterable[T], total: int) -> Iterator[T]:
+    """Yield what runs came to as they are over, under a bar."""
+    with bar(label) as progress:
+        if progress is not None:
+            progress(0, total)
+        for over, run in enumerate(runs, 1):
+            yield run
+            if progress is not None:
+                progress(over, total)
 
 
 def say_notes(notes: Iterable[str]) -> None:

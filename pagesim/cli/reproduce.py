@@ -98,11 +98,11 @@ def command(
 
 def _show(made: Sequence[Reproduced]) -> None:
     from pagesim.cli import show
-    from pagesim.cli.tables import put
+    from pagesim.cli.tables import put_table
     from pagesim.paper.numbers import shown
 
     for each in made:
-        put(
+        put_table(
             f"{each.figure.name}: {each.figure.title}",
             ("", "paper", "", "ours", "error", "verdict"),
             [

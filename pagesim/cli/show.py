@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pagesim.api import Rows, run, trace_of
-from pagesim.cli.tables import put, put_side_by_side
+from pagesim.cli.tables import put_side_by_side, put_table
 from pagesim.cluster import ClusterResult, run_cluster
 from pagesim.errors import PagesimError
 from pagesim.metrics import VIEWS
@@ -115,7 +115,7 @@ def statistics(table: pd.DataFrame) -> None:
         (measure.replace("_", " "), statistic.replace("_", " "), _quantity(value, statistic), unit)
         for measure, statistic, value, unit in table.itertuples(index=False)
     ]
-    put("Trace", ("", "", "", ""), rows, texts=(0, 1, 3))
+    put_table("Trace", ("", "", "", ""), rows, texts=(0, 1, 3))
 
 
 def closeness(model: LengthModel) -> None:
@@ -126,7 +126,7 @@ def closeness(model: LengthModel) -> None:
             ours = model.model_stats[measure][statistic]
             change = f"{100 * (ours / value - 1):+.2f} %"
             rows.append((measure, statistic, f"{value:,.2f}", f"{ours:,.2f}", change))
-    put("Fit, tokens", ("", "", "source", "model", "difference"), rows, texts=(0, 1))
+    put_table("Fit, tokens", ("", "", "source", "model", "difference"), rows, texts=(0, 1))
 
 
 def one(result: Result) -> None:
@@ -135,7 +135,7 @@ def one(result: Result) -> None:
     say(_outcome(summary))
     _latencies(summary)
     means = summary["memory"]["strict"]
-    put(
+    put_table(
         "KV cache, % of capacity",
         ("", "mean over iterations", "mean over time"),
         [
@@ -163,7 +163,7 @@ def measured(result: Result) -> None:
         if len(column):
             values = (column.mean(), column.median(), column.quantile(0.95), column.max())
             rows.append((label, *(f"{value:,.3f}" for value in values)))
-    put("Iterations, milliseconds", ("", "mean", "p50", "p95", "longest"), rows)
+    put_table("Iterations, milliseconds", ("", "mean", "p50", "p95", "longest"), rows)
     if "check" in live:
         say(verdict(live["check"]))
 
@@ -186,7 +186,7 @@ def cluster(result: ClusterResult) -> None:
         values = (column.min(), column.mean(), column.max())
         rows.append((label, *(_number(each, digits) for each in values)))
     title = f"{summary['cluster']['replicas']} replicas behind {summary['cluster']['router']}"
-    put(title, ("", "least", "mean", "most"), rows)
+    put_table(title, ("", "least", "mean", "most"), rows)
 
 
 def side_by_side(summaries: dict[str, Summary]) -> None:
@@ -300,7 +300,7 @@ def _latencies(summary: Summary) -> None:
         (label, *(_seconds(summary[name][column]) for column in columns))
         for name, label in _LATENCIES.items()
     ]
-    put("Latency, seconds", ("", *columns), rows)
+    put_table("Latency, seconds", ("", *columns), rows)
 
 
 def _outcome(summary: Summary) -> str:

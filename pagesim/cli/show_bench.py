@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pagesim.cli import show
-from pagesim.cli.tables import put
+from pagesim.cli.tables import put_table
 from pagesim.kernels.bench.rows import BENCHES, OK, Row
 from pagesim.kernels.bench.run import Outcome, Watch
 from pagesim.kernels.bench.verdict import verdict
@@ -56,7 +56,7 @@ def promises(rows: list[Row], device: str) -> None:
     if device != "cuda":
         show.say("What is promised is promised on a GPU: pagesim bench all --device cuda --out DIR")
         return
-    put(
+    put_table(
         "Promises",
         ("", "needed", "measured", ""),
         [
@@ -113,7 +113,9 @@ def _put(bench: str, rows: list[Row]) -> None:
             )
         )
     heads = ["", "µs", "±", "GB/s", "of link" if bench == "swap" else "of copy", "noise"]
-    put(", ".join([TITLES[bench], *common.values()]), [*heads, *["TFLOP/s"] * products], cells, wraps=True)
+    put_table(
+        ", ".join([TITLES[bench], *common.values()]), [*heads, *["TFLOP/s"] * products], cells, wraps=True
+    )
 
 
 _SHARED = ("heads", "head_size", "dtype", "layout", "block_size", "direction")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pagesim.cli.show import say
-from pagesim.cli.tables import put, put_side_by_side
+from pagesim.cli.tables import put_side_by_side, put_table
 from pagesim.clock import TICKS_PER_SECOND
 from pagesim.cost import Profiled, step_shape
 from pagesim.profiles import Profile, predict
@@ -55,7 +55,7 @@ def terms(profile: Profile) -> None:
                 f"{100 * error.worst:.1f} %" if error and error.points else "–",
             )
         )
-    put("Terms", ("term", "from", "measured", "held out", "mean error", "worst"), rows, texts=(0, 1))
+    put_table("Terms", ("term", "from", "measured", "held out", "mean error", "worst"), rows, texts=(0, 1))
 
 
 def compared(profiles: Mapping[str, Profile]) -> None:
@@ -87,7 +87,7 @@ def checked(profile: Profile) -> None:
         if any(wrong):
             rows.append((term, *(cell for each in wrong for cell in _errors(each))))
     heads = ("term", "fitted: samples", "mean", "worst", "held out: samples", "mean", "worst")
-    put("Relative errors, %", heads, rows)
+    put_table("Relative errors, %", heads, rows)
 
 
 def _errors(each: list[float]) -> tuple[str, str, str]:

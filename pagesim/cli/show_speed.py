@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pagesim.cli.tables import put
+from pagesim.cli.tables import put_table
 from pagesim.errors import PagesimError
 from pagesim.speed import Point, Row
 
@@ -54,7 +54,7 @@ def table(rows: Sequence[Row]) -> None:
                 *(["–" if row["against"] is None else f"{row['against']:.2f}×"] if against else []),
             ]
         )
-    put("Cost of a replay, in bare SimPy timeouts", columns, cells, wraps=True)
+    put_table("Cost of a replay, in bare SimPy timeouts", columns, cells, wraps=True)
 
 
 def read_rows(file: Path) -> list[Row]:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagesim.cli import show
-from pagesim.cli.tables import put, put_side_by_side
+from pagesim.cli.tables import put_side_by_side, put_table
 
 Report = Mapping[str, Any]
 
 
 def tables(cases: Mapping[str, Report]) -> None:
     """Print both comparisons of every case, by its name."""
-    put(
+    put_table(
         "Same schedule: each live iteration, predicted from its own shape",
         ("", "iterations", "ms, mean", "error, mean", "without sign", "of all time"),
         [

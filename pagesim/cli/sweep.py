@@ -99,7 +99,7 @@ def _show(tables: SweepTables, axes: list[str], metrics: list[str]) -> None:
     from pandas import isna
 
     from pagesim.cli import show
-    from pagesim.cli.tables import put
+    from pagesim.cli.tables import put_table
     from pagesim.sweeps.figures import label
     from pagesim.sweeps.tables import MARGIN
 
@@ -110,7 +110,7 @@ def _show(tables: SweepTables, axes: list[str], metrics: list[str]) -> None:
     for _, row in means.head(MOST_ROWS).iterrows():
         options = ["–" if isna(row[name]) else str(row[name]) for name in names]
         rows.append([*options, *(number(row[name], row[f"{name}.{MARGIN}"]) for name in metrics)])
-    put("Means over the seeds", [*names, *(label(name).replace(".", "\n") for name in metrics)], rows)
+    put_table("Means over the seeds", [*names, *(label(name).replace(".", "\n") for name in metrics)], rows)
     if len(means) > MOST_ROWS:
         show.say(f"… and {len(means) - MOST_ROWS} points more in means.parquet")
     failed = tables.runs[tables.runs["status"] == "failed"]

@@ -6,12 +6,16 @@ from collections.abc import Collection, Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 Row = Sequence[str]
 
+UNLIMITED = 10_000
+"""Columns of a terminal that nobody has."""
 
-def put(
+
+def put_table(
     title: str,
     columns: Sequence[str],
     rows: Iterable[Row],
@@ -40,7 +44,7 @@ def put_side_by_side(title: str, names: Sequence[str], rows: Sequence[tuple[str,
         rows: label, and a cell a name, each.
     """
     console = Console()
-    unlimited = console.options.update(max_width=10_000)
+    unlimited = console.options.update(max_width=UNLIMITED)
 
     def some(first: int, end: int) -> Table:
         return _table(("", *names[first:end]), [(label, *cells[first:end]) for label, cells in rows], (0,))
@@ -64,7 +68,9 @@ def _print(title: str, tables: Iterable[Table]) -> None:
         # rich would wrap it at the width of a narrow table.
         console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
     for table in tables:
-        console.print(table, highlight=False)
+        # On a narrow terminal it sticks out rather than lose what does not fit.
+        least = console.measure(table, options=console.options.update(max_width=UNLIMITED)).minimum
+        console.print(table, highlight=False, width=max(console.width, least), crop=False)
 
 
 def _table(columns: Sequence[str], rows: Iterable[Row], texts: Collection[int], wraps: bool = False) -> Table:
@@ -72,10 +78,10 @@ def _table(columns: Sequence[str], rows: Iterable[Row], texts: Collection[int], 
     table = Table(box=SIMPLE_HEAD)
     for place, name in enumerate(columns):
         if place in texts:
-            table.add_column(name, overflow="fold", no_wrap=place == 0 and not wraps)
+            table.add_column(escape(name), overflow="fold", no_wrap=place == 0 and not wraps)
         else:
             widest = max((len(word) for word in (*name.split(), *(row[place] for row in rows))), default=0)
-            table.add_column(name, justify="right", min_width=widest)
+            table.add_column(escape(name), justify="right", min_width=widest)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
