@@ -18,9 +18,7 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@ $(VENV)/.base
 
 demo: $(VENV)/.base
-	$(BIN)/pagesim compare --trace sharegpt --model opt-13b --gpu a100-40gb \
-	    --policies contiguous-max,orca-max,orca-pow2,orca-oracle,vllm-sosp \
-	    --arrivals poisson --rate 2 --duration 900 --out out/demo
+	$(BIN)/pagesim demo --out out/demo
 
 # The picture in docs/report.md, of the page about what the demo stores.
 picture: demo

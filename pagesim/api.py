@@ -113,7 +113,10 @@ def compare(
         trace: as for `simulate`.
         policies: names of `POLICIES`.
         steps: as for `simulate`.
-        **options: as for `simulate`; ``max_batch`` and ``preemption`` go to the policies that can use them.
+        **options: as for `simulate`; what only some policies can use goes to those.
+
+    Raises:
+        PagesimError: as `simulate`.
     """
     systems = each_policy(checked(System, dict(options)), policies)
     requests = as_trace(trace)

@@ -105,7 +105,11 @@ def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict") -
 
 
 def service_bars(summaries: Mapping[str, dict[str, Any]]) -> Figure:
-    """Draw the mean batch and the mean normalized latency of each policy."""
+    """Draw the mean batch and the mean normalized latency of each policy.
+
+    Args:
+        summaries: summaries of results by policy.
+    """
     figure = _figure(max(6.0, 2.2 * len(summaries)), 3.4)
     names = list(summaries)
     panels = (
@@ -128,7 +132,11 @@ def service_bars(summaries: Mapping[str, dict[str, Any]]) -> Figure:
 def memory_over_time(result: Result) -> Figure:
     """Draw the ledger, the batch and the queue of one run over time.
 
-    Needs the result's ``steps``.
+    Args:
+        result: a run that kept its ``steps``.
+
+    Raises:
+        ValueError: it holds no steps.
     """
     steps = result.steps
     if steps is None or steps.empty:
@@ -166,7 +174,11 @@ def memory_over_time(result: Result) -> Figure:
 
 
 def simulator_cost(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw what a replayed request costs against how many are replayed, a line a policy and load."""
+    """Draw what a replayed request costs against how many are replayed, a line a policy and load.
+
+    Args:
+        rows: as ``pagesim bench simulator`` stores them.
+    """
     figure = _figure(6.4, 4.0)
     axes = figure.add_subplot()
     lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
@@ -292,20 +304,20 @@ def over_block_sizes(
 
 
 def save_run_figures(result: Result, folder: Path) -> None:
-    """Draw a run into a folder."""
+    """Draw a result into a folder: ``memory.png`` and ``.svg``, if it kept its steps."""
     if result.steps is not None and not result.steps.empty:
         save(memory_over_time(result), folder / "memory")
 
 
 def save_comparison_figures(summaries: Mapping[str, dict[str, Any]], folder: Path) -> None:
-    """Draw a comparison into a folder."""
+    """Draw summaries by policy into a folder: ``memory``, ``memory_paper_view`` and ``service``."""
     save(memory_bars(summaries), folder / "memory")
     save(memory_bars(summaries, "paper"), folder / "memory_paper_view")
     save(service_bars(summaries), folder / "service")
 
 
 def save(figure: Figure, stem: Path) -> None:
-    """Write a figure as PNG and SVG, the same bytes each time."""
+    """Write a figure as PNG and SVG, ``stem`` with two suffixes; the same bytes each time."""
     figure.savefig(stem.with_suffix(".png"), dpi=150, metadata={"Software": None})
     with mpl.rc_context({"svg.hashsalt": "pagesim", "svg.fonttype": "path"}):
         figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Creator": None})

@@ -122,7 +122,10 @@ class Result(Stored):
     """What came of a run.
 
     Attributes:
-        scenario, summary, request_columns: see `Stored`.
+        scenario: what was run; a bare `System` where the trace was given as an object.
+        summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
+        request_columns: the columns of ``requests``, ``[N]`` each.
+        requests: one row a request, as a DataFrame; times in seconds.
         steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
         batches: one row a static batch; None for other schedulers.
         preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
@@ -144,6 +147,10 @@ class Result(Stored):
 
 def load(directory: str | Path) -> Result:
     """Read a result that was saved.
+
+    Args:
+        directory: a folder that `Result.save` or ``--out`` of ``pagesim run`` wrote, or one that ``--out`` of
+            ``pagesim compare`` made for a policy.
 
     Raises:
         PagesimError: the folder is no result, or not the whole of one.

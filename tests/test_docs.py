@@ -21,8 +21,13 @@ PAGES = (
     "docs/performance.md",
     "docs/profiles.md",
 )
+WALKS = ("docs/tutorial.md", "docs/ledger.md", "docs/leaps.md", "docs/policies.md")
+"""Pages whose steps are taken one after another in one folder, and whose outputs are compared."""
+
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^    (pagesim (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
+
+STEP = re.compile(rf"{COMMAND.pattern}|{FENCE.pattern}|^```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 NEEDS = {"pagesim profile import": "needs CSV files in Vidur's schema, which are others'"}
 """What some commands need that is not here."""
@@ -55,9 +60,62 @@ def test_its_commands_run(page, command, tmp_path, monkeypatch, capsys) -> None:
         if command.startswith(beginning):
             pytest.skip(f"{beginning} {reason}")
     monkeypatch.chdir(tmp_path)
+    assert run(command, monkeypatch, capsys)
+
+
+def run(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command, which must end well, and return what it printed."""
     monkeypatch.setattr(sys, "argv", shlex.split(command.replace("\\\n", " ")))
     with pytest.raises(SystemExit) as end:
         app()
     printed = capsys.readouterr()
     assert not end.value.code, printed.err
-    assert printed.out
+    return printed.out
+
+
+def lines_of(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WALKS)
+def test_who_follows_it_sees_what_it_shows(page, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    globals_: dict[str, object] = {"__name__": "documentation"}
+    printed, steps = None, 0
+    for command, program, shown in STEP.findall((ROOT / page).read_text("utf-8")):
+        if command:
+            printed = run(command, monkeypatch, capsys)
+        elif program:
+            exec(compile(program, page, "exec"), globals_)
+            printed = capsys.readouterr().out
+        else:
+            assert printed is not None, "an output stands after what prints it"
+            assert lines_of(shown) in lines_of(printed)
+        steps += 1
+    assert steps > 1
+
+
+LINK = re.compile(r"\]\(([^)\s:]+)\)")
+MOST_BYTES = 100_000
+"""Of a picture in docs/pictures."""
+
+
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_its_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text("utf-8")):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), f"{link} leads nowhere"
+        if anchor:
+            assert anchor in anchors_of(target), f"{link} leads to no heading"
+        if target.parent.name == "pictures":
+            assert target.stat().st_size < MOST_BYTES

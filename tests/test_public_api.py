@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from difflib import unified_diff
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pandas as pd
@@ -171,6 +173,44 @@ def test_a_table_may_say_what_its_prompts_share():
     table["hash_block_size"] = [32, 16]
     with pytest.raises(ps.PagesimError, match="hash_block_size is 16 and 32; it must be the same in every"):
         ps.simulate(table)
+
+
+@pytest.fixture(scope="module")
+def api() -> ModuleType:
+    """The script that writes the page of the public API."""
+    file = Path(__file__).parents[1] / "docs" / "make_api.py"
+    spec = spec_from_file_location("make_api", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_signatures_are_frozen(api):
+    then = api.SIGNATURES.read_text(encoding="utf-8").splitlines()
+    now = api.frozen().splitlines()
+    changed = "\n".join(line for line in unified_diff(then, now, "frozen", "now", n=0, lineterm=""))
+    assert not changed, (
+        f"{changed}\nThe public API changed. "
+        "If that is meant, run python docs/make_api.py, and say so in CHANGELOG.md"
+    )
+
+
+def test_the_page_of_the_api_is_up_to_date(api):
+    assert api.PAGE.read_text(encoding="utf-8") == api.page(), "run: python docs/make_api.py"
+
+
+def test_what_is_public_says_what_it_takes(api):
+    for home in ("pagesim", "pagesim.plots"):
+        for name, part in api.everything()[home].items():
+            if inspect.isfunction(part):
+                said = inspect.getdoc(part) or ""
+                silent = [each for each in inspect.signature(part).parameters if each not in said]
+                assert not silent, f"{home}.{name} does not say what {silent} are"
+    for name, part in api.everything()["pagesim"].items():
+        if inspect.isfunction(part):
+            assert "Raises:" in (inspect.getdoc(part) or ""), f"{name} does not say what it raises"
 
 
 @pytest.mark.parametrize(

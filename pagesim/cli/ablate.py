@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pagesim.profiles import Profile
 
 cli = typer.Typer(
-    help="What one choice is worth, from measurements: the block size, or how to preempt.",
+    help="What one choice is worth, from measurements: the block size, or how to preempt.\n\n"
+    "Example: pagesim ablate block-size --profile analytic-h200 --trace sharegpt --rate 2 --duration 30",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -27,6 +28,15 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 MEASURED_SIZES = (8, 16, 32, 64, 128)
 """Those that --device measures unless it is told otherwise."""
+
+HEADS = {
+    **{f"{name}_s": f"{name.replace('_', ' ')}, s" for name in ("swap_out", "swap_in", "swap", "recompute")},
+    "normalized_latency_s": "s/token, mean",
+    "tokens_per_s": "tokens/s",
+    "preemptions": "pre-\nemptions",
+    "rounding_pct": "rounding\n%",
+}
+"""Of the columns whose names do not say their units, or are too long."""
 
 SECONDS_A_TOKEN = "normalized latency, mean (s/token)"
 
@@ -75,11 +85,13 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     from pagesim.ablations import best, notes_on, serve
     from pagesim.api import trace_of
     from pagesim.cli import show
+    from pagesim.cli.many import counted
 
     lines: dict[str, dict[int, float]] = {}
     rows = []
     notes: list[str] = notes_on(asked.profile, asked.sizes)
-    for _, size, result in serve(chosen, trace_of(chosen), asked.sizes, ("default",)):
+    runs = serve(chosen, trace_of(chosen), asked.sizes, ("default",))
+    for _, size, result in counted("block sizes", runs, len(asked.sizes)):
         rows.append({"block_size": size, **_served(result)})
         _keep(lines, chosen.policy, size, result)
         notes += result.notes
@@ -108,6 +120,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     from pagesim.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
     from pagesim.api import trace_of
     from pagesim.cli import show
+    from pagesim.cli.many import counted
     from pagesim.specs import model
 
     alone = undo(asked.profile, model(chosen.model), asked.sizes, tokens)
@@ -129,7 +142,8 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     lines: dict[str, dict[int, float]] = {}
     rows = []
     notes: list[str] = notes_on(asked.profile, asked.sizes)
-    for way, size, result in serve(chosen, trace_of(chosen), asked.sizes, PREEMPTIONS):
+    runs = serve(chosen, trace_of(chosen), asked.sizes, PREEMPTIONS)
+    for way, size, result in counted("preemption", runs, len(asked.sizes) * len(PREEMPTIONS)):
         rows.append({"preemption": way, "block_size": size, **_served(result)})
         _keep(lines, way, size, result)
         notes += result.notes
@@ -242,16 +256,11 @@ def _crossing(size: int | None, sizes: Sequence[int]) -> str:
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
+    from pagesim.cli.tables import put_table
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "), justify="right")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    Console().print(table, highlight=False)
+    heads = [HEADS.get(name, name.replace("_", " ")) for name in rows[0]]
+    texts = [place for place, name in enumerate(rows[0]) if name == "preemption"]
+    put_table(title, heads, [[_cell(value) for value in row.values()] for row in rows], texts=texts)
 
 
 def _cell(value: Any) -> str:

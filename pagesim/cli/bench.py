@@ -12,7 +12,8 @@ from pagesim.cli import bench_simulator
 from pagesim.cli.options import JSON, OUT, with_fields
 
 cli = typer.Typer(
-    help="Time the kernels on a GPU or the reference path on a CPU, and the simulator itself.",
+    help="Time the kernels on a GPU or the reference path on a CPU, and the simulator itself.\n\n"
+    "Example: pagesim bench simulator --policies vllm-sosp --sizes 10000",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

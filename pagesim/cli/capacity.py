@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes, table
+from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes
 from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_flags
 from pagesim.scenario import Comparison
 
@@ -72,10 +72,13 @@ def _show(tables: CapacityTables) -> None:
     from pandas import isna
 
     from pagesim.cli import show
+    from pagesim.cli.tables import put_table
+    from pagesim.sweeps.figures import label
 
     metrics = list(tables.rates.columns[4:])
-    table(
-        ["policy", "requests/s", "fails at", *(name.replace(".", "\n") for name in metrics), ""],
+    put_table(
+        "Highest rate that keeps the goal, requests/s",
+        ["policy", "keeps at", "fails at", *(label(name).replace(".", "\n") for name in metrics), ""],
         [
             [
                 *(row["policy"], number(row["rate"]), number(row["fails_at"])),
@@ -84,6 +87,7 @@ def _show(tables: CapacityTables) -> None:
             ]
             for _, row in tables.rates.iterrows()
         ],
+        texts=(0, 3 + len(metrics)),
     )
     for policy, own in tables.probes.groupby("policy", sort=False):
         lowest_that_fails = own[~own["hold"]].head(1)

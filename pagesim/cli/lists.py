@@ -2,97 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 
 def policies() -> None:
-    """List the policies."""
+    """List the policies.
+
+    Example: pagesim policies
+    """
+    from pagesim.cli.tables import put_table
     from pagesim.policies import POLICY_PLUGINS
 
     every = {name: POLICY_PLUGINS.find(name) for name in POLICY_PLUGINS.names()}
-    _print(
+    put_table(
+        "",
         ("policy", "scheduler", "reservation", "placement", ""),
         [(name, p.scheduler, p.reservation, p.placement, p.sentence) for name, p in every.items()],
+        texts=range(5),
     )
 
 
 def models() -> None:
-    """List the models that have a name."""
+    """List the models that have a name.
+
+    Example: pagesim models
+    """
+    from pagesim.cli.tables import put_table
     from pagesim.specs import models as all_models
 
-    _print(
-        ("model", "parameters", "attention", "KV bytes a token, fp16", "longest"),
+    put_table(
+        "",
+        ("model", "parameters\n10⁹", "attention", "layers", "KV, fp16\nbytes a token", "longest\ntokens"),
         [
             (
                 m.name,
-                f"{m.parameters / 1e9:.2f} B",
+                f"{m.parameters / 1e9:,.3f}",
                 m.attention,
+                f"{m.layers}",
                 f"{m.kv_bytes_per_token():,}",
                 f"{m.max_model_len:,}",
             )
             for m in all_models()
         ],
+        texts=(0, 2),
     )
 
 
 def gpus() -> None:
-    """List the GPUs."""
+    """List the GPUs.
+
+    Example: pagesim gpus
+    """
+    from pagesim.cli.tables import put_table
     from pagesim.specs import gpus as all_gpus
 
-    _print(
-        ("gpu", "memory", "fp16 peak", "HBM", "host link", "source"),
+    put_table(
+        "",
+        ("gpu", "memory\nGiB", "fp16 peak\nTFLOP/s", "HBM\nGB/s", "host link\nGB/s", "source"),
         [
             (
                 g.name,
-                f"{g.memory_bytes / 2**30:.2f} GiB",
-                f"{g.fp16_flops / 1e12:g} TFLOP/s",
-                f"{g.hbm_bytes_per_s / 1e9:g} GB/s",
-                f"{g.host.bytes_per_s / 1e9:g} GB/s",
+                f"{g.memory_bytes / 2**30:.2f}",
+                f"{g.fp16_flops / 1e12:,.1f}",
+                f"{g.hbm_bytes_per_s / 1e9:,.0f}",
+                f"{g.host.bytes_per_s / 1e9:,.0f}",
                 g.source,
             )
             for g in all_gpus()
         ],
+        texts=(0, 5),
     )
 
 
 def workloads() -> None:
-    """List the bundled workloads."""
+    """List the bundled workloads.
+
+    Example: pagesim workloads
+    """
+    from pagesim.cli.tables import put_table
     from pagesim.workloads import workloads as bundled
 
-    _print(("workload", ""), list(bundled().items()))
+    put_table("", ("workload", ""), list(bundled().items()), texts=(0, 1))
 
 
 def profiles() -> None:
-    """List the profiles that come with pagesim."""
+    """List the profiles that come with pagesim.
+
+    Example: pagesim profiles
+    """
+    from pagesim.cli.tables import put_table
     from pagesim.profiles import analytic_names, boxed, boxed_names
 
-    measured = [boxed(name) for name in boxed_names()]
-    _print(
-        ("profile", "kind", "model", "tp", "block sizes", ""),
+    nothing = "datasheet and rules of thumb: nothing was measured"
+    put_table(
+        "",
+        ("profile", "kind", "model", "tp", ""),
         [
-            *(
-                (
-                    p.name,
-                    p.kind,
-                    p.model.name,
-                    str(p.tp),
-                    ", ".join(map(str, p.block_sizes)),
-                    p.sentence,
-                )
-                for p in measured
-            ),
-            *(
-                (
-                    name,
-                    "analytic",
-                    "any",
-                    "any",
-                    "any",
-                    "datasheet and rules of thumb: nothing was measured",
-                )
-                for name in analytic_names()
-            ),
+            *((p.name, p.kind, p.model.name, str(p.tp), p.sentence) for p in map(boxed, boxed_names())),
+            *((name, "analytic", "any", "any", nothing) for name in analytic_names()),
         ],
+        texts=range(5),
     )
 
 
@@ -103,15 +112,3 @@ COMMANDS: dict[str, Callable[[], None]] = {
     "workloads": workloads,
     "profiles": profiles,
 }
-
-
-def _print(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for place, name in enumerate(head):
-        table.add_column(name, no_wrap=place == 0)  # a name stays whole on a narrow terminal
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)

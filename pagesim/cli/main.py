@@ -14,6 +14,7 @@ from pagesim.cli import (
     capacity,
     cluster,
     compare,
+    demo,
     doctor,
     lists,
     live,
@@ -29,11 +30,13 @@ from pagesim.errors import PagesimError
 
 cli = typer.Typer(
     name="pagesim",
-    help="Replay LLM serving traces through KV-cache memory systems and see where the memory goes.",
+    help="Replay LLM serving traces through KV-cache memory systems and see where the memory goes.\n\n"
+    "Example: pagesim demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its panels cut long flags short on a narrow terminal
 )
+cli.command("demo")(demo.command)
 cli.command("run")(run.command)
 cli.command("compare")(compare.command)
 cli.command("cluster")(cluster.command)
@@ -57,7 +60,7 @@ def app() -> None:
     """Run the command line; what a user can mend is said in one sentence, with exit code 2."""
     try:
         try:
-            cli()
+            cli(prog_name="pagesim")
         finally:
             sys.stdout.flush()  # a full disk is noticed here, and not while Python shuts down
     except PagesimError as error:

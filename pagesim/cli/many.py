@@ -1,10 +1,10 @@
-"""What ``sweep`` and ``capacity`` have in common: flags for many runs, a bar over them, numbers in tables."""
+"""What commands of many runs have in common: their flags, a bar over them, numbers in tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,6 +17,8 @@ EXECUTOR = Annotated[str, typer.Option(help="Where to run: on this machine or on
 ADDRESS = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster.")]
 
 MOST_NOTES = 6
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -43,6 +45,17 @@ def bar(label: str) -> Iterator[Progress | None]:
         yield update
 
 
+def counted(label: str, runs: Iterable[T], total: int) -> Iterator[T]:
+    """Yield what runs came to as they are over, under a bar."""
+    with bar(label) as progress:
+        if progress is not None:
+            progress(0, total)
+        for over, run in enumerate(runs, 1):
+            yield run
+            if progress is not None:
+                progress(over, total)
+
+
 def say_notes(notes: Iterable[str]) -> None:
     """Say, beside the output, what was noticed or assumed: each once, of many only the first."""
     from pagesim.cli import show
@@ -58,17 +71,3 @@ def number(value: float, margin: float = float("nan")) -> str:
     if value != value:
         return "–"
     return f"{value:.4g}" if margin != margin else f"{value:.4g} ± {margin:.2g}"
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(box=SIMPLE_HEAD)
-    for place, name in enumerate(head):
-        shown.add_column(name, justify="right" if place else "left", no_wrap=place == 0)
-    for row in rows:
-        shown.add_row(*row)
-    Console().print(shown)

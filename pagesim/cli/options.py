@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
+from pagesim.cli.completion import complete
 from pagesim.scenario import Scenario, absolute_paths, check_needs, checked, read_scenario
 
 SCENARIO = Annotated[
@@ -97,7 +98,7 @@ def _flag(name: str, field: FieldInfo) -> Any:
         return Annotated[int | None, typer.Option(flag, help=text)]
     if kinds == [float]:
         return Annotated[float | None, typer.Option(flag, help=text)]
-    return Annotated[str | None, typer.Option(flag, help=text)]
+    return Annotated[str | None, typer.Option(flag, help=text, autocompletion=complete(name, choices))]
 
 
 def _parts(annotation: Any) -> list[Any]:

@@ -7,16 +7,26 @@ from typing import Annotated
 
 import typer
 
+from pagesim.cli.completion import complete
 from pagesim.cli.options import JSON, OUT
 
 cli = typer.Typer(
-    help="Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.",
+    help="Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.\n\n"
+    "Example: pagesim profile show llama-2-7b-a100-tp1",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-PROFILE = Annotated[str, typer.Argument(metavar="PROFILE", help="A profile's name, or its JSON file.")]
-MODEL = Annotated[str, typer.Option(help="The model that an analytic profile is made for.")]
+PROFILE = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROFILE", help="A profile's name, or its JSON file.", autocompletion=complete("profile")
+    ),
+]
+MODEL = Annotated[
+    str,
+    typer.Option(help="The model that an analytic profile is made for.", autocompletion=complete("model")),
+]
 TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the profile goes.")]
 
 
@@ -46,7 +56,10 @@ def show(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json
 @cli.command("compare")
 def compare(
     *,
-    profiles: Annotated[list[str], typer.Argument(metavar="PROFILE…", help="Names or JSON files.")],
+    profiles: Annotated[
+        list[str],
+        typer.Argument(metavar="PROFILE…", help="Names or JSON files.", autocompletion=complete("profile")),
+    ],
     model: MODEL = "opt-13b",
 ) -> None:
     """Print what typical iterations cost by each of several profiles of one model.
@@ -54,11 +67,19 @@ def compare(
     Example: pagesim profile compare analytic-a100-40gb analytic-h200
     """
     from pagesim.cli import show_profile
+    from pagesim.errors import PagesimError
     from pagesim.profiles import find_profile
     from pagesim.specs import model as model_of
 
     spec = model_of(model)
-    show_profile.compared({name: find_profile(name, model=spec) for name in profiles})
+    found = {name: find_profile(name, model=spec) for name in profiles}
+    of = {name: profile.model.name for name, profile in found.items()}
+    if len(set(of.values())) > 1:
+        each = ", ".join(f"{name} of {theirs}" for name, theirs in of.items())
+        raise PagesimError(
+            f"these are profiles of several models ({each}); --model chooses an analytic one's"
+        )
+    show_profile.compared(found)
 
 
 @cli.command("check")

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pagesim.cli.completion import complete
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pagesim.paper import Reproduced
 
 NAMES = Annotated[
-    list[str], typer.Argument(metavar="FIGURE…", help="fig2, table1, fig11, …, fig19b, beyond-…, or all.")
+    list[str],
+    typer.Argument(
+        metavar="FIGURE…",
+        help="fig2, table1, fig11, …, fig19b, beyond-…, or all.",
+        autocompletion=complete("figures"),
+    ),
 ]
 FOLDER = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for figures, tables and replays.")]
 SHAREGPT = Annotated[
@@ -90,27 +97,19 @@ def command(
 
 
 def _show(made: Sequence[Reproduced]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
+    from pagesim.cli import show
+    from pagesim.cli.tables import put_table
     from pagesim.paper.numbers import shown
 
-    console = Console()
     for each in made:
-        table = Table(
-            title=f"{each.figure.name}: {each.figure.title}",
-            title_justify="left",
-            box=SIMPLE_HEAD,
-            title_style="bold",
+        put_table(
+            f"{each.figure.name}: {each.figure.title}",
+            ("", "paper", "", "ours", "error", "verdict"),
+            [
+                (f"{n.series}, {n.x}", shown(n.paper), n.certainty, shown(n.ours), shown(n.error), n.verdict)
+                for n in each.numbers
+            ],
+            texts=(0, 2, 5),
         )
-        table.add_column("")
-        for name in ("paper", "", "ours", "error", "verdict"):
-            table.add_column(name, justify="right")
-        for n in each.numbers:
-            table.add_row(
-                f"{n.series}, {n.x}", shown(n.paper), n.certainty, shown(n.ours), shown(n.error), n.verdict
-            )
-        console.print(table, highlight=False)
         if each.figure.missing:
-            console.print(f"not drawn: {each.figure.missing}", highlight=False, soft_wrap=True)
+            show.say(f"not drawn: {each.figure.missing}")

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from pagesim.api import Rows, run, trace_of
+from pagesim.cli.tables import put_side_by_side, put_table
 from pagesim.cluster import ClusterResult, run_cluster
 from pagesim.errors import PagesimError, escaped
 from pagesim.metrics import VIEWS
@@ -107,39 +106,42 @@ def write_text(file: Path, text: str) -> None:
 
 def statistics(table: pd.DataFrame) -> None:
     """Print what ``describe`` found."""
-    shown = _table("Trace", ("", ""))
-    for measure, statistic, value, unit in table.itertuples(index=False):
-        shown.add_row(measure.replace("_", " "), statistic.replace("_", " "), f"{value:,.6g} {unit}")
-    Console().print(shown)
+    rows = [
+        (measure.replace("_", " "), statistic.replace("_", " "), _quantity(value, statistic), unit)
+        for measure, statistic, value, unit in table.itertuples(index=False)
+    ]
+    put_table("Trace", ("", "", "", ""), rows, texts=(0, 1, 3))
 
 
 def closeness(model: LengthModel) -> None:
     """Print how close a fitted model is to its source."""
-    shown = _table("Fit, tokens", ("", "source", "model", "difference"))
+    rows = []
     for measure, source in model.source_stats.items():
         for statistic, value in source.items():
             ours = model.model_stats[measure][statistic]
-            shown.add_row(
-                measure, statistic, f"{value:,.2f}", f"{ours:,.2f}", f"{100 * (ours / value - 1):+.2f} %"
-            )
-    Console().print(shown)
+            change = f"{100 * (ours / value - 1):+.2f} %"
+            rows.append((measure, statistic, f"{value:,.2f}", f"{ours:,.2f}", change))
+    put_table("Fit, tokens", ("", "", "source", "model", "difference"), rows, texts=(0, 1))
 
 
 def one(result: Result) -> None:
     """Print a run's summary."""
     summary = result.summary
-    console = Console()
-    console.print(_outcome(summary), highlight=False)
-    console.print(_latencies(summary))
-    memory = _table("KV cache, % of capacity", ("mean over iterations", "mean over time"))
+    say(_outcome(summary))
+    _latencies(summary)
     means = summary["memory"]["strict"]
-    for entry in VIEWS["strict"]:
-        memory.add_row(
-            entry.replace("_", "-"),
-            _number(means["per_iteration"][entry], 2),
-            _number(means["per_second"][entry], 2),
-        )
-    console.print(memory)
+    put_table(
+        "KV cache, % of capacity",
+        ("", "mean over iterations", "mean over time"),
+        [
+            (
+                entry.replace("_", "-"),
+                _number(means["per_iteration"][entry], 2),
+                _number(means["per_second"][entry], 2),
+            )
+            for entry in VIEWS["strict"]
+        ],
+    )
 
 
 def measured(result: Result) -> None:
@@ -150,14 +152,13 @@ def measured(result: Result) -> None:
     say(
         f"measured on {live['machine']['device_name']}: {how}{', CUDA graphs' if live['cuda_graphs'] else ''}"
     )
-    console = Console()
-    parts = _table("Iterations, milliseconds", ("mean", "p50", "p95", "longest"))
+    rows = []
     for name, label in _PARTS.items():
         column = 1e3 * steps[name]
         if len(column):
             values = (column.mean(), column.median(), column.quantile(0.95), column.max())
-            parts.add_row(label, *(f"{value:,.3f}" for value in values))
-    console.print(parts)
+            rows.append((label, *(f"{value:,.3f}" for value in values)))
+    put_table("Iterations, milliseconds", ("", "mean", "p50", "p95", "longest"), rows)
     if "check" in live:
         say(verdict(live["check"]))
 
@@ -165,13 +166,9 @@ def measured(result: Result) -> None:
 def cluster(result: ClusterResult) -> None:
     """Print what came of a cluster: all replicas together, and how they differ."""
     summary = result.summary
-    console = Console()
-    console.print(_outcome(summary), highlight=False)
-    console.print(_latencies(summary))
-    replicas = _table(
-        f"{summary['cluster']['replicas']} replicas behind {summary['cluster']['router']}",
-        ("least", "mean", "most"),
-    )
+    say(_outcome(summary))
+    _latencies(summary)
+    rows = []
     for name, label, digits in (
         ("requests", "requests", 0),
         ("mean_batch", "mean batch", 2),
@@ -181,24 +178,28 @@ def cluster(result: ClusterResult) -> None:
         ("ttft_p99_s", "TTFT, p99, s", 3),
     ):
         column = result.replicas[name]
-        replicas.add_row(
-            label, *(_number(each, digits) for each in (column.min(), column.mean(), column.max()))
-        )
-    console.print(replicas)
+        values = (column.min(), column.mean(), column.max())
+        rows.append((label, *(_number(each, digits) for each in values)))
+    title = f"{summary['cluster']['replicas']} replicas behind {summary['cluster']['router']}"
+    put_table(title, ("", "least", "mean", "most"), rows)
 
 
 def side_by_side(summaries: dict[str, Summary]) -> None:
     """Print a comparison, a column a policy."""
-    console = Console()
-    memory = _table("KV cache, % of capacity, mean over iterations", _broken(summaries))
-    for entry in VIEWS["strict"]:
-        memory.add_row(
-            entry.replace("_", "-"),
-            *(_number(s["memory"]["strict"]["per_iteration"][entry], 1) for s in summaries.values()),
-        )
-    console.print(memory)
+    names = _broken(summaries)
+    put_side_by_side(
+        "KV cache, % of capacity, mean over iterations",
+        names,
+        [
+            (
+                entry.replace("_", "-"),
+                [_number(s["memory"]["strict"]["per_iteration"][entry], 1) for s in summaries.values()],
+            )
+            for entry in VIEWS["strict"]
+        ],
+    )
     _bars(summaries)
-    service = _table("Service", _broken(summaries))
+    rows = []
     for label, digits, keys in (
         ("requests finished", 0, ("requests", "finished")),
         ("mean batch", 2, ("batch", "mean")),
@@ -212,8 +213,8 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
         ("swapped out", 0, ("preemptions", "swap")),
     ):
         section, key = keys
-        service.add_row(label, *(_number(s[section][key], digits) for s in summaries.values()))
-    console.print(service)
+        rows.append((label, [_number(s[section][key], digits) for s in summaries.values()]))
+    put_side_by_side("Service", names, rows)
     for policy, summary in summaries.items():
         if any(summary["requests"][outcome] for outcome in ("rejected", "stuck", "aborted")):
             say(f"{policy}: {_outcome(summary)}")
@@ -221,7 +222,6 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
 
 def _bars(summaries: dict[str, Summary]) -> None:
     """Print a stacked bar a policy, one character for each two percent of the cache."""
-    console = Console()
     longest = max(map(len, summaries))
     for policy, summary in summaries.items():
         means = summary["memory"]["strict"]["per_iteration"]
@@ -231,23 +231,14 @@ def _bars(summaries: dict[str, Summary]) -> None:
             upto = round(done / 100 * _BAR)
             bar += _GLYPHS[entry] * (upto - drawn)
             drawn = upto
-        console.print(f"  {policy:>{longest}} {bar}", highlight=False, markup=False)
+        say(f"  {policy:>{longest}} {bar}")
     shown = [
         e
         for e in VIEWS["strict"]
         if any(s["memory"]["strict"]["per_iteration"][e] for s in summaries.values())
     ]
     legend = " ".join(f"{_GLYPHS[entry]} {entry.replace('_', '-')}" for entry in shown)
-    console.print(f"  {'':>{longest}} {legend}\n", highlight=False, markup=False)
-
-
-def _table(title: str, columns: Iterable[str]) -> Table:
-    """Return a table with a first column of labels and right-aligned numbers."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
-    table.add_column("", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right")
-    return table
+    say(f"  {'':>{longest}} {legend}\n")
 
 
 def _broken(policies: Iterable[str]) -> list[str]:
@@ -298,12 +289,13 @@ def verdict(check: Summary) -> str:
     return f"{said}; NOT RIGHT: {check['first_failure'] or 'nothing could be looked at'}"
 
 
-def _latencies(summary: Summary) -> Table:
+def _latencies(summary: Summary) -> None:
     columns = ("mean", "p50", "p90", "p95", "p99")
-    table = _table("Latency, seconds", columns)
-    for name, label in _LATENCIES.items():
-        table.add_row(label, *(_seconds(summary[name][column]) for column in columns))
-    return table
+    rows = [
+        (label, *(_seconds(summary[name][column]) for column in columns))
+        for name, label in _LATENCIES.items()
+    ]
+    put_table("Latency, seconds", ("", *columns), rows)
 
 
 def _outcome(summary: Summary) -> str:
@@ -326,9 +318,13 @@ def _outcome(summary: Summary) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    if value is None:
+    return _number(value, 4 if value is not None and value < 100 else 1)
+
+
+def _quantity(value: float, statistic: str) -> str:
+    if value != value:
         return "–"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if statistic in ("max", "count") else f"{value:,.2f}"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from pagesim.cli import show
+from pagesim.cli.tables import put_table
 from pagesim.kernels.bench.rows import BENCHES, OK, Row
 from pagesim.kernels.bench.run import Outcome, Watch
 from pagesim.kernels.bench.verdict import verdict
@@ -44,12 +43,11 @@ def progress() -> Iterator[Watch | None]:
 
 def tables(rows: list[Row]) -> None:
     """Print a table a bench, and what could not be measured."""
-    console = Console()
     for bench in BENCHES:
         mine = [row for row in rows if row["bench"] == bench]
         good = [row for row in mine if row["status"] == OK]
         if good:
-            console.print(_table(bench, good), highlight=False)
+            _put(bench, good)
         _say_failures([row for row in mine if row["status"] != OK])
 
 
@@ -58,14 +56,15 @@ def promises(rows: list[Row], device: str) -> None:
     if device != "cuda":
         show.say("What is promised is promised on a GPU: pagesim bench all --device cuda --out DIR")
         return
-    table = Table(title="Promises", title_justify="left", box=SIMPLE_HEAD, title_style="bold")
-    for name in ("", "needed", "measured", ""):
-        table.add_column(name)
-    for bar in verdict(rows):
-        table.add_row(
-            bar.promise, bar.needed, bar.measured, {True: "kept", False: "MISSED", None: "–"}[bar.kept]
-        )
-    Console().print(table, highlight=False)
+    put_table(
+        "Promises",
+        ("", "needed", "measured", ""),
+        [
+            (bar.promise, bar.needed, bar.measured, {True: "kept", False: "MISSED", None: "–"}[bar.kept])
+            for bar in verdict(rows)
+        ],
+        texts=range(4),
+    )
 
 
 def ending(outcome: Outcome, out: Path | None) -> None:
@@ -90,34 +89,33 @@ def put_figures(rows: list[Row], out: Path) -> None:
         show.put_figure(figure, out, name)
 
 
-def _table(bench: str, rows: list[Row]) -> Table:
-    """Return a table of what was measured; what all rows have in common stands in its title."""
+def _put(bench: str, rows: list[Row]) -> None:
+    """Print a table of what was measured; what all rows have in common stands in its title."""
     parts = [_parts(row) for row in rows]
     common = {
         name: texts.pop()
         for name in _SHARED
         if len(texts := {part[name] for part in parts if part[name]}) == 1 and len(rows) > 1
     }
-    title = ", ".join([TITLES[bench], *common.values()])
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
-    table.add_column("")
     products = bench == "gemm"
-    for name in ("µs", "±", "GB/s", "of link" if bench == "swap" else "of copy", "noise"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if products:
-        table.add_column("TFLOP/s", justify="right", no_wrap=True)
+    cells = []
     for row, part in zip(rows, parts, strict=True):
         own = ", ".join(text for name, text in part.items() if text and name not in common)
-        table.add_row(
-            f"{row['op']} {own}",
-            _us(row["median_s"]),
-            f"{(row['p80_s'] - row['p20_s']) / 2 / row['median_s']:.0%}",
-            _rate(row["gb_per_s"]),
-            f"{row['fraction']:.1%}",
-            f"{row['noise']:.1%}",
-            *[_rate(row["tflop_per_s"])] * products,
+        cells.append(
+            (
+                f"{row['op']} {own}",
+                _us(row["median_s"]),
+                f"{(row['p80_s'] - row['p20_s']) / 2 / row['median_s']:.0%}",
+                _rate(row["gb_per_s"]),
+                f"{row['fraction']:.1%}",
+                f"{row['noise']:.1%}",
+                *[_rate(row["tflop_per_s"])] * products,
+            )
         )
-    return table
+    heads = ["", "µs", "±", "GB/s", "of link" if bench == "swap" else "of copy", "noise"]
+    put_table(
+        ", ".join([TITLES[bench], *common.values()]), [*heads, *["TFLOP/s"] * products], cells, wraps=True
+    )
 
 
 _SHARED = ("heads", "head_size", "dtype", "layout", "block_size", "direction")

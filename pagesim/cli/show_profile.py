@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.console import Console
-from rich.table import Table
-
+from pagesim.cli.show import say
+from pagesim.cli.tables import put_side_by_side, put_table
 from pagesim.clock import TICKS_PER_SECOND
 from pagesim.cost import Profiled, step_shape
-from pagesim.errors import escaped
 from pagesim.profiles import Profile, predict
 from pagesim.specs import model as model_of
 
@@ -40,57 +38,46 @@ TYPICAL = {
 
 def terms(profile: Profile) -> None:
     """Print where a profile's terms come from and how wrong they are."""
-    console = Console()
     sizes = ", ".join(map(str, profile.block_sizes))
-    console.print(
-        f"{escaped(profile.name)}: {profile.kind}\n{escaped(profile.sentence)}\n"
-        f"{escaped(profile.model.name)}, tp {profile.tp}, "
-        f"{profile.dtype}, KV {profile.kv_dtype}, block size {sizes}",
-        highlight=False,
-        markup=False,
-    )
-    table = Table(title="Terms")
-    for name in ("term", "from", "measured", "held out", "mean error", "worst"):
-        table.add_column(
-            name, justify="left" if name in ("term", "from") else "right", no_wrap=name == "term"
-        )
+    say(f"{profile.name}: {profile.kind}")
+    say(profile.sentence)
+    say(f"{profile.model.name}, tp {profile.tp}, {profile.dtype}, KV {profile.kv_dtype}, block size {sizes}")
+    rows = []
     for term in profile.terms.names():
         given, error = profile.ranges.get(term), profile.errors.get(term)
-        table.add_row(
-            term,
-            profile.origins[term],
-            f"{given.least:,} to {given.most:,} {UNITS[term]}" if given else "–",
-            f"{error.points:,}" if error else "–",
-            f"{100 * error.mean:.1f} %" if error and error.points else "–",
-            f"{100 * error.worst:.1f} %" if error and error.points else "–",
+        rows.append(
+            (
+                term,
+                profile.origins[term],
+                f"{given.least:,} to {given.most:,} {UNITS[term]}" if given else "–",
+                f"{error.points:,}" if error else "–",
+                f"{100 * error.mean:.1f} %" if error and error.points else "–",
+                f"{100 * error.worst:.1f} %" if error and error.points else "–",
+            )
         )
-    console.print(table)
+    put_table("Terms", ("term", "from", "measured", "held out", "mean error", "worst"), rows, texts=(0, 1))
 
 
 def compared(profiles: Mapping[str, Profile]) -> None:
     """Print what typical iterations cost by several profiles."""
-    table = Table(title="Iterations, ms")
-    table.add_column("")
     costs = []
-    for name, profile in profiles.items():
-        table.add_column(name, justify="right")
+    for profile in profiles.values():
         block_size = 16 if 16 in profile.block_sizes else profile.block_sizes[0]
         model = model_of(profile.model.name)
         costs.append(
             Profiled(profile, model, tp=profile.tp, block_size=block_size, kv_dtype=profile.kv_dtype)
         )
+    rows = []
     for label, typical in TYPICAL.items():
         ticks = [cost.iteration(typical) for cost in costs]
-        table.add_row(label, *(f"{1e3 * each / TICKS_PER_SECOND:.3f}" for each in ticks))
-    Console().print(table)
+        rows.append((label, [f"{1e3 * each / TICKS_PER_SECOND:,.3f}" for each in ticks]))
+    put_side_by_side("Iterations, ms", list(profiles), rows)
 
 
 def checked(profile: Profile) -> None:
     """Print how wrong each term is on the samples that it was fitted to, and on those that it was not."""
     held_out = set(profile.held_out)
-    table = Table(title="Relative errors, %")
-    for name in ("term", "fitted: samples", "mean", "worst", "held out: samples", "mean", "worst"):
-        table.add_column(name, justify="left" if name == "term" else "right")
+    rows = []
     for term in profile.terms.names():
         wrong: tuple[list[float], list[float]] = ([], [])
         for index, sample in enumerate(profile.samples):
@@ -98,8 +85,9 @@ def checked(profile: Profile) -> None:
                 predicted = predict(profile.terms.at(term, sample.block_size), sample)
                 wrong[index in held_out].append(100 * abs(predicted / sample.seconds - 1))
         if any(wrong):
-            table.add_row(term, *(cell for each in wrong for cell in _errors(each)))
-    Console().print(table)
+            rows.append((term, *(cell for each in wrong for cell in _errors(each))))
+    heads = ("term", "fitted: samples", "mean", "worst", "held out: samples", "mean", "worst")
+    put_table("Relative errors, %", heads, rows)
 
 
 def _errors(each: list[float]) -> tuple[str, str, str]:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pagesim.cli.tables import put_table
 from pagesim.errors import PagesimError
 from pagesim.reading import parse_json
 from pagesim.speed import Point, Row, base_row
@@ -21,7 +21,7 @@ def progress(points: int) -> Iterator[Callable[[Point], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     console = Console(stderr=True)
     with Progress(
-        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("", total=points)
         begun = 0
@@ -36,27 +36,25 @@ def progress(points: int) -> Iterator[Callable[[Point], None]]:
 
 def table(rows: Sequence[Row]) -> None:
     """Print a row a point."""
-    shown = Table(title="Cost of a replay, in bare SimPy timeouts")
-    for name in ("policy", "load", "requests", "a request", "a decision", "preempted", "requests/s", "MB"):
-        left = name in ("policy", "load")
-        shown.add_column(name, justify="left" if left else "right", no_wrap=left)
-    if any(row["against"] is not None for row in rows):
-        shown.add_column("against base", justify="right")
+    columns = ["", "requests", "a\nrequest", "a deci-\nsion", "pre-\nempted", "requests\na second", "MB"]
+    against = any(row["against"] is not None for row in rows)
+    if against:
+        columns.append("against\nbase")
+    cells = []
     for row in rows:
-        cells = [
-            row["policy"] + (", prefixes" if row["prefix_caching"] else ""),
-            row["load"],
-            f"{row['requests']:,}",
-            f"{row['timeouts_per_request']:.1f}",
-            f"{row['timeouts_per_decision']:.1f}" if row["timeouts_per_decision"] else "–",
-            f"{row['preemptions_per_request']:.2f}",
-            f"{row['requests_per_s']:,.0f}",
-            f"{row['peak_rss_mb']:.0f}",
-        ]
-        if len(shown.columns) > len(cells):
-            cells.append("–" if row["against"] is None else f"{row['against']:.2f}×")
-        shown.add_row(*cells)
-    Console().print(shown)
+        cells.append(
+            [
+                f"{row['policy']}{', prefixes' if row['prefix_caching'] else ''}, {row['load']}",
+                f"{row['requests']:,}",
+                f"{row['timeouts_per_request']:.1f}",
+                f"{row['timeouts_per_decision']:.1f}" if row["timeouts_per_decision"] else "–",
+                f"{row['preemptions_per_request']:.2f}",
+                f"{row['requests_per_s']:,.0f}",
+                f"{row['peak_rss_mb']:.0f}",
+                *(["–" if row["against"] is None else f"{row['against']:.2f}×"] if against else []),
+            ]
+        )
+    put_table("Cost of a replay, in bare SimPy timeouts", columns, cells, wraps=True)
 
 
 def read_rows(file: Path) -> list[Row]:

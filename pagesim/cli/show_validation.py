@@ -5,41 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
 from pagesim.cli import show
+from pagesim.cli.tables import put_side_by_side, put_table
 
 Report = Mapping[str, Any]
 
 
 def tables(cases: Mapping[str, Report]) -> None:
     """Print both comparisons of every case, by its name."""
-    console = Console()
-    same = _table(
+    put_table(
         "Same schedule: each live iteration, predicted from its own shape",
         ("", "iterations", "ms, mean", "error, mean", "without sign", "of all time"),
-    )
-    for name, case in cases.items():
-        for kind, each in case["same_schedule"].items():
-            same.add_row(
+        [
+            (
                 f"{name}: {kind}",
                 f"{each['iterations']:,}",
                 f"{1e3 * each['mean_s']:,.3f}",
-                *(f"{100 * each[error]:+.1f} %" for error in ("signed",)),
+                f"{100 * each['signed']:+.1f} %",
                 f"{100 * each['absolute']:.1f} %",
                 f"{100 * each['total']:+.1f} %",
             )
-    console.print(same, highlight=False)
+            for name, case in cases.items()
+            for kind, each in case["same_schedule"].items()
+        ],
+    )
     names = list(cases)
-    ends = _table("End to end: simulated against live, relative errors", ("", *names))
+    rows: list[tuple[str, list[str]]] = []
     for metric in dict.fromkeys(metric for case in cases.values() for metric in case["end_to_end"]):
         found = [cases[name]["end_to_end"].get(metric) for name in names]
-        ends.add_row(metric, *(f"{100 * each['error']:+.1f} %" if each else "–" for each in found))
+        rows.append((metric, [f"{100 * each['error']:+.1f} %" if each else "–" for each in found]))
     for label, counts in (("iterations", _iterations), ("recomputed, swapped", _preemptions)):
-        ends.add_row(label, *(" / ".join(counts(cases[name])) for name in names))
-    console.print(ends, highlight=False)
+        rows.append((label, [" / ".join(counts(cases[name])) for name in names]))
+    put_side_by_side("End to end: simulated against live, relative errors", names, rows)
     for name, case in cases.items():
         if case["check"] is not None:
             show.say(f"{name}: {show.verdict(case['check'])}")
@@ -52,10 +49,3 @@ def _iterations(case: Report) -> Sequence[str]:
 def _preemptions(case: Report) -> Sequence[str]:
     both = case["preemptions"]
     return [f"{both[way]['recompute']}, {both[way]['swap']}" for way in ("simulated", "live")]
-
-
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
-    for name in columns:
-        table.add_column(name, justify="right" if name else "left")
-    return table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes, table
+from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes
 from pagesim.cli.options import OUT, scenario_from, with_flags
 from pagesim.scenario import Scenario
 
@@ -99,6 +99,8 @@ def _show(tables: SweepTables, axes: list[str], metrics: list[str]) -> None:
     from pandas import isna
 
     from pagesim.cli import show
+    from pagesim.cli.tables import put_table
+    from pagesim.sweeps.figures import label
     from pagesim.sweeps.tables import MARGIN
 
     means = tables.means
@@ -108,7 +110,7 @@ def _show(tables: SweepTables, axes: list[str], metrics: list[str]) -> None:
     for _, row in means.head(MOST_ROWS).iterrows():
         options = ["–" if isna(row[name]) else str(row[name]) for name in names]
         rows.append([*options, *(number(row[name], row[f"{name}.{MARGIN}"]) for name in metrics)])
-    table([*names, *(name.replace(".", "\n") for name in metrics)], rows)
+    put_table("Means over the seeds", [*names, *(label(name).replace(".", "\n") for name in metrics)], rows)
     if len(means) > MOST_ROWS:
         show.say(f"… and {len(means) - MOST_ROWS} points more in means.parquet")
     failed = tables.runs[tables.runs["status"] == "failed"]

@@ -7,11 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
+from pagesim.cli.completion import complete
 from pagesim.cli.options import OUT, workload_flags
 
-cli = typer.Typer(help="Look at, convert, fit and make traces.", no_args_is_help=True, rich_markup_mode=None)
+cli = typer.Typer(
+    help="Look at, convert, fit and make traces.\n\n"
+    "Example: pagesim trace describe sharegpt --rate 2 --duration 900",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
-TRACE = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a bundled workload's name.")]
+TRACE = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRACE", help="A trace file, or a bundled workload's name.", autocompletion=complete("trace")
+    ),
+]
 READ = ("rounds", "tokenizer", "on_bad_row")
 MAKE = ("arrivals", "rate", "cv", "duration", "num_requests", "seed", "shared_prefix", *READ)
 

@@ -72,9 +72,9 @@ def curves(means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str
         _panel(place, rows, x, y, hue, hues, ticks)
         if ticks:
             place.set_xticks(range(len(ticks)), [str(value) for value in ticks], rotation=20, ha="right")
-        place.set_xlabel(_label(x))
+        place.set_xlabel(label(x))
         place.spines[["top", "right"]].set_visible(False)
-    places[0].set_ylabel(f"{_label(y)}\nmean over seeds")
+    places[0].set_ylabel(f"{label(y)}\nmean over seeds")
     if hue:
         # A panel may lack a value; the legend has all that any panel has, in the table's order.
         found = {
@@ -175,6 +175,7 @@ def _numeric(column: pd.Series[Any]) -> bool:
     return column.dtype in ("Int64", "int64", "float64")
 
 
-def _label(name: str) -> str:
+def label(name: str) -> str:
+    """Return the name of an option or a metric with its unit."""
     unit = next((unit for begin, unit in UNITS.items() if f"{name}.".startswith(f"{begin}.")), None)
     return f"{name} ({unit})" if unit else name

@@ -203,3 +203,8 @@ def test_a_command_that_is_spelt_wrong_shows_its_usage(arguments, cli):
     assert outcome.out == ""
     assert "Error" in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_profiles_of_several_models_are_not_compared(refused):
+    said = refused("profile", "compare", "analytic-h200", "llama-2-7b-a100-tp1")
+    assert "analytic-h200 of opt-13b, llama-2-7b-a100-tp1 of llama-2-7b" in said

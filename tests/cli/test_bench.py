@@ -56,7 +56,7 @@ def test_a_grid_is_measured_and_shown(bench, succeeds):
     if bench == "attention":
         for op in ("paged-decode", "contiguous-decode", "gather-decode", "sdpa-decode"):
             assert op in shown
-        assert "Attention, 2/1 heads, D 64, fp32, NHD " in shown
+        assert "Attention, 2/1 heads, D 64, fp32, NHD\n" in shown
         assert " paged-decode 1 × 17, block 16 " in shown
     assert "they say nothing of the kernels" in shown
 

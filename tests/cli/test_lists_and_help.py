@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
 
+from pagesim.cli.main import cli
 from pagesim.policies import POLICIES
 from pagesim.specs import gpus, models
 from pagesim.workloads import workloads
 
-COMMANDS = [
-    ("run",),
-    ("compare",),
-    ("sweep",),
-    ("capacity",),
-    ("trace", "describe"),
-    ("trace", "convert"),
-    ("trace", "make"),
-    ("trace", "fit"),
-]
+EXAMPLE = re.compile(r"Example: pagesim(.*)", re.DOTALL)
+
+
+def every_command(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield all commands and groups of commands, with their names."""
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from every_command(inner, *path, name)
+
+
+COMMANDS = dict(every_command(typer.main.get_command(cli)))
 
 
 @pytest.mark.parametrize("width", ["50", "80", "200"])
@@ -40,32 +47,25 @@ def test_every_name_is_listed_whole(command, names, width, succeeds, monkeypatch
         assert f" {name} " in listed
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_command_explains_itself_with_an_example(command, succeeds):
-    usage = succeeds(*command, "--help").out
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "pagesim")
+def test_a_command_explains_itself_with_an_example_that_it_understands(path, succeeds):
+    usage = succeeds(*path, "--help").out
     assert "Usage: " in usage
-    assert f"Example: pagesim {' '.join(command)} " in usage
-
-
-@pytest.mark.parametrize("command", ["policies", "models", "gpus", "workloads", "trace"])
-def test_a_command_without_options_has_help(command, succeeds):
-    assert "Usage: " in succeeds(command, "--help").out
+    shown = EXAMPLE.search(COMMANDS[path].help or "")
+    assert shown, "no example"
+    # In the terminal it is wrapped, at hyphens too.
+    assert "".join(shown[0].split()) in "".join(usage.split())
+    words = shlex.split(shown[1])
+    assert tuple(words[: len(path)]) == path
+    name = max((p for p in COMMANDS if tuple(words[: len(p)]) == p), key=len)
+    COMMANDS[name].make_context(words[len(name) - 1], words[len(name) :])
 
 
 def test_help_names_every_command(succeeds):
     usage = succeeds("--help").out
-    for command in (
-        "run",
-        "compare",
-        "sweep",
-        "capacity",
-        "trace",
-        "policies",
-        "models",
-        "gpus",
-        "workloads",
-    ):
-        assert f"\n  {command} " in usage
+    for path in COMMANDS:
+        if len(path) == 1:
+            assert f"\n  {path[0]} " in usage
 
 
 def test_help_comes_in_half_a_second(in_a_process, slowdown):

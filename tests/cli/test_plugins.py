@@ -52,7 +52,7 @@ from dataclasses import replace
 
 from pagesim import Policy
 from pagesim.clock import to_ticks
-from pagesim.cost import UNBOUNDED, DecodeRun
+from pagesim.cost import UNBOUNDED
 from pagesim.memory import FirstFit, contiguous
 from pagesim.scheduling import ContinuousBatching
 from pagesim.specs import gpu

@@ -114,3 +114,24 @@ def test_a_comparison_is_drawn_as_bars_in_the_terminal(succeeds):
     assert [name for name, _ in bars] == ["orca-max", "vllm-sosp"]
     assert all(len(bar) == 50 for _, bar in bars)
     assert "x over-reserved" in out
+
+
+def test_many_policies_are_printed_in_several_tables_and_no_digit_is_cut_off(succeeds, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    policies = "static,contiguous-max,orca-max,orca-pow2,orca-oracle,vllm-sosp,vllm-v0,vllm-v1,token-granular"
+    printed = succeeds("compare", *SMALL, "--policies", policies).out
+    used = [line.split()[1:] for line in printed.splitlines() if line.startswith("  used  ")]
+    assert len(used) > 1
+    assert sum(map(len, used)) == len(policies.split(","))
+    assert all(0 < float(number) <= 100 for line in used for number in line)
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+@pytest.mark.slow
+def test_the_demo_is_the_comparison_that_it_names(cli, tmp_path):
+    shown = cli("demo", "--out", tmp_path / "demo")
+    assert shown.code == 0
+    said = shown.err.splitlines()[0].removeprefix("note: this is pagesim ").split()
+    assert cli(*said).out == shown.out
+    assert (tmp_path / "demo" / "memory.png").exists()

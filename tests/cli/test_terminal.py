@@ -83,3 +83,12 @@ def test_on_a_terminal_a_sweep_shows_how_many_runs_are_over_and_the_time_left(st
     assert f"{ESCAPE}[2K" in shown
     assert "12 of 12 runs done" in out
     assert ESCAPE not in out
+
+
+def test_on_a_terminal_an_ablation_shows_how_many_runs_are_over_and_the_time_left(start):
+    flags = ("--trace", "sharegpt", "--rate", "2", "--duration", "30", "--block-sizes", "16,128")
+    shown, out = watched(start, "ablate", "preemption", "--profile", "analytic-h200", *flags)
+    assert "/6" in shown
+    assert re.search(r"\d:\d\d:\d\d", shown), "the time left"
+    assert "End to end" in out
+    assert ESCAPE not in out

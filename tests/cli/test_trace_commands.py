@@ -76,8 +76,8 @@ def test_a_description_counts_and_draws(succeeds, trace_file, tmp_path):
     trace = trace_file("a,0,10,1\nb,1,20,3\nc,4,30,5\n")
     outcome = succeeds("trace", "describe", trace, "--out", tmp_path / "figures")
     lines = {tuple(line.split()[:-2]): line.split()[-2:] for line in outcome.out.splitlines() if line.split()}
-    assert lines["prompt", "tokens", "mean"] == ["20", "tokens"]
-    assert lines["arrivals", "rate"] == ["0.5", "requests/s"]
+    assert lines["prompt", "tokens", "mean"] == ["20.00", "tokens"]
+    assert lines["arrivals", "rate"] == ["0.50", "requests/s"]
     assert {file.name for file in (tmp_path / "figures").iterdir()} == {"trace.png", "trace.svg"}
 
 
@@ -120,7 +120,7 @@ def test_a_description_says_how_much_prompts_share(succeeds, tmp_path):
     trace.write_text("prompt_tokens,output_tokens,hash_ids,hash_block_size\n8,1,1;2,4\n12,1,1;2;3,4\n")
     printed = " ".join(succeeds("trace", "describe", trace).out.split())
     assert "prompt blocks count 5 blocks of 4 tokens" in printed
-    assert "prompt blocks ideal reuse 40 %" in printed
+    assert "prompt blocks ideal reuse 40.00 %" in printed
 
 
 def test_a_model_that_was_fitted_can_be_sampled(succeeds, trace_file, tmp_path):

@@ -1,0 +1,30 @@
+"""Draw the picture of docs/leaps.md: what is decided, and what is leapt over.
+
+Run it from the root of the repository: python docs/pictures/leaps.py
+"""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+import pagesim as ps
+
+trace = ps.make_trace("sharegpt", arrivals="poisson", rate=2.0, duration=20)
+common = {"model": "opt-13b", "gpu": "a100-40gb"}
+every = ps.simulate(trace, steps="iterations", until=20.0, **common).steps
+decisions = ps.simulate(trace, steps="stretches", until=20.0, **common).steps
+
+figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
+axes.plot(
+    *(every["clock"], every["used"]), ".", color="#56B4E9", markersize=2, label=f"{len(every):,} iterations"
+)
+axes.plot(
+    *(decisions["clock"], decisions["used"]), ".", color="#D55E00", markersize=5,
+    label=f"{len(decisions):,} of them planned",
+)  # fmt: skip
+axes.set_xlim(0, 20)
+axes.set_xlabel("time (s)")
+axes.set_ylabel("slots in use")
+axes.spines[["top", "right"]].set_visible(False)
+axes.legend(frameon=False)
+figure.savefig(Path(__file__).with_suffix(".png"), dpi=120, metadata={"Software": None})

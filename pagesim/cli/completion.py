@@ -1,0 +1,102 @@
+"""What the shell offers after a flag: names of policies, models, GPUs, workloads, profiles and their like.
+
+Each is looked up when the shell asks, so that no command waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+Complete = Callable[[str], list[str]]
+
+
+def complete(option: str, choices: Iterable[str] = ()) -> Complete | None:
+    """Return what completes the value of an option; None where nobody knows its values.
+
+    Args:
+        option: a field of a scenario, or one of ``NAMES``.
+        choices: its values, where it has only these.
+    """
+    names = (lambda: choices) if choices else NAMES.get(option)
+    if names is None:
+        return None
+    several = option == "policies"
+
+    def answer(incomplete: str) -> list[str]:
+        before, comma, begun = incomplete.rpartition(",") if several else ("", "", incomplete)
+        return [f"{before}{comma}{name}" for name in names() if name.startswith(begun)]
+
+    return answer
+
+
+def _policies() -> Iterable[str]:
+    from pagesim.policies import POLICY_PLUGINS
+
+    return POLICY_PLUGINS.names()
+
+
+def _models() -> Iterable[str]:
+    from pagesim.specs import models
+
+    return [model.name for model in models()]
+
+
+def _gpus() -> Iterable[str]:
+    from pagesim.specs import gpus
+
+    return [gpu.name for gpu in gpus()]
+
+
+def _schedulers() -> Iterable[str]:
+    from pagesim.parts import SCHEDULERS
+
+    return SCHEDULERS.names()
+
+
+def _placements() -> Iterable[str]:
+    from pagesim.parts import ALLOCATORS
+
+    return ALLOCATORS.names()
+
+
+def _workloads() -> Iterable[str]:
+    from pagesim.workloads import workloads
+
+    return workloads()
+
+
+def _routers() -> Iterable[str]:
+    from pagesim.cluster.routers import PLUGINS
+
+    return PLUGINS.names()
+
+
+def _profiles() -> Iterable[str]:
+    from pagesim.profiles import analytic_names, boxed_names
+
+    return [*boxed_names(), *analytic_names()]
+
+
+def _costs() -> Iterable[str]:
+    return ["roofline", "affine:", *(f"profile:{name}" for name in _profiles())]
+
+
+def _figures() -> Iterable[str]:
+    from pagesim.paper.catalogue import FIGURES
+
+    return [*FIGURES, "all"]
+
+
+NAMES: dict[str, Callable[[], Iterable[str]]] = {
+    "policy": _policies,
+    "policies": _policies,
+    "scheduler": _schedulers,
+    "placement": _placements,
+    "model": _models,
+    "gpu": _gpus,
+    "trace": _workloads,
+    "cost": _costs,
+    "profile": _profiles,
+    "router": _routers,
+    "figures": _figures,
+}
