@@ -170,9 +170,9 @@ class LengthModel:
             raise ValueError("name is no text, or rows no whole number")
         if any(not isinstance(text, str) for text in vars(model.provenance).values()):
             raise ValueError("provenance holds what is no text")
-        for name, value in (("rate_per_s", model.rate), ("cv", model.cv)):
-            if value is not None and not (type(value) in (int, float) and 0 < value <= MAX_RATE):
-                raise ValueError(f"{name} is {brief(value)}; it must be above 0 and at most {MAX_RATE:g}")
+        for name, value, least in (("rate_per_s", model.rate, 1 / MAX_RATE), ("cv", model.cv, 0)):
+            if value is not None and not (type(value) in (int, float) and least <= value <= MAX_RATE):
+                raise ValueError(f"{name} is {brief(value)}; it must be from {least:g} to {MAX_RATE:g}")
         if model.total_below is not None:
             if type(model.total_below) is not int or not 0 < model.total_below <= 2 * MAX_TOKENS + 1:
                 raise ValueError(f"total_below is {brief(model.total_below)}; it must be a number of tokens")

@@ -123,10 +123,10 @@ def _profiles() -> list[Target]:
         cost = Profiled(found, model("opt-13b"), block_size=16, kv_dtype=found.kv_dtype, tp=found.tp)
         for shape in SHAPES:
             assert cost.iteration(shape) >= 0
-        run = cost.decode(8, 900)
-        assert run.first > 0
-        assert run.increment >= 0
-        assert run.steps > 0
+        first, increment, steps = cost.decode(8, 900)
+        assert first > 0
+        assert increment >= 0
+        assert steps > 0
 
     return [
         Target(f"profile: {name}", {"p.json": each.model_dump_json(by_alias=True, indent=1).encode()},
