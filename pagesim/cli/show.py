@@ -238,7 +238,8 @@ def _bars(summaries: dict[str, Summary]) -> None:
         if any(s["memory"]["strict"]["per_iteration"][e] for s in summaries.values())
     ]
     legend = " ".join(f"{_GLYPHS[entry]} {entry.replace('_', '-')}" for entry in shown)
-    say(f"  {'':>{longest}} {legend}\n")
+    say(f"  {'':>{longest}} {legend}")
+    say("")
 
 
 def _broken(policies: Iterable[str]) -> list[str]:

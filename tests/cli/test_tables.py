@@ -135,3 +135,10 @@ def test_the_demo_is_the_comparison_that_it_names(cli, tmp_path):
     said = shown.err.splitlines()[0].removeprefix("note: this is pagesim ").split()
     assert cli(*said).out == shown.out
     assert (tmp_path / "demo" / "memory.png").exists()
+
+
+def test_a_comparison_is_printed_without_escapes(succeeds):
+    flags = ("--trace", "fixed:50,10", "--num-requests", "5", "--rate", "1")
+    said = succeeds("compare", *flags, "--policies", "orca-max,vllm-sosp").out
+    assert "█ used" in said
+    assert "\\" not in said
