@@ -293,14 +293,14 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
             f"cpu_blocks is {system.cpu_blocks}; placement virtual has no swap space: its pages are unmapped "
             "and never moved to the host"
         )
-    if system.cpu_blocks is not None:
-        sized = replace(sized, cpu_blocks=system.cpu_blocks)
-    for option, blocks in (("num_blocks", sized.num_blocks), ("cpu_blocks", sized.cpu_blocks)):
-        if blocks > MOST_BLOCKS:
-            raise PagesimError(
-                f"{option} of {spec.name} comes to {blocks} blocks of {sized.block_size} tokens; the bound "
-                f"is {MOST_BLOCKS}: give {option}, or a larger block_size"
-            )
+    # A tiny model's tokens are small, and no run fills such a swap space.
+    cpu_blocks = min(sized.cpu_blocks, MOST_BLOCKS) if system.cpu_blocks is None else system.cpu_blocks
+    sized = replace(sized, cpu_blocks=cpu_blocks)
+    if sized.num_blocks > MOST_BLOCKS:
+        raise PagesimError(
+            f"num_blocks of {spec.name} comes to {sized.num_blocks} blocks of {sized.block_size} tokens; the "
+            f"bound is {MOST_BLOCKS}: give num_blocks, or a larger block_size"
+        )
     if policy.scheduler == "vllm-v1":
         # Block 0 is the null block; no sequence ever holds it.
         sized = replace(sized, num_blocks=sized.num_blocks - 1)
