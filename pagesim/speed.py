@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import simpy
 
 from pagesim.errors import PagesimError, brief
@@ -102,6 +103,7 @@ def measure(point: Point) -> Row:
         )
     options: dict[str, Any] = {"prefix_caching": True} if point.prefix_caching else {}
     system = System(policy=point.policy, num_blocks=point.num_blocks, cost=COST, **options)
+    run(system, trace.take(np.arange(min(100, point.requests))), steps="none")  # what is loaded at first use
     before = bare_timeout_s()
     started = time.process_time()
     summary = run(system, trace, steps="none").summary

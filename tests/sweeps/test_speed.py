@@ -27,7 +27,7 @@ def test_two_hundred_runs_keep_two_cores_busy():
     took, tables = {}, {}
     for jobs in (1, 2):
         began = time.perf_counter()
-        tables[jobs] = ps.sweep(grid=GRID, seeds=10, num_requests=1500, jobs=jobs)
+        tables[jobs] = ps.sweep(grid=GRID, seeds=10, num_requests=4000, jobs=jobs)
         took[jobs] = time.perf_counter() - began
     assert len(tables[2].runs) == RUNS
     pd.testing.assert_frame_equal(tables[1].runs, tables[2].runs)
