@@ -192,6 +192,8 @@ def _parquet(path: Path, data: bytes, on_bad_row: OnBadRow) -> Rows:
         }
     except (ValueError, OverflowError) as error:  # dates beyond the calendar, texts that are not UTF-8
         raise TraceError(f"{path}: holds what Python cannot hold ({reason(error)})") from error
+    except MemoryError:
+        raise TraceError(f"{path}: its {table.num_rows} rows need more memory than is free") from None
     if len(columns) < table.num_columns:
         raise TraceError(f"{path}: a column name occurs twice in {listed(table.column_names)}")
     return Rows(path, columns or {"": []}, lambda row: f"row {row + 1}", on_bad_row)

@@ -231,3 +231,14 @@ def test_a_good_file_of_many_like_rows_is_no_bomb(tmp_path):
     assert (tmp_path / "trace.parquet").stat().st_size < 10_000
     outcome = read(target, tmp_path)
     assert outcome.kind == DATA, outcome.detail
+
+
+def test_rows_that_do_not_fit_into_free_memory_are_refused_in_a_sentence(monkeypatch, tmp_path):
+    def full(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("pagesim.workloads.source._arrow_column", full)
+    file = tmp_path / "trace.parquet"
+    file.write_bytes(parquet(prompt_tokens=[1, 2], output_tokens=[1, 2]))
+    with pytest.raises(PagesimError, match="its 2 rows need more memory than is free"):
+        make_trace(str(file))
