@@ -234,6 +234,9 @@ def test_a_good_file_of_many_like_rows_is_no_bomb(tmp_path):
 
 
 def test_rows_that_do_not_fit_into_free_memory_are_refused_in_a_sentence(monkeypatch, tmp_path):
+    from pagesim.errors import PagesimError
+    from pagesim.workloads import make_trace
+
     def full(_: object) -> None:
         raise MemoryError
 
