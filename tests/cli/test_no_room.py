@@ -67,8 +67,8 @@ def arguments(tmp_path) -> Callable[[str, Path], list[str]]:
         names = {"{}": str(out), "{input}": str(source), "{profile}": str(profile)}
         filled = []
         for argument in WRITERS[name]:
-            for placeholder, value in names.items():
-                argument = argument.replace(placeholder, value)
+            for name_in_braces, value in names.items():
+                argument = argument.replace(name_in_braces, value)
             filled.append(argument)
         return filled
 
