@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from pagesim.errors import PagesimError
 from pagesim.metrics import VIEWS
@@ -221,9 +222,9 @@ def profile_fit(profile: Profile) -> Figure:
     held_out = np.zeros(len(profile.samples), bool)
     held_out[list(profile.held_out)] = True
     terms = list(dict.fromkeys(sample.term for sample in profile.samples))
-    figure = _figure(3.0 * min(4, len(terms)), 3.0 * -(-len(terms) // 4))
+    figure = _figure(2.4 * min(5, len(terms)), 2.5 * -(-len(terms) // 5))
     for place, term in enumerate(terms, 1):
-        axes = figure.add_subplot(-(-len(terms) // 4), min(4, len(terms)), place)
+        axes = figure.add_subplot(-(-len(terms) // 5), min(5, len(terms)), place)
         of = np.array([sample.term == term for sample in profile.samples])
         measured = np.array([sample.seconds for sample in profile.samples])
         predicted = np.array(
@@ -236,13 +237,9 @@ def profile_fit(profile: Profile) -> Figure:
             (of & ~held_out, COLOURS["reserved"], "fitted"),
             (of & held_out, COLOURS["over_reserved"], "held out"),
         ):
-            axes.loglog(measured[chosen], predicted[chosen], ".", color=colour, label=label, markersize=4)
-        ends = [measured[of].min(), measured[of].max()]
-        axes.loglog(ends, ends, color="black", linewidth=0.6)
+            axes.plot(measured[chosen], predicted[chosen], ".", color=colour, label=label, markersize=5)
+        _compare(axes, measured[of], predicted[of])
         axes.set_title(term.replace("_", " "), fontsize=9)
-        axes.set_xlabel("measured (s)", fontsize=8)
-        axes.set_ylabel("predicted (s)", fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
         if place == 1:
             axes.legend(frameon=False, fontsize=8)
     return figure
@@ -255,23 +252,20 @@ def predicted_iterations(cases: Mapping[str, Mapping[str, Sequence[Any]]]) -> Fi
         cases: by name ``kinds``, ``measured_s`` and ``predicted_s`` of its iterations, ``[I]`` each.
     """
     columns = min(3, len(cases))
-    figure = _figure(4.2 * columns, 4.0 * -(-len(cases) // columns))
+    figure = _figure(3.2 * columns, 3.3 * -(-len(cases) // columns))
     for place, (name, case) in enumerate(cases.items(), 1):
         axes = figure.add_subplot(-(-len(cases) // columns), columns, place)
         kinds = np.array(case["kinds"], dtype=object)
-        measured, predicted = (1e3 * np.array(case[each]) for each in ("measured_s", "predicted_s"))
+        measured, predicted = (np.array(case[each]) for each in ("measured_s", "predicted_s"))
         for kind, colour in ITERATION_COLOURS.items():
             of = kinds == kind
             if of.any():
-                axes.loglog(measured[of], predicted[of], ".", color=colour, label=kind, markersize=4)
+                axes.plot(measured[of], predicted[of], ".", color=colour, label=kind, markersize=4)
         if len(measured):
-            ends = np.array([measured.min(), measured.max()])
-            axes.loglog(ends, ends, color="black", linewidth=0.6)
+            _compare(axes, measured, predicted)
+            ends = np.array(axes.get_xlim())
             axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color="black", alpha=0.08, linewidth=0)
         axes.set_title(name, fontsize=9)
-        axes.set_xlabel("measured (ms)")
-        axes.set_ylabel("predicted (ms)")
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -333,3 +327,24 @@ def _open(*all_axes: Axes) -> None:
     for axes in all_axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0)
+
+
+def _compare(axes: Axes, measured: Any, predicted: Any) -> None:
+    """Give both axes the same range of seconds, three times at least, named as ``200 µs``, and a diagonal."""
+    both = np.concatenate([measured, predicted])
+    both = both[both > 0]
+    least, most = (both.min(), both.max()) if len(both) else (1e-3, 1e-3)
+    wider = max(1.2, (3 * least / most) ** 0.5)
+    limits = least / wider, most * wider
+    decades = np.log10(limits[1] / limits[0])
+    subs = (1, 2, 5) if decades < 1.2 else (1, 3) if decades < 2.2 else (1,)
+    axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, box_aspect=1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=subs, numticks=20))
+        axis.set_major_formatter(EngFormatter("s"))
+        axis.set_minor_formatter(NullFormatter())
+        axis.set_tick_params(labelsize=7)
+    axes.plot(limits, limits, color="black", linewidth=0.6)
+    axes.set_xlabel("measured", fontsize=8)
+    axes.set_ylabel("predicted", fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
