@@ -7,7 +7,7 @@ from pagesim.memory.fit import BestFit, FirstFit
 from pagesim.memory.paged import PagedAllocator
 from pagesim.memory.placement import Placement
 from pagesim.memory.pool import Pool
-from pagesim.memory.prefix import Keys, PrefixCachingAllocator
+from pagesim.memory.prefix import PrefixCachingAllocator
 from pagesim.memory.reservation import RESERVATIONS, Reservation
 
 __all__ = [
@@ -16,12 +16,12 @@ __all__ = [
     "AllocatorError",
     "BestFit",
     "Buddy",
+    "Content",
     "ContiguousAllocator",
     "Copy",
     "Extent",
     "FirstFit",
     "Fit",
-    "Keys",
     "OutOfBlocks",
     "PagedAllocator",
     "Placement",

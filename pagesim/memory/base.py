@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
+import numpy as np
+from numpy.typing import NDArray
+
 Extent = tuple[int, int]
 """A run of neighbouring blocks: (first block, number of blocks)."""
 
@@ -115,7 +118,7 @@ class Allocator(ABC):
             self.blocks_taken,
         )
 
-    def take_evictions(self) -> Sequence[int]:
+    def take_evictions(self) -> Sequence[int] | NDArray[np.int64]:
         """Hand over when content was lost since the last call: each time the value of ``blocks_taken``."""
         return ()
 

@@ -174,7 +174,7 @@ class PagedAllocator(Allocator):
 
     def references(self, block: int) -> int:
         """Return how many tables name a block that is held."""
-        return self._references.get(block, 1)
+        return self._sharing().get(block, 1)
 
     def free_extents(self) -> list[Extent]:
         self._name_all()
@@ -358,7 +358,7 @@ class PagedAllocator(Allocator):
             assert len(set(table)) == len(table), "a table names a block twice"
         named = {block for table in self._tables.values() for block in table}
         shared = _shared(self._tables.values())
-        assert shared == self._references, "reference counts are off"
+        assert shared == self._sharing(), "reference counts are off"
         assert self._shared_blocks == sum(shared.values()) - len(shared), "shared blocks are miscounted"
         assert _shared(self._swapped.values()) == self._cpu_references, "CPU reference counts are off"
         assert sorted([*named, *self._free_list()]) == list(range(self.num_blocks)), (
@@ -378,6 +378,10 @@ class PagedAllocator(Allocator):
             assert len(table) == needed if exact else len(table) >= needed, f"{sequence}'s table is off"
 
     # Inside
+
+    def _sharing(self) -> dict[int, int]:
+        """Return how many tables name each block that several do."""
+        return self._references
 
     def _free_list(self) -> Iterable[int]:
         """Return the blocks that nobody holds."""

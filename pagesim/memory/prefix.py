@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
-from pagesim.memory.base import Copy, Extent, OutOfBlocks, join_extents
+import numpy as np
+from numpy.typing import NDArray
+
+from pagesim.memory.base import AllocatorError, Copy, Extent, OutOfBlocks, join_extents
 from pagesim.memory.paged import PagedAllocator
-
-Keys = Callable[[int], int]
-"""Names the content of a sequence's blocks: two sequences have the same key for their blocks of a number
-exactly if all their tokens up to the end of that block are the same."""
+from pagesim.memory.pieces import Content, FreeQueue, Piece
 
 
 class PrefixCachingAllocator(PagedAllocator):
@@ -26,10 +25,15 @@ class PrefixCachingAllocator(PagedAllocator):
     for its last token; of a growing sequence, whose own tokens nobody else can ask for, not before it is
     freed or ``publish`` is called.
 
+    Decided is block by block, counted is by the piece: blocks that one request computed and that all others
+    hold all or none of. A piece is cut in two where somebody takes over a part of it. Because of the order in
+    which blocks are given back, content is lost from its end on: what comes before a block that can be found
+    can be found, too.
+
     Args:
         num_blocks: blocks on the device.
         block_size: token slots a block.
-        cpu_blocks: blocks of the swap space.
+        cpu_blocks: blocks of the swap space; only for what cannot be found.
         reuses_unfilled_first: whether blocks that nobody can ask for go to the front of the queue (vLLM
             0.33); if not, all blocks queue up behind one another (0.11).
     """
@@ -37,21 +41,24 @@ class PrefixCachingAllocator(PagedAllocator):
     def __init__(
         self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unfilled_first: bool = True
     ) -> None:
-        super().__init__(num_blocks, block_size, cpu_blocks)
+        # A fork is a copy: only what was found is shared.
+        super().__init__(num_blocks, block_size, cpu_blocks, shares=False)
         self.reuses_unfilled_first = reuses_unfilled_first
         self._free = []  # the queue takes its place
-        self._queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._queue = FreeQueue()
+        self._queue.push(Piece(list(reversed(range(num_blocks)))))
         # Taken from the queue for growing sequences and not yet named in their tables, or set aside.
         self._promised: deque[int] = deque()
-        self._key_of: dict[int, int] = {}
-        # The block that a key finds: the first that had it. Later ones with the same content wait behind it.
-        self._found: dict[int, int] = {}
-        self._duplicates: dict[int, list[int]] = {}
-        self._keys: dict[int, Keys] = {}
-        self._findable: dict[int, int] = {}  # by sequence: its leading blocks that were given their keys
+        # The piece that the key of its first block finds: the first that had this content. Later ones, which
+        # have just as many blocks, wait behind it.
+        self._found: dict[int, Piece] = {}
+        self._twins: dict[int, list[Piece]] = {}
+        self._contents: dict[int, Content] = {}
+        self._held: dict[int, list[Piece]] = {}  # by sequence: its leading blocks that can be found
+        self._findable: dict[int, int] = {}  # how many these are
         self._idle = 0
         self._taken = 0
-        self._evictions = array("q")
+        self._evictions: list[range] = []
 
     # Questions
 
@@ -68,44 +75,57 @@ class PrefixCachingAllocator(PagedAllocator):
     def accounts(self, steps: int = 0) -> tuple[int, int, int, int, int]:
         self._settle()
         free, free_cpu, shared, _, _ = super().accounts(steps)
-        aside = len(self._promised) - self._unnamed
-        taken = max(0, self._free_blocks - free - aside)
-        lost = sum([block in self._key_of for block in islice(self._queue, taken)])
+        taken = max(0, self._free_blocks - free - (len(self._promised) - self._unnamed))
+        lost, left = 0, taken
+        for piece in self._queue if left else ():
+            blocks = min(left, len(piece.blocks))
+            lost += blocks if piece.content is not None else 0
+            left -= blocks
+            if not left:
+                break
         return free, free_cpu, shared, self._idle - lost, self._taken + taken
 
     def cached_extents(self) -> list[Extent]:
         self._settle()
-        return join_extents(sorted(block for block in self._queue if block in self._key_of))
+        cached = (piece.blocks for piece in self._queue if piece.content is not None)
+        return join_extents(sorted(chain.from_iterable(cached)))
 
-    def take_evictions(self) -> array[int]:
+    def take_evictions(self) -> NDArray[np.int64]:
         self._settle()
-        evictions, self._evictions = self._evictions, array("q")
-        return evictions
+        evictions, self._evictions = self._evictions, []
+        return np.concatenate([np.arange(0), *(np.arange(each.start, each.stop) for each in evictions)])
 
-    def hits(self, keys: Keys, tokens: int) -> int:
+    def hits(self, content: Content, tokens: int) -> int:
         """Return the leading blocks of a prompt that are there already; never all of its tokens."""
         self._settle()
-        found = self._found
         most = (tokens - 1) // self.block_size
-        for block in range(most):
-            if keys(block) not in found:
-                return block
-        return most
+        found = self._found
+        block = 0
+        while block < most:
+            piece = found.get(content.key(block))
+            if piece is None:
+                break
+            block += _alike(piece, content)
+        return min(block, most)
 
-    def blocks_wanted(self, keys: Keys, hits: int, tokens: int) -> int:
+    def blocks_wanted(self, content: Content, hits: int, tokens: int) -> int:
         """Return the free blocks that a prompt takes: new ones, and those of its hits that are free."""
-        queue, found = self._queue, self._found
-        idle = sum([found[keys(block)] in queue for block in range(hits)])
+        idle = block = 0
+        while block < hits:
+            piece = self._found[content.key(block)]
+            blocks = min(_alike(piece, content), hits - block)
+            idle += 0 if piece.users else blocks
+            block += blocks
         return -(-tokens // self.block_size) - hits + idle
 
     # Changes
 
-    def allocate_cached(self, sequence: int, keys: Keys, hits: int, tokens: int) -> None:
+    def allocate_cached(self, sequence: int, content: Content, hits: int, tokens: int) -> None:
         """Give a new sequence room for ``tokens``, the first ``hits`` blocks found and not computed.
 
         Args:
             sequence: its id.
-            keys: of its content, also of what it will generate.
+            content: of its prompt, and of what it will generate.
             hits: at most what ``hits`` said.
             tokens: as far as its prompt is computed now, the hits included.
 
@@ -115,106 +135,208 @@ class PrefixCachingAllocator(PagedAllocator):
         """
         self._check_new(sequence, tokens)
         self._settle()
-        wanted = self.blocks_wanted(keys, hits, tokens)
+        wanted = self.blocks_wanted(content, hits, tokens)
         if wanted > self.free_blocks:
             raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
-        table = [self._found[keys(block)] for block in range(hits)]
-        for block in table:
-            if block in self._queue:
-                del self._queue[block]
-                self._idle -= 1
-                self._free_blocks -= 1
+        held = self._held[sequence] = []
+        table: list[int] = []
+        while len(table) < hits:
+            piece = self._found[content.key(len(table))]
+            blocks = min(_alike(piece, content), hits - len(table))
+            if blocks < len(piece.blocks):
+                self._split(piece, blocks)
+            if piece.users:
+                self._shared_blocks += blocks
             else:
-                self._references[block] = self._references.get(block, 1) + 1
-                self._shared_blocks += 1
-        self._tables[sequence] = table + self._take(-(-tokens // self.block_size) - hits)
+                self._queue.remove(piece)
+                self._idle -= blocks
+                self._free_blocks -= blocks
+            piece.users.add(sequence)
+            held.append(piece)
+            table += piece.blocks
+        table += self._take(-(-tokens // self.block_size) - hits)
+        self._tables[sequence] = table
         self._lengths[sequence] = tokens
-        self._keys[sequence] = keys
+        self._contents[sequence] = content
         self._findable[sequence] = hits
         self.publish(sequence)
 
     def publish(self, sequence: int) -> None:
         """Make those blocks of a sequence findable that it has filled by now."""
-        keys = self._keys.get(sequence)
-        if keys is None:
+        content = self._contents.get(sequence)
+        if content is None:
             return
         table = self._table(sequence)
-        full = self.length(sequence) // self.block_size
-        for number in range(self._findable[sequence], full):
-            block, key = table[number], keys(number)
-            self._key_of[block] = key
-            if self._found.setdefault(key, block) != block:
-                self._duplicates.setdefault(key, []).append(block)
+        start, full = self._findable[sequence], self.length(sequence) // self.block_size
         self._findable[sequence] = full
+        held = self._held[sequence]
+        while start < full:
+            key = content.key(start)
+            twin = self._found.get(key)
+            blocks = full - start
+            if twin is None:
+                last = held[-1] if held else None
+                if last is not None and self._ends_here(last, content, start):
+                    last.blocks += table[start:full]
+                    return
+            else:
+                blocks = min(_alike(twin, content), blocks)
+                if blocks < len(twin.blocks):
+                    self._split(twin, blocks)
+            piece = Piece(table[start : start + blocks], content, start)
+            piece.users.add(sequence)
+            held.append(piece)
+            if twin is None:
+                self._found[key] = piece
+            else:
+                self._twins.setdefault(key, []).append(piece)
+            start += blocks
 
     def set_aside(self, blocks: int) -> None:
         """Take so many blocks from the queue for what is going to be taken next, before others come back."""
         self._settle()
-        while len(self._promised) < self._unnamed + blocks:
-            self._promised.append(self._pop())
+        self._promised += self._pop(self._unnamed + blocks - len(self._promised))
 
     def extend(self, sequence: int, tokens: int) -> None:
         super().extend(sequence, tokens)
         self.publish(sequence)
 
     def adopt(self, sequence: int, parent: int) -> list[Copy]:
-        copies = super().adopt(sequence, parent)
-        self._forget(sequence)
-        return copies
+        self._check_own(sequence)
+        return super().adopt(sequence, parent)
+
+    def swap_out(self, sequences: Sequence[int]) -> list[Copy]:
+        for sequence in sequences:
+            self._check_own(sequence)
+        return super().swap_out(sequences)
 
     def free(self, sequence: int) -> None:
-        self._table(sequence)
+        table = self._table(sequence)
         self.publish(sequence)
-        super().free(sequence)
-        self._forget(sequence)
+        if self._lengths.pop(sequence, None) is None:
+            self._leave_growing(sequence)
+        self._settle()
+        del self._tables[sequence]
+        self._contents.pop(sequence, None)
+        unfilled = Piece(table[self._findable.pop(sequence, 0) :])
+        if unfilled.blocks:
+            self._free_blocks += len(unfilled.blocks)
+            (self._queue.push_first if self.reuses_unfilled_first else self._queue.push)(unfilled)
+        for piece in reversed(self._held.pop(sequence, ())):
+            piece.users.remove(sequence)
+            blocks = len(piece.blocks)
+            if piece.users:
+                self._shared_blocks -= blocks
+            else:
+                self._queue.push(piece)
+                self._idle += blocks
+                self._free_blocks += blocks
 
     def check_integrity(self) -> None:
         self._name_all()
         assert not self._promised, "blocks were promised to nobody"
         super().check_integrity()
-        assert self._idle == sum(block in self._key_of for block in self._queue), (
-            "cached blocks are miscounted"
-        )
-        by_key: dict[int, set[int]] = {}
-        for block, key in self._key_of.items():
-            by_key.setdefault(key, set()).add(block)
-        assert by_key == {
-            key: {block, *self._duplicates.get(key, [])} for key, block in self._found.items()
-        }, "a block is found under a key that is not its own"
-        assert self._keys.keys() == self._findable.keys() <= self._tables.keys()
+        queued = set(self._queue)
+        cached = [len(piece.blocks) for piece in queued if piece.content is not None]
+        assert self._idle == sum(cached), "cached blocks are miscounted"
+        assert self._twins.keys() <= self._found.keys(), "a double is left of what cannot be found"
+        findable: set[Piece] = set()
+        for key, first in self._found.items():
+            for piece in (first, *self._twins.get(key, ())):
+                findable.add(piece)
+                assert piece.content is not None
+                assert piece.content.key(piece.start) == key, "a piece is found under a key not its own"
+                assert len(piece.blocks) == len(first.blocks) > 0, "a piece and its double differ"
+                assert bool(piece.users) != (piece in queued), "a piece is held and free, or neither"
+        assert findable >= {piece for piece in queued if piece.content is not None}
+        assert self._contents.keys() == self._held.keys() == self._findable.keys() <= self._tables.keys()
+        for sequence, held in self._held.items():
+            assert findable.issuperset(held), "a piece is held that cannot be found"
+            assert all(sequence in piece.users for piece in held)
+            named = list(chain.from_iterable(piece.blocks for piece in held))
+            assert named == self._tables[sequence][: self._findable[sequence]], "pieces are not the table's"
 
     # Inside
 
-    def _forget(self, sequence: int) -> None:
-        self._keys.pop(sequence, None)
-        self._findable.pop(sequence, None)
+    def _check_own(self, sequence: int) -> None:
+        if sequence in self._contents:
+            raise AllocatorError(f"sequence {sequence} must stay as it is: others may find what it holds")
+
+    def _sharing(self) -> dict[int, int]:
+        shared = {piece for held in self._held.values() for piece in held if len(piece.users) > 1}
+        return {block: len(piece.users) for piece in shared for block in piece.blocks}
 
     def _free_list(self) -> Iterable[int]:
-        return self._queue
+        return self._queue.blocks()
+
+    def _ends_here(self, piece: Piece, content: Content, start: int) -> bool:
+        """Say whether a piece can simply go on: computed by the same request, and by nobody else."""
+        return (
+            piece.content is content
+            and piece.start + len(piece.blocks) == start
+            and len(piece.users) == 1
+            and content.key(piece.start) not in self._twins
+        )
+
+    def _split(self, piece: Piece, blocks: int) -> None:
+        """Cut a piece in two after so many blocks, and all that have the same content."""
+        assert piece.content is not None
+        key, rest_key = piece.content.key(piece.start), piece.content.key(piece.start + blocks)
+        twins = self._twins.get(key)
+        self._found[rest_key] = self._cut(self._found[key], blocks)
+        if twins is not None:
+            self._twins[rest_key] = [self._cut(each, blocks) for each in twins]
+
+    def _cut(self, piece: Piece, blocks: int) -> Piece:
+        rest = piece.split(blocks)
+        if not rest.users:
+            self._queue.push_ahead(rest, piece)
+        for sequence in rest.users:
+            held = self._held[sequence]
+            held.insert(held.index(piece) + 1, rest)
+        return rest
 
     def _settle(self) -> None:
         """Take the blocks from the queue that growing sequences took since: from now on others come after."""
-        for _ in range(self._unnamed - len(self._promised)):
-            self._promised.append(self._pop())
+        missing = self._unnamed - len(self._promised)
+        if missing > 0:
+            self._promised += self._pop(missing)
 
-    def _pop(self) -> int:
-        block, _ = self._queue.popitem(last=False)
-        self._taken += 1
-        key = self._key_of.pop(block, None)
-        if key is not None:
-            self._idle -= 1
-            self._evictions.append(self._taken)
-            others = self._duplicates.get(key)
-            if self._found[key] != block:
-                assert others is not None
-                others.remove(block)
-            elif others:
-                self._found[key] = others.pop(0)
-            else:
-                del self._found[key]
-            if others is not None and not others:
-                del self._duplicates[key]
-        return block
+    def _pop(self, blocks: int) -> list[int]:
+        """Take so many blocks from the queue; what they held is lost."""
+        taken: list[int] = []
+        while blocks > 0:
+            piece = self._queue.first
+            count = min(blocks, len(piece.blocks))
+            if piece.content is not None:
+                key = piece.content.key(piece.start)
+                if count < len(piece.blocks) and key in self._twins:
+                    self._split(piece, len(piece.blocks) - count)
+                    continue  # with the part that goes, which is now first
+                self._idle -= count
+                self._evictions.append(range(self._taken + 1, self._taken + count + 1))
+                if count == len(piece.blocks):
+                    self._lose(piece, key)
+            taken += reversed(piece.blocks[-count:])
+            del piece.blocks[-count:]
+            if not piece.blocks:
+                self._queue.remove(piece)
+            self._taken += count
+            blocks -= count
+        return taken
+
+    def _lose(self, piece: Piece, key: int) -> None:
+        """Let a piece not be found any more; its double is, if there is one."""
+        twins = self._twins.get(key)
+        if twins is None:
+            del self._found[key]
+            return
+        if self._found[key] is piece:
+            self._found[key] = twins.pop(0)
+        else:
+            twins.remove(piece)
+        if not twins:
+            del self._twins[key]
 
     def _take(self, blocks: int) -> list[int]:
         self._settle()
@@ -222,26 +344,15 @@ class PrefixCachingAllocator(PagedAllocator):
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
         self._free_blocks -= blocks
         aside = min(blocks, len(self._promised) - self._unnamed)
-        taken = [self._promised.popleft() for _ in range(aside)]
-        return taken + [self._pop() for _ in range(blocks - aside)]
+        return [self._promised.popleft() for _ in range(aside)] + self._pop(blocks - aside)
 
     def _take_promised(self, blocks: int) -> list[int]:
         self._settle()
         self._unnamed -= blocks
         return [self._promised.popleft() for _ in range(blocks)]
 
-    def _give_back(self, blocks: list[int]) -> None:
-        self._settle()
-        self._free_blocks += len(blocks)
-        queue, key_of = self._queue, self._key_of
-        unfilled = []
-        for block in reversed(blocks):
-            if block in key_of:
-                self._idle += 1
-            elif self.reuses_unfilled_first:
-                unfilled.append(block)
-                continue
-            queue[block] = None
-        for block in reversed(unfilled):
-            queue[block] = None
-            queue.move_to_end(block, last=False)
+
+def _alike(piece: Piece, content: Content) -> int:
+    """Return the blocks of a piece that another content goes on with, which has its first one."""
+    assert piece.content is not None
+    return min(len(piece.blocks), content.common(piece.content) - piece.start)

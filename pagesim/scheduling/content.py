@@ -34,10 +34,22 @@ class Content:
         """The name of what is generated."""
         return self.names[-1]
 
-    def __call__(self, block: int) -> int:
-        """Return the key of a block: see `memory.Keys`."""
+    def key(self, block: int) -> int:
+        """As `memory.Content.key`."""
         end = (block + 1) * self.block_size
         return self.names[bisect_left(self.ends, end)] * _POSITIONS + end
+
+    def common(self, other: Content) -> int:
+        """As `memory.Content.common`."""
+        mine, theirs = self.names, other.names
+        alike, most = 0, min(len(mine), len(theirs))
+        while alike < most:  # the same names come first: halve what is not known
+            middle = (alike + most) // 2
+            if mine[middle] == theirs[middle]:
+                alike = middle + 1
+            else:
+                most = middle
+        return min(self.ends[alike - 1], other.ends[alike - 1]) // self.block_size if alike else 0
 
 
 class Contents:

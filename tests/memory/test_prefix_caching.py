@@ -2,22 +2,23 @@
 
 import pytest
 
-from pagesim.memory import Keys, OutOfBlocks, PrefixCachingAllocator
+from pagesim.memory import AllocatorError, OutOfBlocks, PrefixCachingAllocator
+from tests.memory.text import Text
 
 SIZE = 4
 
 
-def prompt(*parts: tuple[str, int]) -> tuple[Keys, int]:
-    """Return the keys and the length of a prompt that is made of so many tokens of each text."""
-    text = [(name, place) for name, tokens in parts for place in range(tokens)]
-    return lambda block: hash(tuple(text[: (block + 1) * SIZE])), len(text)
+def prompt(*parts: tuple[str, int]) -> tuple[Text, int]:
+    """Return the content and the length of a prompt that is made of so many tokens of each text."""
+    tokens = [(name, place) for name, tokens in parts for place in range(tokens)]
+    return Text(tokens, SIZE), len(tokens)
 
 
 def admit(memory: PrefixCachingAllocator, sequence: int, *parts: tuple[str, int]) -> int:
     """Compute a whole prompt; return the blocks of it that were found."""
-    keys, tokens = prompt(*parts)
-    hits = memory.hits(keys, tokens)
-    memory.allocate_cached(sequence, keys, hits, tokens)
+    text, tokens = prompt(*parts)
+    hits = memory.hits(text, tokens)
+    memory.allocate_cached(sequence, text, hits, tokens)
     memory.check_integrity()
     return hits
 
@@ -82,9 +83,9 @@ def test_the_last_token_is_always_computed_so_a_prompt_of_full_blocks_loses_one(
     assert memory.cached_blocks == 1, "the block that was computed again has a double"
     memory.free(1)
     assert memory.cached_blocks == 4
-    keys, tokens = prompt(("system", 12), ("b", 1))
-    assert memory.hits(keys, tokens) == 3
-    memory.allocate_cached(2, keys, 3, tokens)
+    text, tokens = prompt(("system", 12), ("b", 1))
+    assert memory.hits(text, tokens) == 3
+    memory.allocate_cached(2, text, 3, tokens)
     assert memory.block_table(2)[:3] == [0, 1, 2], "the first that had the content is found"
 
 
@@ -102,38 +103,38 @@ def test_a_block_that_is_taken_loses_its_content_and_its_double_is_found(
     assert memory.cached_blocks == 0
     assert list(memory.take_evictions()) == [memory.blocks_taken]
     memory.free(8)
-    keys, tokens = prompt(("system", 12), ("b", 1))
-    assert memory.hits(keys, tokens) == 3
-    memory.allocate_cached(10, keys, 3, tokens)
+    text, tokens = prompt(("system", 12), ("b", 1))
+    assert memory.hits(text, tokens) == 3
+    memory.allocate_cached(10, text, 3, tokens)
     assert memory.block_table(10)[2] == double
 
 
 def test_what_is_shared_is_equal_from_the_first_token_on(memory: PrefixCachingAllocator) -> None:
     admit(memory, 0, ("a", 4), ("common", 8))
-    keys, tokens = prompt(("b", 4), ("common", 8))
-    assert memory.hits(keys, tokens) == 0
+    text, tokens = prompt(("b", 4), ("common", 8))
+    assert memory.hits(text, tokens) == 0
 
 
 def test_without_room_what_was_found_stays_where_it_is(memory: PrefixCachingAllocator) -> None:
     admit(memory, 0, ("system", 12))
     memory.free(0)
     admit(memory, 1, ("other", 20))
-    keys, tokens = prompt(("system", 12), ("b", 13))
-    assert memory.hits(keys, tokens) == 3
-    assert memory.blocks_wanted(keys, 3, tokens) == 7
+    text, tokens = prompt(("system", 12), ("b", 13))
+    assert memory.hits(text, tokens) == 3
+    assert memory.blocks_wanted(text, 3, tokens) == 7
     with pytest.raises(OutOfBlocks, match="7 blocks are needed, 5 are free"):
-        memory.allocate_cached(2, keys, 3, tokens)
+        memory.allocate_cached(2, text, 3, tokens)
     memory.check_integrity()
     assert memory.cached_blocks == 3
     assert queue(memory) == [8, 9, 2, 1, 0]
 
 
 def test_a_chunk_is_found_as_soon_as_room_for_it_was_made(memory: PrefixCachingAllocator) -> None:
-    keys, tokens = prompt(("system", 13))
-    memory.allocate_cached(0, keys, 0, 6)
-    assert memory.hits(keys, tokens) == 1
+    text, tokens = prompt(("system", 13))
+    memory.allocate_cached(0, text, 0, 6)
+    assert memory.hits(text, tokens) == 1
     memory.extend(0, 7)
-    assert memory.hits(keys, tokens) == 3
+    assert memory.hits(text, tokens) == 3
 
 
 def test_growing_sequences_take_blocks_before_whoever_comes_later(memory: PrefixCachingAllocator) -> None:
@@ -144,8 +145,8 @@ def test_growing_sequences_take_blocks_before_whoever_comes_later(memory: Prefix
     memory.grow(4 * SIZE)  # the three other fresh blocks, and the block of the old prompt's end
     assert memory.cached_blocks == 5
     assert len(memory.take_evictions()) == 1
-    keys, tokens = prompt(("old", 24))
-    assert memory.hits(keys, tokens + 1) == 5
+    text, tokens = prompt(("old", 24))
+    assert memory.hits(text, tokens + 1) == 5
 
 
 def test_where_content_lies_that_can_still_be_found_can_be_asked(memory: PrefixCachingAllocator) -> None:
@@ -154,3 +155,10 @@ def test_where_content_lies_that_can_still_be_found_can_be_asked(memory: PrefixC
     memory.free(0)
     assert memory.cached_extents() == [(0, 2)], "the third block is not full"
     assert sum(blocks for _, blocks in memory.cached_extents()) == memory.cached_blocks
+
+
+def test_what_others_may_find_cannot_be_overwritten(memory: PrefixCachingAllocator) -> None:
+    admit(memory, 0, ("system", 12))
+    memory.fork(0, 1)
+    with pytest.raises(AllocatorError, match="others may find"):
+        memory.adopt(0, 1)

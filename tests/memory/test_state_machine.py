@@ -26,7 +26,6 @@ from pagesim.memory import (
     Copy,
     FirstFit,
     Fit,
-    Keys,
     OutOfBlocks,
     PagedAllocator,
     Placement,
@@ -34,6 +33,7 @@ from pagesim.memory import (
     Reservation,
 )
 from pagesim.memory.mirror import Mirror
+from tests.memory.text import Text
 
 T = TypeVar("T")
 
@@ -332,6 +332,7 @@ class CachingMirror(Mirror):
         super().__init__(memory)
         self.cache = memory
         self.prompts: dict[int, list[int]] = {}
+        self.contents: dict[int, Text] = {}
         self._texts: dict[tuple[object, ...], int] = {}
 
     def key(self, sequence: int, prompt: list[int], tokens: int) -> int:
@@ -346,7 +347,8 @@ class CachingMirror(Mirror):
         )
 
     def allocate_cached(self, sequence: int, prompt: list[int], hits: int, tokens: int) -> None:
-        self.cache.allocate_cached(sequence, self.keys(sequence, prompt), hits, tokens)
+        self.contents[sequence] = self.text(prompt)
+        self.cache.allocate_cached(sequence, self.contents[sequence], hits, tokens)
         self.prompts[sequence] = prompt
         self.family[sequence] = self.CACHED
         found = hits * self.cache.block_size
@@ -361,12 +363,11 @@ class CachingMirror(Mirror):
         for _ in range(tokens):
             self._write(sequence, self.resting[sequence])
 
-    def keys(self, sequence: int, prompt: list[int]) -> Keys:
-        return lambda block: self.key(sequence, prompt, (block + 1) * self.cache.block_size)
+    def text(self, prompt: list[int]) -> Text:
+        return Text(prompt, self.cache.block_size)
 
-    def adopt(self, sequence: int, parent: int) -> None:
-        super().adopt(sequence, parent)
-        self.prompts.pop(sequence, None)
+    def adoptable(self) -> list[tuple[int, int]]:
+        return [pair for pair in super().adoptable() if pair[0] not in self.prompts]
 
 
 class PrefixMachine(AllocatorMachine):
@@ -393,14 +394,14 @@ class PrefixMachine(AllocatorMachine):
     )
     def admit_cached(self, prompt: list[int], chunk: int, steps: int) -> None:
         sequence, size = self.new(), self.cache.block_size
-        keys = self.caching.keys(sequence, prompt)
-        hits = self.cache.hits(keys, len(prompt))
+        text = self.caching.text(prompt)
+        hits = self.cache.hits(text, len(prompt))
         assert hits * size < len(prompt), "the last token of a prompt is always computed"
         tokens = min(hits * size + chunk, len(prompt))
-        wanted, before = self.cache.blocks_wanted(keys, hits, len(prompt)), self.cache.free_blocks
+        wanted, before = self.cache.blocks_wanted(text, hits, len(prompt)), self.cache.free_blocks
         if wanted > before:
             with pytest.raises(OutOfBlocks):
-                self.cache.allocate_cached(sequence, keys, hits, len(prompt))
+                self.cache.allocate_cached(sequence, text, hits, len(prompt))
             self.make_room(len(prompt), 1, 1)
             return
         type(self).found += hits
@@ -411,7 +412,7 @@ class PrefixMachine(AllocatorMachine):
             self.caching.extend(sequence, chunk)
             tokens += chunk
         assert before - self.cache.free_blocks == wanted
-        again = self.cache.hits(keys, len(prompt) + 1)
+        again = self.cache.hits(text, len(prompt) + 1)
         assert again == len(prompt) // size, "full blocks are found as soon as room for them was made"
         self.mirror.start_growing(sequence)
         self.advance(steps)
@@ -422,8 +423,8 @@ class PrefixMachine(AllocatorMachine):
         sequence = pick(self.mirror.growing, choice)
         self.cache.publish(sequence)
         if sequence in self.caching.prompts:
-            prompt, tokens = self.caching.prompts[sequence], len(self.mirror.growing[sequence])
-            hits = self.cache.hits(self.caching.keys(sequence, prompt), tokens + 1)
+            tokens = len(self.mirror.growing[sequence])
+            hits = self.cache.hits(self.caching.contents[sequence], tokens + 1)
             assert hits == tokens // self.cache.block_size, "a sequence finds its own blocks"
 
     @invariant()
