@@ -387,16 +387,22 @@ class Recorder:
         ticks = first + offset * increment
         # Iterations follow one another without a gap until the next decision.
         clock = stretches["starts"][stretch] + offset * first + increment * (offset * (offset - 1) // 2)
-        evictions = np.asarray(self.memory.take_evictions(), np.int64)
+        lost, lost_in_a_row = np.array([*self.memory.take_evictions()], np.int64).reshape(-1, 2).T
+
+        def lost_by(taken: Column) -> Column:
+            """Return how much content had been lost when so many blocks had been taken."""
+            turn = np.searchsorted(lost, taken, "right")
+            last = np.maximum(turn - 1, 0)
+            kept = np.maximum(lost[last] + lost_in_a_row[last] - 1 - taken, 0)
+            return np.where(turn > 0, np.cumsum(lost_in_a_row)[last] - kept, 0)
 
         def cached_blocks(held: Column) -> Column:
             """A leap only takes blocks, in an order that was noted where content was lost on the way."""
             cached = spread("cached_blocks")
-            if len(evictions):
+            if len(lost):
                 before = spread("blocks_taken")
                 taken = before + held - (self.memory.num_blocks - spread("free_blocks"))
-                cached -= np.searchsorted(evictions, taken, "right")
-                cached += np.searchsorted(evictions, before, "right")
+                cached += lost_by(before) - lost_by(taken)
             return cached
 
         ledger = expand(

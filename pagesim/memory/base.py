@@ -6,9 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
-import numpy as np
-from numpy.typing import NDArray
-
 Extent = tuple[int, int]
 """A run of neighbouring blocks: (first block, number of blocks)."""
 
@@ -118,8 +115,12 @@ class Allocator(ABC):
             self.blocks_taken,
         )
 
-    def take_evictions(self) -> Sequence[int] | NDArray[np.int64]:
-        """Hand over when content was lost since the last call: each time the value of ``blocks_taken``."""
+    def take_evictions(self) -> Sequence[tuple[int, int]]:
+        """Hand over when content was lost since the last call.
+
+        Returns:
+            For blocks that were taken in a row, the value of ``blocks_taken`` with the first, and how many.
+        """
         return ()
 
     def copies_due(self, sequences: Iterable[int]) -> int:

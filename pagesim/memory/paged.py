@@ -6,7 +6,7 @@ Without sharing it is also what demand-mapped virtual memory does (vAttention).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from itertools import accumulate
 
 from pagesim.memory.base import (
@@ -61,7 +61,7 @@ class PagedAllocator(Allocator):
         self._free = list(range(num_blocks))
         self._free_blocks = num_blocks  # those that nobody holds, whether or not they have a name yet
         self._free_cpu = list(range(cpu_blocks))
-        self._tables: dict[int, list[int]] = {}
+        self._tables: dict[int, MutableSequence[int]] = {}
         # Only blocks that several tables name have an entry here; and how many names there are beyond the
         # first of each.
         self._references: dict[int, int] = {}
@@ -170,7 +170,7 @@ class PagedAllocator(Allocator):
         return join_extents(self._table(sequence))
 
     def block_table(self, sequence: int) -> list[int]:
-        return self._table(sequence)[: -(-self.length(sequence) // self.block_size)]
+        return list(self._table(sequence)[: -(-self.length(sequence) // self.block_size)])
 
     def references(self, block: int) -> int:
         """Return how many tables name a block that is held."""
@@ -387,7 +387,7 @@ class PagedAllocator(Allocator):
         """Return the blocks that nobody holds."""
         return self._free
 
-    def _table(self, sequence: int) -> list[int]:
+    def _table(self, sequence: int) -> MutableSequence[int]:
         """Return a sequence's table, brought up to date."""
         try:
             table = self._tables[sequence]
@@ -399,7 +399,7 @@ class PagedAllocator(Allocator):
                 table.extend(self._take_promised(missing))
         return table
 
-    def _missing(self, sequence: int, table: list[int]) -> int:
+    def _missing(self, sequence: int, table: Sequence[int]) -> int:
         """Return how many blocks a growing sequence has taken beyond those that its table names."""
         tokens = self._bases[sequence] + self.steps_grown
         return max(0, -(-tokens // self.block_size) - len(table))
@@ -422,7 +422,7 @@ class PagedAllocator(Allocator):
         if sequence in self._swapped:
             raise UnknownSequence(f"sequence {sequence} is in the swap space; swap it in first")
 
-    def _take(self, blocks: int) -> list[int]:
+    def _take(self, blocks: int) -> MutableSequence[int]:
         if blocks > self._free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self._free_blocks} are free")
         self._free_blocks -= blocks
@@ -432,13 +432,13 @@ class PagedAllocator(Allocator):
         taken.reverse()
         return taken
 
-    def _take_promised(self, blocks: int) -> list[int]:
+    def _take_promised(self, blocks: int) -> MutableSequence[int]:
         """Take blocks that growing sequences have counted as theirs already."""
         self._unnamed -= blocks
         self._free_blocks += blocks
         return self._take(blocks)
 
-    def _own(self, table: list[int], index: int) -> Copy | None:
+    def _own(self, table: MutableSequence[int], index: int) -> Copy | None:
         """Replace a shared block of a table by a copy, so that it can be written."""
         block = table[index]
         if self._references.get(block, 1) == 1:
@@ -460,7 +460,7 @@ class PagedAllocator(Allocator):
             self._asked = -1
         return list(table)
 
-    def _drop(self, table: list[int]) -> None:
+    def _drop(self, table: Sequence[int]) -> None:
         """Drop one table's names of its blocks."""
         if self._references:
             dropped = _dropped(table, self._references)
@@ -468,7 +468,7 @@ class PagedAllocator(Allocator):
             table = dropped
         self._give_back(table)
 
-    def _give_back(self, blocks: list[int]) -> None:
+    def _give_back(self, blocks: Sequence[int]) -> None:
         """Take blocks that nobody names any more."""
         self._free += blocks
         self._free_blocks += len(blocks)
@@ -500,7 +500,7 @@ def _check_distinct(sequences: Sequence[int]) -> None:
         raise AllocatorError(f"a sequence is named twice in {list(sequences)}")
 
 
-def _dropped(table: list[int], references: dict[int, int]) -> list[int]:
+def _dropped(table: Sequence[int], references: dict[int, int]) -> Sequence[int]:
     """Drop one table's names of its blocks; return those that nobody names any more."""
     if not references:
         return table
@@ -516,7 +516,7 @@ def _dropped(table: list[int], references: dict[int, int]) -> list[int]:
     return nobodys
 
 
-def _shared(tables: Iterable[list[int]]) -> dict[int, int]:
+def _shared(tables: Iterable[Sequence[int]]) -> dict[int, int]:
     """Return for each block that several tables name how many do."""
     counts: dict[int, int] = {}
     for table in tables:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from pagesim.memory.base import AllocatorError, Copy, Extent, OutOfBlocks, join_extents
 from pagesim.memory.paged import PagedAllocator
-from pagesim.memory.pieces import Content, FreeQueue, Piece
+from pagesim.memory.pieces import Content, FreeQueue, Piece, block_array
+
+
+class _Way(NamedTuple):
+    """What was found last: somebody who looks usually takes it next."""
+
+    content: Content | None
+    version: int
+    most: int
+    blocks: int
+    pieces: list[tuple[Piece, int]]  # each with how many of its blocks
 
 
 class PrefixCachingAllocator(PagedAllocator):
@@ -46,9 +54,9 @@ class PrefixCachingAllocator(PagedAllocator):
         self.reuses_unfilled_first = reuses_unfilled_first
         self._free = []  # the queue takes its place
         self._queue = FreeQueue()
-        self._queue.push(Piece(list(reversed(range(num_blocks)))))
+        self._queue.push(Piece(block_array(reversed(range(num_blocks)))))
         # Taken from the queue for growing sequences and not yet named in their tables, or set aside.
-        self._promised: deque[int] = deque()
+        self._promised = block_array()
         # The piece that the key of its first block finds: the first that had this content. Later ones, which
         # have just as many blocks, wait behind it.
         self._found: dict[int, Piece] = {}
@@ -56,9 +64,11 @@ class PrefixCachingAllocator(PagedAllocator):
         self._contents: dict[int, Content] = {}
         self._held: dict[int, list[Piece]] = {}  # by sequence: its leading blocks that can be found
         self._findable: dict[int, int] = {}  # how many these are
+        self._version = 0  # of what can be found
+        self._way = _Way(None, 0, 0, 0, [])
         self._idle = 0
         self._taken = 0
-        self._evictions: list[range] = []
+        self._evictions: list[tuple[int, int]] = []
 
     # Questions
 
@@ -90,33 +100,23 @@ class PrefixCachingAllocator(PagedAllocator):
         cached = (piece.blocks for piece in self._queue if piece.content is not None)
         return join_extents(sorted(chain.from_iterable(cached)))
 
-    def take_evictions(self) -> NDArray[np.int64]:
+    def take_evictions(self) -> Sequence[tuple[int, int]]:
         self._settle()
         evictions, self._evictions = self._evictions, []
-        return np.concatenate([np.arange(0), *(np.arange(each.start, each.stop) for each in evictions)])
+        return evictions
 
     def hits(self, content: Content, tokens: int) -> int:
         """Return the leading blocks of a prompt that are there already; never all of its tokens."""
         self._settle()
-        most = (tokens - 1) // self.block_size
-        found = self._found
-        block = 0
-        while block < most:
-            piece = found.get(content.key(block))
-            if piece is None:
-                break
-            block += _alike(piece, content)
-        return min(block, most)
+        return self._follow(content, (tokens - 1) // self.block_size).blocks
 
     def blocks_wanted(self, content: Content, hits: int, tokens: int) -> int:
         """Return the free blocks that a prompt takes: new ones, and those of its hits that are free."""
-        idle = block = 0
-        while block < hits:
-            piece = self._found[content.key(block)]
-            blocks = min(_alike(piece, content), hits - block)
-            idle += 0 if piece.users else blocks
-            block += blocks
-        return -(-tokens // self.block_size) - hits + idle
+        wanted = -(-tokens // self.block_size) - hits
+        for piece, blocks in self._follow(content, hits).pieces:
+            if not piece.users:
+                wanted += blocks
+        return wanted
 
     # Changes
 
@@ -139,10 +139,8 @@ class PrefixCachingAllocator(PagedAllocator):
         if wanted > self.free_blocks:
             raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
         held = self._held[sequence] = []
-        table: list[int] = []
-        while len(table) < hits:
-            piece = self._found[content.key(len(table))]
-            blocks = min(_alike(piece, content), hits - len(table))
+        table = block_array()
+        for piece, blocks in self._follow(content, hits).pieces:
             if blocks < len(piece.blocks):
                 self._split(piece, blocks)
             if piece.users:
@@ -154,7 +152,7 @@ class PrefixCachingAllocator(PagedAllocator):
             piece.users.add(sequence)
             held.append(piece)
             table += piece.blocks
-        table += self._take(-(-tokens // self.block_size) - hits)
+        table.extend(self._take(-(-tokens // self.block_size) - hits))
         self._tables[sequence] = table
         self._lengths[sequence] = tokens
         self._contents[sequence] = content
@@ -168,7 +166,10 @@ class PrefixCachingAllocator(PagedAllocator):
             return
         table = self._table(sequence)
         start, full = self._findable[sequence], self.length(sequence) // self.block_size
+        if start == full:
+            return
         self._findable[sequence] = full
+        self._version += 1
         held = self._held[sequence]
         while start < full:
             key = content.key(start)
@@ -177,13 +178,13 @@ class PrefixCachingAllocator(PagedAllocator):
             if twin is None:
                 last = held[-1] if held else None
                 if last is not None and self._ends_here(last, content, start):
-                    last.blocks += table[start:full]
+                    last.blocks.extend(table[start:full])
                     return
             else:
                 blocks = min(_alike(twin, content), blocks)
                 if blocks < len(twin.blocks):
                     self._split(twin, blocks)
-            piece = Piece(table[start : start + blocks], content, start)
+            piece = Piece(block_array(table[start : start + blocks]), content, start)
             piece.users.add(sequence)
             held.append(piece)
             if twin is None:
@@ -218,7 +219,7 @@ class PrefixCachingAllocator(PagedAllocator):
         self._settle()
         del self._tables[sequence]
         self._contents.pop(sequence, None)
-        unfilled = Piece(table[self._findable.pop(sequence, 0) :])
+        unfilled = Piece(block_array(table[self._findable.pop(sequence, 0) :]))
         if unfilled.blocks:
             self._free_blocks += len(unfilled.blocks)
             (self._queue.push_first if self.reuses_unfilled_first else self._queue.push)(unfilled)
@@ -253,10 +254,27 @@ class PrefixCachingAllocator(PagedAllocator):
         for sequence, held in self._held.items():
             assert findable.issuperset(held), "a piece is held that cannot be found"
             assert all(sequence in piece.users for piece in held)
-            named = list(chain.from_iterable(piece.blocks for piece in held))
+            named = block_array(chain.from_iterable(piece.blocks for piece in held))
             assert named == self._tables[sequence][: self._findable[sequence]], "pieces are not the table's"
 
     # Inside
+
+    def _follow(self, content: Content, most: int) -> _Way:
+        """Find the pieces of a content's leading blocks, as far as they are there and up to so many blocks."""
+        way = self._way
+        if way.content is content and way.version == self._version and most in (way.most, way.blocks):
+            return way
+        found, pieces = self._found, []
+        block = 0
+        while block < most:
+            piece = found.get(content.key(block))
+            if piece is None:
+                break
+            blocks = min(_alike(piece, content), most - block)
+            pieces.append((piece, blocks))
+            block += blocks
+        self._way = _Way(content, self._version, most, block, pieces)
+        return self._way
 
     def _check_own(self, sequence: int) -> None:
         if sequence in self._contents:
@@ -281,6 +299,7 @@ class PrefixCachingAllocator(PagedAllocator):
     def _split(self, piece: Piece, blocks: int) -> None:
         """Cut a piece in two after so many blocks, and all that have the same content."""
         assert piece.content is not None
+        self._version += 1
         key, rest_key = piece.content.key(piece.start), piece.content.key(piece.start + blocks)
         twins = self._twins.get(key)
         self._found[rest_key] = self._cut(self._found[key], blocks)
@@ -302,9 +321,9 @@ class PrefixCachingAllocator(PagedAllocator):
         if missing > 0:
             self._promised += self._pop(missing)
 
-    def _pop(self, blocks: int) -> list[int]:
+    def _pop(self, blocks: int) -> array[int]:
         """Take so many blocks from the queue; what they held is lost."""
-        taken: list[int] = []
+        taken = block_array()
         while blocks > 0:
             piece = self._queue.first
             count = min(blocks, len(piece.blocks))
@@ -314,10 +333,11 @@ class PrefixCachingAllocator(PagedAllocator):
                     self._split(piece, len(piece.blocks) - count)
                     continue  # with the part that goes, which is now first
                 self._idle -= count
-                self._evictions.append(range(self._taken + 1, self._taken + count + 1))
+                self._version += 1
+                self._evictions.append((self._taken + 1, count))
                 if count == len(piece.blocks):
                     self._lose(piece, key)
-            taken += reversed(piece.blocks[-count:])
+            taken += piece.blocks[: -count - 1 : -1]
             del piece.blocks[-count:]
             if not piece.blocks:
                 self._queue.remove(piece)
@@ -338,18 +358,25 @@ class PrefixCachingAllocator(PagedAllocator):
         if not twins:
             del self._twins[key]
 
-    def _take(self, blocks: int) -> list[int]:
+    def _take(self, blocks: int) -> array[int]:
         self._settle()
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
         self._free_blocks -= blocks
         aside = min(blocks, len(self._promised) - self._unnamed)
-        return [self._promised.popleft() for _ in range(aside)] + self._pop(blocks - aside)
+        if not aside:
+            return self._pop(blocks)
+        return self._from_promised(aside) + self._pop(blocks - aside)
 
-    def _take_promised(self, blocks: int) -> list[int]:
+    def _take_promised(self, blocks: int) -> array[int]:
         self._settle()
         self._unnamed -= blocks
-        return [self._promised.popleft() for _ in range(blocks)]
+        return self._from_promised(blocks)
+
+    def _from_promised(self, blocks: int) -> array[int]:
+        taken = self._promised[:blocks]
+        del self._promised[:blocks]
+        return taken
 
 
 def _alike(piece: Piece, content: Content) -> int:

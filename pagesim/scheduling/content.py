@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from itertools import chain
+
+import numpy as np
 
 from pagesim.request import IntColumn, Trace
 
@@ -74,6 +77,11 @@ class Contents:
         self._count = 0
         self._last_prompt: tuple[int, list[int], list[int], frozenset[int]] | None = None
         self._rounds: dict[Hashable, tuple[int, Content]] = {}
+        # Where every id of a block stands for all that comes before it, too, it can be its own name.
+        self._first_id: int | None = None
+        if trace.hash_ids is not None and (ids := _ids_that_imply_their_prefix(trace.hash_ids)):
+            self._first_id = ids.start
+            self._count = len(ids)
 
     def of(self, row: int) -> Content:
         """Return a request's content; rows are asked for in their order."""
@@ -96,9 +104,9 @@ class Contents:
         names: list[int] = []
         follows: frozenset[int] = frozenset()
         if trace.hash_ids is not None and len(trace.hash_ids[row]):
-            for number, each in enumerate(trace.hash_ids[row], start=1):
-                names.append(self._named(names[-1] if names else 0, each))
-                ends.append(min(number * trace.hash_block_size, tokens))
+            names = self._names_of(trace.hash_ids[row])
+            size = trace.hash_block_size
+            ends = [*range(size, size * len(names), size), min(size * len(names), tokens)]
         else:
             if trace.session_id is not None:
                 last = self._rounds.get(trace.session_id[row])
@@ -113,6 +121,17 @@ class Contents:
             names.append(self._fresh())
         return ends, names, follows
 
+    def _names_of(self, hash_ids: Sequence[int]) -> list[int]:
+        if self._first_id is not None:
+            before = self._first_id - 1
+            return [each - before for each in hash_ids]
+        names: list[int] = []
+        name = 0
+        for each in hash_ids:
+            name = self._named(name, each)
+            names.append(name)
+        return names
+
     def _named(self, after: int, source: Hashable) -> int:
         name = self._names.get((after, source))
         if name is None:
@@ -122,3 +141,20 @@ class Contents:
     def _fresh(self) -> int:
         self._count += 1
         return self._count
+
+
+def _ids_that_imply_their_prefix(hash_ids: Sequence[Sequence[int]]) -> range | None:
+    """Return the range of the ids if each stands after the same one, or first, wherever it stands."""
+    lengths = np.fromiter(map(len, hash_ids), np.int64, len(hash_ids))
+    try:
+        ids = np.fromiter(chain.from_iterable(hash_ids), np.int64, int(lengths.sum()))
+    except OverflowError:
+        return None
+    if not len(ids) or int(ids.max()) - int(ids.min()) >= _POSITIONS:
+        return None
+    _, place, kind = np.unique(ids, return_index=True, return_inverse=True)
+    before = np.roll(kind, 1)
+    before[(np.cumsum(lengths) - lengths)[lengths > 0]] = -1
+    if (before != before[place][kind]).any():
+        return None
+    return range(int(ids.min()), int(ids.max()) + 1)

@@ -101,7 +101,7 @@ def test_a_block_that_is_taken_loses_its_content_and_its_double_is_found(
         memory.allocate(sequence, SIZE)  # everything that is free, block 2 last
     assert memory.free_blocks == 0
     assert memory.cached_blocks == 0
-    assert list(memory.take_evictions()) == [memory.blocks_taken]
+    assert list(memory.take_evictions()) == [(memory.blocks_taken, 1)]
     memory.free(8)
     text, tokens = prompt(("system", 12), ("b", 1))
     assert memory.hits(text, tokens) == 3
@@ -144,7 +144,7 @@ def test_growing_sequences_take_blocks_before_whoever_comes_later(memory: Prefix
     memory.start_growing(1)
     memory.grow(4 * SIZE)  # the three other fresh blocks, and the block of the old prompt's end
     assert memory.cached_blocks == 5
-    assert len(memory.take_evictions()) == 1
+    assert sum(blocks for _, blocks in memory.take_evictions()) == 1
     text, tokens = prompt(("old", 24))
     assert memory.hits(text, tokens + 1) == 5
 
