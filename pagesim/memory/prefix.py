@@ -260,7 +260,7 @@ class PrefixCachingAllocator(PagedAllocator):
     # Inside
 
     def _follow(self, content: Content, most: int) -> _Way:
-        """Find the pieces of a content's leading blocks, as far as they are there and up to so many blocks."""
+        """Find the pieces of a content's leading blocks, as far as they are there, up to so many."""
         way = self._way
         if way.content is content and way.version == self._version and most in (way.most, way.blocks):
             return way
