@@ -21,24 +21,28 @@ def take_over(lane: Lane) -> bool:
     lane.steps = scheduler.memory.steps_grown
     lane.running = {}
     for group in list(scheduler.running()):
-        lane.running[index_of(group)] = group.base, recorder.give(group.row), group.last_step
-        scheduler.dismiss(group)
+        index = index_of(group)
+        lane.running[index] = group.base, recorder.give(group.row), group.last_step
+        lane.borrow(index, group)
     size = lane.size
-    lane.free, lane.context = scheduler.memory.free_blocks, 0
-    lane.due, lane.ends = [0] * (2 * size), {}
+    lane.free, lane.context, lane.ends = scheduler.memory.free_blocks, 0, {}
     for index, (base, _, last) in lane.running.items():
-        held = base + lane.steps
-        lane.context += held
-        lane.free -= -(-held // size)
-        lane.due[(1 - base) % size] += 1
+        lane.context += base + lane.steps
         lane.ends.setdefault(last, []).append(index)
-    lane.due[size:] = lane.due[:size]
+    if lane.counts_memory:
+        lane.due = [0] * (2 * size)
+        for base, _, _ in lane.running.values():
+            lane.free -= -(-(base + lane.steps) // size)
+            lane.due[(1 - base) % size] += 1
+        lane.due[size:] = lane.due[:size]
     lane.heap = list(lane.ends)
     heapify(lane.heap)
-    lane.arrived, lane.fresh, lost = scheduler.queue.give()
+    lane.arrived, lane.fresh, lost, head = scheduler.queue.give()
     lane.next_arrival = scheduler.queue.next_arrival
     lane.lost = [index_of(group) for group in lost]
     lane.lengths = {index_of(group): group.length for group in lost}
+    for group in lost if head is None else [*lost, head]:
+        lane.keep(index_of(group), group)
     lane.waiting = lane.arrived - lane.fresh + len(lost)
     lane.restless = scheduler.restless
     lane.active = True
@@ -52,14 +56,11 @@ def hand_over(lane: Lane) -> None:
     scheduler.memory.grow(lane.steps - scheduler.memory.steps_grown)
     lost = []
     for index in lane.lost:
-        group = queue.group_of(index)
+        group = lane.kept(index) or queue.group_of(index)
         group.length = lane.lengths[index]
         lost.append(group)
-    queue.take(lane.arrived, lane.fresh, lost)
-    for index, (base, _, _) in lane.running.items():
-        group = queue.group_of(index)
-        group.length = base + lane.steps
-        scheduler.readmit(group)
-        lane.recorder.rebase(group)
+    queue.take(lane.arrived, lane.fresh, lost, lane.kept(lane.fresh))
+    for index in lane.running:
+        lane.recorder.rebase(lane.give_back(index))
     scheduler.restless = lane.restless
     lane.active = False

@@ -23,7 +23,7 @@ from pagesim.clock import steps_before
 from pagesim.cost import CostModel, IterationShape
 from pagesim.memory import PagedAllocator
 from pagesim.records import DECISION_FIELDS, LEAP_FIELDS, Recorder, Status
-from pagesim.scheduling import Preemptive
+from pagesim.scheduling import Group, Preemptive
 
 IDLE, HAND_OVER = -1, -2
 """In the place of ticks: nobody is here; what comes next is not plain."""
@@ -45,10 +45,9 @@ FIELDS = (
 """What a lane writes down of a decision; the other columns of a record follow from them or are constant."""
 
 _COLUMNS = DECISION_FIELDS + LEAP_FIELDS
-_PLACES = [_COLUMNS.index(name) for name in FIELDS]
 
 _STAY = (0, 0, 0, 0)
-_NOBODY: list[int] = []
+NOBODY: list[int] = []
 
 
 class Lane(ABC):
@@ -139,6 +138,12 @@ class Lane(ABC):
     spare = 0
     """Blocks that must be free after a step for everybody to go on undisturbed."""
 
+    counts_memory = True
+    """Whether blocks are only counted here, or held and given back in memory itself."""
+
+    fields: tuple[str, ...] = FIELDS
+    """What is written down of a decision, ``LEAP_FIELDS`` last."""
+
     def __init__(self, scheduler: Preemptive, recorder: Recorder, cost: CostModel, until: int) -> None:
         memory, arrivals = scheduler.memory, scheduler.queue.arrivals
         assert isinstance(memory, PagedAllocator)
@@ -175,7 +180,7 @@ class Lane(ABC):
 
     @classmethod
     def carries(cls, scheduler: Preemptive) -> bool:
-        """Say whether the requests that a scheduler expects are plain."""
+        """Say whether the requests that a scheduler expects are of the kind that this lane decides about."""
         memory = scheduler.memory
         return (
             type(memory) is PagedAllocator
@@ -266,7 +271,7 @@ class Lane(ABC):
         recorder.iterations += 1 + leapt
         heap, grown = self.heap, self.steps
         if not heap or heap[0] > grown:
-            return _NOBODY
+            return NOBODY
         over: list[int] = []
         while heap and heap[0] <= grown:
             for index in self.ends.pop(heappop(heap), ()):
@@ -294,15 +299,38 @@ class Lane(ABC):
             if first != now:
                 self._stays.fromlist([first, now - 1, base, base + last + 1])
                 self.running[index] = base, now, last
-        decisions = np.array(self._decisions, np.int64).reshape(-1, len(FIELDS))
+        fields = self.fields
+        decisions = np.array(self._decisions, np.int64).reshape(-1, len(fields))
         table = np.zeros((len(decisions), len(_COLUMNS)), np.int64)
-        table[:, _PLACES] = decisions
-        leapt = decisions[:, FIELDS.index("leap")]
+        table[:, [_COLUMNS.index(name) for name in fields]] = decisions
+        leapt = decisions[:, fields.index("leap")]
         table[:, _COLUMNS.index("iteration")] = now - np.cumsum((1 + leapt)[::-1])[::-1]
-        table[:, _COLUMNS.index("running_groups")] = decisions[:, FIELDS.index("running_sequences")]
+        table[:, _COLUMNS.index("running_groups")] = decisions[:, fields.index("running_sequences")]
         table[:, _COLUMNS.index("free_cpu_blocks")] = self.memory.free_cpu_blocks
         recorder.take(table, np.array(self._stays, np.int64).reshape(-1, 4))
         self._decisions, self._stays = array("q"), array("q")
+
+    # Between a scheduler and its lane: see `pagesim.express.handing`
+
+    def borrow(self, index: int, group: Group) -> None:
+        """Take a running group over, and its memory."""
+        self.scheduler.dismiss(group)
+
+    def give_back(self, index: int) -> Group:
+        """Give a running group back; return it."""
+        base, _, _ = self.running[index]
+        group = self.scheduler.queue.group_of(index)
+        group.length = base + self.steps
+        self.scheduler.readmit(group)
+        return group
+
+    def keep(self, index: int, group: Group) -> None:
+        """Keep a group that waits, if it is not made anew when it is its turn."""
+        return
+
+    def kept(self, index: int) -> Group | None:
+        """Return a group that waits, if it was kept."""
+        return None
 
     # For subclasses
 

@@ -68,9 +68,9 @@ class PagedAllocator(Allocator):
         self._shared_blocks = 0
         # Growing sequences whose last block is shared: their next token copies it.
         self.sharing_tails: set[int] = set()
-        # _due[c]: how many growing sequences need a block when steps_grown ≡ c (mod block_size); written
+        # due[c]: how many growing sequences need a block when steps_grown ≡ c (mod block_size); written
         # twice in a row, so that a stretch over the end is one slice.
-        self._due = [0] * (2 * block_size)
+        self.due = [0] * (2 * block_size)
         # Blocks that growing sequences have taken and that have no name yet: a table is brought up to date
         # when somebody looks at it, and many are freed before anybody does.
         self._unnamed = 0
@@ -131,10 +131,10 @@ class PagedAllocator(Allocator):
             return 0
         first = (self.steps_grown + 1) % self.block_size
         if steps == 1 and not self.sharing_tails:
-            return self._due[first]
+            return self.due[first]
         rounds, rest = divmod(steps, self.block_size)
-        blocks = rounds * sum(self._due[: self.block_size]) if rounds else 0
-        blocks += sum(self._due[first : first + rest])
+        blocks = rounds * sum(self.due[: self.block_size]) if rounds else 0
+        blocks += sum(self.due[first : first + rest])
         if self.sharing_tails:
             blocks += self.copies_due(self.sharing_tails)
         else:
@@ -157,7 +157,7 @@ class PagedAllocator(Allocator):
         rounds, room = divmod(room, len(self._bases))
         first = (self.steps_grown + 1) % size
         # In a round of so many steps everybody takes a block; the last round stops where room ends.
-        return rounds * size + bisect_right(list(accumulate(self._due[first : first + size])), room)
+        return rounds * size + bisect_right(list(accumulate(self.due[first : first + size])), room)
 
     def held_blocks(self, sequence: int) -> int:
         return len(self._table(sequence))
@@ -367,9 +367,9 @@ class PagedAllocator(Allocator):
         away = {block for table in self._swapped.values() for block in table}
         assert sorted([*away, *self._free_cpu]) == list(range(self.cpu_blocks)), "CPU blocks are lost"
         assert set(self._tables) == set(self.sequences())
-        assert self._due[: self.block_size] == self._due[self.block_size :]
+        assert self.due[: self.block_size] == self.due[self.block_size :]
         assert not self._tables.keys() & self._swapped.keys(), "a sequence is in memory and in the swap space"
-        assert sum(self._due) == (2 * len(self._bases) if self.reservation is None else 0)
+        assert sum(self.due) == (2 * len(self._bases) if self.reservation is None else 0)
         assert self._unnamed == 0, "blocks are lost that growing sequences took"
         assert self._free_blocks == len([*self._free_list()]), "free blocks are miscounted"
         for sequence, table in self._tables.items():
@@ -482,8 +482,8 @@ class PagedAllocator(Allocator):
     def _count_due(self, base: int, change: int) -> None:
         self._asked = -1
         due = (1 - base) % self.block_size
-        self._due[due] += change
-        self._due[due + self.block_size] += change
+        self.due[due] += change
+        self.due[due + self.block_size] += change
 
     def _copy_tails(self) -> list[Copy]:
         """Copy on write, in the order in which the sequences started to grow."""

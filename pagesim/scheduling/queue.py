@@ -69,7 +69,7 @@ class WaitingQueue:
         elif fresh == self.arrived:
             return None
         if self._first_fresh is None:
-            self._first_fresh = self._make_group(fresh)
+            self._first_fresh = self.group_of(fresh)
         return self._first_fresh
 
     def pop(self, group: Group) -> None:
@@ -78,7 +78,6 @@ class WaitingQueue:
         if group is self._first_fresh:
             self._first_fresh = None
             self._fresh += 1
-            self._sequences += group.samples
         else:
             del self._preempted[0]
 
@@ -107,18 +106,20 @@ class WaitingQueue:
         self._sequences += group.samples
         return group
 
-    def give(self) -> tuple[int, int, list[Group]]:
+    def give(self) -> tuple[int, int, list[Group], Group | None]:
         """Let somebody else keep the queue, until `take`; nobody in it has gone away.
 
         Returns:
-            How many requests have arrived, how many of them are no longer fresh, and the preempted.
+            How many requests have arrived, how many of them are no longer fresh, the preempted, and the first
+            of the fresh if it was made a group already.
         """
-        preempted, self._preempted, self._first_fresh = self._preempted, [], None
-        return self.arrived, self._fresh, preempted
+        preempted, head = self._preempted, self._first_fresh
+        self._preempted, self._first_fresh = [], None
+        return self.arrived, self._fresh, preempted, head
 
-    def take(self, arrived: int, fresh: int, preempted: list[Group]) -> None:
+    def take(self, arrived: int, fresh: int, preempted: list[Group], head: Group | None = None) -> None:
         """Keep the queue again, with what has become of it."""
-        self.arrived, self._fresh, self._preempted = arrived, fresh, preempted
+        self.arrived, self._fresh, self._preempted, self._first_fresh = arrived, fresh, preempted, head
         self.waiting = arrived - fresh + len(preempted)
         ticks = self.arrivals.ticks
         self.next_arrival = ticks[arrived] if arrived < len(ticks) else None

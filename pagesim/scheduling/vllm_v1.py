@@ -114,6 +114,28 @@ class VllmV1(Preemptive):
             return False
         return -(-tokens // self.memory.block_size) <= self.memory.num_blocks
 
+    def dismiss(self, group: Group) -> None:
+        if self._cache is None:
+            super().dismiss(group)
+            return
+        self._context -= self._held(group)
+        self._stop(group, 1)
+
+    def readmit(self, group: Group) -> None:
+        """As its parent; beside a cache a group keeps its memory, and knows its base and its last step."""
+        if self._cache is None:
+            super().readmit(group)
+            return
+        last_step, in_chunks = group.last_step, group.computed < group.length
+        self._enter(group)
+        if in_chunks:
+            self._context += group.computed
+            return
+        del self._in_chunks[group.order]
+        group.last_step = last_step
+        self._context += self._held(group)
+        heappush(self._finishes, (last_step, group.order, group))
+
     def blocked_externally(self) -> bool:
         return False  # a block is as good as any other
 
@@ -327,14 +349,19 @@ class VllmV1(Preemptive):
         else:
             assert group.content is not None
             self._cache.allocate_cached(group.sequences[0], group.content, hits, group.computed + tokens)
-            self._answering[group.content.answer] = group
             group.cached = group.computed
+        self._enter(group)
+        self._context += group.computed
+
+    def _enter(self, group: Group) -> None:
+        """Let a request run, first in chunks."""
+        if group.content is not None:
+            self._answering[group.content.answer] = group
         group.order = self._orders
         group.last_step = -1
         self._orders += 1
         self._running[group.order] = group
         self._in_chunks[group.order] = group
-        self._context += group.computed
         self.running_groups += 1
         self.running_sequences += 1
 

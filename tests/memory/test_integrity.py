@@ -56,7 +56,7 @@ def stay_behind_a_swap(memory: PagedAllocator) -> None:
 
 def forget_who_grows(memory: PagedAllocator) -> None:
     memory.start_growing(0)
-    memory._due = [0] * len(memory._due)
+    memory.due = [0] * len(memory.due)
 
 
 @pytest.mark.parametrize(
