@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableSequence
 from typing import Protocol, Self
 
 
@@ -29,21 +29,27 @@ class Piece:
         blocks: their numbers, in token order; an array is cut and joined faster than a list.
         content: of whoever computed them; None where nobody can ask for them.
         start: the place of the first one in that content.
+        key: its name there.
         users: the sequences that hold them.
     """
 
-    __slots__ = ("_ahead", "_behind", "blocks", "content", "start", "users")
+    __slots__ = ("_ahead", "_behind", "blocks", "content", "key", "start", "users")
 
-    def __init__(self, blocks: array[int], content: Content | None = None, start: int = 0) -> None:
+    def __init__(
+        self, blocks: MutableSequence[int], content: Content | None = None, start: int = 0, key: int = 0
+    ) -> None:
         self.blocks = blocks
         self.content = content
         self.start = start
+        self.key = key
         self.users: set[int] = set()
         self._ahead = self._behind = self
 
     def split(self, blocks: int) -> Piece:
         """Keep so many blocks; return a piece of the others, with the same users."""
-        rest = Piece(self.blocks[blocks:], self.content, self.start + blocks)
+        assert self.content is not None
+        start = self.start + blocks
+        rest = Piece(self.blocks[blocks:], self.content, start, self.content.key(start))
         del self.blocks[blocks:]
         rest.users = set(self.users)
         return rest

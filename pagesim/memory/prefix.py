@@ -136,8 +136,8 @@ class PrefixCachingAllocator(PagedAllocator):
         self._check_new(sequence, tokens)
         self._settle()
         wanted = self.blocks_wanted(content, hits, tokens)
-        if wanted > self.free_blocks:
-            raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
+        if wanted > self._free_blocks:
+            raise OutOfBlocks(f"{wanted} blocks are needed, {self._free_blocks} are free")
         held = self._held[sequence] = []
         table = block_array()
         for piece, blocks in self._follow(content, hits).pieces:
@@ -151,7 +151,7 @@ class PrefixCachingAllocator(PagedAllocator):
                 self._free_blocks -= blocks
             piece.users.add(sequence)
             held.append(piece)
-            table += piece.blocks
+            table.extend(piece.blocks)
         table.extend(self._take(-(-tokens // self.block_size) - hits))
         self._tables[sequence] = table
         self._lengths[sequence] = tokens
@@ -184,7 +184,7 @@ class PrefixCachingAllocator(PagedAllocator):
                 blocks = min(_alike(twin, content), blocks)
                 if blocks < len(twin.blocks):
                     self._split(twin, blocks)
-            piece = Piece(block_array(table[start : start + blocks]), content, start)
+            piece = Piece(table[start : start + blocks], content, start, key)
             piece.users.add(sequence)
             held.append(piece)
             if twin is None:
@@ -211,6 +211,12 @@ class PrefixCachingAllocator(PagedAllocator):
             self._check_own(sequence)
         return super().swap_out(sequences)
 
+    def swap_in(self, sequences: Sequence[int]) -> list[Copy]:
+        moves = super().swap_in(sequences)
+        for sequence in sequences:
+            self._tables[sequence] = block_array(self._tables[sequence])
+        return moves
+
     def free(self, sequence: int) -> None:
         table = self._table(sequence)
         self.publish(sequence)
@@ -219,7 +225,7 @@ class PrefixCachingAllocator(PagedAllocator):
         self._settle()
         del self._tables[sequence]
         self._contents.pop(sequence, None)
-        unfilled = Piece(block_array(table[self._findable.pop(sequence, 0) :]))
+        unfilled = Piece(table[self._findable.pop(sequence, 0) :])
         if unfilled.blocks:
             self._free_blocks += len(unfilled.blocks)
             (self._queue.push_first if self.reuses_unfilled_first else self._queue.push)(unfilled)
@@ -246,7 +252,9 @@ class PrefixCachingAllocator(PagedAllocator):
             for piece in (first, *self._twins.get(key, ())):
                 findable.add(piece)
                 assert piece.content is not None
-                assert piece.content.key(piece.start) == key, "a piece is found under a key not its own"
+                assert piece.content.key(piece.start) == piece.key == key, (
+                    "a piece is found under a key not its own"
+                )
                 assert len(piece.blocks) == len(first.blocks) > 0, "a piece and its double differ"
                 assert bool(piece.users) != (piece in queued), "a piece is held and free, or neither"
         assert findable >= {piece for piece in queued if piece.content is not None}
@@ -293,18 +301,17 @@ class PrefixCachingAllocator(PagedAllocator):
             piece.content is content
             and piece.start + len(piece.blocks) == start
             and len(piece.users) == 1
-            and content.key(piece.start) not in self._twins
+            and piece.key not in self._twins
         )
 
     def _split(self, piece: Piece, blocks: int) -> None:
         """Cut a piece in two after so many blocks, and all that have the same content."""
-        assert piece.content is not None
         self._version += 1
-        key, rest_key = piece.content.key(piece.start), piece.content.key(piece.start + blocks)
-        twins = self._twins.get(key)
-        self._found[rest_key] = self._cut(self._found[key], blocks)
+        twins = self._twins.get(piece.key)
+        rest = self._cut(self._found[piece.key], blocks)
+        self._found[rest.key] = rest
         if twins is not None:
-            self._twins[rest_key] = [self._cut(each, blocks) for each in twins]
+            self._twins[rest.key] = [self._cut(each, blocks) for each in twins]
 
     def _cut(self, piece: Piece, blocks: int) -> Piece:
         rest = piece.split(blocks)
@@ -328,16 +335,15 @@ class PrefixCachingAllocator(PagedAllocator):
             piece = self._queue.first
             count = min(blocks, len(piece.blocks))
             if piece.content is not None:
-                key = piece.content.key(piece.start)
-                if count < len(piece.blocks) and key in self._twins:
+                if count < len(piece.blocks) and piece.key in self._twins:
                     self._split(piece, len(piece.blocks) - count)
                     continue  # with the part that goes, which is now first
                 self._idle -= count
                 self._version += 1
                 self._evictions.append((self._taken + 1, count))
                 if count == len(piece.blocks):
-                    self._lose(piece, key)
-            taken += piece.blocks[: -count - 1 : -1]
+                    self._lose(piece)
+            taken.extend(piece.blocks[: -count - 1 : -1])
             del piece.blocks[-count:]
             if not piece.blocks:
                 self._queue.remove(piece)
@@ -345,8 +351,9 @@ class PrefixCachingAllocator(PagedAllocator):
             blocks -= count
         return taken
 
-    def _lose(self, piece: Piece, key: int) -> None:
+    def _lose(self, piece: Piece) -> None:
         """Let a piece not be found any more; its double is, if there is one."""
+        key = piece.key
         twins = self._twins.get(key)
         if twins is None:
             del self._found[key]
@@ -360,8 +367,8 @@ class PrefixCachingAllocator(PagedAllocator):
 
     def _take(self, blocks: int) -> array[int]:
         self._settle()
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        if blocks > self._free_blocks:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self._free_blocks} are free")
         self._free_blocks -= blocks
         aside = min(blocks, len(self._promised) - self._unnamed)
         if not aside:

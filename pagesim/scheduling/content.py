@@ -19,23 +19,20 @@ class Content:
     Two requests have the same first tokens as far as their segments up to there are the same.
 
     Attributes:
+        answer: the name of what is generated.
         ends: where each segment ends, in tokens; the last one, what is generated, has no end.
         names: of each segment: equal exactly where all segments up to it are the same.
         follows: the names of segments that other requests generate.
     """
 
-    __slots__ = ("block_size", "ends", "follows", "names")
+    __slots__ = ("answer", "block_size", "ends", "follows", "names")
 
     def __init__(self, ends: list[int], names: list[int], follows: frozenset[int], block_size: int) -> None:
         self.ends = ends
         self.names = names
         self.follows = follows
         self.block_size = block_size
-
-    @property
-    def answer(self) -> int:
-        """The name of what is generated."""
-        return self.names[-1]
+        self.answer = names[-1]
 
     def key(self, block: int) -> int:
         """As `memory.Content.key`."""

@@ -48,6 +48,47 @@ def plain_runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
     return trace, policy, {name: value for name, value in options.items() if value is not None}
 
 
+@st.composite
+def caching_runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
+    """Requests whose prompts begin alike, or go on from an earlier answer, and often run in chunks."""
+    size = draw(st.integers(2, 30))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    gap = draw(st.sampled_from([0.01, 0.1, 1.0]))
+    prompts, outputs = rng.integers(1, 90, size), rng.integers(1, draw(st.sampled_from([3, 30])), size)
+    columns: dict[str, Any] = {}
+    kind = draw(st.sampled_from(["prefix", "ids", "rounds"]))
+    if kind == "prefix":
+        columns["prefix_tokens"] = np.minimum(prompts, draw(st.integers(1, 60)))
+    elif kind == "ids":
+        columns["hash_block_size"] = draw(st.sampled_from([4, 10]))
+        ids = rng.choice(2, (size, 90), p=(0.9, 0.1))
+        if draw(st.booleans()):  # each id stands for its prefix
+            ids = np.array(
+                [[int("1" + "".join(map(str, row[: n + 1])), 2) % 2**40 for n in range(90)] for row in ids]
+            )
+        lengths = -(-prompts // columns["hash_block_size"])
+        columns["hash_ids"] = [tuple(row[:n].tolist()) for row, n in zip(ids, lengths, strict=True)]
+    else:
+        columns["session_id"] = np.array([str(each) for each in rng.integers(0, 4, size)], dtype=object)
+        prompts = np.sort(prompts)
+    arrivals = np.round(np.cumsum(rng.exponential(gap, size)), 2)
+    block_size = draw(st.sampled_from([1, 4, 16]))
+    options = {
+        "prefix_caching": True,
+        "block_size": block_size,
+        "num_blocks": max(2, draw(st.integers(120, 800)) // block_size),
+        "cost": COST,
+        "watermark": draw(st.sampled_from([None, 0.1])),
+        "max_num_seqs": draw(st.sampled_from([None, 3])),
+        "max_num_batched_tokens": draw(st.sampled_from([None, 8, 40, 100])),
+        "long_prefill_token_threshold": draw(st.sampled_from([None, 7])),
+        "compat": draw(st.sampled_from(["0.11.2", "0.33.0"])),
+        "until": draw(st.sampled_from([None, 1.0])),
+    }
+    trace = ps.Trace(arrivals, prompts, outputs, **columns)
+    return trace, "vllm-v1", {name: value for name, value in options.items() if value is not None}
+
+
 @pytest.fixture
 def lanes(monkeypatch: pytest.MonkeyPatch) -> list[Lane | None]:
     """The lanes of all engines that are made from now on; whoever empties it and appends None has none."""
@@ -70,8 +111,8 @@ LAST_ONE_OUT = (
 
 
 @example(LAST_ONE_OUT)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(plain_runs())
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(plain_runs(), caching_runs()))
 def test_a_lane_leaves_the_records_of_its_scheduler(
     lanes: list[Lane | None], run: tuple[ps.Trace, str, dict[str, Any]]
 ) -> None:
@@ -111,7 +152,6 @@ def test_whoever_is_not_plain_gets_no_lane(lanes: list[Lane | None]) -> None:
     for options in ({"n": 2}, {"preemption": "swap"}, {"policy": "orca-max"}, {"leap": False}):
         samples = options.pop("n", 1)
         ps.simulate(trace.with_columns({"n": np.full(5, samples)}), **options)
-    ps.simulate(trace, "vllm-v1", prefix_caching=True)
     assert set(lanes) <= {None}
 
 
