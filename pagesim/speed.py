@@ -23,13 +23,16 @@ RATES = {"light": 0.5, "saturated": 1.95, "overload": 4.0}
 """Requests a second of the loads, for OPT-13B in 983 blocks and ``COST``: memory is mostly free; just enough;
 too small, so that every request is preempted about once."""
 
-COST, NUM_BLOCKS = "affine:0.024,1e-4,8.2e-7", 983
+COST, NUM_BLOCKS, MODEL = "affine:0.024,1e-4,8.2e-7", 983, "opt-13b"
 
 SIZES = (10_000, 100_000, 1_000_000)
 
 _TIMEOUTS = 300_000
 
-_TOLD_BY = {"policy": str, "load": str, "requests": int, "trace": str, "prefix_caching": bool}
+_TOLD_BY = {
+    **{"policy": str, "load": str, "requests": int, "trace": str, "prefix_caching": bool},
+    **{"model": str, "block_size": int},
+}
 """What tells two rows of the same point."""
 
 
@@ -44,6 +47,11 @@ class Point:
         trace: a bundled workload's name or a path.
         prefix_caching: whether vllm-v1 caches prefixes.
         num_blocks: of the cache.
+        model: a model's name.
+        gpu: a GPU's name; only a cost model that asks for one looks.
+        cost: of the iterations, as ``pagesim run --cost``.
+        block_size: tokens a block; 0 for the policy's own.
+        max_num_batched_tokens: 0 for the policy's own.
     """
 
     policy: str
@@ -52,17 +60,17 @@ class Point:
     trace: str = "sharegpt"
     prefix_caching: bool = False
     num_blocks: int = NUM_BLOCKS
+    model: str = MODEL
+    gpu: str = ""
+    cost: str = COST
+    block_size: int = 0
+    max_num_batched_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.load not in (*RATES, "recorded"):
             raise PagesimError(f"load is {self.load!r}; it must be one of {', '.join(RATES)}, recorded")
         if self.requests < 1:
             raise PagesimError(f"requests is {self.requests}; at least 1 is needed")
-
-    @property
-    def key(self) -> tuple[str, str, int, str, bool]:
-        """What tells it from other points."""
-        return self.policy, self.load, self.requests, self.trace, self.prefix_caching
 
 
 Row = dict[str, Any]
@@ -101,8 +109,9 @@ def measure(point: Point) -> Row:
         trace = make_trace(
             point.trace, num_requests=point.requests, arrivals="poisson", rate=RATES[point.load]
         )
-    options: dict[str, Any] = {"prefix_caching": True} if point.prefix_caching else {}
-    system = System(policy=point.policy, num_blocks=point.num_blocks, cost=COST, **options)
+    names = ("model", "gpu", "cost", "num_blocks", "block_size", "max_num_batched_tokens", "prefix_caching")
+    options = {name: getattr(point, name) for name in names}
+    system = System(policy=point.policy, **{name: value for name, value in options.items() if value})
     run(system, trace.take(np.arange(min(100, point.requests))), steps="none")  # what is loaded at first use
     before = bare_timeout_s()
     started = time.process_time()
@@ -156,6 +165,8 @@ def base_row(row: Any) -> Row:
     Raises:
         ValueError: it is none.
     """
+    if isinstance(row, dict):  # rows had neither at first
+        row = {"model": MODEL, "block_size": 0, **row}
     if not isinstance(row, dict) or any(type(row.get(name)) is not kind for name, kind in _TOLD_BY.items()):
         raise ValueError("is no row")
     cost = row["timeouts_per_request"]

@@ -22,6 +22,11 @@ def command(
     trace: Annotated[str, typer.Option(help="A bundled workload, or a trace file.")] = "sharegpt",
     num_blocks: Annotated[int, typer.Option(help="Blocks of the cache.")] = 983,
     prefix_caching: Annotated[bool, typer.Option("--prefix-caching", help="For vllm-v1.")] = False,
+    model: Annotated[str, typer.Option(help="See `pagesim models`.")] = "opt-13b",
+    gpu: Annotated[str, typer.Option(help="For a cost that asks for one; see `pagesim gpus`.")] = "",
+    cost: Annotated[str, typer.Option(help="As for `pagesim run`.")] = "affine:0.024,1e-4,8.2e-7",
+    block_size: Annotated[int | None, typer.Option(help="Tokens a block.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Tokens an iteration.")] = None,
     against: Annotated[
         Path | None, typer.Option(metavar="BASE.json", help="Rows of another run to compare with.")
     ] = None,
@@ -45,7 +50,19 @@ def command(
         raise PagesimError(f"policies holds {unknown[0]!r}; it may hold {', '.join(KNOWN)}")
     counts = [_number(size) for size in sizes.split(",")]
     points = [
-        Point(policy, load, size, trace, prefix_caching and policy == "vllm-v1", num_blocks)
+        Point(
+            policy,
+            load,
+            size,
+            trace,
+            prefix_caching=prefix_caching and policy == "vllm-v1",
+            num_blocks=num_blocks,
+            model=model,
+            gpu=gpu,
+            cost=cost,
+            block_size=block_size or 0,
+            max_num_batched_tokens=max_num_batched_tokens or 0,
+        )
         for policy in names
         for load in loads.split(",")
         for size in counts

@@ -74,11 +74,10 @@ class Contents:
         self._count = 0
         self._last_prompt: tuple[int, list[int], list[int], frozenset[int]] | None = None
         self._rounds: dict[Hashable, tuple[int, Content]] = {}
-        # Where every id of a block stands for all that comes before it, too, it can be its own name.
-        self._first_id: int | None = None
-        if trace.hash_ids is not None and (ids := _ids_that_imply_their_prefix(trace.hash_ids)):
-            self._first_id = ids.start
-            self._count = len(ids)
+        # Where every id of a block stands for all that comes before it, too, it is its own name.
+        self._ids_are_names = trace.hash_ids is not None and _imply_their_prefix(trace.hash_ids)
+        if self._ids_are_names:
+            self._count = max(chain.from_iterable(trace.hash_ids or ()))
 
     def of(self, row: int) -> Content:
         """Return a request's content; rows are asked for in their order."""
@@ -119,9 +118,8 @@ class Contents:
         return ends, names, follows
 
     def _names_of(self, hash_ids: Sequence[int]) -> list[int]:
-        if self._first_id is not None:
-            before = self._first_id - 1
-            return [each - before for each in hash_ids]
+        if self._ids_are_names:
+            return list(hash_ids)
         names: list[int] = []
         name = 0
         for each in hash_ids:
@@ -140,18 +138,16 @@ class Contents:
         return self._count
 
 
-def _ids_that_imply_their_prefix(hash_ids: Sequence[Sequence[int]]) -> range | None:
-    """Return the range of the ids if each stands after the same one, or first, wherever it stands."""
+def _imply_their_prefix(hash_ids: Sequence[Sequence[int]]) -> bool:
+    """Say whether each id stands after the same one, or first, wherever it stands; none is below 0."""
     lengths = np.fromiter(map(len, hash_ids), np.int64, len(hash_ids))
     try:
         ids = np.fromiter(chain.from_iterable(hash_ids), np.int64, int(lengths.sum()))
     except OverflowError:
-        return None
-    if not len(ids) or int(ids.max()) - int(ids.min()) >= _POSITIONS:
-        return None
+        return False
+    if not len(ids) or ids.min() < 0:
+        return False
     _, place, kind = np.unique(ids, return_index=True, return_inverse=True)
     before = np.roll(kind, 1)
     before[(np.cumsum(lengths) - lengths)[lengths > 0]] = -1
-    if (before != before[place][kind]).any():
-        return None
-    return range(int(ids.min()), int(ids.max()) + 1)
+    return bool((before == before[place][kind]).all())

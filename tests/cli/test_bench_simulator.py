@@ -6,12 +6,13 @@ import json
 
 import pytest
 
-from pagesim.speed import Point, bare_timeout_s, compared, measure
+from pagesim.speed import Point, bare_timeout_s, base_row, compared, measure
 
 
 def row(cost: float, **changes: object) -> dict[str, object]:
     point = {"policy": "a", "load": "light", "requests": 10, "trace": "t", "prefix_caching": False}
-    return {**point, "timeouts_per_request": cost, **changes}
+    system = {"model": "opt-13b", "block_size": 0}
+    return {**point, **system, "timeouts_per_request": cost, **changes}
 
 
 def test_a_row_adds_up():
@@ -33,6 +34,19 @@ def test_the_base_is_found_by_what_was_replayed_and_not_by_its_place():
     base = [row(10.0, requests=20), row(20.0), row(5.0, load="overload")]
     new = compared([row(30.0), row(7.0, policy="b"), row(5.0, prefix_caching=True)], base)
     assert [each["against"] for each in new] == [1.5, None, None]
+
+
+def test_a_row_from_before_rows_had_a_model_is_of_the_default_one():
+    old = {name: value for name, value in row(20.0).items() if name not in ("model", "block_size")}
+    new = compared([row(30.0), row(30.0, model="llama-2-7b"), row(30.0, block_size=32)], [base_row(old)])
+    assert [each["against"] for each in new] == [1.5, None, None]
+
+
+def test_another_model_and_cost_are_measured(succeeds):
+    arguments = ("--policies", "vllm-v1", "--loads", "light", "--sizes", "20", "--prefix-caching", "--json")
+    system = ("--model", "llama-3.1-8b", "--gpu", "h100", "--cost", "roofline", "--block-size", "64")
+    (got,) = succeeds("bench", "simulator", *arguments, *system).json["rows"]
+    assert (got["model"], got["block_size"], got["prefix_caching"]) == ("llama-3.1-8b", 64, True)
 
 
 def test_rows_are_stored_drawn_and_compared_with(succeeds, tmp_path):
