@@ -29,6 +29,9 @@ SIZES = (10_000, 100_000, 1_000_000)
 
 _TIMEOUTS = 300_000
 
+_SLICE_S, _LOOK_EVERY = 1.0, 1000
+"""How long the machine is taken to stay as fast as it is, and after how many requests that is looked at."""
+
 _TOLD_BY = {
     **{"policy": str, "load": str, "requests": int, "trace": str, "prefix_caching": bool},
     **{"model": str, "block_size": int},
@@ -91,11 +94,37 @@ def bare_timeout_s(timeouts: int = _TIMEOUTS) -> float:
     return (time.process_time() - started) / timeouts
 
 
+class _Meter:
+    """Counts CPU time in bare timeouts, measured again every second: no machine stays as fast as it is."""
+
+    def __init__(self) -> None:
+        self.cpu_s = self.timeouts = 0.0
+        self._bare = bare_timeout_s()
+        self._next = _LOOK_EVERY
+        self._since = time.process_time()
+
+    def watch(self, over: int) -> None:
+        """So many requests are over."""
+        if over >= self._next:
+            self._next = over + _LOOK_EVERY
+            if time.process_time() - self._since > _SLICE_S:
+                self.stop(_TIMEOUTS // 5)
+
+    def stop(self, timeouts: int = _TIMEOUTS) -> None:
+        """Count what passed since the last stop, in timeouts of now and then."""
+        passed = time.process_time() - self._since
+        bare = bare_timeout_s(timeouts)
+        self.cpu_s += passed
+        self.timeouts += passed / ((self._bare + bare) / 2)
+        self._bare = bare
+        self._since = time.process_time()
+
+
 def measure(point: Point) -> Row:
     """Replay a point in this process and return its row.
 
     Columns beside the point's own: ``cpu_s`` of the replay with its ledger and every metric, the making of
-    the trace left out; ``bare_timeout_us``, mean of before and after; ``timeouts_per_request`` and
+    the trace left out; ``bare_timeout_us``, mean over that time; ``timeouts_per_request`` and
     ``timeouts_per_decision``; ``decisions_per_request``; requests, tokens and iterations a CPU second;
     ``preemptions_per_request``; ``peak_rss_mb`` of the process.
     """
@@ -113,11 +142,10 @@ def measure(point: Point) -> Row:
     options = {name: getattr(point, name) for name in names}
     system = System(policy=point.policy, **{name: value for name, value in options.items() if value})
     run(system, trace.take(np.arange(min(100, point.requests))), steps="none")  # what is loaded at first use
-    before = bare_timeout_s()
-    started = time.process_time()
-    summary = run(system, trace, steps="none").summary
-    cpu_s = time.process_time() - started
-    bare = (before + bare_timeout_s()) / 2
+    meter = _Meter()
+    summary = run(system, trace, steps="none", watch=meter.watch).summary
+    meter.stop()
+    cpu_s, bare = meter.cpu_s, meter.cpu_s / meter.timeouts
     decisions, tokens = summary["sim"]["decisions"], int((trace.output_tokens * trace.n).sum())
     return {
         **asdict(point),
