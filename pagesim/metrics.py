@@ -152,7 +152,8 @@ class TokenGaps:
 
     def include(self, others: TokenGaps) -> None:
         """Take the gaps of another engine into account."""
-        self._count(others._counts)
+        self._make_room(len(others._counts))
+        self._counts[: len(others._counts)] += others._counts
         self._rare.update(others._rare)
         self._sum += others._sum
 
@@ -175,16 +176,20 @@ class TokenGaps:
     def _add(self, ticks: Column, weights: Column) -> None:
         self._sum += _exact_dots({"gaps": weights}, ticks)["gaps"]
         gaps = np.rint(ticks / _TICKS_PER_MICROSECOND).astype(np.int64)
-        common = gaps < _COMMON
-        for gap, count in zip(gaps[~common].tolist(), weights[~common].tolist(), strict=True):
-            self._rare[gap] += count
-        # Sums of whole numbers below 2⁵³ are exact in float64.
-        self._count(np.bincount(gaps[common], weights[common]).astype(np.int64))
+        if not len(gaps):
+            return
+        longest = int(gaps.max())
+        if longest >= _COMMON:
+            rare = gaps >= _COMMON
+            for gap, count in zip(gaps[rare].tolist(), weights[rare].tolist(), strict=True):
+                self._rare[gap] += count
+            gaps, weights = gaps[~rare], weights[~rare]
+        self._make_room(min(longest, _COMMON - 1) + 1)
+        np.add.at(self._counts, gaps, weights)
 
-    def _count(self, counts: Column) -> None:
-        if len(counts) > len(self._counts):
-            self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
-        self._counts[: len(counts)] += counts
+    def _make_room(self, size: int) -> None:
+        if size > len(self._counts):
+            self._counts = np.pad(self._counts, (0, size - len(self._counts)))
 
 
 def describe(values: npt.NDArray[np.float64]) -> Distribution:
