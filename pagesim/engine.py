@@ -179,13 +179,14 @@ class Engine:
         Returns:
             When that is no longer so, and the ticks that what it began then takes; or IDLE or HAND_OVER.
         """
-        begin, end, recorder, until = lane.begin, lane.end, self.recorder, self.until
+        begin, end, recorder, ignored = lane.begin, lane.end, self.recorder, lane.ignored
+        before = min(horizon, self.until + 1)
         while True:
             ticks = begin(now)
-            if lane.ignored:
-                self._count_over(lane.ignored)
-                lane.ignored.clear()
-            if ticks < 0 or now + ticks >= horizon or now + ticks > until:
+            if ignored:
+                self._count_over(ignored)
+                ignored.clear()
+            if ticks < 0 or now + ticks >= before:
                 return now, ticks
             now += ticks
             over = end(now)

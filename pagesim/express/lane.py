@@ -49,6 +49,9 @@ _COLUMNS = DECISION_FIELDS + LEAP_FIELDS
 _STAY = (0, 0, 0, 0)
 NOBODY: list[int] = []
 
+# What a named tuple's own constructor ends in; that is a function more at every decision.
+_new_tuple = tuple.__new__
+
 
 class Lane(ABC):
     """Decides as a scheduler does, for as long as everything is plain.
@@ -237,11 +240,12 @@ class Lane(ABC):
                     self.ahead = _STAY
                     if steps > 1:
                         self.ahead = steps - 1, first + increment, increment, context + sequences
+                    # fmt: off
                     self._decision = [
-                        *(now, first, growth, sequences, 0, free),
-                        *(sequences, sequences, context, 0, sequences),
+                        now, first, growth, sequences, 0, free, sequences, sequences, context, 0, sequences,
                         *self.ahead,
                     ]
+                    # fmt: on
                     return self.span
         self.pairs = self.preempted = 0
         entered = self._plan(now)
@@ -431,12 +435,12 @@ class Lane(ABC):
     # Inside
 
     def _arrive(self, now: int) -> None:
-        """Let everybody in who has arrived by ``now``."""
-        ticks, arrived = self.ticks, self.arrived
-        requests = len(ticks)
+        """Let everybody in who has arrived by ``now``; somebody has."""
+        ticks, before = self.ticks, self.arrived
+        arrived, requests = before + 1, len(self.ticks)
         while arrived < requests and ticks[arrived] <= now:
             arrived += 1
-        self.waiting += arrived - self.arrived
+        self.waiting += arrived - before
         self.arrived = arrived
         self.next_arrival = ticks[arrived] if arrived < requests else None
 
@@ -499,12 +503,13 @@ class Lane(ABC):
         sequences, recorder, decoding = len(self.running), self.recorder, self.decoding
         continuing = decoding
         if entered:
-            ticks = self.cost.iteration(
-                IterationShape(
-                    *(self.batched, self.tokens, self.context_tokens, self.decode_context, self.pairs),
-                    *(0, 0, 0, decoding, decoding + len(entered)),
-                )
-            )
+            # fmt: off
+            shape = _new_tuple(IterationShape, (
+                self.batched, self.tokens, self.context_tokens, self.decode_context, self.pairs,
+                0, 0, 0, decoding, decoding + len(entered), False,
+            ))
+            # fmt: on
+            ticks = self.cost.iteration(shape)
             if self.stalls:
                 recorder.stall(now)
             first_scheduled, first_token, end = recorder.first_scheduled, recorder.first_token, now + ticks
@@ -524,9 +529,11 @@ class Lane(ABC):
         self.lead = 0
         self.ahead_start = now + ticks
         self.ahead = ahead = self._stretch(now + ticks)
+        # fmt: off
         self._decision = [
-            *(now, ticks, self.steps, sequences, self.waiting, self.free),
-            *(self.batched, self.tokens, self.context_tokens, self.preempted, continuing),
+            now, ticks, self.steps, sequences, self.waiting, self.free,
+            self.batched, self.tokens, self.context_tokens, self.preempted, continuing,
             *ahead,
         ]
+        # fmt: on
         return ticks + self.span if ahead[0] else ticks
