@@ -27,8 +27,8 @@ class ContinuousLane(Lane):
             length = self._length(self._head())
             if -(-length // size) + self.watermark > self.free or length > self.most_tokens:
                 return None  # nobody will ever make room for it
-        lost = []
-        if running and not self._all_fit():
+        lost: list[int] = []
+        if running and self.free - self.due[(self.steps + 1) % size] <= 0 and not self._all_fit():
             if not self._first_fits():
                 return None  # everybody would lose his memory, and somebody else might run at once
             while not self._all_fit():
@@ -40,19 +40,20 @@ class ContinuousLane(Lane):
         while self.waiting:
             index = self._head() if self.lost else self.fresh
             length = self._length(index) if self.lost else self.prompt[index]
-            fits = -(-length // size) + self.watermark <= self.free
-            if index in lost:
+            blocks = -(-length // size)
+            fits = blocks + self.watermark <= self.free
+            if lost and index in lost:
                 # It may come back in the next iteration; if it does not fit now it will not fit then.
                 self.restless = fits
                 break
-            too_long = batched + length > self.most_tokens
-            if not fits or too_long or len(running) >= self.most_sequences:
+            tokens = batched + length
+            if not fits or tokens > self.most_tokens or len(running) >= self.most_sequences:
                 # The batch's tokens are fewer in the next iteration; memory and seats are not.
-                self.restless = fits and too_long
+                self.restless = fits and tokens > self.most_tokens
                 break
-            batched += length
+            batched = tokens
             self.pairs += length * (length + 1) // 2
-            self._admit(index, length)
+            self._admit(index, length, blocks)
             entered.append(index)
         self.batched = self.tokens = batched
         self.context_tokens = self.context

@@ -49,6 +49,8 @@ _COLUMNS = DECISION_FIELDS + LEAP_FIELDS
 _STAY = (0, 0, 0, 0)
 NOBODY: list[int] = []
 
+_FINISHED = int(Status.FINISHED)
+
 # What a named tuple's own constructor ends in; that is a function more at every decision.
 _new_tuple = tuple.__new__
 
@@ -258,8 +260,8 @@ class Lane(ABC):
 
     def end(self, now: int) -> list[int]:
         """End what was begun; return the rows of the requests that are over."""
-        ahead, size, due, running, recorder = self.ahead, self.size, self.due, self.running, self.recorder
-        leapt = ahead[0]
+        recorder, size, due, running = self.recorder, self.size, self.due, self.running
+        leapt = self.ahead[0]
         steps = self.lead + leapt
         if steps:
             after = (self.steps + 1) % size
@@ -272,7 +274,7 @@ class Lane(ABC):
             self.steps += steps
             self.context += steps * len(running)
         self._decisions.fromlist(self._decision)
-        recorder.iterations += 1 + leapt
+        recorder.iterations = iterations = recorder.iterations + 1 + leapt
         heap, grown = self.heap, self.steps
         if not heap or heap[0] > grown:
             return NOBODY
@@ -286,11 +288,12 @@ class Lane(ABC):
                 at = (1 - base) % size
                 due[at] -= 1
                 due[at + size] -= 1
-                self._stays.fromlist([first, recorder.iterations - 1, base, held + 1])
-                row = self.row[index]
-                recorder.finish[row] = now
-                recorder.status[row] = Status.FINISHED
-                over.append(row)
+                self._stays.fromlist([first, iterations - 1, base, held + 1])
+                over.append(self.row[index])
+        finish, status = recorder.finish, recorder.status
+        for row in over:
+            finish[row] = now
+            status[row] = _FINISHED
         if recorder.stalled_since is not None:
             recorder.forget(over)
         return over
@@ -362,7 +365,7 @@ class Lane(ABC):
         """Return the tokens that a waiting request asks memory for."""
         return self.lengths[index] if index in self.lengths else self.prompt[index]
 
-    def _admit(self, index: int, length: int) -> None:
+    def _admit(self, index: int, length: int, blocks: int) -> None:
         """Take the head of the queue, of this length, out of it and let it run from this iteration on."""
         if index == self.fresh:
             self.fresh += 1
@@ -378,7 +381,7 @@ class Lane(ABC):
         self.running[index] = base, self.recorder.iterations, last
         size, due = self.size, self.due
         self.context += length
-        self.free -= -(-length // size)
+        self.free -= blocks
         at = (1 - base) % size
         due[at] += 1
         due[at + size] += 1

@@ -63,7 +63,7 @@ class VllmV0Lane(Lane):
             longest, batched = width, padded
             tokens += length
             self.pairs += length * (length + 1) // 2
-            self._admit(index, length)
+            self._admit(index, length, -(-length // size))
             entered.append(index)
         self.batched, self.tokens = batched, tokens
         self.context_tokens, self.decode_context, self.decoding = tokens, 0, 0

@@ -50,7 +50,7 @@ class VllmV1Lane(Lane):
             length = self._length(index)
             self.batched += length
             self.pairs += length * (length + 1) // 2
-            self._admit(index, length)
+            self._admit(index, length, -(-length // size))
         self.tokens = self.batched
         self.context_tokens = self.context
         return entered
