@@ -29,7 +29,10 @@ COMMAND = re.compile(r"^    (pagesim (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 
 STEP = re.compile(rf"{COMMAND.pattern}|{FENCE.pattern}|^```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
-NEEDS = {"pagesim profile import": "needs CSV files in Vidur's schema, which are others'"}
+NEEDS = {
+    "pagesim profile import": "needs CSV files in Vidur's schema, which are others'",
+    "pagesim bench simulator --policies vllm-v1 --prefix-caching": "needs Mooncake's trace, which is others'",
+}
 """What some commands need that is not here."""
 
 

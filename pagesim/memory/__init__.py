@@ -5,6 +5,7 @@ from pagesim.memory.buddy import Buddy
 from pagesim.memory.contiguous import ContiguousAllocator, contiguous
 from pagesim.memory.fit import BestFit, FirstFit
 from pagesim.memory.paged import PagedAllocator
+from pagesim.memory.pieces import Content
 from pagesim.memory.placement import Placement
 from pagesim.memory.pool import Pool
 from pagesim.memory.prefix import PrefixCachingAllocator
