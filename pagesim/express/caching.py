@@ -5,12 +5,11 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from pagesim.cost import CostModel, IterationShape
-from pagesim.express.lane import FIELDS, NOBODY, Lane
+from pagesim.express.lane import NOBODY, Lane
+from pagesim.express.notes import CACHING_FIELDS
 from pagesim.memory import PrefixCachingAllocator
 from pagesim.records import LEAP_FIELDS, Recorder, Status
 from pagesim.scheduling import Group, Preemptive, VllmV1
-
-_OF_THE_CACHE = ("shared_blocks", "cached_blocks", "blocks_taken")
 
 
 class CachingLane(Lane):
@@ -39,7 +38,7 @@ class CachingLane(Lane):
 
     preempted_first = True
     counts_memory = False
-    fields = (*FIELDS[: -len(LEAP_FIELDS)], *_OF_THE_CACHE, *LEAP_FIELDS)
+    fields = CACHING_FIELDS
 
     def __init__(self, scheduler: Preemptive, recorder: Recorder, cost: CostModel, until: int) -> None:
         super().__init__(scheduler, recorder, cost, until)

@@ -21,30 +21,13 @@ import numpy as np
 
 from pagesim.clock import steps_before
 from pagesim.cost import CostModel, IterationShape
+from pagesim.express.notes import FIELDS, as_rows
 from pagesim.memory import PagedAllocator
-from pagesim.records import DECISION_FIELDS, LEAP_FIELDS, Recorder, Status
+from pagesim.records import LEAP_FIELDS, Recorder, Status
 from pagesim.scheduling import Group, Preemptive
 
 IDLE, HAND_OVER = -1, -2
 """In the place of ticks: nobody is here; what comes next is not plain."""
-
-FIELDS = (
-    "clock",
-    "ticks",
-    "growth",
-    "running_sequences",
-    "waiting",
-    "free_blocks",
-    "batched_tokens",
-    "tokens",
-    "context_tokens",
-    "preempted",
-    "continuing",
-    *LEAP_FIELDS,
-)
-"""What a lane writes down of a decision; the other columns of a record follow from them or are constant."""
-
-_COLUMNS = DECISION_FIELDS + LEAP_FIELDS
 
 _STAY = (0, 0, 0, 0)
 NOBODY: list[int] = []
@@ -306,15 +289,9 @@ class Lane(ABC):
             if first != now:
                 self._stays.fromlist([first, now - 1, base, base + last + 1])
                 self.running[index] = base, now, last
-        fields = self.fields
-        decisions = np.array(self._decisions, np.int64).reshape(-1, len(fields))
-        table = np.zeros((len(decisions), len(_COLUMNS)), np.int64)
-        table[:, [_COLUMNS.index(name) for name in fields]] = decisions
-        leapt = decisions[:, fields.index("leap")]
-        table[:, _COLUMNS.index("iteration")] = now - np.cumsum((1 + leapt)[::-1])[::-1]
-        table[:, _COLUMNS.index("running_groups")] = decisions[:, fields.index("running_sequences")]
-        table[:, _COLUMNS.index("free_cpu_blocks")] = self.memory.free_cpu_blocks
-        recorder.take(table, np.array(self._stays, np.int64).reshape(-1, 4))
+        free_cpu = self.memory.free_cpu_blocks
+        rows = as_rows(self._decisions, self.fields, iterations=now, free_cpu_blocks=free_cpu)
+        recorder.take(rows, np.array(self._stays, np.int64).reshape(-1, 4))
         self._decisions, self._stays = array("q"), array("q")
 
     # Between a scheduler and its lane: see `pagesim.express.handing`
