@@ -19,7 +19,10 @@ VIEWS = {"strict": ENTRIES, "paper": PAPER_ENTRIES}
 _IDLE_ENTRY = {"strict": "free", "paper": "external"}
 
 _COMMON = 1 << 18
-"""Gaps between tokens, in microseconds, that are counted in an array; longer ones are few."""
+"""Gaps between tokens, in microseconds, that are counted in an array; longer ones are fewer."""
+
+_UNSORTED = 1 << 16
+"""How many longer ones are kept as they come before equal ones are counted together."""
 
 _RATIO_SCALE = 1 << 32
 _TICKS_PER_MICROSECOND = TICKS_PER_SECOND // 10**6
@@ -141,7 +144,10 @@ class TokenGaps:
 
     def __init__(self) -> None:
         self._counts = np.zeros(0, np.int64)  # by microseconds, as far as the longest gap so far
-        self._rare: Counter[int] = Counter()  # those beyond ``_COMMON``
+        # Those beyond ``_COMMON``: each length once, in order, with its count; and what came since.
+        self._rare = self._rare_counts = np.zeros(0, np.int64)
+        self._unsorted: list[tuple[Column, Column]] = []
+        self._pending = 0
         self._sum = 0
 
     def add(self, chunk: Chunk) -> None:
@@ -154,16 +160,17 @@ class TokenGaps:
         """Take the gaps of another engine into account."""
         self._make_room(len(others._counts))
         self._counts[: len(others._counts)] += others._counts
-        self._rare.update(others._rare)
+        others._sort()
+        self._add_rare(others._rare, others._rare_counts)
         self._sum += others._sum
 
     def summary(self) -> Distribution:
         """Return mean and percentiles in seconds; None where no sequence got two tokens."""
+        self._sort()
         common = np.flatnonzero(self._counts)
-        rare = np.array(sorted(self._rare), np.int64)
-        values = np.concatenate([common, rare])
-        ranks = np.cumsum([*self._counts[common].tolist(), *(self._rare[int(v)] for v in rare)])
-        if not len(values):
+        values = np.concatenate([common, self._rare])
+        ranks = np.cumsum(np.concatenate([self._counts[common], self._rare_counts]))
+        if not len(values) or not ranks[-1]:
             return describe(np.empty(0))
         total = int(ranks[-1])
         gaps: Distribution = {"mean": self._sum / total / TICKS_PER_SECOND}
@@ -181,8 +188,7 @@ class TokenGaps:
         longest = int(gaps.max())
         if longest >= _COMMON:
             rare = gaps >= _COMMON
-            for gap, count in zip(gaps[rare].tolist(), weights[rare].tolist(), strict=True):
-                self._rare[gap] += count
+            self._add_rare(gaps[rare], weights[rare])
             gaps, weights = gaps[~rare], weights[~rare]
         self._make_room(min(longest, _COMMON - 1) + 1)
         np.add.at(self._counts, gaps, weights)
@@ -190,6 +196,22 @@ class TokenGaps:
     def _make_room(self, size: int) -> None:
         if size > len(self._counts):
             self._counts = np.pad(self._counts, (0, size - len(self._counts)))
+
+    def _add_rare(self, gaps: Column, weights: Column) -> None:
+        self._unsorted.append((gaps, weights))
+        self._pending += len(gaps)
+        # Sorted when there are as many again: each is sorted a few times only, however many they become.
+        if self._pending > max(_UNSORTED, len(self._rare)):
+            self._sort()
+
+    def _sort(self) -> None:
+        gaps = np.concatenate([self._rare, *(each for each, _ in self._unsorted)])
+        weights = np.concatenate([self._rare_counts, *(each for _, each in self._unsorted)])
+        self._rare, place = np.unique(gaps, return_inverse=True)
+        self._rare_counts = np.zeros(len(self._rare), np.int64)
+        np.add.at(self._rare_counts, place, weights)
+        self._unsorted.clear()
+        self._pending = 0
 
 
 def describe(values: npt.NDArray[np.float64]) -> Distribution:
