@@ -181,18 +181,20 @@ class Engine:
         """
         begin, end, recorder, ignored = lane.begin, lane.end, self.recorder, lane.ignored
         before = min(horizon, self.until + 1)
+        decisions = 0
         while True:
             ticks = begin(now)
             if ignored:
                 self._count_over(ignored)
                 ignored.clear()
             if ticks < 0 or now + ticks >= before:
+                self.decisions += decisions
                 return now, ticks
             now += ticks
             over = end(now)
             if over:
                 self._count_over(over)
-            self.decisions += 1
+            decisions += 1
             if recorder.iterations >= recorder.full_at:
                 self.flush()
 

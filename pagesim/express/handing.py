@@ -38,7 +38,7 @@ def take_over(lane: Lane) -> bool:
     lane.heap = list(lane.ends)
     heapify(lane.heap)
     lane.arrived, lane.fresh, lost, head = scheduler.queue.give()
-    lane.next_arrival = scheduler.queue.next_arrival
+    lane.await_next(scheduler.queue.next_arrival)
     lane.lost = [index_of(group) for group in lost]
     lane.lengths = {index_of(group): group.length for group in lost}
     for group in lost if head is None else [*lost, head]:

@@ -60,6 +60,9 @@ class Lane(ABC):
         lost, lengths: who was preempted, in the order of the queue, and the tokens that each must recompute.
         waiting: how many have arrived and do not run: those of ``lost`` and of [``fresh``, ``arrived``).
         restless: whether the next iteration must be planned, whatever it does.
+        end_of_time: from when on nothing starts, in ticks.
+        next_arrival: when the next request arrives, in ticks; None when no more will.
+        horizon: when the next request arrives, or the end of time.
         ahead: as ``LEAP_FIELDS``, the leap that follows the iteration at hand.
         ahead_start: when it begins, in ticks.
         lead: 1 if that iteration is carried out with the leap, 0 if it was when it was planned.
@@ -86,10 +89,12 @@ class Lane(ABC):
         "decode_context",
         "decoding",
         "due",
+        "end_of_time",
         "ends",
         "free",
         "fresh",
         "heap",
+        "horizon",
         "ignored",
         "lead",
         "lengths",
@@ -111,7 +116,6 @@ class Lane(ABC):
         "steps",
         "ticks",
         "tokens",
-        "until",
         "waiting",
         "watermark",
         "welcome",
@@ -137,7 +141,7 @@ class Lane(ABC):
         assert isinstance(memory, PagedAllocator)
         self.scheduler = scheduler
         self.recorder = recorder
-        self.cost, self.decode, self.until = cost, cost.decode, until
+        self.cost, self.decode, self.end_of_time = cost, cost.decode, until + 1
         self.memory = memory
         self.size = memory.block_size
         self.row, self.ticks = arrivals.row, arrivals.ticks
@@ -152,7 +156,7 @@ class Lane(ABC):
         self.lost: list[int] = []
         self.lengths: dict[int, int] = {}
         self.steps = self.free = self.context = self.waiting = self.arrived = self.fresh = 0
-        self.next_arrival: int | None = None
+        self.await_next(None)
         self.restless = False
         self.lead = 0
         self.ahead = _STAY
@@ -194,10 +198,15 @@ class Lane(ABC):
         """Tokens that those who run hold in the iteration at hand."""
         return self.context + self.lead * len(self.running)
 
+    def await_next(self, arrival: int | None) -> None:
+        """Say when the next request arrives, in ticks; None when no more will."""
+        self.next_arrival = arrival
+        self.horizon = self.end_of_time if arrival is None else min(arrival, self.end_of_time)
+
     def announce(self) -> None:
         """As `Scheduler.announce`."""
         if self.next_arrival is None:
-            self.next_arrival = self.ticks[self.arrived]
+            self.await_next(self.ticks[self.arrived])
 
     def begin(self, now: int) -> int:
         """Decide what happens from ``now`` on, as far as no further decision is due.
@@ -208,7 +217,7 @@ class Lane(ABC):
         Returns:
             The ticks that it takes; or IDLE, or HAND_OVER, and then nothing has changed.
         """
-        if self.next_arrival is not None and self.next_arrival <= now:
+        if self.horizon <= now:
             self._arrive(now)
         if not self.waiting:
             sequences = len(self.running)
@@ -422,7 +431,7 @@ class Lane(ABC):
             arrived += 1
         self.waiting += arrived - before
         self.arrived = arrived
-        self.next_arrival = ticks[arrived] if arrived < requests else None
+        self.await_next(ticks[arrived] if arrived < requests else None)
 
     def _demand(self, steps: int) -> int:
         """Return the blocks that so many steps take."""
@@ -442,7 +451,11 @@ class Lane(ABC):
             As ``LEAP_FIELDS``; no iterations if the first must be planned.
         """
         sequences = len(self.running)
-        if self.restless or not 0 < sequences <= self.most_decoding or start > self.until:
+        if self.restless or not sequences or sequences > self.most_decoding:
+            return _STAY
+        # The first iteration that starts at or after an arrival must be planned, unless others wait already.
+        time = (self.end_of_time if self.waiting else self.horizon) - start
+        if time <= 0:
             return _STAY
         heap = self.heap
         while heap[0] not in self.ends:
@@ -466,12 +479,8 @@ class Lane(ABC):
         if linear < steps:
             steps = linear
         span = steps * first + increment * (steps * (steps - 1) // 2)
-        room = self.until - start + 1
-        if not self.waiting and self.next_arrival is not None and self.next_arrival <= self.until:
-            # The first iteration that starts at or after the arrival must be planned.
-            room = self.next_arrival - start
-        if span > room:
-            steps = min(steps, steps_before(first, increment, room))
+        if span > time:
+            steps = min(steps, steps_before(first, increment, time))
             if not steps:
                 return _STAY
             span = steps * first + increment * (steps * (steps - 1) // 2)

@@ -81,7 +81,8 @@ def _benches() -> list[Target]:
     journal = "".join(json.dumps(row) + "\n" for row in rows).encode()
     speed = [
         {"policy": "vllm-sosp", "load": "light", "requests": 1000, "trace": "sharegpt",
-         "prefix_caching": False, "num_blocks": 983, "timeouts_per_request": 12.5}
+         "prefix_caching": False, "model": "opt-13b", "block_size": 16, "num_blocks": 983,
+         "timeouts_per_request": 12.5}
     ]  # fmt: skip
 
     def read_journal(folder: Path) -> None:
