@@ -166,8 +166,33 @@ def test_whoever_is_not_plain_gets_no_lane(lanes: list[Lane | None]) -> None:
     ],
 )
 def test_a_request_takes_so_many_calls(policy: str, rate: float, most: int) -> None:
-    requests = 3000
-    trace = ps.make_trace("sharegpt", arrivals="poisson", rate=rate, num_requests=requests, seed=1)
+    trace = ps.make_trace("sharegpt", arrivals="poisson", rate=rate, num_requests=3000, seed=1)
+    assert calls_of(trace, policy, num_blocks=983, cost=COST) < most
+
+
+def test_with_a_prefix_cache_calls_do_not_grow_with_the_blocks() -> None:
+    rng = np.random.default_rng(1)
+    turns, ids = 12, 24  # conversations of so many requests, each of which adds so many blocks of its prompt
+    talks = [rng.integers(0, 2**31, turns * ids).tolist() for _ in range(40)]
+    prompts = [talk[: (turn + 1) * ids] for turn in range(turns) for talk in talks]
+    trace = ps.Trace(
+        np.cumsum(rng.exponential(0.2, len(prompts))),
+        np.array([64 * len(each) for each in prompts]),
+        rng.integers(1, 90, len(prompts)),
+        hash_ids=prompts,
+        hash_block_size=64,
+    )
+    memory = 30 * turns * ids * 64
+    options = {"model": "llama-3.1-8b", "cost": COST, "max_num_batched_tokens": 8192, "prefix_caching": True}
+    few, many = (
+        calls_of(trace, "vllm-v1", block_size=size, num_blocks=memory // size, **options) for size in (64, 1)
+    )
+    assert many < 1.2 * few < 240
+
+
+def calls_of(trace: ps.Trace, policy: str, **options: Any) -> float:
+    """Return the calls of Python functions that a request takes."""
+    ps.simulate(trace.take(np.arange(50)), policy, steps="none", **options)  # what is done at first use
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -177,7 +202,7 @@ def test_a_request_takes_so_many_calls(policy: str, rate: float, most: int) -> N
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        ps.simulate(trace, policy, steps="none", num_blocks=983, cost=COST)
+        ps.simulate(trace, policy, steps="none", **options)
     finally:
         sys.setprofile(before)
-    assert calls / requests < most
+    return calls / len(trace)
