@@ -2,8 +2,7 @@
 
 A request is *plain* where it is one sequence whose memory is paged on demand, is recomputed when it is
 preempted and shares nothing. What runs is then a dict of numbers, and a decision is thirty lines instead of
-fifty calls. What is not plain (swaps, chunks of a prompt, dead ends, aborts) is left to the scheduler: at
-a decision either hands its state to the other (`pagesim.express.handing`). Both decide alike, which
+fifty calls. What is not plain (swaps, dead ends, aborts) is left to the scheduler: at a decision either hands its state to the other (`pagesim.express.handing`). Both decide alike, which
 ``tests/engine/test_express_lanes.py`` checks on random runs. Code that is asked at every decision is written
 out here rather than called.
 """

@@ -122,11 +122,13 @@ class VllmV1(Preemptive):
         self._stop(group, 1)
 
     def readmit(self, group: Group) -> None:
-        """As its parent; beside a cache a group keeps its memory, and knows its base and its last step."""
+        """As its parent; a prompt may be in chunks, and beside a cache a group has kept its memory."""
+        in_chunks, last_step = 0 < group.computed < group.length, group.last_step
         if self._cache is None:
-            super().readmit(group)
-            return
-        last_step, in_chunks = group.last_step, group.computed < group.length
+            if not in_chunks:
+                super().readmit(group)
+                return
+            self.memory.allocate(group.sequences[0], group.computed)
         self._enter(group)
         if in_chunks:
             self._context += group.computed
