@@ -2,7 +2,8 @@
 
 A request is *plain* where it is one sequence whose memory is paged on demand, is recomputed when it is
 preempted and shares nothing. What runs is then a dict of numbers, and a decision is thirty lines instead of
-fifty calls. What is not plain (swaps, dead ends, aborts) is left to the scheduler: at a decision either hands its state to the other (`pagesim.express.handing`). Both decide alike, which
+fifty calls. What is not plain (swaps, dead ends, aborts) is left to the scheduler: at a decision either hands
+its state to the other (`pagesim.express.handing`). Both decide alike, which
 ``tests/engine/test_express_lanes.py`` checks on random runs. Code that is asked at every decision is written
 out here rather than called.
 """
@@ -352,14 +353,7 @@ class Lane(ABC):
 
     def _admit(self, index: int, length: int, blocks: int) -> None:
         """Take the head of the queue, of this length, out of it and let it run from this iteration on."""
-        if index == self.fresh:
-            self.fresh += 1
-            if self.welcome is not None:
-                self.welcome(self.row[index])
-        else:
-            del self.lost[0]
-            del self.lengths[index]
-        self.waiting -= 1
+        self._dequeue(index)
         steps = self.steps
         base = length - steps
         last = steps + self.prompt[index] + self.output[index] - length - 1
@@ -370,6 +364,21 @@ class Lane(ABC):
         at = (1 - base) % size
         due[at] += 1
         due[at + size] += 1
+        self._expect_end(index, last)
+
+    def _dequeue(self, index: int) -> None:
+        """Take the head, who now runs, out of the queue."""
+        if index == self.fresh:
+            self.fresh += 1
+            if self.welcome is not None:
+                self.welcome(self.row[index])
+        else:
+            del self.lost[0]
+            del self.lengths[index]
+        self.waiting -= 1
+
+    def _expect_end(self, index: int, last: int) -> None:
+        """Note at which step a request that runs is over."""
         ending = self.ends.get(last)
         if ending is None:
             self.ends[last] = [index]
@@ -514,12 +523,22 @@ class Lane(ABC):
             if recorder.stalled_since is not None:
                 recorder.go_on_all(sequences, now + ticks)
                 continuing = 0
+        return self._leap(now, ticks, continuing)
+
+    def _leap(self, now: int, ticks: int, continuing: int) -> int:
+        """Leap over what follows a planned iteration without a decision; return the ticks of all.
+
+        Args:
+            now: when it begins, in ticks.
+            ticks: that it takes.
+            continuing: sequences that had a token in the iteration before, and have one in this.
+        """
         self.lead = 0
         self.ahead_start = now + ticks
         self.ahead = ahead = self._stretch(now + ticks)
         # fmt: off
         self._decision = [
-            now, ticks, self.steps, sequences, self.waiting, self.free,
+            now, ticks, self.steps, len(self.running), self.waiting, self.free,
             self.batched, self.tokens, self.context_tokens, self.preempted, continuing,
             *ahead,
         ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heappush
-
 from pagesim.cost import CostModel, IterationShape
 from pagesim.express.lane import Lane
 from pagesim.records import Recorder
@@ -86,8 +84,7 @@ class VllmV1Lane(Lane):
         return entered
 
     def _iterate(self, now: int, entered: list[int]) -> int:
-        sequences, recorder, chunks, decoding = len(self.running), self.recorder, self.chunks, self.decoding
-        completed = self.completed
+        recorder, chunks, completed, decoding = self.recorder, self.chunks, self.completed, self.decoding
         if entered or completed or chunks:
             whole = len(entered) + len(completed)
             if chunks:
@@ -113,18 +110,8 @@ class VllmV1Lane(Lane):
             for index in completed:
                 recorder.join(self.row[index], now, end)
         else:
-            ticks = self.decode(sequences, self.context_tokens)[0] if sequences else 0
-        self.lead = 0
-        self.ahead_start = now + ticks
-        self.ahead = ahead = self._stretch(now + ticks)
-        # fmt: off
-        self._decision = [
-            now, ticks, self.steps, sequences, self.waiting, self.free,
-            self.batched, self.tokens, self.context_tokens, self.preempted, decoding,
-            *ahead,
-        ]
-        # fmt: on
-        return ticks + self.span if ahead[0] else ticks
+            ticks = self.decode(decoding, self.context_tokens)[0] if decoding else 0
+        return self._leap(now, ticks, decoding)
 
     # What memory takes part in
 
@@ -217,14 +204,7 @@ class VllmV1Lane(Lane):
             found, tokens = joining
             length = self._length(index)
             self._hold(index, found, tokens)
-            if index == self.fresh:
-                self.fresh += 1
-                if self.welcome is not None:
-                    self.welcome(self.row[index])
-            else:
-                del self.lost[0]
-                del self.lengths[index]
-            self.waiting -= 1
+            self._dequeue(index)
             self.context += found
             self._compute(index, length, found, tokens)
             entered.append(index)
@@ -247,9 +227,4 @@ class VllmV1Lane(Lane):
             del self.chunks[index]
             del self.targets[index]
         self._start_growing(index, base)
-        ending = self.ends.get(last)
-        if ending is None:
-            self.ends[last] = [index]
-            heappush(self.heap, last)
-        else:
-            ending.append(index)
+        self._expect_end(index, last)
