@@ -31,6 +31,7 @@ class ContinuousLane(Lane):
         if running and self.free - self.due[(self.steps + 1) % size] <= 0 and not self._all_fit():
             if not self._first_fits():
                 return None  # everybody would lose his memory, and somebody else might run at once
+            lost.append(self._preempt(now))
             while not self._all_fit():
                 lost.append(self._preempt(now))
         self._grow()
