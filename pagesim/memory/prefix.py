@@ -228,7 +228,10 @@ class PrefixCachingAllocator(PagedAllocator):
         unfilled = Piece(table[self._findable.pop(sequence, 0) :])
         if unfilled.blocks:
             self._free_blocks += len(unfilled.blocks)
-            (self._queue.push_first if self.reuses_unfilled_first else self._queue.push)(unfilled)
+            if self.reuses_unfilled_first:
+                self._queue.push_first(unfilled)
+            else:
+                self._queue.push(unfilled)
         for piece in reversed(self._held.pop(sequence, ())):
             piece.users.remove(sequence)
             blocks = len(piece.blocks)
