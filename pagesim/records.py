@@ -387,7 +387,7 @@ class Recorder:
         ticks = first + offset * increment
         # Iterations follow one another without a gap until the next decision.
         clock = stretches["starts"][stretch] + offset * first + increment * (offset * (offset - 1) // 2)
-        lost, lost_in_a_row = np.array([*self.memory.take_evictions()], np.int64).reshape(-1, 2).T
+        lost, lost_in_a_row = np.array(self.memory.take_evictions(), np.int64).reshape(-1, 2).T
 
         def lost_by(taken: Column) -> Column:
             """Return how much content had been lost when so many blocks had been taken."""

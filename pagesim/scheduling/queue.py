@@ -101,10 +101,20 @@ class WaitingQueue:
             insort(self._preempted, group, key=attrgetter("arrival"))
 
     def group_of(self, index: int) -> Group:
-        """Return a group made of a request that was kept elsewhere: see `give`."""
-        group = self._make_group(index)
-        self._sequences += group.samples
-        return group
+        """Return the group of a request, its sequences numbered in the order in which groups are made."""
+        arrivals = self.arrivals
+        first, samples = self._sequences, arrivals.samples[index]
+        self._sequences += samples
+        return Group(
+            arrivals.row[index],
+            arrivals.ticks[index],
+            arrivals.prompt[index],
+            arrivals.output[index],
+            (first,) if samples == 1 else tuple(range(first, first + samples)),
+            arrivals.outputs_of(index),
+            arrivals.beams_of(index),
+            arrivals.content_of(index),
+        )
 
     def give(self) -> tuple[int, int, list[Group], Group | None]:
         """Let somebody else keep the queue, until `take`; nobody in it has gone away.
@@ -128,18 +138,3 @@ class WaitingQueue:
     def somebody_left(self) -> bool:
         """Whether somebody who waits went away and is yet to be passed over."""
         return bool(self._gone)
-
-    def _make_group(self, index: int) -> Group:
-        arrivals = self.arrivals
-        first = self._sequences
-        samples = arrivals.samples[index]
-        return Group(
-            arrivals.row[index],
-            arrivals.ticks[index],
-            arrivals.prompt[index],
-            arrivals.output[index],
-            (first,) if samples == 1 else tuple(range(first, first + samples)),
-            arrivals.outputs_of(index),
-            arrivals.beams_of(index),
-            arrivals.content_of(index),
-        )
