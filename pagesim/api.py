@@ -170,7 +170,7 @@ def run(
         raise setting.stopped(error) from None
     except OverflowError:
         raise setting.too_long() from None
-    of_engine, decisions = server.summary(), server.engine.decisions
+    of_engine, decisions = server.summary(), server.recorder.decisions
     del server  # a long run's arrivals are a good part of all that it holds
     of_requests, columns = setting.summary(log)
     summary: dict[str, Any] = {

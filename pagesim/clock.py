@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,7 @@ def steps_before(first: int, increment: int, span: int) -> int:
         return -(-span // first)
     # 2X / (p + sqrt(p² + 2qX)) with p = first − increment/2 does not cancel when the increment is small.
     p = first - increment / 2
-    root = 2 * span / (p + math.sqrt(p * p + 2.0 * increment * span))
+    root = 2 * span / (p + sqrt(p * p + 2.0 * increment * span))
     steps = int(root)
     if 1e-4 < root - steps < 0.9999:
         return steps + 1  # the root is good to 12 digits: only next to a whole number must integers decide

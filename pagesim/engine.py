@@ -79,6 +79,7 @@ class Engine:
         self.until = int(LONGEST_S) * TICKS_PER_SECOND if until is None else until
         self.strict_compat = strict_compat
         self.watch = watch
+        self.counts_over = watch is not None  # whether anybody hears of requests that are over
         self.dead_ends: Counter[DeadEnd] = Counter()
         self.aborts = list(aborts)
         self.aborted_tokens = 0
@@ -92,7 +93,6 @@ class Engine:
             self.lane = lane_for(scheduler, recorder, executor.cost, self.until)
         self._rest = 0
         self.over = 0
-        self.decisions = 0
         self._ends_early = until is not None
 
     def run(self) -> None:
@@ -149,7 +149,6 @@ class Engine:
                     self._end(now)
                 elif over := lane.end(now):
                     self._count_over(over)
-                self.decisions += 1
                 if recorder.iterations >= recorder.full_at:
                     self.flush()
         if not self._ends_early:
@@ -180,21 +179,18 @@ class Engine:
             When that is no longer so, and the ticks that what it began then takes; or IDLE or HAND_OVER.
         """
         begin, end, recorder, ignored = lane.begin, lane.end, self.recorder, lane.ignored
-        before = min(horizon, self.until + 1)
-        decisions = 0
+        before, counts_over = min(horizon, self.until + 1), self.counts_over
         while True:
-            ticks = begin(now)
+            over_at = begin(now)
             if ignored:
                 self._count_over(ignored)
                 ignored.clear()
-            if ticks < 0 or now + ticks >= before:
-                self.decisions += decisions
-                return now, ticks
-            now += ticks
+            if over_at < 0 or over_at >= before:
+                return now, over_at if over_at < 0 else over_at - now
+            now = over_at
             over = end(now)
-            if over:
+            if over and counts_over:
                 self._count_over(over)
-            decisions += 1
             if recorder.iterations >= recorder.full_at:
                 self.flush()
 

@@ -175,6 +175,7 @@ class Recorder:
         self.memory = memory
         self.consume = consume
         self.iterations = 0
+        self.decisions = 0  # how many were handed on
         self.first_scheduled = log.first_scheduled
         self.first_token = log.first_token
         self.finish = log.finish
@@ -367,6 +368,7 @@ class Recorder:
         self.blocks_in += int(decisions["swapped_in"].sum())
         self.blocks_out += int(decisions["swapped_out"].sum())
         self._decisions, self._stays = array("q"), array("q")
+        self.decisions += len(table[0])
         self._chunk_start = self.iterations
         self.full_at = self.iterations + CHUNK_ITERATIONS
         late, self._late = np.array(self._late, np.int64).reshape(-1, 2), array("q")

@@ -78,6 +78,7 @@ class ReplicaEngine(Engine):
         replicas.ask[number] = self._says
         self._routed = routed
         self._prompts = prompts
+        self.counts_over = True
         self._wake: simpy.Event | None = None  # while it has nothing to do
         self._passing = False
         self._closed = False

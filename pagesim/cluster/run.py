@@ -188,7 +188,7 @@ def run_cluster(
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": peak_rss_mb(),
-            "decisions": sum(server.engine.decisions for server in servers),
+            "decisions": sum(server.recorder.decisions for server in servers),
         },
     }
     return ClusterResult(system, summary, columns, table, setting.notes())

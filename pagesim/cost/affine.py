@@ -35,7 +35,7 @@ class Affine:
         self._block = to_ticks(block_s)
 
     def iteration(self, shape: IterationShape) -> int:
-        swaps = self._block * (shape.blocks_out + shape.blocks_in)
+        swaps = self._block and self._block * (shape.blocks_out + shape.blocks_in)
         if not (shape.tokens or shape.launches):
             return swaps
         return self._step + self._token * shape.batched_tokens + self._context * shape.context_tokens + swaps

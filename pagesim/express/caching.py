@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heappop
-
 from pagesim.cost import CostModel
 from pagesim.express.lane import NOBODY
 from pagesim.express.notes import CACHING_FIELDS
@@ -49,27 +47,28 @@ class CachingLane(VllmV1Lane):
     # As `Lane`
 
     def begin(self, now: int) -> int:
-        ticks = super().begin(now)
-        if ticks >= 0:
+        over_at = super().begin(now)
+        if over_at >= 0:
             end = -len(LEAP_FIELDS)
             self._decision[end:end] = self.cache.accounts(self.lead)[2:]
-        return ticks
+        return over_at
 
     def end(self, now: int) -> list[int]:
-        recorder, running, heap = self.recorder, self.running, self.heap
-        steps = self.lead + self.ahead[0]
+        recorder, running, ending = self.recorder, self.running, self.ending
+        leapt, *_ = self.ahead
+        steps = self.lead + leapt
         if steps:
             self.cache.grow(steps)
             self.steps += steps
             self.context += steps * len(running)
             self.free = self.cache.free_blocks
         self._decisions.fromlist(self._decision)
-        recorder.iterations += 1 + self.ahead[0]
-        if not heap or heap[0] > self.steps:
+        recorder.iterations += 1 + leapt
+        if not ending or ending[-1][0] + self.steps < 0:
             return NOBODY
-        over: list[int] = []
-        while heap and heap[0] <= self.steps:
-            over += self.ends.pop(heappop(heap), ())
+        over = []
+        while ending and ending[-1][0] + self.steps >= 0:
+            over.append(ending.pop()[1])
         if len(over) > 1:  # whose blocks are given back first matters here
             place = {index: number for number, index in enumerate(running)}
             over.sort(key=lambda index: (self.ticks[index], place[index]))

@@ -23,24 +23,30 @@ class ContinuousLane(Lane):
 
     def _plan(self, now: int) -> list[int] | None:
         size, running = self.size, self.running
+        lost: list[int] = []
         if not running:
             length = self._length(self._head())
             if -(-length // size) + self.watermark > self.free or length > self.most_tokens:
                 return None  # nobody will ever make room for it
-        lost: list[int] = []
-        if running and self.free - self.due[(self.steps + 1) % size] <= 0 and not self._all_fit():
+        left = self.free - self.due[(self.steps + 1) % size]
+        if left <= 0 and running and not self._all_fit():
             if not self._first_fits():
                 return None  # everybody would lose his memory, and somebody else might run at once
             lost.append(self._preempt(now))
             while not self._all_fit():
                 lost.append(self._preempt(now))
-        self._grow()
+            left = self._left()
+        self._grow(left)
         self.restless = False
         entered = []
-        batched = self.batched
+        batched = self.decoding
         while self.waiting:
-            index = self._head() if self.lost else self.fresh
-            length = self._length(index) if self.lost else self.prompt[index]
+            if self.lost:
+                index = self._head()
+                length = self._length(index)
+            else:
+                index = self.fresh
+                length = self.prompt[index]
             blocks = -(-length // size)
             fits = blocks + self.watermark <= self.free
             if lost and index in lost:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from heapq import heapify
 
 from pagesim.express.lane import Lane
 from pagesim.scheduling import Group
@@ -25,20 +24,19 @@ def take_over(lane: Lane) -> bool:
         lane.running[index] = group.base, recorder.give(group.row), group.last_step
         lane.borrow(index, group)
     size = lane.size
-    lane.free, lane.context, lane.ends = scheduler.memory.free_blocks, 0, {}
+    lane.free, lane.context, lane.ending = scheduler.memory.free_blocks, 0, []
     for index, (base, _, last) in lane.running.items():
         lane.context += base + lane.steps
-        lane.ends.setdefault(last, []).append(index)
+        lane.ending.append((-last, index))
     if lane.counts_memory:
         lane.due = [0] * (2 * size)
         for base, _, _ in lane.running.values():
             lane.free -= -(-(base + lane.steps) // size)
             lane.due[(1 - base) % size] += 1
         lane.due[size:] = lane.due[:size]
-    lane.heap = list(lane.ends)
-    heapify(lane.heap)
+    lane.ending.sort()
     lane.arrived, lane.fresh, lost, head = scheduler.queue.give()
-    lane.await_next(scheduler.queue.next_arrival)
+    lane.announce()
     lane.lost = [index_of(group) for group in lost]
     lane.lengths = {index_of(group): group.length for group in lost}
     for group in lost if head is None else [*lost, head]:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
-from heapq import heappop, heappush
 from itertools import accumulate
 
 import numpy as np
@@ -29,7 +28,8 @@ from pagesim.scheduling import Group, Preemptive
 IDLE, HAND_OVER = -1, -2
 """In the place of ticks: nobody is here; what comes next is not plain."""
 
-_STAY = (0, 0, 0, 0)
+_LEAP = -len(LEAP_FIELDS)  # where, in what is written down of a decision, its leap begins
+_STAY = (0, 0, 0, 0, 0)
 NOBODY: list[int] = []
 
 _FINISHED = int(Status.FINISHED)
@@ -54,17 +54,15 @@ class Lane(ABC):
         running: base, first iteration and last step of each request that runs, in the order of admission; the
             *base* is the length less ``steps``, the steps of growth that memory has taken.
         due: as the allocator's: how many need a block at which step.
-        ends: who ends at which step; ``heap`` has these steps, and some at which nobody ends any more.
+        ending: those who run and decode, by the step at which they are over, the first of them last: pairs of
+            that step, negative, and a request.
         free: blocks that nobody holds.
         context: tokens that those who run hold.
         lost, lengths: who was preempted, in the order of the queue, and the tokens that each must recompute.
         waiting: how many have arrived and do not run: those of ``lost`` and of [``fresh``, ``arrived``).
         restless: whether the next iteration must be planned, whatever it does.
         end_of_time: from when on nothing starts, in ticks.
-        next_arrival: when the next request arrives, in ticks; None when no more will.
         horizon: when the next request arrives, or the end of time.
-        ahead: as ``LEAP_FIELDS``, the leap that follows the iteration at hand.
-        ahead_start: when it begins, in ticks.
         lead: 1 if that iteration is carried out with the leap, 0 if it was when it was planned.
         ignored: rows of requests that were dropped since somebody last looked.
         welcome: called with the row of each request that runs for the first time.
@@ -78,8 +76,6 @@ class Lane(ABC):
         "_decisions",
         "_stays",
         "active",
-        "ahead",
-        "ahead_start",
         "arrived",
         "batched",
         "context",
@@ -90,18 +86,15 @@ class Lane(ABC):
         "decoding",
         "due",
         "end_of_time",
-        "ends",
+        "ending",
         "free",
         "fresh",
-        "heap",
         "horizon",
         "ignored",
         "lead",
         "lengths",
         "lost",
         "memory",
-        "most_decoding",
-        "next_arrival",
         "output",
         "pairs",
         "preempted",
@@ -112,7 +105,6 @@ class Lane(ABC):
         "running",
         "scheduler",
         "size",
-        "span",
         "steps",
         "ticks",
         "tokens",
@@ -147,21 +139,16 @@ class Lane(ABC):
         self.row, self.ticks = arrivals.row, arrivals.ticks
         self.prompt, self.output = arrivals.prompt, arrivals.output
         self.watermark = scheduler.watermark_blocks
-        self.most_decoding = 1 << 60  # without a plan
         self.active = False
         self.running: dict[int, tuple[int, int, int]] = {}
         self.due = [0] * (2 * self.size)
-        self.ends: dict[int, list[int]] = {}
-        self.heap: list[int] = []
+        self.ending: list[tuple[int, int]] = []
         self.lost: list[int] = []
         self.lengths: dict[int, int] = {}
         self.steps = self.free = self.context = self.waiting = self.arrived = self.fresh = 0
-        self.await_next(None)
+        self.horizon = self.end_of_time
         self.restless = False
         self.lead = 0
-        self.ahead = _STAY
-        self.ahead_start = 0
-        self.span = 0  # ticks of what `_stretch` found last
         self.ignored: list[int] = []
         self.welcome: Callable[[int], None] | None = None
         self.batched = self.tokens = self.pairs = self.decoding = self.preempted = 0
@@ -198,15 +185,27 @@ class Lane(ABC):
         """Tokens that those who run hold in the iteration at hand."""
         return self.context + self.lead * len(self.running)
 
-    def await_next(self, arrival: int | None) -> None:
-        """Say when the next request arrives, in ticks; None when no more will."""
-        self.next_arrival = arrival
-        self.horizon = self.end_of_time if arrival is None else min(arrival, self.end_of_time)
+    @property
+    def ahead(self) -> tuple[int, int, int, int]:
+        """As ``LEAP_FIELDS``, the leap that follows the iteration at hand."""
+        steps, first, increment, context = self._decision[_LEAP:]
+        return steps, first, increment, context
+
+    @property
+    def ahead_start(self) -> int:
+        """When that leap begins, in ticks."""
+        clock, ticks = self._decision[:2]
+        return clock + ticks
+
+    @property
+    def next_arrival(self) -> int | None:
+        """When the next request arrives, in ticks; None when no more will."""
+        return self.ticks[self.arrived] if self.arrived < len(self.ticks) else None
 
     def announce(self) -> None:
         """As `Scheduler.announce`."""
-        if self.next_arrival is None:
-            self.await_next(self.ticks[self.arrived])
+        arrival = self.next_arrival
+        self.horizon = self.end_of_time if arrival is None else min(arrival, self.end_of_time)
 
     def begin(self, now: int) -> int:
         """Decide what happens from ``now`` on, as far as no further decision is due.
@@ -215,7 +214,7 @@ class Lane(ABC):
             now: ticks.
 
         Returns:
-            The ticks that it takes; or IDLE, or HAND_OVER, and then nothing has changed.
+            The ticks at which it is over; or IDLE, or HAND_OVER, and then nothing has changed.
         """
         if self.horizon <= now:
             self._arrive(now)
@@ -223,69 +222,60 @@ class Lane(ABC):
             sequences = len(self.running)
             if not sequences:
                 return IDLE
-            if self.recorder.stalled_since is None:
-                steps, first, increment, context = self._stretch(now)
-                if steps:
-                    # Everybody who runs goes on, and nobody waits: no plan is needed.
-                    growth = self.steps + 1
-                    free = self.free - self.due[growth % self.size]
-                    self.lead = 1
-                    self.ahead_start = now + first
-                    self.ahead = _STAY
-                    if steps > 1:
-                        self.ahead = steps - 1, first + increment, increment, context + sequences
-                    # fmt: off
-                    self._decision = [
-                        now, first, growth, sequences, 0, free, sequences, sequences, context, 0, sequences,
-                        *self.ahead,
-                    ]
-                    # fmt: on
-                    return self.span
+            steps, first, increment, context, span = self._stretch(now, sequences)
+            if steps:
+                # Everybody who runs goes on, and nobody waits: no plan is needed.
+                growth = self.steps + 1
+                free = self.free - self.due[growth % self.size]
+                self.lead = 1
+                # fmt: off
+                self._decision = [
+                    now, first, growth, sequences, 0, free, sequences, sequences, context, 0, sequences,
+                    steps - 1, first + increment, increment, context + sequences,
+                ]
+                # fmt: on
+                return now + span
         self.pairs = self.preempted = 0
         entered = self._plan(now)
         return HAND_OVER if entered is None else self._iterate(now, entered)
 
     def cut(self, steps: int) -> None:
         """Let the leap at hand be so many steps, fewer than it is."""
-        self.ahead = (steps, *self.ahead[1:]) if steps else _STAY
-        self._decision[-len(LEAP_FIELDS) :] = self.ahead
+        self._decision[_LEAP] = steps
 
     def end(self, now: int) -> list[int]:
         """End what was begun; return the rows of the requests that are over."""
-        recorder, size, due, running = self.recorder, self.size, self.due, self.running
-        leapt = self.ahead[0]
+        recorder, running, ending = self.recorder, self.running, self.ending
+        size, due, grown, decision = self.size, self.due, self.steps, self._decision
+        leapt = decision[_LEAP]
         steps = self.lead + leapt
         if steps:
-            after = (self.steps + 1) % size
-            if steps == 1:
-                self.free -= due[after]
-            elif steps < size:
-                self.free -= sum(due[after : after + steps])
-            else:
-                self.free -= self._demand(steps)
-            self.steps += steps
+            after = (grown + 1) % size
+            self.free -= sum(due[after : after + steps]) if steps < size else self._demand(steps)
+            self.steps = grown = grown + steps
             self.context += steps * len(running)
-        self._decisions.fromlist(self._decision)
+        self._decisions.fromlist(decision)
         recorder.iterations = iterations = recorder.iterations + 1 + leapt
-        heap, grown = self.heap, self.steps
-        if not heap or heap[0] > grown:
+        if not ending or ending[-1][0] + grown < 0:
             return NOBODY
-        over: list[int] = []
-        while heap and heap[0] <= grown:
-            for index in self.ends.pop(heappop(heap), ()):
-                base, first, last = running.pop(index)
-                held = base + last
-                self.context -= held
-                self.free += -(-held // size)
-                at = (1 - base) % size
-                due[at] -= 1
-                due[at + size] -= 1
-                self._stays.fromlist([first, iterations - 1, base, held + 1])
-                over.append(self.row[index])
+        over = []
         finish, status = recorder.finish, recorder.status
-        for row in over:
+        while True:
+            _, index = ending.pop()
+            base, first, last = running.pop(index)
+            held = base + last
+            self.context -= held
+            self.free += -(-held // size)
+            at = (1 - base) % size
+            due[at] -= 1
+            due[at + size] -= 1
+            self._stays.fromlist([first, iterations - 1, base, held + 1])
+            row = self.row[index]
             finish[row] = now
             status[row] = _FINISHED
+            over.append(row)
+            if not ending or ending[-1][0] + grown < 0:
+                break
         if recorder.stalled_since is not None:
             recorder.forget(over)
         return over
@@ -356,7 +346,7 @@ class Lane(ABC):
         self._dequeue(index)
         steps = self.steps
         base = length - steps
-        last = steps + self.prompt[index] + self.output[index] - length - 1
+        last = self.prompt[index] + self.output[index] - base - 1
         self.running[index] = base, self.recorder.iterations, last
         size, due = self.size, self.due
         self.context += length
@@ -364,12 +354,12 @@ class Lane(ABC):
         at = (1 - base) % size
         due[at] += 1
         due[at + size] += 1
-        self._expect_end(index, last)
+        insort(self.ending, (-last, index))
 
     def _dequeue(self, index: int) -> None:
         """Take the head, who now runs, out of the queue."""
         if index == self.fresh:
-            self.fresh += 1
+            self.fresh = index + 1
             if self.welcome is not None:
                 self.welcome(self.row[index])
         else:
@@ -377,27 +367,26 @@ class Lane(ABC):
             del self.lengths[index]
         self.waiting -= 1
 
-    def _expect_end(self, index: int, last: int) -> None:
-        """Note at which step a request that runs is over."""
-        ending = self.ends.get(last)
-        if ending is None:
-            self.ends[last] = [index]
-            heappush(self.heap, last)
-        else:
-            ending.append(index)
+    def _left(self) -> int:
+        """Return the blocks that are free once everybody who runs has room for the token sampled last."""
+        return self.free - self.due[(self.steps + 1) % self.size]
 
-    def _grow(self) -> None:
-        """Give everybody who runs the token sampled last."""
+    def _grow(self, left: int) -> None:
+        """Give everybody who runs that room; so many blocks are left."""
         self.steps += 1
-        self.free -= self.due[self.steps % self.size]
-        sequences = len(self.running)
-        self.context += sequences
-        self.batched = self.tokens = self.decoding = sequences
-        self.context_tokens = self.decode_context = self.context
+        self.free = left
+        self.decoding = sequences = len(self.running)
+        self.context = self.decode_context = self.context + sequences
+
+    def _only_decode(self) -> list[int]:
+        """Say that nobody was admitted: what runs are those who grew; return that nobody was."""
+        self.batched = self.tokens = self.decoding
+        self.context_tokens = self.context
+        return NOBODY
 
     def _all_fit(self) -> bool:
         """Say whether everybody in turn finds a free block, also where no new one is due."""
-        left = self.free - self.due[(self.steps + 1) % self.size]
+        left = self._left()
         if left:
             return left > 0
         base, _, _ = self.running[next(reversed(self.running))]
@@ -412,9 +401,7 @@ class Lane(ABC):
         at = (1 - base) % size
         due[at] -= 1
         due[at + size] -= 1
-        self.ends[last].remove(index)
-        if not self.ends[last]:
-            del self.ends[last]
+        del self.ending[bisect_left(self.ending, (-last, index))]
         self.preempted += 1
         self.waiting += 1
         self.lengths[index] = held + 1
@@ -433,13 +420,13 @@ class Lane(ABC):
 
     def _arrive(self, now: int) -> None:
         """Let everybody in who has arrived by ``now``; somebody has."""
-        ticks, before = self.ticks, self.arrived
-        arrived, requests = before + 1, len(self.ticks)
+        ticks, before, end_of_time = self.ticks, self.arrived, self.end_of_time
+        arrived, requests = before + 1, len(ticks)
         while arrived < requests and ticks[arrived] <= now:
             arrived += 1
         self.waiting += arrived - before
         self.arrived = arrived
-        self.await_next(ticks[arrived] if arrived < requests else None)
+        self.horizon = min(ticks[arrived], end_of_time) if arrived < requests else end_of_time
 
     def _demand(self, steps: int) -> int:
         """Return the blocks that so many steps take."""
@@ -452,23 +439,23 @@ class Lane(ABC):
         rounds, rest = divmod(steps, size)
         return rounds * len(self.running) + sum(self.due[first : first + rest])
 
-    def _stretch(self, start: int) -> tuple[int, int, int, int]:
-        """Say which iterations from ``start`` ticks on only decode, with nobody over, admitted or preempted.
+    def _stretch(self, start: int, sequences: int) -> tuple[int, int, int, int, int]:
+        """Say which iterations only decode, with nobody over, admitted or preempted.
+
+        Args:
+            start: of the first, in ticks.
+            sequences: those who run.
 
         Returns:
-            As ``LEAP_FIELDS``; no iterations if the first must be planned.
+            As ``LEAP_FIELDS``, and the ticks of all; no iterations if the first must be planned.
         """
-        sequences = len(self.running)
-        if self.restless or not sequences or sequences > self.most_decoding:
+        if self.restless or not sequences:
             return _STAY
         # The first iteration that starts at or after an arrival must be planned, unless others wait already.
         time = (self.end_of_time if self.waiting else self.horizon) - start
         if time <= 0:
             return _STAY
-        heap = self.heap
-        while heap[0] not in self.ends:
-            heappop(heap)
-        steps = heap[0] - self.steps
+        steps = -self.ending[-1][0] - self.steps
         if steps <= 0:
             return _STAY
         room, size = self.free - self.spare, self.size
@@ -486,19 +473,18 @@ class Lane(ABC):
         first, increment, linear = self.decode(sequences, context)
         if linear < steps:
             steps = linear
-        span = steps * first + increment * (steps * (steps - 1) // 2)
+        span = steps * first
+        if span <= time:
+            span += increment * (steps * (steps - 1) >> 1)
         if span > time:
-            steps = min(steps, steps_before(first, increment, time))
-            if not steps:
-                return _STAY
-            span = steps * first + increment * (steps * (steps - 1) // 2)
-        self.span = span
-        return steps, first, increment, context
+            steps = steps_before(first, increment, time)
+            span = steps * first + increment * (steps * (steps - 1) >> 1)
+        return steps, first, increment, context, span
 
     def _iterate(self, now: int, entered: list[int]) -> int:
-        """Write down what was planned, and leap over what follows without a decision; return its ticks."""
-        sequences, recorder, decoding = len(self.running), self.recorder, self.decoding
-        continuing = decoding
+        """Write down what was planned, and leap over what follows without a decision; return when it is over."""
+        recorder = self.recorder
+        continuing = decoding = self.decoding
         if entered:
             # fmt: off
             shape = _new_tuple(IterationShape, (
@@ -507,26 +493,26 @@ class Lane(ABC):
             ))
             # fmt: on
             ticks = self.cost.iteration(shape)
-            if self.stalls:
+            stalls, end = self.stalls, now + ticks
+            if stalls:
                 recorder.stall(now)
-            first_scheduled, first_token, end = recorder.first_scheduled, recorder.first_token, now + ticks
-            stood_still = recorder.stalled_since is not None
+            first_scheduled, first_token = recorder.first_scheduled, recorder.first_token
             for index in entered:
                 row = self.row[index]
-                if first_scheduled[row] < 0 and not stood_still:
+                if first_scheduled[row] < 0 and not stalls:
                     first_scheduled[row] = now
                     first_token[row] = end
                 else:
                     recorder.join(row, now, end)
         else:
-            ticks = self.decode(sequences, self.context_tokens)[0] if sequences else 0
+            ticks = self.decode(decoding, self.context_tokens)[0] if decoding else 0
             if recorder.stalled_since is not None:
-                recorder.go_on_all(sequences, now + ticks)
+                recorder.go_on_all(decoding, now + ticks)
                 continuing = 0
         return self._leap(now, ticks, continuing)
 
     def _leap(self, now: int, ticks: int, continuing: int) -> int:
-        """Leap over what follows a planned iteration without a decision; return the ticks of all.
+        """Leap over what follows a planned iteration without a decision; return the ticks at which it is over.
 
         Args:
             now: when it begins, in ticks.
@@ -534,13 +520,14 @@ class Lane(ABC):
             continuing: sequences that had a token in the iteration before, and have one in this.
         """
         self.lead = 0
-        self.ahead_start = now + ticks
-        self.ahead = ahead = self._stretch(now + ticks)
+        sequences = len(self.running)
+        start = now + ticks
+        steps, first, increment, context, span = self._stretch(start, sequences)
         # fmt: off
         self._decision = [
-            now, ticks, self.steps, len(self.running), self.waiting, self.free,
+            now, ticks, self.steps, sequences, self.waiting, self.free,
             self.batched, self.tokens, self.context_tokens, self.preempted, continuing,
-            *ahead,
+            steps, first, increment, context,
         ]
         # fmt: on
-        return ticks + self.span if ahead[0] else ticks
+        return start + span

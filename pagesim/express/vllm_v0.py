@@ -33,9 +33,9 @@ class VllmV0Lane(Lane):
             return entered
         while self.running and not self._all_fit():
             self._preempt(now)
-        self._grow()
+        self._grow(self._left())
         self.restless = bool(self.preempted) and self._head_fits()
-        return []
+        return self._only_decode()
 
     def _prefill(self, now: int) -> list[int] | None:
         """Admit prompts, as many as the limits allow; None if what waits is not plain."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import insort
+
 from pagesim.cost import CostModel, IterationShape
 from pagesim.express.lane import Lane
 from pagesim.records import Recorder
@@ -22,6 +24,7 @@ class VllmV1Lane(Lane):
         "completed",
         "full_isl",
         "most_sequences",
+        "most_tokens",
         "spares_single",
         "targets",
         "threshold",
@@ -34,7 +37,7 @@ class VllmV1Lane(Lane):
         assert isinstance(scheduler, VllmV1)
         self.full_isl = scheduler.full_isl
         self.most_sequences = scheduler.max_num_seqs
-        self.most_decoding = scheduler.max_num_batched_tokens
+        self.most_tokens = scheduler.max_num_batched_tokens
         self.threshold = scheduler.threshold
         self.spares_single = scheduler.release.spares_single
         self.chunks: dict[int, int] = {}
@@ -60,8 +63,8 @@ class VllmV1Lane(Lane):
     def _plan(self, now: int) -> list[int] | None:
         running, chunks = self.running, self.chunks
         decoding = len(running) - len(chunks)
-        budget = self.most_decoding - decoding
-        room = self.free - self.due[(self.steps + 1) % self.size]
+        budget = self.most_tokens - decoding
+        room = self._left()
         shares = self._share_out(budget, room) if chunks else []
         if shares is None or budget < 0:
             return None
@@ -125,11 +128,11 @@ class VllmV1Lane(Lane):
         due = (self.steps + 1) % self.size
         while self.due[due] > self.free:
             self._preempt(now)
-        self._grow()
+        self._grow(self._left())
         wanted = self._length(self._head()) if self.full_isl else 1
         spare = self.watermark if self.running else 0
         self.restless = -(-wanted // self.size) + spare <= self.free
-        return []
+        return self._only_decode()
 
     def _joining(self, index: int, budget: int) -> tuple[int, int] | None:
         """Return the tokens of the head that are found, and those that run now; None if it does not fit."""
@@ -191,7 +194,7 @@ class VllmV1Lane(Lane):
         """Let those join whose turn it is, as far as budget and room go; return who they are."""
         entered: list[int] = []
         while self.waiting:
-            budget = self.most_decoding - self.batched
+            budget = self.most_tokens - self.batched
             if budget <= 0:
                 self.restless = True
                 break
@@ -227,4 +230,4 @@ class VllmV1Lane(Lane):
             del self.chunks[index]
             del self.targets[index]
         self._start_growing(index, base)
-        self._expect_end(index, last)
+        insort(self.ending, (-last, index))
