@@ -257,8 +257,9 @@ def _whole_numbers(name: str, row: int, value: object) -> tuple[int, ...]:
         value = value.tolist()
     if isinstance(value, list | tuple):
         found = tuple(value)
-        if not set(map(type, found)) <= {int}:
-            found = tuple(v.item() if isinstance(v, np.integer) else v for v in found)
+        if set(map(type, found)) <= {int}:
+            return found
+        found = tuple(v.item() if isinstance(v, np.integer) else v for v in found)
         if set(map(type, found)) <= {int}:
             return found
     raise TraceError(f"row {row}: {name} is {brief(value)}; it must be a list of whole numbers")

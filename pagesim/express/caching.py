@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pagesim.cost import CostModel
-from pagesim.express.lane import NOBODY
+from pagesim.express.lane import LEAP, NOBODY
 from pagesim.express.notes import CACHING_FIELDS
 from pagesim.express.vllm_v1 import VllmV1Lane
 from pagesim.memory import PrefixCachingAllocator
-from pagesim.records import LEAP_FIELDS, Recorder, Status
+from pagesim.records import Recorder, Status
 from pagesim.scheduling import Group, Preemptive, VllmV1
 
 
 class CachingLane(VllmV1Lane):
     """See `Lane`. What is found and lost in the cache no number stands for, so blocks are held in memory.
-
-    It decides as long as there is room for everybody who runs.
 
     Attributes:
         cache: the memory.
@@ -49,13 +47,12 @@ class CachingLane(VllmV1Lane):
     def begin(self, now: int) -> int:
         over_at = super().begin(now)
         if over_at >= 0:
-            end = -len(LEAP_FIELDS)
-            self._decision[end:end] = self.cache.accounts(self.lead)[2:]
+            self._decision[LEAP:LEAP] = self.cache.accounts(self.lead)[2:]
         return over_at
 
     def end(self, now: int) -> list[int]:
         recorder, running, ending = self.recorder, self.running, self.ending
-        leapt, *_ = self.ahead
+        leapt = self._decision[LEAP]
         steps = self.lead + leapt
         if steps:
             self.cache.grow(steps)
@@ -70,8 +67,8 @@ class CachingLane(VllmV1Lane):
         while ending and ending[-1][0] + self.steps >= 0:
             over.append(ending.pop()[1])
         if len(over) > 1:  # whose blocks are given back first matters here
-            place = {index: number for number, index in enumerate(running)}
-            over.sort(key=lambda index: (self.ticks[index], place[index]))
+            order = list(running)
+            over.sort(key=lambda index: (self.ticks[index], order.index(index)))
         rows = []
         for index in over:
             base, first, last = running.pop(index)
@@ -110,15 +107,22 @@ class CachingLane(VllmV1Lane):
     def kept(self, index: int) -> Group | None:
         return self.groups.pop(index, None)
 
+    def _release(self, index: int, base: int, held: int) -> None:
+        group, cache = self.groups[index], self.cache
+        assert group.content is not None
+        # Those before it have taken theirs, and what they took is lost to the cache.
+        cache.set_aside(cache.free_blocks)
+        cache.free(group.sequences[0])
+        self.free = cache.free_blocks
+        del self.answering[group.content.answer]
+        group.length = held + 1
+
     # As `VllmV1Lane`
 
     def _step(self) -> None:
         self.cache.grow(1)
         self.steps += 1
         self.free = self.cache.free_blocks
-
-    def _make_room(self, now: int) -> list[int] | None:
-        return None
 
     def _joining(self, index: int, budget: int) -> tuple[int, int] | None:
         cache, group = self.cache, self._group(index)

@@ -28,14 +28,16 @@ from pagesim.scheduling import Group, Preemptive
 IDLE, HAND_OVER = -1, -2
 """In the place of ticks: nobody is here; what comes next is not plain."""
 
-_LEAP = -len(LEAP_FIELDS)  # where, in what is written down of a decision, its leap begins
+LEAP = -len(LEAP_FIELDS)
+"""Where, in what is written down of a decision, its leap begins."""
+
 _STAY = (0, 0, 0, 0, 0)
 NOBODY: list[int] = []
 
 _FINISHED = int(Status.FINISHED)
 
 # What a named tuple's own constructor ends in; that is a function more at every decision.
-_new_tuple = tuple.__new__
+new_tuple = tuple.__new__
 
 
 class Lane(ABC):
@@ -188,7 +190,7 @@ class Lane(ABC):
     @property
     def ahead(self) -> tuple[int, int, int, int]:
         """As ``LEAP_FIELDS``, the leap that follows the iteration at hand."""
-        steps, first, increment, context = self._decision[_LEAP:]
+        steps, first, increment, context = self._decision[LEAP:]
         return steps, first, increment, context
 
     @property
@@ -241,13 +243,13 @@ class Lane(ABC):
 
     def cut(self, steps: int) -> None:
         """Let the leap at hand be so many steps, fewer than it is."""
-        self._decision[_LEAP] = steps
+        self._decision[LEAP] = steps
 
     def end(self, now: int) -> list[int]:
         """End what was begun; return the rows of the requests that are over."""
         recorder, running, ending = self.recorder, self.running, self.ending
         size, due, grown, decision = self.size, self.due, self.steps, self._decision
-        leapt = decision[_LEAP]
+        leapt = decision[LEAP]
         steps = self.lead + leapt
         if steps:
             after = (grown + 1) % size
@@ -395,12 +397,9 @@ class Lane(ABC):
     def _preempt(self, now: int) -> int:
         """Take the place of whoever was admitted last; return who that is."""
         index, (base, first, last) = self.running.popitem()
-        size, due, held = self.size, self.due, base + self.steps
+        held = base + self.steps
         self.context -= held
-        self.free += -(-held // size)
-        at = (1 - base) % size
-        due[at] -= 1
-        due[at + size] -= 1
+        self._release(index, base, held)
         del self.ending[bisect_left(self.ending, (-last, index))]
         self.preempted += 1
         self.waiting += 1
@@ -415,6 +414,14 @@ class Lane(ABC):
             self._stays.fromlist([first, recorder.iterations - 1, base, base + last + 1])
         recorder.lose(self.row[index], now)
         return index
+
+    def _release(self, index: int, base: int, held: int) -> None:
+        """Take the memory of a request away that grew until now and holds so many tokens."""
+        size, due = self.size, self.due
+        self.free += -(-held // size)
+        at = (1 - base) % size
+        due[at] -= 1
+        due[at + size] -= 1
 
     # Inside
 
@@ -487,7 +494,7 @@ class Lane(ABC):
         continuing = decoding = self.decoding
         if entered:
             # fmt: off
-            shape = _new_tuple(IterationShape, (
+            shape = new_tuple(IterationShape, (
                 self.batched, self.tokens, self.context_tokens, self.decode_context, self.pairs,
                 0, 0, 0, decoding, decoding + len(entered), False,
             ))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 
 from pagesim.cost import CostModel, IterationShape
-from pagesim.express.lane import Lane
+from pagesim.express.lane import Lane, new_tuple
 from pagesim.records import Recorder
 from pagesim.scheduling import Group, Preemptive, VllmV1
 
@@ -92,12 +92,13 @@ class VllmV1Lane(Lane):
             whole = len(entered) + len(completed)
             if chunks:
                 whole -= sum([index in chunks for index in entered])
-            ticks = self.cost.iteration(
-                IterationShape(
-                    *(self.batched, self.tokens, self.context_tokens, self.decode_context, self.pairs),
-                    *(0, 0, 0, decoding, decoding + whole),
-                )
-            )
+            # fmt: off
+            shape = new_tuple(IterationShape, (
+                self.batched, self.tokens, self.context_tokens, self.decode_context, self.pairs,
+                0, 0, 0, decoding, decoding + whole, False,
+            ))
+            # fmt: on
+            ticks = self.cost.iteration(shape)
             first_scheduled, first_token, end = recorder.first_scheduled, recorder.first_token, now + ticks
             for index in entered:
                 row = self.row[index]
@@ -123,15 +124,14 @@ class VllmV1Lane(Lane):
         self.steps += 1
         self.free -= self.due[self.steps % self.size]
 
-    def _make_room(self, now: int) -> list[int] | None:
+    def _make_room(self, now: int) -> list[int]:
         """Preempt from the end until everybody else finds his block; see `Lane._plan`."""
-        due = (self.steps + 1) % self.size
-        while self.due[due] > self.free:
+        while self._left() < 0:
             self._preempt(now)
-        self._grow(self._left())
-        wanted = self._length(self._head()) if self.full_isl else 1
-        spare = self.watermark if self.running else 0
-        self.restless = -(-wanted // self.size) + spare <= self.free
+        self._step()
+        self.decoding = sequences = len(self.running)
+        self.context = self.decode_context = self.context + sequences
+        self.restless = self._joining(self._head(), 1) is not None
         return self._only_decode()
 
     def _joining(self, index: int, budget: int) -> tuple[int, int] | None:

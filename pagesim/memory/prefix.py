@@ -85,6 +85,8 @@ class PrefixCachingAllocator(PagedAllocator):
     def accounts(self, steps: int = 0) -> tuple[int, int, int, int, int]:
         self._settle()
         free, free_cpu, shared, _, _ = super().accounts(steps)
+        if not steps:
+            return free, free_cpu, shared, self._idle, self._taken
         taken = max(0, self._free_blocks - free - (len(self._promised) - self._unnamed))
         lost, left = 0, taken
         for piece in self._queue if left else ():
@@ -336,20 +338,21 @@ class PrefixCachingAllocator(PagedAllocator):
         taken = block_array()
         while blocks > 0:
             piece = self._queue.first
-            count = min(blocks, len(piece.blocks))
+            there = len(piece.blocks)
+            count = blocks if blocks < there else there
             if piece.content is not None:
-                if count < len(piece.blocks) and piece.key in self._twins:
-                    self._split(piece, len(piece.blocks) - count)
+                if count < there and piece.key in self._twins:
+                    self._split(piece, there - count)
                     continue  # with the part that goes, which is now first
                 self._idle -= count
                 self._version += 1
                 self._evictions.append((self._taken + 1, count))
-                if count == len(piece.blocks):
+                if count == there:
                     self._lose(piece)
+            if count == there:
+                self._queue.remove(piece)
             taken.extend(piece.blocks[: -count - 1 : -1])
             del piece.blocks[-count:]
-            if not piece.blocks:
-                self._queue.remove(piece)
             self._taken += count
             blocks -= count
         return taken
