@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -12,36 +12,23 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
-import simpy
 
 from pagesim.api import SystemOptions, as_trace, peak_rss_mb
-from pagesim.cluster.engine import ReplicaEngine, Routed
-from pagesim.cluster.replicas import Replicas
+from pagesim.cluster.replay import replay_apart, replay_together
 from pagesim.cluster.routers import Router, find_router
 from pagesim.engine import StrictCompatError
 from pagesim.errors import PagesimError
-from pagesim.intake import aborts
 from pagesim.metrics import TokenGaps, latencies, throughput
 from pagesim.request import Trace
 from pagesim.results import Stored
 from pagesim.scenario import System, checked
-from pagesim.scheduling import Arrivals, DeadEnd
-from pagesim.serving import Server, Setting, Watch, prepare
+from pagesim.scheduling import DeadEnd
+from pagesim.serving import Server, Watch, prepare
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_REPLICAS = 4096
-
-
-class ArrivalEvent(simpy.Event):
-    """The instant of an arrival: routed before anything else happens that is due at the same instant."""
-
-    def __init__(self, environment: simpy.Environment, delay: int) -> None:
-        super().__init__(environment)
-        self._ok = True
-        self._value = None
-        environment.schedule(self, priority=simpy.events.URGENT, delay=delay)
 
 
 @dataclass(frozen=True)
@@ -122,40 +109,15 @@ def run_cluster(
     chosen = find_router(router) if isinstance(router, str) else router
     setting = prepare(system, trace)
     log = setting.new_log()
-    whole = setting.arrivals()
-    states = Replicas(replicas)
-    prompts = setting.trace.prompt_tokens.tolist()
-    over = 0
-
-    def count(_: int) -> None:
-        nonlocal over
-        over += 1
-        if watch is not None:
-            watch(over)
-
-    servers: list[Server] = []
-    engines: list[ReplicaEngine] = []
-    for number in range(replicas):
-        routed = Routed(whole)
-        server = Server(setting, log, routed, watch=count, kind=ReplicaEngine)
-        engine = server.engine
-        assert isinstance(engine, ReplicaEngine)
-        engine.join(states, number, routed, prompts)
-        servers.append(server)
-        engines.append(engine)
-    replica_of = np.full(len(setting.trace), -1, np.int64)
-    environment = simpy.Environment()
-    for engine in engines:
-        engine.start(environment)
-    environment.process(_route(environment, setting, whole, chosen, states, engines, replica_of))
+    # With a strict compat, the first dead end of all replicas is what counts.
+    apart = getattr(chosen, "oblivious", False) and not system.strict_compat
+    replay = replay_apart if apart else replay_together
     try:
-        environment.run()
+        servers, replica_of = replay(setting, log, chosen, replicas, watch)
     except StrictCompatError as error:
         raise setting.stopped(error) from None
     except OverflowError:
         raise setting.too_long() from None
-    for server in servers:
-        server.engine.flush()
     of_requests, columns = setting.summary(log)
     columns = {**columns, "replica": replica_of}
     gaps = TokenGaps()
@@ -192,35 +154,6 @@ def run_cluster(
         },
     }
     return ClusterResult(system, summary, columns, table, setting.notes())
-
-
-def _route(
-    environment: simpy.Environment,
-    setting: Setting,
-    whole: Arrivals,
-    router: Router,
-    states: Replicas,
-    engines: list[ReplicaEngine],
-    replica_of: npt.NDArray[np.int64],
-) -> Generator[simpy.Event, Any, None]:
-    """Send every request to a replica when it arrives."""
-    trace = setting.trace
-    leaves = {row: when for when, row in aborts(trace, setting.system.client_timeout)}
-    now = 0
-    for index, (row, ticks) in enumerate(zip(whole.row, whole.ticks, strict=True)):
-        if ticks > now:
-            yield ArrivalEvent(environment, ticks - now)
-            now = ticks
-        number = router.choose(trace[row], states, now)
-        if not 0 <= number < len(engines):
-            raise PagesimError(
-                f"router {type(router).__name__} chose replica {number}; it must be from 0 to "
-                f"{len(engines) - 1}"
-            )
-        replica_of[row] = number
-        engines[number].route(index, row, now, leaves.get(row))
-    for engine in engines:
-        engine.close()
 
 
 def _table(

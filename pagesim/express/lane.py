@@ -489,7 +489,7 @@ class Lane(ABC):
         return steps, first, increment, context, span
 
     def _iterate(self, now: int, entered: list[int]) -> int:
-        """Write down what was planned, and leap over what follows without a decision; return when it is over."""
+        """Write down what was planned, and leap over what follows; return when that is over, in ticks."""
         recorder = self.recorder
         continuing = decoding = self.decoding
         if entered:
@@ -519,7 +519,7 @@ class Lane(ABC):
         return self._leap(now, ticks, continuing)
 
     def _leap(self, now: int, ticks: int, continuing: int) -> int:
-        """Leap over what follows a planned iteration without a decision; return the ticks at which it is over.
+        """Leap over what follows a planned iteration without a decision; return when that is over.
 
         Args:
             now: when it begins, in ticks.

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import pagesim as ps
 from pagesim.clock import steps_before
-from pagesim.cluster import ROUTERS, Replicas, find_router
+from pagesim.cluster import ROUTERS, Replicas, find_router, run_cluster
 from pagesim.cluster.replicas import Says, steps_begun
 from pagesim.errors import PagesimError
 from pagesim.request import Request
+from pagesim.scenario import System
 
 COST = "affine:0.02,1e-4,1e-6"
 TIMES = ["first_scheduled_s", "first_token_s", "finish_s"]
@@ -60,6 +61,41 @@ def test_round_robin_is_as_many_engines_that_know_nothing_of_one_another(policy:
         assert result.replicas["iterations"][number] == alone.summary["iterations"]
         assert result.replicas["mean_batch"][number] == alone.summary["batch"]["mean"]
     assert result.summary["preemptions"]["recompute"] > 0, "memory is meant to be short"
+
+
+class TakingTurns:
+    """As round-robin, which does not say that it looks at nothing."""
+
+    def __init__(self) -> None:
+        self.turn = -1
+
+    def choose(self, request: Request, replicas: Replicas, now: int) -> int:
+        self.turn += 1
+        return self.turn % len(replicas)
+
+
+@pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v1"])
+def test_replicas_of_an_oblivious_router_may_be_replayed_one_after_the_other(policy: str) -> None:
+    trace = load(size=120, rate=20)
+    trace = trace.with_columns({"abort_s": trace.arrival_s + np.where(np.arange(120) % 5, np.inf, 2.0)})
+    options: dict[str, Any] = {"replicas": 4, "num_blocks": 50, "cost": COST, "until": 8.0}
+    apart = ps.simulate_cluster(trace, policy, router="round-robin", **options)
+    together = ps.simulate_cluster(trace, policy, router=TakingTurns(), **options)
+    pd.testing.assert_frame_equal(apart.requests, together.requests, check_exact=True)
+    pd.testing.assert_frame_equal(apart.replicas, together.replicas, check_exact=True)
+    for result in (apart, together):
+        del result.summary["sim"], result.summary["cluster"]["router"]
+    assert apart.summary == together.summary
+    assert apart.summary["requests"]["aborted"] > 0 < apart.summary["requests"]["unfinished"]
+
+
+@pytest.mark.parametrize("router", ["round-robin", "least-loaded"])
+def test_whoever_watches_hears_of_every_request(router: str) -> None:
+    heard: list[int] = []
+    system = System(policy="vllm-sosp", num_blocks=60, cost=COST)
+    run_cluster(system, load(), replicas=3, router=router, watch=heard.append)
+    assert heard == sorted(heard)
+    assert heard[-1] == 80
 
 
 @given(
