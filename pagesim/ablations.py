@@ -75,6 +75,12 @@ def sizes_of(profile: Profile, asked: Sequence[int] | None) -> tuple[int, ...]:
 def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -> list[Undone]:
     """Return what it takes to undo the preemption of a context of so many tokens, for each block size.
 
+    Args:
+        profile: gives the times.
+        spec: its model.
+        sizes: of blocks, in tokens.
+        tokens: that were held.
+
     Raises:
         PagesimError: ``tokens`` is below 1, or the profile is not for this model.
     """
@@ -107,7 +113,12 @@ def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -
 
 
 def crossover(swap: Mapping[int, float], recompute: Mapping[int, float]) -> int | None:
-    """Return the block size from which on swapping takes no longer than recomputing; None without one."""
+    """Return the block size from which on swapping takes no longer than recomputing; None without one.
+
+    Args:
+        swap: seconds by block size.
+        recompute: the same, for the same sizes.
+    """
     found = None
     for size in sorted(swap, reverse=True):
         if swap[size] > recompute[size]:
@@ -120,6 +131,12 @@ def serve(
     system: System, trace: Trace, sizes: Sequence[int], preemptions: Sequence[str]
 ) -> Iterator[tuple[str, int, Result]]:
     """Replay a trace over block sizes and ways to preempt, always in the same memory.
+
+    Args:
+        system: but for its block size and preemption; its memory counts in blocks of its own size.
+        trace: is replayed each time.
+        sizes: of blocks, in tokens.
+        preemptions: ``recompute``, ``swap`` or ``auto``.
 
     Yields:
         Preemption, block size, result.

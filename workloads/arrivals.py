@@ -177,14 +177,22 @@ def check_seed(seed: int) -> None:
 
 
 def arrival_rate(arrival_s: FloatColumn) -> float | None:
-    """Return the mean arrivals a second, one over the mean gap; None where all arrive together."""
+    """Return the mean arrivals a second, one over the mean gap; None where all arrive together.
+
+    Args:
+        arrival_s: when requests arrive, in order, ``[N]``.
+    """
     if len(arrival_s) < 2 or arrival_s[-1] == arrival_s[0]:
         return None
     return float((len(arrival_s) - 1) / (arrival_s[-1] - arrival_s[0]))
 
 
 def gap_cv(arrival_s: FloatColumn) -> float | None:
-    """Return the coefficient of variation of the gaps between arrivals; None where all arrive together."""
+    """Return the coefficient of variation of the gaps between arrivals; None where all arrive together.
+
+    Args:
+        arrival_s: when requests arrive, in order, ``[N]``.
+    """
     gaps = np.diff(arrival_s)
     if not len(gaps) or gaps.mean() == 0:
         return None

@@ -83,7 +83,7 @@ MAX_CV = 100
 
 
 def parse_lengths(spec: str) -> Lengths:
-    """Return the distribution that a text such as ``fixed:512,128`` names (see ``SPECS``).
+    """Return the distribution that a ``spec`` such as ``fixed:512,128`` names (see ``SPECS``).
 
     Raises:
         PagesimError: the text names no distribution, or a number in it is out of bounds.

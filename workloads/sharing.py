@@ -79,6 +79,11 @@ def share_prefix(trace: Trace, shared_prefix: str, seed: int = 0) -> Trace:
 def decode_as(trace: Trace, *, n: int | None = None, beam_width: int | None = None) -> Trace:
     """Return the trace with as many samples, and as many beams, for every request; None leaves a column.
 
+    Args:
+        trace: of any requests.
+        n: samples of each.
+        beam_width: beams of each; 1 is none.
+
     Raises:
         PagesimError: either is not from 1 to ``MAX_SAMPLES``, or the trace's rows list a length for each
             sample: then their number is given, and no beam search can end them at different lengths.

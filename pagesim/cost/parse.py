@@ -35,6 +35,14 @@ def parse_cost(
 ) -> CostModel:
     """Return the cost model that the text names, for this model on this GPU.
 
+    Args:
+        text: as ``--cost`` takes it, e.g. ``affine:0.024,1e-4,8.2e-7``.
+        model: what runs.
+        gpu: where.
+        tp: tensor parallel degree.
+        block_size: tokens a block.
+        kv_dtype: fp16, bf16 or fp8.
+
     Raises:
         PagesimError: the text names none, or a number is missing, unknown or out of bounds.
     """

@@ -27,7 +27,11 @@ def analytic_names() -> tuple[str, ...]:
 
 @cache
 def boxed(name: str) -> Profile:
-    """Return a profile that comes with pagesim and rests on measurements."""
+    """Return a profile that comes with pagesim and rests on measurements.
+
+    Args:
+        name: one of ``boxed_names``.
+    """
     return load_profile(DATA / f"{name}.json")
 
 

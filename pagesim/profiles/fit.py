@@ -71,7 +71,11 @@ def fit_terms(samples: Sequence[Sample], kv_heads: int, slots: Sequence[int] = S
 
 
 def unseen_of(indices: list[int]) -> list[int]:
-    """Return which samples of a term are held out of its fit, of all in order of size; no end is."""
+    """Return which samples of a term are held out of its fit.
+
+    Args:
+        indices: of all its samples, in order of size; neither end is held out.
+    """
     return [] if len(indices) <= EVERY else indices[EVERY // 2 : -1 : EVERY]
 
 
@@ -81,7 +85,7 @@ def predict(term: Term, sample: Sample) -> float:
 
 
 def relative_error(term: Term, sample: Sample) -> float:
-    """Return by what share of the measurement a term is wrong, in absolute value."""
+    """Return by what share of a sample's measured seconds a term is wrong, in absolute value."""
     return abs(predict(term, sample) / sample.seconds - 1)
 
 
@@ -103,7 +107,7 @@ def error_of(errors: Sequence[float]) -> TermError:
 
 
 def range_of(samples: Sequence[Sample]) -> Range:
-    """Return what was measured of a term."""
+    """Return what was measured of a term: by these samples, of it alone."""
     sizes = [sample.size for sample in samples]
     contexts = [
         sample.context // sample.size if sample.term == "decode" else sample.context for sample in samples

@@ -35,7 +35,7 @@ Errors = dict[str, float]
 
 
 def kind_of(shape: IterationShape) -> str:
-    """Return an iteration's kind, one of ``KINDS``."""
+    """Return the kind of an iteration of this shape, one of ``KINDS``."""
     if shape.blocks_out or shape.blocks_in:
         return "with swap"
     if not shape.decoding:
