@@ -29,13 +29,14 @@ class ContinuousLane(Lane):
             if -(-length // size) + self.watermark > self.free or length > self.most_tokens:
                 return None  # nobody will ever make room for it
         left = self.free - self.due[(self.steps + 1) % size]
-        if left <= 0 and running and not self._all_fit():
+        if left <= 0 and running and not self._all_fit(left):
             if not self._first_fits():
                 return None  # everybody would lose his memory, and somebody else might run at once
-            lost.append(self._preempt(now))
-            while not self._all_fit():
+            while True:
                 lost.append(self._preempt(now))
-            left = self._left()
+                left = self._left()
+                if self._all_fit(left):
+                    break
         self._grow(left)
         self.restless = False
         entered = []

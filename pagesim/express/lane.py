@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
 from itertools import accumulate
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy as np
 from pagesim.clock import steps_before
 from pagesim.cost import CostModel, IterationShape
 from pagesim.express.notes import FIELDS, as_rows
+from pagesim.express.waiting import Waiting
 from pagesim.memory import PagedAllocator
 from pagesim.records import LEAP_FIELDS, Recorder, Status
 from pagesim.scheduling import Group, Preemptive
@@ -40,8 +40,8 @@ _FINISHED = int(Status.FINISHED)
 new_tuple = tuple.__new__
 
 
-class Lane(ABC):
-    """Decides as a scheduler does, for as long as everything is plain.
+class Lane(Waiting, ABC):
+    """Decides as a scheduler does, for as long as everything is plain. For who waits, see `Waiting`.
 
     A subclass makes the plan of an iteration. Requests are known by their index among the arrivals.
 
@@ -60,14 +60,9 @@ class Lane(ABC):
             that step, negative, and a request.
         free: blocks that nobody holds.
         context: tokens that those who run hold.
-        lost, lengths: who was preempted, in the order of the queue, and the tokens that each must recompute.
-        waiting: how many have arrived and do not run: those of ``lost`` and of [``fresh``, ``arrived``).
         restless: whether the next iteration must be planned, whatever it does.
-        end_of_time: from when on nothing starts, in ticks.
-        horizon: when the next request arrives, or the end of time.
         lead: 1 if that iteration is carried out with the leap, 0 if it was when it was planned.
         ignored: rows of requests that were dropped since somebody last looked.
-        welcome: called with the row of each request that runs for the first time.
         batched, tokens, pairs, decoding, context_tokens, decode_context, preempted: of the plan at hand, as
             `Plan` and ``DECISION_FIELDS`` have them.
     """
@@ -78,7 +73,6 @@ class Lane(ABC):
         "_decisions",
         "_stays",
         "active",
-        "arrived",
         "batched",
         "context",
         "context_tokens",
@@ -87,36 +81,23 @@ class Lane(ABC):
         "decode_context",
         "decoding",
         "due",
-        "end_of_time",
         "ending",
         "free",
-        "fresh",
-        "horizon",
         "ignored",
         "lead",
-        "lengths",
-        "lost",
         "memory",
         "output",
         "pairs",
         "preempted",
-        "prompt",
         "recorder",
         "restless",
-        "row",
         "running",
         "scheduler",
         "size",
         "steps",
-        "ticks",
         "tokens",
-        "waiting",
         "watermark",
-        "welcome",
     )
-
-    preempted_first = False
-    """Whether who was preempted waits at the very front, or behind those that arrived at the same instant."""
 
     stalls = False
     """Whether those who run stand still while prompts are computed."""
@@ -131,28 +112,24 @@ class Lane(ABC):
     """What is written down of a decision, ``LEAP_FIELDS`` last."""
 
     def __init__(self, scheduler: Preemptive, recorder: Recorder, cost: CostModel, until: int) -> None:
-        memory, arrivals = scheduler.memory, scheduler.queue.arrivals
+        super().__init__(scheduler.queue.arrivals, until)
+        memory = scheduler.memory
         assert isinstance(memory, PagedAllocator)
         self.scheduler = scheduler
         self.recorder = recorder
-        self.cost, self.decode, self.end_of_time = cost, cost.decode, until + 1
+        self.cost, self.decode = cost, cost.decode
         self.memory = memory
         self.size = memory.block_size
-        self.row, self.ticks = arrivals.row, arrivals.ticks
-        self.prompt, self.output = arrivals.prompt, arrivals.output
+        self.output = scheduler.queue.arrivals.output
         self.watermark = scheduler.watermark_blocks
         self.active = False
         self.running: dict[int, tuple[int, int, int]] = {}
         self.due = [0] * (2 * self.size)
         self.ending: list[tuple[int, int]] = []
-        self.lost: list[int] = []
-        self.lengths: dict[int, int] = {}
-        self.steps = self.free = self.context = self.waiting = self.arrived = self.fresh = 0
-        self.horizon = self.end_of_time
+        self.steps = self.free = self.context = 0
         self.restless = False
         self.lead = 0
         self.ignored: list[int] = []
-        self.welcome: Callable[[int], None] | None = None
         self.batched = self.tokens = self.pairs = self.decoding = self.preempted = 0
         self.context_tokens = self.decode_context = 0
         self._decision: list[int] = []
@@ -171,11 +148,6 @@ class Lane(ABC):
         )
 
     # What the engine asks
-
-    @property
-    def arrival_matters(self) -> bool:
-        """As `Scheduler.arrival_matters`."""
-        return not self.waiting
 
     @property
     def running_sequences(self) -> int:
@@ -198,16 +170,6 @@ class Lane(ABC):
         """When that leap begins, in ticks."""
         clock, ticks = self._decision[:2]
         return clock + ticks
-
-    @property
-    def next_arrival(self) -> int | None:
-        """When the next request arrives, in ticks; None when no more will."""
-        return self.ticks[self.arrived] if self.arrived < len(self.ticks) else None
-
-    def announce(self) -> None:
-        """As `Scheduler.announce`."""
-        arrival = self.next_arrival
-        self.horizon = self.end_of_time if arrival is None else min(arrival, self.end_of_time)
 
     def begin(self, now: int) -> int:
         """Decide what happens from ``now`` on, as far as no further decision is due.
@@ -330,19 +292,6 @@ class Lane(ABC):
             The requests that were admitted; None if what comes next is not plain: then nothing has changed.
         """
 
-    def _head(self) -> int:
-        """Return whose turn it is; somebody waits."""
-        lost, fresh = self.lost, self.fresh
-        if lost and (
-            self.preempted_first or fresh == self.arrived or self.ticks[lost[0]] < self.ticks[fresh]
-        ):
-            return lost[0]
-        return fresh
-
-    def _length(self, index: int) -> int:
-        """Return the tokens that a waiting request asks memory for."""
-        return self.lengths[index] if index in self.lengths else self.prompt[index]
-
     def _admit(self, index: int, length: int, blocks: int) -> None:
         """Take the head of the queue, of this length, out of it and let it run from this iteration on."""
         self._dequeue(index)
@@ -357,17 +306,6 @@ class Lane(ABC):
         due[at] += 1
         due[at + size] += 1
         insort(self.ending, (-last, index))
-
-    def _dequeue(self, index: int) -> None:
-        """Take the head, who now runs, out of the queue."""
-        if index == self.fresh:
-            self.fresh = index + 1
-            if self.welcome is not None:
-                self.welcome(self.row[index])
-        else:
-            del self.lost[0]
-            del self.lengths[index]
-        self.waiting -= 1
 
     def _left(self) -> int:
         """Return the blocks that are free once everybody who runs has room for the token sampled last."""
@@ -386,9 +324,8 @@ class Lane(ABC):
         self.context_tokens = self.context
         return NOBODY
 
-    def _all_fit(self) -> bool:
+    def _all_fit(self, left: int) -> bool:
         """Say whether everybody in turn finds a free block, also where no new one is due."""
-        left = self._left()
         if left:
             return left > 0
         base, _, _ = self.running[next(reversed(self.running))]
@@ -402,13 +339,7 @@ class Lane(ABC):
         self._release(index, base, held)
         del self.ending[bisect_left(self.ending, (-last, index))]
         self.preempted += 1
-        self.waiting += 1
-        self.lengths[index] = held + 1
-        if self.preempted_first:
-            self.lost.insert(0, index)
-        else:
-            ticks = self.ticks
-            self.lost.insert(bisect_right(self.lost, ticks[index], key=ticks.__getitem__), index)
+        self._requeue(index, held + 1)
         recorder = self.recorder
         if first != recorder.iterations:
             self._stays.fromlist([first, recorder.iterations - 1, base, base + last + 1])
@@ -424,16 +355,6 @@ class Lane(ABC):
         due[at + size] -= 1
 
     # Inside
-
-    def _arrive(self, now: int) -> None:
-        """Let everybody in who has arrived by ``now``; somebody has."""
-        ticks, before, end_of_time = self.ticks, self.arrived, self.end_of_time
-        arrived, requests = before + 1, len(ticks)
-        while arrived < requests and ticks[arrived] <= now:
-            arrived += 1
-        self.waiting += arrived - before
-        self.arrived = arrived
-        self.horizon = min(ticks[arrived], end_of_time) if arrived < requests else end_of_time
 
     def _demand(self, steps: int) -> int:
         """Return the blocks that so many steps take."""

@@ -31,9 +31,11 @@ class VllmV0Lane(Lane):
         if entered is None or entered:
             self.restless = True  # what comes next is another batch of prompts, or their first step
             return entered
-        while self.running and not self._all_fit():
+        left = self._left()
+        while self.running and not self._all_fit(left):
             self._preempt(now)
-        self._grow(self._left())
+            left = self._left()
+        self._grow(left)
         self.restless = bool(self.preempted) and self._head_fits()
         return self._only_decode()
 
