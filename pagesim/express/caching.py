@@ -107,6 +107,10 @@ class CachingLane(VllmV1Lane):
     def kept(self, index: int) -> Group | None:
         return self.groups.pop(index, None)
 
+    def _grow(self, left: int) -> None:
+        self.cache.grow(1)
+        super()._grow(left)
+
     def _release(self, index: int, base: int, held: int) -> None:
         group, cache = self.groups[index], self.cache
         assert group.content is not None

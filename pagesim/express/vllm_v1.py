@@ -128,9 +128,7 @@ class VllmV1Lane(Lane):
         """Preempt from the end until everybody else finds his block; see `Lane._plan`."""
         while self._left() < 0:
             self._preempt(now)
-        self._step()
-        self.decoding = sequences = len(self.running)
-        self.context = self.decode_context = self.context + sequences
+        self._grow(self._left())
         self.restless = self._joining(self._head(), 1) is not None
         return self._only_decode()
 

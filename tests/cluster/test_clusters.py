@@ -89,6 +89,13 @@ def test_replicas_of_an_oblivious_router_may_be_replayed_one_after_the_other(pol
     assert apart.summary["requests"]["aborted"] > 0 < apart.summary["requests"]["unfinished"]
 
 
+def test_strict_compat_stops_at_the_first_dead_end_of_all_replicas() -> None:
+    # The first replica is busy until 4 s with the first request; the fourth has the second one for itself.
+    trace = ps.Trace([0.0, 0.0, 1.0, 1.5], [20, 20, 384, 384], [200, 5, 5, 5])
+    with pytest.raises(PagesimError, match=r"at 1\.5.* request 3: "):
+        ps.simulate_cluster(trace, replicas=2, num_blocks=24, watermark=0.1, cost=COST, strict_compat=True)
+
+
 @pytest.mark.parametrize("router", ["round-robin", "least-loaded"])
 def test_whoever_watches_hears_of_every_request(router: str) -> None:
     heard: list[int] = []
