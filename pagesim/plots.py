@@ -338,7 +338,8 @@ def _compare(axes: Axes, measured: Any, predicted: Any) -> None:
     limits = least / wider, most * wider
     decades = np.log10(limits[1] / limits[0])
     subs = (1, 2, 5) if decades < 1.2 else (1, 3) if decades < 2.2 else (1,)
-    axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, box_aspect=1)
+    # Limits first: points that are all 0, as of a term that is lost in the noise, have none on such an axis.
+    axes.set(xlim=limits, ylim=limits, xscale="log", yscale="log", box_aspect=1)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=subs, numticks=20))
         axis.set_major_formatter(EngFormatter("s"))
