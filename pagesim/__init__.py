@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pagesim.api import compare, simulate
-    from pagesim.cluster import simulate_cluster
     from pagesim.errors import CapacityError, PagesimError, TraceError
-    from pagesim.plugins import register
-    from pagesim.policies import Policy
-    from pagesim.request import Request, Trace
-    from pagesim.results import Result, load
-    from pagesim.sweeps import CapacityTables, SweepTables, capacity, sweep
+    from pagesim.experiments.clusters import simulate_cluster
+    from pagesim.experiments.sweeps import CapacityTables, SweepTables, capacity, sweep
+    from pagesim.results.result import Result, load
+    from pagesim.setup.plugins import register
+    from pagesim.setup.presets import Policy
     from pagesim.workloads import make_trace
+    from pagesim.workloads.trace import Request, Trace
 
 __version__ = "0.1.0"
 
@@ -37,22 +37,22 @@ __all__ = [
 
 _HOMES = {
     "CapacityError": "errors",
-    "CapacityTables": "sweeps",
+    "CapacityTables": "experiments.sweeps",
     "PagesimError": "errors",
-    "Policy": "policies",
-    "Request": "request",
-    "Result": "results",
-    "SweepTables": "sweeps",
-    "Trace": "request",
+    "Policy": "setup.presets",
+    "Request": "workloads.trace",
+    "Result": "results.result",
+    "SweepTables": "experiments.sweeps",
+    "Trace": "workloads.trace",
     "TraceError": "errors",
-    "capacity": "sweeps",
+    "capacity": "experiments.sweeps",
     "compare": "api",
-    "load": "results",
+    "load": "results.result",
     "make_trace": "workloads",
-    "register": "plugins",
+    "register": "setup.plugins",
     "simulate": "api",
-    "simulate_cluster": "cluster",
-    "sweep": "sweeps",
+    "simulate_cluster": "experiments.clusters",
+    "sweep": "experiments.sweeps",
 }
 
 

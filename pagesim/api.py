@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
-from pagesim.clock import to_tick_column
-from pagesim.engine import StrictCompatError
+from pagesim.accounting.timeline import Journal
 from pagesim.errors import PagesimError
-from pagesim.intake import aborts
-from pagesim.journal import Journal
-from pagesim.request import Trace
-from pagesim.results import Result, StepTable, batch_table, preemption_table
-from pagesim.scenario import COMPARED, Scenario, System, checked, each_policy
-from pagesim.serving import MakeExecutor, Server, Watch, prepare
+from pagesim.results.result import Result, StepTable, batch_table, preemption_table
+from pagesim.setup.prepare import MakeExecutor, Server, Watch, prepare
+from pagesim.setup.requests import aborts
+from pagesim.setup.scenario import COMPARED, Scenario, System, checked, each_policy
+from pagesim.sim.clock import to_tick_column
+from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads import decode_as, make_trace
+from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:  # pandas takes long to import, and a run needs it only when a table is looked at
     import pandas as pd

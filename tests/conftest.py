@@ -12,7 +12,7 @@ import pytest
 import simpy
 from hypothesis import settings
 
-from pagesim import plugins
+from pagesim.setup import plugins
 
 # The same examples in every run; --hypothesis-profile=search looks for others.
 settings.register_profile("repeatable", derandomize=True)

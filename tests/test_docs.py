@@ -31,7 +31,6 @@ STEP = re.compile(rf"{COMMAND.pattern}|{FENCE.pattern}|^```\n(.*?)^```$", re.DOT
 
 NEEDS = {
     "pagesim profile import": "needs CSV files in Vidur's schema, which are others'",
-    "pagesim bench simulator --policies vllm-v1 --prefix-caching": "needs Mooncake's trace, which is others'",
 }
 """What some commands need that is not here."""
 

@@ -15,7 +15,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.api import SystemOptions
-from pagesim.scenario import System
+from pagesim.setup.scenario import System
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_the_page_of_the_api_is_up_to_date(api):
 
 
 def test_what_is_public_says_what_it_takes(api):
-    for home in ("pagesim", "pagesim.plots"):
+    for home in ("pagesim", "pagesim.results.plots"):
         for name, part in api.everything()[home].items():
             if inspect.isfunction(part):
                 said = inspect.getdoc(part) or ""
@@ -215,7 +215,16 @@ def test_what_is_public_says_what_it_takes(api):
 
 @pytest.mark.parametrize(
     "module",
-    ["plots", "ablations", "memory", "memory.conformance", "scheduling", "parts", "cost", "kernels.timing"],
+    [
+        "results.plots",
+        "experiments.ablations",
+        "kvcache",
+        "kvcache.conformance",
+        "scheduling",
+        "setup.registry",
+        "costs",
+        "kernels.timing",
+    ],
 )
 def test_what_a_documented_module_offers_is_there_and_says_what_it_is(module):
     home = import_module(f"pagesim.{module}")

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from pagesim.errors import PagesimError
-from pagesim.request import FloatColumn, IntColumn, Trace
 from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals
+from pagesim.workloads.trace import FloatColumn, IntColumn, Trace
 
 ArrivalKind = Literal["recorded", "replay", "poisson", "gamma", "constant", "all-at-once", "sosp"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagesim.errors import PagesimError
-from pagesim.request import FloatColumn, IntColumn, Trace
 from pagesim.workloads.arrivals import arrival_rate, gap_cv
+from pagesim.workloads.trace import FloatColumn, IntColumn, Trace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,11 +12,11 @@ from typing import Any, get_args
 import numpy as np
 
 from pagesim.errors import PagesimError, TraceError
-from pagesim.request import HASH_BLOCK_SIZE, Trace
 from pagesim.workloads.formats import TextOptions, recognise
 from pagesim.workloads.rows import OnBadRow
 from pagesim.workloads.source import open_rows
 from pagesim.workloads.texts import RoundChoice
+from pagesim.workloads.trace import HASH_BLOCK_SIZE, Trace
 
 NO_ARRIVALS = "no arrivals are recorded: every request arrives at 0 s"
 """The note of a trace whose file has no arrivals."""

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from pagesim.errors import PagesimError
-from pagesim.request import MAX_TOKENS, IntColumn, Trace
+from pagesim.workloads.trace import MAX_TOKENS, IntColumn, Trace
 
 
 class Lengths(Protocol):

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from pagesim.errors import PagesimError, TraceError
-from pagesim.request import Trace
 from pagesim.workloads.arrivals import ArrivalKind, arrival_times, arrive, check_seed
 from pagesim.workloads.bundled import NAMES, workload
 from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load
@@ -17,6 +16,7 @@ from pagesim.workloads.model import LengthModel
 from pagesim.workloads.rows import OnBadRow
 from pagesim.workloads.sharing import share_prefix
 from pagesim.workloads.texts import RoundChoice
+from pagesim.workloads.trace import Trace
 
 DEFAULT_REQUESTS = 1000
 """Requests sampled from a model when neither a duration nor a number is given."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import TraceError, brief, escaped
-from pagesim.request import MAX_TOKENS, FloatColumn, IntColumn
+from pagesim.workloads.trace import MAX_TOKENS, FloatColumn, IntColumn
 from pagesim.workloads.values import Column, Mask, is_missing, names, numbers
 
 OnBadRow = Literal["error", "skip"]

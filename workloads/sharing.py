@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pagesim.errors import PagesimError
-from pagesim.request import MAX_SAMPLES, MAX_TOKENS, Trace
 from pagesim.workloads.arrivals import check_seed, numbered_sessions
+from pagesim.workloads.trace import MAX_SAMPLES, MAX_TOKENS, Trace
 from pagesim.workloads.values import number
 
 

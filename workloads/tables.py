@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pagesim.request import HASH_BLOCK_SIZE, MAX_SAMPLES, MAX_TOKENS, IntColumn
 from pagesim.workloads.rows import Rows, listed, shown
 from pagesim.workloads.source import PAIR
+from pagesim.workloads.trace import HASH_BLOCK_SIZE, MAX_SAMPLES, MAX_TOKENS, IntColumn
 from pagesim.workloads.values import Column, flags, id_list, is_missing, length_list, names, numbers, stamps
 
 PROMPT_NAMES = (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pagesim.errors import PagesimError, reason
-from pagesim.request import IntColumn
+from pagesim.workloads.trace import IntColumn
 
 GPT2 = "gpt2"
 APPROXIMATE = "approximate"

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.request import FloatColumn, IntColumn
+from pagesim.workloads.trace import FloatColumn, IntColumn
 
 Column: TypeAlias = Sequence[Any] | npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
+from pagesim.costs.specs import model as find_model
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.defaults import default_points
 from pagesim.kernels.bench.grids import (
@@ -24,7 +25,6 @@ from pagesim.kernels.bench.grids import (
 from pagesim.kernels.bench.peers import peers_found
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.needs import installed, require_device
-from pagesim.specs import model as find_model
 
 Asked = Mapping[str, str]
 """A grid's options as they were written; those left out are not there."""

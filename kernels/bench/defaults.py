@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
+from pagesim.costs.specs import ModelSpec, model
 from pagesim.kernels.bench.grids import (
     AttentionGrid,
     CopyGrid,
@@ -15,7 +16,6 @@ from pagesim.kernels.bench.grids import (
 )
 from pagesim.kernels.bench.peers import peers_found
 from pagesim.kernels.bench.rows import Point
-from pagesim.specs import ModelSpec, model
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.peers import PEERS
 from pagesim.kernels.bench.rows import Point
-from pagesim.specs import ModelSpec
 
 HEAD_SIZES = (64, 80, 96, 128, 256)
 DTYPES = ("fp16", "bf16", "fp32", "fp8")

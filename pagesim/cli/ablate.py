@@ -11,10 +11,10 @@ import typer
 from pydantic import BaseModel, Field
 
 from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_fields
-from pagesim.scenario import Scenario
+from pagesim.setup.scenario import Scenario
 
 if TYPE_CHECKING:
-    from pagesim.profiles import Profile
+    from pagesim.costs.profiles import Profile
 
 cli = typer.Typer(
     help="What one choice is worth, from measurements: the block size, or how to preempt.\n\n"
@@ -82,10 +82,10 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     Example: pagesim ablate block-size --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
     """
     asked, chosen, folder = _prepared(Ablation, scenario, out, flags)
-    from pagesim.ablations import best, notes_on, serve
     from pagesim.api import trace_of
     from pagesim.cli import show
     from pagesim.cli.many import counted
+    from pagesim.experiments.ablations import best, notes_on, serve
 
     lines: dict[str, dict[int, float]] = {}
     rows = []
@@ -117,11 +117,11 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     """
     tokens = flags.get("tokens", Undoing.model_fields["tokens"].default)
     asked, chosen, folder = _prepared(Undoing, scenario, out, flags)
-    from pagesim.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
     from pagesim.api import trace_of
     from pagesim.cli import show
     from pagesim.cli.many import counted
-    from pagesim.specs import model
+    from pagesim.costs.specs import model
+    from pagesim.experiments.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
 
     alone = undo(asked.profile, model(chosen.model), asked.sizes, tokens)
     micro = {
@@ -188,10 +188,10 @@ def _prepared(
 
 
 def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked:
-    from pagesim.ablations import sizes_of
-    from pagesim.profiles import find_profile
-    from pagesim.profiles.analytic import analytic_profile
-    from pagesim.specs import gpu, model
+    from pagesim.costs.profiles import find_profile
+    from pagesim.costs.profiles.analytic import analytic_profile
+    from pagesim.costs.specs import gpu, model
+    from pagesim.experiments.ablations import sizes_of
 
     spec = model(chosen.model)
     profile = find_profile(name, model=spec, tp=chosen.tp, kv_dtype=chosen.kv_dtype)
@@ -205,10 +205,10 @@ def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked
 
 
 def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, out: Path | None) -> _Asked:
-    from pagesim.ablations import sizes_of
-    from pagesim.calibration import calibrate
     from pagesim.cli import show_bench
+    from pagesim.device.calibration import calibrate
     from pagesim.errors import PagesimError
+    from pagesim.experiments.ablations import sizes_of
 
     if out is None:
         raise PagesimError("--device measures a profile, which goes into the folder --out; name one")
@@ -292,7 +292,7 @@ def _store(
     import pandas as pd
 
     from pagesim.cli import show
-    from pagesim.plots import over_block_sizes
+    from pagesim.results.plots import over_block_sizes
 
     table = pd.DataFrame(list(rows)).assign(profile=profile.name, profile_kind=profile.kind)
     show.write_text(folder / f"{stem}.csv", table.to_csv(index=False))

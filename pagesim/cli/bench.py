@@ -8,12 +8,11 @@ from typing import Any
 import typer
 from pydantic import BaseModel, Field
 
-from pagesim.cli import bench_simulator
 from pagesim.cli.options import JSON, OUT, with_fields
 
 cli = typer.Typer(
-    help="Time the kernels on a GPU or the reference path on a CPU, and the simulator itself.\n\n"
-    "Example: pagesim bench simulator --policies vllm-sosp --sizes 10000",
+    help="Time the kernels on a GPU or the reference path on a CPU.\n\n"
+    "Example: pagesim bench copy --quick --out out/bench",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -149,9 +148,6 @@ def everything(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) ->
     from pagesim.kernels.bench.rows import BENCHES
 
     _measure(BENCHES, {"time_limit": TIME_LIMIT_S, **flags}, out, json)
-
-
-cli.command("simulator")(bench_simulator.command)
 
 
 def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, json: bool) -> None:

@@ -39,8 +39,8 @@ def command(
 
     Example: pagesim calibrate --device cuda --model opt-13b --cuda-graphs opt-13b-h200.json
     """
-    from pagesim.calibration import calibrate
     from pagesim.cli import show, show_bench, show_profile
+    from pagesim.device.calibration import calibrate
     from pagesim.errors import PagesimError
     from pagesim.kernels.bench import ask
 

@@ -8,10 +8,10 @@ import typer
 
 from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes
 from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_flags
-from pagesim.scenario import Comparison
+from pagesim.setup.scenario import Comparison
 
 if TYPE_CHECKING:
-    from pagesim.sweeps.search import CapacityTables
+    from pagesim.experiments.sweeps.search import CapacityTables
 
 GOALS = Annotated[
     list[str] | None,
@@ -46,10 +46,10 @@ def command(
     Example: pagesim capacity --goal 'p99_ttft<=2s' --policies orca-max,vllm-sosp --num-requests 500
     """
     from pagesim.cli import show
-    from pagesim.sweeps.figures import capacity_bars
-    from pagesim.sweeps.search import Search, keep, run_search
-    from pagesim.sweeps.store import opened
-    from pagesim.sweeps.workers import Workers
+    from pagesim.experiments.sweeps.figures import capacity_bars
+    from pagesim.experiments.sweeps.search import Search, keep, run_search
+    from pagesim.experiments.sweeps.store import opened
+    from pagesim.experiments.sweeps.workers import Workers
 
     own = {"seeds": seeds, "lowest": lowest, "highest": highest, "tolerance": tolerance}
     given = {**flags, **{name: value for name, value in own.items() if value is not None}}
@@ -73,7 +73,7 @@ def _show(tables: CapacityTables) -> None:
 
     from pagesim.cli import show
     from pagesim.cli.tables import put_table
-    from pagesim.sweeps.figures import label
+    from pagesim.experiments.sweeps.figures import label
 
     metrics = list(tables.rates.columns[4:])
     put_table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
-from pagesim.scenario import Cluster
+from pagesim.setup.scenario import Cluster
 
 
 @with_flags(Cluster, leave_out=("steps",))
@@ -22,7 +22,7 @@ def command(
     """
     chosen = scenario_from(Cluster, scenario, flags)
     from pagesim.cli import show
-    from pagesim.storage import check_target
+    from pagesim.setup.files import check_target
 
     if out is not None:
         check_target(out)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
-from pagesim.scenario import Comparison
+from pagesim.setup.scenario import Comparison
 
 
 @with_flags(Comparison, leave_out=("policy",))
@@ -23,10 +23,10 @@ def command(
     """
     chosen = scenario_from(Comparison, scenario, flags)
     from pagesim.cli import show
-    from pagesim.plots import save_comparison_figures
-    from pagesim.results import to_json
-    from pagesim.scenario import to_toml
-    from pagesim.storage import check_target, publish
+    from pagesim.results.plots import save_comparison_figures
+    from pagesim.results.result import to_json
+    from pagesim.setup.files import check_target, publish
+    from pagesim.setup.scenario import to_toml
 
     if out is not None:
         check_target(out)

@@ -30,31 +30,31 @@ def complete(option: str, choices: Iterable[str] = ()) -> Complete | None:
 
 
 def _policies() -> Iterable[str]:
-    from pagesim.policies import POLICY_PLUGINS
+    from pagesim.setup.presets import POLICY_PLUGINS
 
     return POLICY_PLUGINS.names()
 
 
 def _models() -> Iterable[str]:
-    from pagesim.specs import models
+    from pagesim.costs.specs import models
 
     return [model.name for model in models()]
 
 
 def _gpus() -> Iterable[str]:
-    from pagesim.specs import gpus
+    from pagesim.costs.specs import gpus
 
     return [gpu.name for gpu in gpus()]
 
 
 def _schedulers() -> Iterable[str]:
-    from pagesim.parts import SCHEDULERS
+    from pagesim.setup.registry import SCHEDULERS
 
     return SCHEDULERS.names()
 
 
 def _placements() -> Iterable[str]:
-    from pagesim.parts import ALLOCATORS
+    from pagesim.setup.registry import ALLOCATORS
 
     return ALLOCATORS.names()
 
@@ -66,13 +66,13 @@ def _workloads() -> Iterable[str]:
 
 
 def _routers() -> Iterable[str]:
-    from pagesim.cluster.routers import PLUGINS
+    from pagesim.experiments.clusters.routers import PLUGINS
 
     return PLUGINS.names()
 
 
 def _profiles() -> Iterable[str]:
-    from pagesim.profiles import analytic_names, boxed_names
+    from pagesim.costs.profiles import analytic_names, boxed_names
 
     return [*boxed_names(), *analytic_names()]
 
@@ -82,7 +82,7 @@ def _costs() -> Iterable[str]:
 
 
 def _figures() -> Iterable[str]:
-    from pagesim.paper.catalogue import FIGURES
+    from pagesim.experiments.paper.catalogue import FIGURES
 
     return [*FIGURES, "all"]
 

@@ -11,7 +11,7 @@ def policies() -> None:
     Example: pagesim policies
     """
     from pagesim.cli.tables import put_table
-    from pagesim.policies import POLICY_PLUGINS
+    from pagesim.setup.presets import POLICY_PLUGINS
 
     every = {name: POLICY_PLUGINS.find(name) for name in POLICY_PLUGINS.names()}
     put_table(
@@ -28,7 +28,7 @@ def models() -> None:
     Example: pagesim models
     """
     from pagesim.cli.tables import put_table
-    from pagesim.specs import models as all_models
+    from pagesim.costs.specs import models as all_models
 
     put_table(
         "",
@@ -54,7 +54,7 @@ def gpus() -> None:
     Example: pagesim gpus
     """
     from pagesim.cli.tables import put_table
-    from pagesim.specs import gpus as all_gpus
+    from pagesim.costs.specs import gpus as all_gpus
 
     put_table(
         "",
@@ -91,7 +91,7 @@ def profiles() -> None:
     Example: pagesim profiles
     """
     from pagesim.cli.tables import put_table
-    from pagesim.profiles import analytic_names, boxed, boxed_names
+    from pagesim.costs.profiles import analytic_names, boxed, boxed_names
 
     nothing = "datasheet and rules of thumb: nothing was measured"
     put_table(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_fields
 from pagesim.cli.run import store
-from pagesim.scenario import Scenario
+from pagesim.setup.scenario import Scenario
 
 
 class Live(BaseModel):
@@ -43,8 +43,8 @@ def command(
     how = {name: flags.pop(name) for name in Live.model_fields if name in flags}
     chosen = scenario_from(Scenario, scenario, flags)
     from pagesim.cli import show
-    from pagesim.live import run_live
-    from pagesim.storage import check_target, publish
+    from pagesim.device.live import run_live
+    from pagesim.setup.files import check_target, publish
 
     if out is not None:
         check_target(out)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from pagesim.sweeps.replay import Progress
+    from pagesim.experiments.sweeps.replay import Progress
 
 SEEDS = Annotated[int | None, typer.Option(help="Runs at each point: seed, seed + 1 and so on. [default: 1]")]
 JOBS = Annotated[int | None, typer.Option(help="Runs at a time; one a core when left out.")]

@@ -11,7 +11,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from pagesim.cli.completion import complete
-from pagesim.scenario import Scenario, absolute_paths, check_needs, checked, read_scenario
+from pagesim.setup.scenario import Scenario, absolute_paths, check_needs, checked, read_scenario
 
 SCENARIO = Annotated[
     Path | None,

@@ -37,8 +37,8 @@ def show(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json
     Example: pagesim profile show analytic-h200 --model llama-3-8b
     """
     from pagesim.cli import show, show_profile
-    from pagesim.profiles import find_profile
-    from pagesim.specs import model as model_of
+    from pagesim.costs.profiles import find_profile
+    from pagesim.costs.specs import model as model_of
 
     found = find_profile(profile, model=model_of(model))
     if as_json:
@@ -47,7 +47,7 @@ def show(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json
     show_profile.terms(found)
     show.say_notes(found.notes)
     if out is not None:
-        from pagesim.plots import profile_fit
+        from pagesim.results.plots import profile_fit
 
         show.put_figure(profile_fit(found), out, "profile")
         show.stored(out)
@@ -67,9 +67,9 @@ def compare(
     Example: pagesim profile compare analytic-a100-40gb analytic-h200
     """
     from pagesim.cli import show_profile
+    from pagesim.costs.profiles import find_profile
+    from pagesim.costs.specs import model as model_of
     from pagesim.errors import PagesimError
-    from pagesim.profiles import find_profile
-    from pagesim.specs import model as model_of
 
     spec = model_of(model)
     found = {name: find_profile(name, model=spec) for name in profiles}
@@ -89,8 +89,8 @@ def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
     Example: pagesim profile check analytic-h200
     """
     from pagesim.cli import show, show_profile
-    from pagesim.profiles import find_profile
-    from pagesim.specs import model as model_of
+    from pagesim.costs.profiles import find_profile
+    from pagesim.costs.specs import model as model_of
 
     found = find_profile(profile, model=model_of(model))
     if not found.samples:
@@ -117,9 +117,9 @@ def import_(
     --model llama-2-7b --gpu a100-80gb
     """
     from pagesim.cli import show, show_profile
-    from pagesim.profiles import import_vidur
-    from pagesim.specs import gpu as gpu_of
-    from pagesim.specs import model as model_of
+    from pagesim.costs.profiles import import_vidur
+    from pagesim.costs.specs import gpu as gpu_of
+    from pagesim.costs.specs import model as model_of
 
     profile = import_vidur(
         linear,
@@ -150,11 +150,11 @@ def rescale(
     Example: pagesim profile rescale a100.json opt.json --model opt-13b --gpu a100-40gb
     """
     from pagesim.cli import show, show_profile
+    from pagesim.costs.profiles import find_profile
+    from pagesim.costs.profiles import rescale as carry
+    from pagesim.costs.specs import gpu as gpu_of
+    from pagesim.costs.specs import model as model_of
     from pagesim.errors import PagesimError
-    from pagesim.profiles import find_profile
-    from pagesim.profiles import rescale as carry
-    from pagesim.specs import gpu as gpu_of
-    from pagesim.specs import model as model_of
 
     old = find_profile(profile, model=model_of(model or "opt-13b"))
     if old.gpu is None:

@@ -33,8 +33,8 @@ def command(
     from rich.console import Console
 
     from pagesim.cli import show
-    from pagesim.report import write_report
-    from pagesim.scenario import System, checked
+    from pagesim.results.report import write_report
+    from pagesim.setup.scenario import System, checked
 
     seconds = None if window is None else checked(System, {"window": window}).window_s
     if seconds is not None and seconds[0] == seconds[1]:

@@ -13,7 +13,7 @@ from pagesim.cli.completion import complete
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pagesim.paper import Reproduced
+    from pagesim.experiments.paper import Reproduced
 
 NAMES = Annotated[
     list[str],
@@ -63,11 +63,11 @@ def command(
     """
     from pagesim.cli import show, show_bench
     from pagesim.errors import PagesimError
-    from pagesim.paper import Setting, csv, reproduce
-    from pagesim.paper.catalogue import chosen
-    from pagesim.paper.columns import SETTING, check, setting_text, stored
-    from pagesim.paper.document import document as text_of
-    from pagesim.paper.setting import absolute
+    from pagesim.experiments.paper import Setting, csv, reproduce
+    from pagesim.experiments.paper.catalogue import chosen
+    from pagesim.experiments.paper.columns import SETTING, check, setting_text, stored
+    from pagesim.experiments.paper.document import document as text_of
+    from pagesim.experiments.paper.setting import absolute
 
     if jobs == 0 or jobs < -1:
         raise PagesimError(f"jobs is {jobs}; it must be at least 1, or -1 for one a core")
@@ -99,7 +99,7 @@ def command(
 def _show(made: Sequence[Reproduced]) -> None:
     from pagesim.cli import show
     from pagesim.cli.tables import put_table
-    from pagesim.paper.numbers import shown
+    from pagesim.experiments.paper.numbers import shown
 
     for each in made:
         put_table(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
-from pagesim.scenario import Scenario
+from pagesim.setup.scenario import Scenario
 
 
 @with_flags(Scenario)
@@ -29,11 +29,11 @@ def command(
     Example: pagesim run --trace sharegpt --arrivals poisson --rate 2 --duration 900 --policy vllm-sosp
     """
     chosen = scenario_from(Scenario, scenario, flags)
+    from pagesim.accounting.timeline import Journal
     from pagesim.api import run
     from pagesim.cli import show
     from pagesim.errors import PagesimError
-    from pagesim.journal import Journal
-    from pagesim.storage import check_target, publish
+    from pagesim.setup.files import check_target, publish
 
     if out is not None:
         check_target(out)
@@ -53,8 +53,8 @@ def command(
 
 def store(result: Any, folder: Path, journal: Any = None) -> None:
     """Write a result, its figures and, if it was listened to, its time line into an empty folder."""
-    from pagesim import trace_events
-    from pagesim.plots import save_run_figures
+    from pagesim.results import trace_events
+    from pagesim.results.plots import save_run_figures
 
     result.write(folder)
     save_run_figures(result, folder)

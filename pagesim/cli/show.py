@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pagesim.accounting.metrics import VIEWS
 from pagesim.api import Rows, run, trace_of
 from pagesim.cli.tables import put_side_by_side, put_table
-from pagesim.cluster import ClusterResult, run_cluster
 from pagesim.errors import PagesimError, escaped
-from pagesim.metrics import VIEWS
-from pagesim.request import Trace
-from pagesim.results import Result, to_json
-from pagesim.scenario import Cluster, Comparison, Scenario
-from pagesim.serving import Watch
-from pagesim.storage import put
+from pagesim.experiments.clusters import ClusterResult, run_cluster
+from pagesim.results.result import Result, to_json
+from pagesim.setup.files import put
+from pagesim.setup.prepare import Watch
+from pagesim.setup.scenario import Cluster, Comparison, Scenario
 from pagesim.workloads import LengthModel
+from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +87,7 @@ def stored(out: Path | None) -> None:
 
 def put_figure(figure: Figure, folder: Path, name: str) -> None:
     """Write a figure into a folder, which need not be there yet, each of its files whole or not at all."""
-    from pagesim.plots import save
+    from pagesim.results.plots import save
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from pagesim.cli.show import say
 from pagesim.cli.tables import put_side_by_side, put_table
-from pagesim.clock import TICKS_PER_SECOND
-from pagesim.cost import Profiled, step_shape
-from pagesim.profiles import Profile, predict
-from pagesim.specs import model as model_of
+from pagesim.costs import Profiled, step_shape
+from pagesim.costs.profiles import Profile, predict
+from pagesim.costs.specs import model as model_of
+from pagesim.sim.clock import TICKS_PER_SECOND
 
 UNITS = {
     "linear": "tokens",

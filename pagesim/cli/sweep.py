@@ -9,10 +9,10 @@ import typer
 
 from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes
 from pagesim.cli.options import OUT, scenario_from, with_flags
-from pagesim.scenario import Scenario
+from pagesim.setup.scenario import Scenario
 
 if TYPE_CHECKING:
-    from pagesim.sweeps.tables import SweepTables
+    from pagesim.experiments.sweeps.tables import SweepTables
 
 SHOWN = ("normalized_latency.mean", "ttft.p99", "throughput.tokens_per_s")
 """The metrics that are printed; the tables hold all."""
@@ -63,11 +63,11 @@ def command(
     """
     from pagesim.cli import show
     from pagesim.errors import PagesimError
-    from pagesim.sweeps.figures import check_names, curves
-    from pagesim.sweeps.grid import Sweep, parse_axes
-    from pagesim.sweeps.store import opened
-    from pagesim.sweeps.sweeping import keep, point_columns, run_sweep
-    from pagesim.sweeps.workers import Workers
+    from pagesim.experiments.sweeps.figures import check_names, curves
+    from pagesim.experiments.sweeps.grid import Sweep, parse_axes
+    from pagesim.experiments.sweeps.store import opened
+    from pagesim.experiments.sweeps.sweeping import keep, point_columns, run_sweep
+    from pagesim.experiments.sweeps.workers import Workers
 
     varied = {"grid": parse_axes(grid) if grid else None, "seeds": seeds}
     given = {**flags, **{name: value for name, value in varied.items() if value is not None}}
@@ -100,8 +100,8 @@ def _show(tables: SweepTables, axes: list[str], metrics: list[str]) -> None:
 
     from pagesim.cli import show
     from pagesim.cli.tables import put_table
-    from pagesim.sweeps.figures import label
-    from pagesim.sweeps.tables import MARGIN
+    from pagesim.experiments.sweeps.figures import label
+    from pagesim.experiments.sweeps.tables import MARGIN
 
     means = tables.means
     names = [name for name in axes if name != "seed"]

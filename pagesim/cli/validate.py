@@ -10,11 +10,11 @@ import typer
 from pydantic import BaseModel, Field
 
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_fields
-from pagesim.scenario import Scenario
+from pagesim.setup.scenario import Scenario
 
 if TYPE_CHECKING:
-    from pagesim.profiles import Profile
-    from pagesim.validation import Case
+    from pagesim.costs.profiles import Profile
+    from pagesim.device.validation import Case
 
 POLICIES = "vllm-sosp,vllm-v0,vllm-v1"
 
@@ -69,7 +69,7 @@ def command(
         raise PagesimError(f"preemptions is {wrong[0]!r}; each must be one of {', '.join(known)}")
     from pagesim.cli import show, show_bench, show_validation
     from pagesim.kernels.bench import ask
-    from pagesim.storage import check_target, publish
+    from pagesim.setup.files import check_target, publish
 
     if out is not None:
         check_target(out)
@@ -83,7 +83,7 @@ def command(
             "swap": _first(asked.swap, measured_with.get("swap"), "gather"),
         }
         from pagesim.api import trace_of
-        from pagesim.validation import validate
+        from pagesim.device.validation import validate
 
         chosen = chosen.model_copy(update={"cost": f"profile:{cost}"})
         with show_bench.progress() as watch:
@@ -115,8 +115,8 @@ def command(
 
 def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> tuple[Profile, str]:
     """Return the profile, and what names it for a cost model."""
-    from pagesim.profiles import find_profile
-    from pagesim.specs import model
+    from pagesim.costs.profiles import find_profile
+    from pagesim.costs.specs import model
 
     if asked.profile is not None:
         file = Path(asked.profile)
@@ -128,8 +128,8 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
             block_size=chosen.block_size or 16,
         )
         return found, str(file.resolve()) if file.is_file() else asked.profile
-    from pagesim.calibration import calibrate
     from pagesim.cli import show_bench
+    from pagesim.device.calibration import calibrate
 
     with show_bench.progress() as watch:
         found = calibrate(
@@ -172,9 +172,9 @@ def _store(
     """Write everything into an empty folder."""
     import pandas as pd
 
-    from pagesim.plots import predicted_iterations, save
-    from pagesim.results import to_json
-    from pagesim.scenario import to_toml
+    from pagesim.results.plots import predicted_iterations, save
+    from pagesim.results.result import to_json
+    from pagesim.setup.scenario import to_toml
 
     (folder / "summary.json").write_text(to_json(summary), encoding="utf-8")
     profile.save(folder / "profile.json")

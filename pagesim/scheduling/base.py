@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from pagesim.memory import Allocator, Copy
+from pagesim.kvcache import Allocator, Copy
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Arrivals, Group
 

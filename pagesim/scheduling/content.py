@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from pagesim.request import IntColumn, Trace
+from pagesim.workloads.trace import IntColumn, Trace
 
 _POSITIONS = 1 << 32  # more tokens than any request has
 

@@ -7,7 +7,7 @@ makes room for the others. Rules as in the schedulers of the PagedAttention pape
 
 from __future__ import annotations
 
-from pagesim.memory import Allocator, Fit
+from pagesim.kvcache import Allocator, Fit
 from pagesim.scheduling.base import Plan
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group

@@ -7,10 +7,10 @@ from itertools import compress
 
 import numpy as np
 
-from pagesim.clock import to_tick_column
-from pagesim.request import IntColumn, Trace
 from pagesim.scheduling.beams import DROP, BeamSearch
 from pagesim.scheduling.content import Content, Contents
+from pagesim.sim.clock import to_tick_column
+from pagesim.workloads.trace import IntColumn, Trace
 
 
 class Arrivals:

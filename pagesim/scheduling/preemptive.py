@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from typing import Literal
 
 from pagesim.errors import PagesimError
-from pagesim.memory import Allocator, Copy, PagedAllocator
+from pagesim.kvcache import Allocator, Copy, PagedAllocator
 from pagesim.scheduling.base import Choice, Plan
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Arrivals, Group

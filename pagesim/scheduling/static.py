@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pagesim.errors import PagesimError
-from pagesim.memory import Allocator
+from pagesim.kvcache import Allocator
 from pagesim.scheduling.base import Plan
 from pagesim.scheduling.group import Arrivals, Group
 from pagesim.scheduling.queue import WaitingQueue

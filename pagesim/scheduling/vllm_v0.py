@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagesim.memory import Allocator, Fit
+from pagesim.kvcache import Allocator, Fit
 from pagesim.scheduling.base import Plan
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group

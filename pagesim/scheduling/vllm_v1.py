@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappush
 
-from pagesim.memory import Allocator, PrefixCachingAllocator
+from pagesim.kvcache import Allocator, PrefixCachingAllocator
 from pagesim.scheduling.base import Plan
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.group import Group

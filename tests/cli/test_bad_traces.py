@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pagesim.request import Trace
 from pagesim.workloads import save
+from pagesim.workloads.trace import Trace
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import sys
 import pandas as pd
 import pytest
 
-from pagesim.profiles import analytic_profile
-from pagesim.specs import gpu, model
+from pagesim.costs.profiles import analytic_profile
+from pagesim.costs.specs import gpu, model
 
 pytest.importorskip("torch", reason="torch is not installed")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagesim.errors import PagesimError
-from pagesim.storage import publish
+from pagesim.setup.files import publish
 
 SMALL = ("--trace", "fixed:100,20", "--num-requests", "5")
 

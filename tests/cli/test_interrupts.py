@@ -29,7 +29,7 @@ def test_an_interrupt_while_a_result_is_stored_leaves_the_older_one(succeeds, cl
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pagesim.plots.save_run_figures", interrupted)
+    monkeypatch.setattr("pagesim.results.plots.save_run_figures", interrupted)
     outcome = cli("run", "--trace", "fixed:20,20", "--out", tmp_path / "out")
     assert outcome.code == 130
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before

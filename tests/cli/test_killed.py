@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pagesim.results import load
-from pagesim.sweeps.store import Store
+from pagesim.experiments.sweeps.store import Store
+from pagesim.results.result import load
 
 KILLS = 20
 

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from pagesim.cli.main import cli
-from pagesim.policies import POLICIES
-from pagesim.specs import gpus, models
+from pagesim.costs.specs import gpus, models
+from pagesim.setup.presets import POLICIES
 from pagesim.workloads import workloads
 
 EXAMPLE = re.compile(r"Example: pagesim(.*)", re.DOTALL)

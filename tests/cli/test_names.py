@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from pagesim.profiles import Sample, analytic_profile
-from pagesim.results import load
-from pagesim.specs import gpu, model
+from pagesim.costs.profiles import Sample, analytic_profile
+from pagesim.costs.specs import gpu, model
+from pagesim.results.result import load
 
 NAMES = (
     "../../escaped",

@@ -12,8 +12,8 @@ from pathlib import Path
 import joblib  # it looks for semaphores once, when it is imported, and under a limit finds none
 import pytest
 
-from pagesim.profiles import Sample, analytic_profile
-from pagesim.specs import gpu, model
+from pagesim.costs.profiles import Sample, analytic_profile
+from pagesim.costs.specs import gpu, model
 
 SMALL = ("--trace", "fixed:100,20", "--num-requests", "5")
 TINY = ("--model", "tiny", "--num-blocks", "60", "--device", "cpu")
@@ -38,8 +38,6 @@ WRITERS = {
     "trace fit": ("trace", "fit", "{input}", "{}.json"),
     "profile show": ("profile", "show", "{profile}", "--out", "{}"),
     "profile rescale": ("profile", "rescale", "llama-2-7b-a100-tp1", "{}.json", "--model", "opt-13b"),
-    "bench simulator": ("bench", "simulator", "--policies", "vllm-sosp", "--sizes", "100", "--loads", "light",
-                        "--out", "{}"),
     "bench copy": ("bench", "copy", "--device", "cpu", "--quick", "--seconds", "0.001", "--out", "{}"),
     "live": ("live", *TINY, "--trace", "fixed:30,4", "--num-requests", "2", "--out", "{}"),
     "validate": ("validate", *TINY, "--profile", "{profile}", "--trace", "fixed:30,4", "--num-requests", "2",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pagesim import plugins
+from pagesim.setup import plugins
 
 PROJECT = """
 [build-system]
@@ -51,11 +51,11 @@ MODULE = '''
 from dataclasses import replace
 
 from pagesim import Policy
-from pagesim.clock import to_ticks
-from pagesim.cost import UNBOUNDED
-from pagesim.memory import FirstFit, contiguous
+from pagesim.sim.clock import to_ticks
+from pagesim.costs import UNBOUNDED
+from pagesim.kvcache import FirstFit, contiguous
 from pagesim.scheduling import ContinuousBatching
-from pagesim.specs import gpu
+from pagesim.costs.specs import gpu
 
 
 class LastFit(FirstFit):

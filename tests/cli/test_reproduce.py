@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pagesim.scenario import Comparison, Scenario
+from pagesim.setup.scenario import Comparison, Scenario
 
 LOAD = ("--rate", "6", "--duration", "8", "--num-blocks", "300", "--seed", "3")
 

@@ -8,8 +8,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from pagesim.request import Trace
 from pagesim.workloads import load
+from pagesim.workloads.trace import Trace
 
 TALK = [{"from": "human", "value": "how are you"}, {"from": "gpt", "value": "well, thank you"}]
 

@@ -11,14 +11,14 @@ from target import Target, of_tests, one_line
 
 import pagesim as ps
 from pagesim.cli.options import scenario_from
-from pagesim.cost import IterationShape, Profiled
-from pagesim.profiles import Sample, analytic_profile, find_profile
-from pagesim.profiles.samples import TERMS
-from pagesim.scenario import Cluster, Comparison, Scenario, System
-from pagesim.serving import check as check_system
-from pagesim.specs import gpu, model
-from pagesim.sweeps.grid import Sweep, grid_toml
-from pagesim.sweeps.search import Search
+from pagesim.costs import IterationShape, Profiled
+from pagesim.costs.profiles import Sample, analytic_profile, find_profile
+from pagesim.costs.profiles.samples import TERMS
+from pagesim.costs.specs import gpu, model
+from pagesim.experiments.sweeps.grid import Sweep, grid_toml
+from pagesim.experiments.sweeps.search import Search
+from pagesim.setup.prepare import check as check_system
+from pagesim.setup.scenario import Cluster, Comparison, Scenario, System
 
 SYSTEM = """trace = "sharegpt"
 policy = "vllm-sosp"
@@ -136,7 +136,7 @@ def _profiles() -> list[Target]:
 
 
 def _models() -> list[Target]:
-    configs = of_tests("specs/test_huggingface")
+    configs = of_tests("costs/specs/test_huggingface")
 
     def read(folder: Path) -> None:
         file = str(folder / "config.json")

@@ -10,16 +10,14 @@ from target import Target, again, of_tests
 from trace_targets import rich_trace
 
 import pagesim as ps
-from pagesim.cli.show_speed import read_rows as read_speed
+from pagesim.costs.profiles import import_vidur
+from pagesim.costs.specs import gpu, model
+from pagesim.experiments.paper.columns import SETTING, check, setting_text, stored
+from pagesim.experiments.paper.jobs import _kept
+from pagesim.experiments.paper.setting import Setting
+from pagesim.experiments.sweeps.store import MARKER, Record, Store
 from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows
-from pagesim.paper.columns import SETTING, check, setting_text, stored
-from pagesim.paper.jobs import _kept
-from pagesim.paper.setting import Setting
-from pagesim.profiles import import_vidur
-from pagesim.scenario import Scenario
-from pagesim.specs import gpu, model
-from pagesim.speed import compared
-from pagesim.sweeps.store import MARKER, Record, Store
+from pagesim.setup.scenario import Scenario
 
 
 def made() -> list[Target]:
@@ -79,25 +77,13 @@ def _benches() -> list[Target]:
         for n in range(5)
     ]
     journal = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    speed = [
-        {"policy": "vllm-sosp", "load": "light", "requests": 1000, "trace": "sharegpt",
-         "prefix_caching": False, "model": "opt-13b", "block_size": 16, "num_blocks": 983,
-         "timeouts_per_request": 12.5}
-    ]  # fmt: skip
 
     def read_journal(folder: Path) -> None:
         whole = read_rows(folder)
         with RowStore(folder) as store:
             assert store.rows == whole
 
-    def read_base(folder: Path) -> None:
-        compared(speed, read_speed(folder / "simulator.json"))
-
-    return [
-        Target("bench rows", {JOURNAL: journal}, (JOURNAL,), read_journal),
-        Target("bench base", {"simulator.json": json.dumps({"rows": speed}, indent=1).encode()},
-               ("simulator.json",), read_base),
-    ]  # fmt: skip
+    return [Target("bench rows", {JOURNAL: journal}, (JOURNAL,), read_journal)]
 
 
 def _papers() -> list[Target]:
@@ -118,7 +104,7 @@ def _papers() -> list[Target]:
 
 
 def _vidur() -> list[Target]:
-    writer = of_tests("profiles/conftest").vidur_files
+    writer = of_tests("costs/profiles/conftest").vidur_files
     with tempfile.TemporaryDirectory() as folder:
         made = writer.__wrapped__(Path(folder)) if hasattr(writer, "__wrapped__") else None
         assert made is not None

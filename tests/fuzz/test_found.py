@@ -131,13 +131,6 @@ FOUND = {
     "a stored run nested too deeply": (STORE, RUN, DEEP, "the run is repeated"),
     "a stored trace that is no archive": (STORE, TRACE, b"PK\x03\x04", "is no trace that a sweep stored"),
     "a stored trace that is a bomb": (STORE, TRACE, npz_bomb(b"", random.Random(1)), "it claims"),
-    "a base that took no time": (
-        "bench base",
-        "simulator.json",
-        BY_NAME["bench base"].files["simulator.json"].replace(b"12.5", b"0"),
-        "is not what `pagesim bench simulator",
-    ),
-    "a base of no rows": ("bench base", "simulator.json", b'{"rows": [{"policy": []}]}', "is not what"),
     "rows of a bench nested too deeply": ("bench rows", "rows.jsonl", DEEP + b"\n", "is no JSON"),
     "a table of figures in no encoding": ("paper: column", "fig2.csv", b"figure\n\xff", "is no table"),
     "a figure's row with a field too many": (
@@ -202,16 +195,16 @@ def test_the_least_model_gets_no_more_blocks_than_an_allocator_holds(tmp_path):
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
     (tmp_path / "config.json").write_bytes(changed(LLAMA, "config.json", **small, vocab_size=8))
     from pagesim.errors import PagesimError
-    from pagesim.scenario import System
-    from pagesim.serving import check
+    from pagesim.setup.prepare import check
+    from pagesim.setup.scenario import System
 
     with pytest.raises(PagesimError, match=r"num_blocks of .* comes to .* the bound is"):
         check(System(model=str(tmp_path / "config.json")))
 
 
 def test_a_note_says_how_many_rows_of_operators_are_left_out(tmp_path):
-    from pagesim.profiles import import_vidur
-    from pagesim.specs import gpu, model
+    from pagesim.costs.profiles import import_vidur
+    from pagesim.costs.specs import gpu, model
 
     (tmp_path / "linear.csv").write_text(LINEAR)
     head, first, rest = ATTENTION.split("\n", 2)

@@ -13,9 +13,9 @@ import numpy as np
 from target import Target, of_tests, one_line
 
 import pagesim as ps
-from pagesim.request import Trace
 from pagesim.workloads import LengthModel, load, make_trace, save
 from pagesim.workloads.tokenizer import counter
+from pagesim.workloads.trace import Trace
 
 ROWS_SAID = re.compile(r"(?:skipped|left out) (\d+) of (\d+) rows")
 

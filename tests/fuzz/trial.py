@@ -16,7 +16,7 @@ from mutators import mutate
 from targets import Target, targets
 
 from pagesim.errors import PagesimError
-from pagesim.sweeps import traces
+from pagesim.experiments.sweeps import traces
 
 LONGEST_S = 10.0
 LONGEST_SENTENCE = 3000

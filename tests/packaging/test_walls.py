@@ -42,7 +42,7 @@ EVERYTHING = """
 import importlib, pkgutil
 import pagesim
 for module in pkgutil.walk_packages(pagesim.__path__, "pagesim."):
-    if not module.name.startswith(("pagesim.kernels", "pagesim.live.", "pagesim.calibration.")):
+    if not module.name.startswith(("pagesim.kernels", "pagesim.device.live.", "pagesim.device.calibration.")):
         importlib.import_module(module.name)
 """
 

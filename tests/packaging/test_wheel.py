@@ -59,13 +59,13 @@ def test_the_wheel_holds_every_module(contents):
 def test_the_wheel_holds_the_bundled_data_and_the_mark_of_typed_code(contents):
     data = {f"pagesim/workloads/data/{file.name}" for file in (ROOT / "workloads" / "data").glob("*.json")}
     assert len(data) == 3
-    profiles = {f.name for f in (ROOT / "pagesim" / "profiles" / "data").glob("*.json")}
+    profiles = {f.name for f in (ROOT / "pagesim" / "costs" / "profiles" / "data").glob("*.json")}
     assert profiles
-    data |= {f"pagesim/profiles/data/{name}" for name in profiles}
-    page = ROOT / "pagesim" / "report"
+    data |= {f"pagesim/costs/profiles/data/{name}" for name in profiles}
+    page = ROOT / "pagesim" / "results" / "report"
     parts = {f.name for f in page.iterdir() if f.suffix in (".css", ".html", ".js")}
     assert {"page.html", "style.css", "main.js"} <= parts
-    data |= {f"pagesim/report/{name}" for name in parts}
+    data |= {f"pagesim/results/report/{name}" for name in parts}
     others = {name for name in contents if not name.endswith(".py") and ".dist-info/" not in name}
     assert others == {*data, "pagesim/py.typed"}
 

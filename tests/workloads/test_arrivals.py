@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from pagesim.errors import PagesimError
-from pagesim.request import Trace
 from pagesim.workloads import KINDS, NO_ARRIVALS, arrival_rate, arrive, gap_cv, load
+from pagesim.workloads.trace import Trace
 
 
 def lengths(size: int, **columns) -> Trace:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError, TraceError
-from pagesim.request import Trace
 from pagesim.workloads import load, save
+from pagesim.workloads.trace import Trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 

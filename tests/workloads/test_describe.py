@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError
-from pagesim.request import Trace
 from pagesim.workloads import describe, ideal_reuse, make_trace, plot_trace
+from pagesim.workloads.trace import Trace
 
 
 def value(trace: Trace, measure: str, statistic: str) -> float:

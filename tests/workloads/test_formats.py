@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pagesim.errors import TraceError
-from pagesim.request import Trace
 from pagesim.workloads import FORMATS, NO_ARRIVALS, has_recorded_arrivals, load, tables
+from pagesim.workloads.trace import Trace
 
 
 @pytest.mark.parametrize("suffix", ["", ".txt", ".csv", ".json", ".parquet"])

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagesim.errors import PagesimError
-from pagesim.request import Trace
 from pagesim.workloads import (
     Empirical,
     Fixed,
@@ -19,6 +18,7 @@ from pagesim.workloads import (
     fit,
     parse_lengths,
 )
+from pagesim.workloads.trace import Trace
 
 SOURCE = Provenance("a test", "made up", "none")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError, TraceError
-from pagesim.request import Trace
 from pagesim.workloads import (
     DEFAULT_REQUESTS,
     NO_ARRIVALS,
@@ -22,6 +21,7 @@ from pagesim.workloads import (
     workloads,
 )
 from pagesim.workloads.bundled import DATA, NAMES, make_bundled
+from pagesim.workloads.trace import Trace
 
 
 @pytest.mark.parametrize("name", NAMES)

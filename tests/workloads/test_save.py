@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagesim.errors import PagesimError
-from pagesim.request import Trace
 from pagesim.workloads import NO_ARRIVALS, has_recorded_arrivals, load, save
+from pagesim.workloads.trace import Trace
 
 
 def assert_same(left: Trace, right: Trace) -> None:

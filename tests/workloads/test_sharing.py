@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError
-from pagesim.request import Trace
 from pagesim.workloads import decode_as, load, make_trace, save, share_prefix
+from pagesim.workloads.trace import Trace
 
 
 def requests(size: int, **columns) -> Trace:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pagesim.errors import TraceError
-from pagesim.request import Trace
+from pagesim.workloads.trace import Trace
 
 
 def three(**columns) -> Trace:

@@ -1,0 +1,289 @@
+"""Metrics: from records to the numbers of a summary. Definitions: ``docs/metrics.md``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.accounting.ledger import ENTRIES, Column, paper_view
+from pagesim.accounting.records import Chunk
+from pagesim.sim.clock import TICKS_PER_SECOND
+
+PERCENTILES = (50, 90, 95, 99)
+PAPER_ENTRIES = ("token_states", "reservation", "internal", "external")
+VIEWS = {"strict": ENTRIES, "paper": PAPER_ENTRIES}
+_IDLE_ENTRY = {"strict": "free", "paper": "external"}
+
+_COMMON = 1 << 18
+"""Gaps between tokens, in microseconds, that are counted in an array; longer ones are fewer."""
+
+_UNSORTED = 1 << 16
+"""How many longer ones are kept as they come before equal ones are counted together."""
+
+_RATIO_SCALE = 1 << 32
+_TICKS_PER_MICROSECOND = TICKS_PER_SECOND // 10**6
+
+Distribution = dict[str, float | None]
+
+
+class MemoryMeans:
+    """Averages of the ledger and the batch over a window's iterations, and over its time.
+
+    Everything is summed in integers, so the result does not depend on how a run was cut into chunks.
+
+    Args:
+        capacity: token slots of the cache.
+        reserves: whether memory is reserved ahead (see `ledger.paper_view`).
+        window: first and last instant, in ticks, both included; None for the whole run.
+    """
+
+    def __init__(self, capacity: int, *, reserves: bool, window: tuple[int, int] | None) -> None:
+        self.capacity = capacity
+        self.reserves = reserves
+        self.window = window
+        self._iterations = 0
+        self._running = 0
+        self._start: int | None = None
+        self._end = 0
+        self._busy = 0
+        self._by_iteration: Counter[tuple[str, str]] = Counter()
+        self._by_time: Counter[tuple[str, str]] = Counter()
+        self._sharing = 0
+        self._sharing_iterations = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take the iterations of a chunk into account."""
+        clock, ticks = chunk.clock, chunk.ticks
+        if self._start is None:
+            self._start = int(clock[0])
+        self._end = int(clock[-1] + ticks[-1])
+        counted: Column | slice = slice(None)
+        lasting = ticks
+        if self.window is not None:
+            first, last = self.window
+            counted = np.flatnonzero((clock >= first) & (clock <= last))
+            lasting = np.clip(np.minimum(clock + ticks, last) - np.maximum(clock, first), 0, None)
+        busy, iterations = int(lasting.sum()), len(clock[counted])
+        self._busy += busy
+        self._iterations += iterations
+        self._running += int(chunk.stretches["running_groups"][chunk.stretch][counted].sum())
+        strict = chunk.ledger.entries
+        by_iteration = {name: int(column[counted].sum()) for name, column in strict.items()}
+        by_time = _exact_dots(strict, lasting)
+        for sums, weight, total in (
+            (by_iteration, iterations, self._by_iteration),
+            (by_time, busy, self._by_time),
+        ):
+            # Each view is a sum of entries: what holds of one instant holds of many together.
+            paper = paper_view(sums, weight * self.capacity, reserves=self.reserves)
+            for view, entries in (("strict", sums), ("paper", paper)):
+                for name, amount in entries.items():
+                    total[view, name] += amount
+        logical, physical = chunk.ledger.logical_blocks[counted], chunk.ledger.physical_blocks[counted]
+        holding = physical > 0
+        self._sharing_iterations += int(holding.sum())
+        # Where nothing is shared the ratio is 1.
+        shared = np.flatnonzero(holding & (logical != physical))
+        ratio = logical[shared] / physical[shared]
+        self._sharing += int(np.rint(ratio * _RATIO_SCALE).astype(np.int64).sum())
+        self._sharing += _RATIO_SCALE * int(holding.sum() - len(shared))
+
+    @property
+    def mean_batch(self) -> float | None:
+        """Mean number of running requests over the window's iterations; None without one."""
+        return self._running / self._iterations if self._iterations else None
+
+    @property
+    def busy_share(self) -> float | None:
+        """Share of the time from the first iteration's start to the last one's end spent in iterations."""
+        if self._start is None:
+            return None
+        start, end = self._start, self._end
+        if self.window is not None:
+            start, end = self.window[0], min(self.window[1], end)
+        return self._busy / (end - start) if end > start else None
+
+    @property
+    def saving(self) -> float | None:
+        """1 − 1/mean(logical/physical blocks): the share of memory that sharing saved; None without any."""
+        if not self._sharing:
+            return None
+        if self.reserves:
+            return 0.0
+        return 1 - self._sharing_iterations * _RATIO_SCALE / self._sharing
+
+    def summary(self) -> dict[str, dict[str, Distribution]]:
+        """Return means in percent of the capacity, by view, by kind of mean, by entry; None where none is."""
+        start, end = self._start or 0, self._end
+        if self.window is not None:
+            start, end = self.window[0], min(self.window[1], end)
+        span = end - start
+        by_time = Counter(self._by_time)
+        for view, entry in _IDLE_ENTRY.items():
+            by_time[view, entry] += self.capacity * (span - self._busy)
+
+        def percent(sums: Mapping[tuple[str, str], int], view: str, weight: int) -> Distribution:
+            whole = weight * self.capacity
+            return {name: 100 * sums[view, name] / whole if weight > 0 else None for name in VIEWS[view]}
+
+        return {
+            view: {
+                "per_iteration": percent(self._by_iteration, view, self._iterations),
+                "per_second": percent(by_time, view, span),
+            }
+            for view in VIEWS
+        }
+
+
+class TokenGaps:
+    """The times between two tokens of a sequence (ITL), counted to the microsecond."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(0, np.int64)  # by microseconds, as far as the longest gap so far
+        # Those beyond ``_COMMON``: each length once, in order, with its count; and what came since.
+        self._rare = self._rare_counts = np.zeros(0, np.int64)
+        self._unsorted: list[tuple[Column, Column]] = []
+        self._pending = 0
+        self._sum = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take the tokens of a chunk's iterations into account."""
+        continuing = chunk.stretches["continuing"][chunk.stretch]
+        self._add(chunk.ticks, continuing)
+        self._add(chunk.late, chunk.late_counts)
+
+    def include(self, others: TokenGaps) -> None:
+        """Take the gaps of another engine into account."""
+        self._make_room(len(others._counts))
+        self._counts[: len(others._counts)] += others._counts
+        others._sort()
+        self._add_rare(others._rare, others._rare_counts)
+        self._sum += others._sum
+
+    def summary(self) -> Distribution:
+        """Return mean and percentiles in seconds; None where no sequence got two tokens."""
+        self._sort()
+        common = np.flatnonzero(self._counts)
+        values = np.concatenate([common, self._rare])
+        ranks = np.cumsum(np.concatenate([self._counts[common], self._rare_counts]))
+        if not len(values) or not ranks[-1]:
+            return describe(np.empty(0))
+        total = int(ranks[-1])
+        gaps: Distribution = {"mean": self._sum / total / TICKS_PER_SECOND}
+        for p in PERCENTILES:
+            # The smallest value that at least p % of the gaps do not exceed.
+            at = int(np.searchsorted(ranks, -(-p * total // 100)))
+            gaps[f"p{p}"] = float(values[at]) / 1e6
+        return gaps
+
+    def _add(self, ticks: Column, weights: Column) -> None:
+        self._sum += _exact_dots({"gaps": weights}, ticks)["gaps"]
+        gaps = np.rint(ticks / _TICKS_PER_MICROSECOND).astype(np.int64)
+        if not len(gaps):
+            return
+        longest = int(gaps.max())
+        if longest >= _COMMON:
+            rare = gaps >= _COMMON
+            self._add_rare(gaps[rare], weights[rare])
+            gaps, weights = gaps[~rare], weights[~rare]
+        self._make_room(min(longest, _COMMON - 1) + 1)
+        np.add.at(self._counts, gaps, weights)
+
+    def _make_room(self, size: int) -> None:
+        if size > len(self._counts):
+            self._counts = np.pad(self._counts, (0, size - len(self._counts)))
+
+    def _add_rare(self, gaps: Column, weights: Column) -> None:
+        self._unsorted.append((gaps, weights))
+        self._pending += len(gaps)
+        # Sorted when there are as many again: each is sorted a few times only, however many they become.
+        if self._pending > max(_UNSORTED, len(self._rare)):
+            self._sort()
+
+    def _sort(self) -> None:
+        gaps = np.concatenate([self._rare, *(each for each, _ in self._unsorted)])
+        weights = np.concatenate([self._rare_counts, *(each for _, each in self._unsorted)])
+        self._rare, place = np.unique(gaps, return_inverse=True)
+        self._rare_counts = np.zeros(len(self._rare), np.int64)
+        np.add.at(self._rare_counts, place, weights)
+        self._unsorted.clear()
+        self._pending = 0
+
+
+def describe(values: npt.NDArray[np.float64]) -> Distribution:
+    """Return mean and percentiles (linear between neighbours) of finite values; None where there are none."""
+    if not len(values):
+        return dict.fromkeys(("mean", *(f"p{p}" for p in PERCENTILES)))
+    points = np.percentile(values, PERCENTILES).tolist()
+    return {"mean": float(values.mean()), **{f"p{p}": x for p, x in zip(PERCENTILES, points, strict=True)}}
+
+
+def latencies(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Distribution]:
+    """Return the distributions over the samples of finished requests.
+
+    Args:
+        columns: of the requests table; times in seconds.
+    """
+    return {name: describe(values) for name, values in latency_values(columns)}
+
+
+def latency_values(
+    columns: Mapping[str, npt.NDArray[Any]],
+) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
+    """Return the latencies of the samples of finished requests, by name, in seconds, one after another.
+
+    Args:
+        columns: of the requests table; times in seconds.
+    """
+    done = columns["status"] == "finished"
+    samples = columns["n"][done]
+
+    def each(name: str) -> npt.NDArray[np.float64]:
+        return np.repeat(columns[name][done].astype(np.float64), samples)
+
+    output = each("output_tokens")
+    finish = each("finish_s")
+    if "sample_finish_s" in columns and done.any():
+        # The samples of a request differ in length, and each is over in its own time.
+        finish = np.concatenate(columns["sample_finish_s"][done].tolist())
+        output = np.concatenate(columns["sample_tokens"][done].tolist()).astype(np.float64)
+    several = output > 1
+    yield "normalized_latency", (finish - each("arrival_s")) / output
+    yield "latency", finish - each("arrival_s")
+    yield "ttft", each("first_token_s") - each("arrival_s")
+    yield "tpot", (finish - each("first_token_s"))[several] / (output[several] - 1)
+    yield "queueing", each("first_scheduled_s") - each("arrival_s")
+
+
+def throughput(columns: Mapping[str, npt.NDArray[Any]]) -> Distribution:
+    """Return finished requests and their output tokens a second, from first arrival to last finish."""
+    done = columns["status"] == "finished"
+    if not done.any():
+        return {"requests_per_s": None, "tokens_per_s": None}
+    span = float(columns["finish_s"][done].max() - columns["arrival_s"].min())
+    if "sample_tokens" in columns:
+        tokens = sum(map(sum, columns["sample_tokens"][done]))
+    else:
+        tokens = int((columns["output_tokens"] * columns["n"])[done].sum())
+    return {"requests_per_s": int(done.sum()) / span, "tokens_per_s": tokens / span}
+
+
+def prefix_hits(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float | None]:
+    """Return the prompt tokens that were found in the cache at first admission, and their share of all."""
+    admitted = ~np.isnan(columns["first_scheduled_s"])
+    cached = int(columns["cached_tokens"].sum())
+    prompts = int(columns["prompt_tokens"][admitted].sum())
+    return {"cached_tokens": cached, "share": cached / prompts if prompts else None}
+
+
+def _exact_dots(columns: Mapping[str, Column], weights: Column) -> dict[str, int]:
+    """Return Σ column·weights exactly: both below 2⁵⁰ and not too many, their products beyond 64 bits."""
+    low = weights & ((1 << 20) - 1)
+    high = weights >> 20
+    return {
+        name: (int(np.dot(column, high)) << 20) + int(np.dot(column, low)) for name, column in columns.items()
+    }

@@ -1,0 +1,134 @@
+"""Journal: what is kept of a run beside its tables, so that it can be drawn on a time line."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from pagesim.accounting.ledger import Column
+from pagesim.accounting.records import Chunk, Move, Recorder, RequestLog, Status
+from pagesim.costs import CostModel, DecodeRun, IterationShape
+from pagesim.scheduling import Plan
+from pagesim.sim.clock import to_tick_column
+from pagesim.sim.executors import Executor, shape_of
+from pagesim.workloads.trace import Trace
+
+Slices = list[tuple[str, int, int]]
+"""What a request did, from when to when, in ticks."""
+
+
+class Journal:
+    """Listens to one run; give it to `pagesim.api.run`.
+
+    Args:
+        every: whether the steps table that it goes with has a row an iteration, and not a row a stretch.
+
+    Attributes:
+        cost: what the iterations took.
+        trace: the requests as the engine saw them.
+        log: what became of them.
+    """
+
+    cost: CostModel
+    trace: Trace
+    log: RequestLog
+
+    def __init__(self, *, every: bool) -> None:
+        self.every = every
+        self._ends: list[Column] = []
+        self._shapes = array("q")
+
+    def begin(self, cost: CostModel, trace: Trace, log: RequestLog) -> None:
+        """Say what is going to run."""
+        self.cost, self.trace, self.log = cost, trace, log
+        log.moves = array("q")
+
+    def listen(self, executor: Executor, recorder: Recorder) -> Executor:
+        """Return the executor that the engine is to use instead of this one."""
+        return _Listening(executor, recorder, self._shapes)
+
+    def add(self, chunk: Chunk) -> None:
+        """Take a chunk's rows."""
+        ends = chunk.clock + chunk.ticks
+        if not self.every:
+            # A stretch ends where its last iteration does: the one before the next stretch's first.
+            last = np.append(np.flatnonzero(chunk.offset == 0)[1:] - 1, len(ends) - 1)
+            ends = ends[last]
+        self._ends.append(ends)
+
+    def ends(self) -> Column:
+        """Return when each row of the steps table ended, ``[R]``, in ticks."""
+        return np.concatenate([np.empty(0, np.int64), *self._ends])
+
+    def shapes(self) -> dict[int, IterationShape]:
+        """Return the shapes of the iterations that were planned, by number; the others only decode."""
+        width = 1 + len(IterationShape._fields)
+        flat = self._shapes
+        return {
+            flat[at]: IterationShape(*flat[at + 1 : at + width])  # type: ignore[arg-type]
+            for at in range(0, len(flat), width)
+        }
+
+    def requests(self) -> Iterator[tuple[int, str, int, Slices]]:
+        """Yield of each request its row, its status, its arrival and what it did, one after another."""
+        log = self.log
+        assert log.moves is not None, "the run was not listened to"
+        moves = np.array(log.moves, np.int64).reshape(-1, 3)
+        moves = moves[np.argsort(moves[:, 0], kind="stable")]
+        starts = np.searchsorted(moves[:, 0], np.arange(len(self.trace) + 1))
+        ends = self.ends()
+        over = int(ends[-1]) if len(ends) else 0
+        for row, arrival in enumerate(to_tick_column(self.trace.arrival_s).tolist()):
+            own = moves[starts[row] : starts[row + 1], 1:].tolist()
+            turns = _turns(arrival, log.first_scheduled[row], log.first_token[row], own)
+            end = log.finish[row] if log.finish[row] >= 0 else over
+            slices = [
+                (what, start, until)
+                for (start, what), (until, _) in pairwise([*turns, (end, "")])
+                if until > start and log.status[row] != Status.REJECTED
+            ]
+            yield row, Status(log.status[row]).name.lower(), arrival, slices
+
+
+class _Listening:
+    """Carries iterations out as another executor does, and keeps what each computes and moves."""
+
+    def __init__(self, executor: Executor, recorder: Recorder, shapes: array[int]) -> None:
+        self._executor = executor
+        self._recorder = recorder
+        self._shapes = shapes
+
+    def execute(self, plan: Plan) -> int:
+        self._shapes.extend((self._recorder.iterations, *shape_of(plan)))
+        return self._executor.execute(plan)
+
+    def decode_run(self, sequences: int, context: int) -> DecodeRun | None:
+        return self._executor.decode_run(sequences, context)
+
+
+def _turns(arrival: int, scheduled: int, token: int, moves: list[list[int]]) -> list[tuple[int, str]]:
+    """Return when a request began to do what, in order."""
+    turns = [(arrival, "queued")]
+    if scheduled < 0:
+        return turns
+    turns.append((scheduled, "prefill"))
+    changes = [(when, Move(kind)) for kind, when in moves]
+    if token >= 0:
+        changes.append((token, Move.ANSWERED))
+        # The token of an iteration is there before the next is planned.
+        changes.sort(key=lambda change: (change[0], change[1] != Move.ANSWERED))
+    swapped = False
+    for when, move in changes:
+        what = {
+            Move.PREEMPTED: "preempted",
+            Move.SWAPPED: "swapped",
+            Move.BACK: "decode" if swapped else "prefill",
+            Move.ANSWERED: "decode",
+        }[move]
+        swapped = move == Move.SWAPPED
+        if what != turns[-1][1]:
+            turns.append((when, what))
+    return turns

@@ -1,9 +1,0 @@
-"""Clusters: N replicas of a system in one simulation, and routers in front of them."""
-
-from __future__ import annotations
-
-from pagesim.cluster.replicas import Replicas
-from pagesim.cluster.routers import ROUTERS, Router, find_router
-from pagesim.cluster.run import ClusterResult, run_cluster, simulate_cluster
-
-__all__ = ["ROUTERS", "ClusterResult", "Replicas", "Router", "find_router", "run_cluster", "simulate_cluster"]

@@ -1,0 +1,119 @@
+"""From a text such as ``affine:0.024,1e-4,8.2e-7`` or ``profile:NAME`` to a cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from pagesim.costs.affine import Affine
+from pagesim.costs.base import CostModel
+from pagesim.costs.profiled import Profiled
+from pagesim.costs.profiles import find_profile
+from pagesim.costs.roofline import Efficiency, Roofline
+from pagesim.costs.specs import GpuSpec, ModelSpec
+from pagesim.errors import PagesimError
+from pagesim.setup.plugins import Plugins
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What iterations are priced of: a model on a GPU, or on ``tp`` of them."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    tp: int
+    block_size: int
+    kv_dtype: str
+
+
+MakeCost = Callable[[str, Target], CostModel]
+"""Makes a cost model from what follows its name and a colon, ``""`` if nothing does."""
+
+
+def parse_cost(
+    text: str, *, model: ModelSpec, gpu: GpuSpec, tp: int, block_size: int, kv_dtype: str
+) -> CostModel:
+    """Return the cost model that the text names, for this model on this GPU.
+
+    Args:
+        text: as ``--cost`` takes it, e.g. ``affine:0.024,1e-4,8.2e-7``.
+        model: what runs.
+        gpu: where.
+        tp: tensor parallel degree.
+        block_size: tokens a block.
+        kv_dtype: fp16, bf16 or fp8.
+
+    Raises:
+        PagesimError: the text names none, or a number is missing, unknown or out of bounds.
+    """
+    kind, _, rest = text.partition(":")
+    if kind not in COST_MODELS:
+        others = "".join(f", {name}[:…]" for name in COST_MODELS.foreign())
+        raise PagesimError(
+            f"cost is {text!r}; it must be roofline[:name=value,…], affine:a,b,c[,d]{others} or "
+            "profile:NAME or PATH[,overhead_s=seconds]"
+        )
+    target = Target(model, gpu, tp, block_size, kv_dtype)
+    return COST_MODELS.make(kind, lambda make: make(rest, target))
+
+
+def _roofline(rest: str, target: Target) -> Roofline:
+    known = [f.name for f in fields(Efficiency)]
+    text = f"roofline:{rest}"
+    values: dict[str, float] = {}
+    for part in rest.split(",") if rest else []:
+        name, _, value = part.partition("=")
+        if name not in known:
+            raise PagesimError(f"cost is {text!r}; roofline takes {', '.join(known)}, not {name!r}")
+        values[name] = _number(text, value)
+    return Roofline(
+        target.model,
+        target.gpu,
+        tp=target.tp,
+        block_size=target.block_size,
+        kv_dtype=target.kv_dtype,
+        efficiency=Efficiency(**values),
+    )
+
+
+def _profiled(rest: str, target: Target) -> Profiled:
+    name, _, option = rest.partition(",")
+    profile = find_profile(
+        name,
+        model=target.model,
+        tp=target.tp,
+        kv_dtype=target.kv_dtype,
+        block_size=target.block_size,
+    )
+    if option:
+        text = f"profile:{rest}"
+        key, _, value = option.partition("=")
+        if key != "overhead_s":
+            raise PagesimError(f"cost is {text!r}; profile takes overhead_s, not {key!r}")
+        profile = profile.with_overhead(_number(text, value))
+    return Profiled(
+        profile, target.model, tp=target.tp, block_size=target.block_size, kv_dtype=target.kv_dtype
+    )
+
+
+def _affine(rest: str, target: Target) -> Affine:
+    text = f"affine:{rest}"
+    numbers = [_number(text, part) for part in rest.split(",")]
+    if len(numbers) not in (3, 4):
+        raise PagesimError(
+            f"cost is {text!r}; affine takes 3 or 4 numbers: s, s/token, s/context token[, s/swapped block]"
+        )
+    return Affine(*numbers)
+
+
+def _number(text: str, part: str) -> float:
+    try:
+        return float(part)
+    except ValueError:
+        raise PagesimError(f"cost is {text!r}; {part!r} is not a number") from None
+
+
+COST_MODELS: Plugins[MakeCost] = Plugins(
+    "cost", "pagesim.cost_models", {"roofline": _roofline, "affine": _affine, "profile": _profiled}
+)
+"""Cost models, by the name before the colon."""

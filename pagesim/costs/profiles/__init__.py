@@ -1,0 +1,46 @@
+"""Profiles: what iterations cost, from measurements, in a file."""
+
+from __future__ import annotations
+
+from pagesim.costs.profiles.analytic import analytic_profile
+from pagesim.costs.profiles.attention import SLOTS, DecodeAttention, PrefillAttention
+from pagesim.costs.profiles.bundled import analytic_names, boxed, boxed_names, find_profile
+from pagesim.costs.profiles.curves import Curve, fit_rest
+from pagesim.costs.profiles.fit import Fit, error_of, fit_terms, predict, range_of, relative_error, unseen_of
+from pagesim.costs.profiles.profile import Launching, Profile, Range, Shape, TermError, Terms, load_profile
+from pagesim.costs.profiles.rescale import rescale
+from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
+from pagesim.costs.profiles.vidur import import_vidur
+
+__all__ = [
+    "BLOCK_CURVES",
+    "CURVES",
+    "SLOTS",
+    "TERMS",
+    "Curve",
+    "DecodeAttention",
+    "Fit",
+    "Launching",
+    "PrefillAttention",
+    "Profile",
+    "Range",
+    "Sample",
+    "Shape",
+    "TermError",
+    "Terms",
+    "analytic_names",
+    "analytic_profile",
+    "boxed",
+    "boxed_names",
+    "error_of",
+    "find_profile",
+    "fit_rest",
+    "fit_terms",
+    "import_vidur",
+    "load_profile",
+    "predict",
+    "range_of",
+    "relative_error",
+    "rescale",
+    "unseen_of",
+]

@@ -1,0 +1,79 @@
+"""Analytic profiles: the datasheet's rates times rules of thumb. No measurement stands behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
+from pagesim.costs.profiles.bounds import Roofs
+from pagesim.costs.profiles.curves import Curve
+from pagesim.costs.profiles.profile import Profile, Shape, Terms
+from pagesim.costs.specs import GpuSpec, ModelSpec
+
+FLOPS, HBM, KV, LINK = 0.80, 0.80, 0.65, 1.0
+"""Shares of the datasheet's rates that matrix products, streaming reads, attention of 2023 and pinned copies
+reach: rules of thumb, as `cost.Efficiency` has them."""
+
+OVERHEAD_S = 0.003
+"""Seconds of an iteration outside its kernels where the engine's loop is Python: a rule of thumb."""
+
+SIZES = (1, 8, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512, 1024, 4096, 16384)
+
+
+def analytic_profile(
+    gpu: GpuSpec, model: ModelSpec, *, tp: int = 1, kv_dtype: str = "fp16", block_sizes: Sequence[int] = (16,)
+) -> Profile:
+    """Return what a model would cost on a GPU by its datasheet.
+
+    Args:
+        gpu: of which ``tp`` are used.
+        model: any.
+        tp: GPUs over which the model is divided.
+        kv_dtype: of the cache.
+        block_sizes: a datasheet knows no difference between them.
+    """
+    roofs = Roofs(model, gpu, tp=tp, kv_dtype=kv_dtype)
+
+    def curve(seconds: Callable[[int], float], share: float) -> Curve:
+        return Curve(at=SIZES, seconds=tuple(seconds(size) / share for size in SIZES))
+
+    def blocks(seconds: Callable[[int], float], share: float) -> dict[int, Curve]:
+        def of(size: int) -> Curve:
+            return curve(lambda count: seconds(count * size), share)
+
+        return {size: of(size) for size in block_sizes}
+
+    decode = DecodeAttention(
+        launch_s=0.0,
+        sequence_s=0.0,
+        context_s=max(roofs.token_s / KV, roofs.context_s / FLOPS),
+        kv_heads=model.kv_heads_per_gpu(tp),
+    )
+    prefill = PrefillAttention(launch_s=0.0, token_s=0.0, pair_s=roofs.pair_s / FLOPS, key_s=0.0)
+    swaps = blocks(roofs.swap, LINK)
+    terms = Terms(
+        linear=curve(roofs.linear, min(FLOPS, HBM)),
+        head=curve(roofs.head, min(FLOPS, HBM)),
+        write=curve(roofs.write, HBM),
+        decode=dict.fromkeys(block_sizes, decode),
+        prefill=dict.fromkeys(block_sizes, prefill),
+        copy=blocks(roofs.copy, HBM),
+        swap_out=swaps,
+        swap_in=swaps,
+        overhead=Curve(at=(1,), seconds=(OVERHEAD_S,)),
+        all_reduce=curve(roofs.all_reduce, LINK) if tp > 1 else None,
+    )
+    return Profile(
+        name=f"analytic-{gpu.name}",
+        kind="analytic",
+        sentence=f"{gpu.name} by its datasheet and rules of thumb, any model: nothing was measured",
+        model=Shape.of(model),
+        tp=tp,
+        kv_dtype=kv_dtype,
+        gpu=gpu.name,
+        terms=terms,
+        origins=dict.fromkeys(terms.names(), "datasheet"),
+        ranges={},
+        errors={},
+        machine={"gpu": gpu.name, "source": gpu.source},
+    )

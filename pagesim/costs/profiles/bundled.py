@@ -1,0 +1,65 @@
+"""The profiles that come with pagesim, and how a profile is found by its name or path."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from pagesim.costs.profiles.analytic import analytic_profile
+from pagesim.costs.profiles.profile import Profile, load_profile
+from pagesim.costs.specs import ModelSpec, gpu, gpus
+from pagesim.errors import PagesimError
+
+DATA = Path(__file__).resolve().parent / "data"
+
+ANALYTIC = "analytic-"
+
+
+def boxed_names() -> tuple[str, ...]:
+    """Return the names of profiles that rest on measurements."""
+    return tuple(sorted(file.stem for file in DATA.glob("*.json")))
+
+
+def analytic_names() -> tuple[str, ...]:
+    """Return the names of profiles that are made from datasheets, for any model."""
+    return tuple(ANALYTIC + each.name for each in gpus())
+
+
+@cache
+def boxed(name: str) -> Profile:
+    """Return a profile that comes with pagesim and rests on measurements.
+
+    Args:
+        name: one of ``boxed_names``.
+    """
+    return load_profile(DATA / f"{name}.json")
+
+
+def find_profile(
+    name: str, *, model: ModelSpec, tp: int = 1, kv_dtype: str = "fp16", block_size: int = 16
+) -> Profile:
+    """Return a profile.
+
+    Args:
+        name: of one that comes with pagesim, or the path of a JSON file.
+        model: that an analytic one is made for.
+        tp: as ``model``.
+        kv_dtype: as ``model``.
+        block_size: as ``model``.
+
+    Raises:
+        PagesimError: there is none, or the file is no profile.
+    """
+    if name in boxed_names():
+        return boxed(name)
+    if name.startswith(ANALYTIC):
+        return analytic_profile(
+            gpu(name.removeprefix(ANALYTIC)), model, tp=tp, kv_dtype=kv_dtype, block_sizes=(block_size,)
+        )
+    file = Path(name)
+    if file.suffix == ".json" or file.is_file():
+        return load_profile(file)
+    raise PagesimError(
+        f"there is no profile {name!r}; it must be one of {', '.join((*boxed_names(), *analytic_names()))}, "
+        "or the path of a JSON file"
+    )

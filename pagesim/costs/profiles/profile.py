@@ -1,0 +1,257 @@
+"""Profile: what iterations of one model cost on one machine: fitted terms, their errors, their origins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
+from pagesim.costs.profiles.curves import Curve, Seconds, Strict
+from pagesim.costs.profiles.samples import TERMS, Sample
+from pagesim.costs.specs import ModelSpec
+from pagesim.errors import PagesimError
+from pagesim.setup.files import put
+from pagesim.workloads.reading import parse_json
+
+SCHEMA = 1
+"""Raised whenever a field changes its meaning."""
+
+MOST_BYTES = 64 << 20
+"""A file beyond this is no profile."""
+
+Kind = Literal["measured", "imported", "rescaled", "analytic"]
+Origin = Literal["measured", "imported", "rescaled", "datasheet"]
+ByBlock = Annotated[dict[int, Curve], Field(min_length=1)]
+
+
+class Launching(Strict):
+    """How long a host needs to launch an iteration's kernels one by one.
+
+    The device works meanwhile: an iteration takes whichever is longer. Nothing where a device computes as
+    soon as it is told to, as a CPU does.
+
+    Attributes:
+        decode_s: of an iteration that only decodes, by CUDA graphs if these were used.
+        prompt_s: of one that only computes prompts.
+        mixed_s: of one that does both.
+    """
+
+    decode_s: Seconds = 0.0
+    prompt_s: Seconds = 0.0
+    mixed_s: Seconds = 0.0
+
+
+class Terms(Strict):
+    """Seconds of the parts of an iteration, all layers, on each GPU.
+
+    Those that depend on the block size are kept for each that was measured.
+
+    Attributes:
+        linear: linear layers, norms, activations and embeddings, over tokens.
+        head: the LM head and sampling, over sequences that get a token.
+        write: keys and values into the cache, over tokens.
+        decode: decode attention, by block size.
+        prefill: prompts' attention, by block size.
+        copy: copies on write, over blocks.
+        swap_out, swap_in: transfers between device and host, over blocks.
+        overhead: everything that an iteration takes beside these, over running sequences.
+        all_reduce: of tensor parallelism, over tokens; None on one GPU.
+        launching: the least that linear layers, head, write and attention take together.
+    """
+
+    linear: Curve
+    head: Curve
+    write: Curve
+    decode: Annotated[dict[int, DecodeAttention], Field(min_length=1)]
+    prefill: Annotated[dict[int, PrefillAttention], Field(min_length=1)]
+    copy_: ByBlock = Field(alias="copy")
+    swap_out: ByBlock
+    swap_in: ByBlock
+    overhead: Curve
+    all_reduce: Curve | None = None
+    launching: Launching = Launching()
+
+    def names(self) -> tuple[str, ...]:
+        """Return the terms that are there."""
+        return tuple(name for name in TERMS if name != "all_reduce" or self.all_reduce is not None)
+
+    def whole(self, term: str) -> Any:
+        """Return a term by its name: a curve, or what it is at each block size."""
+        return getattr(self, "copy_" if term == "copy" else term)
+
+    def at(self, term: str, block_size: int) -> Curve | DecodeAttention | PrefillAttention:
+        """Return a term, at a block size if it depends on one."""
+        found = self.whole(term)
+        at: Curve | DecodeAttention | PrefillAttention = (
+            found[block_size] if isinstance(found, dict) else found
+        )
+        return at
+
+
+class TermError(Strict):
+    """How wrong a term is on measurements held out of its fit: relative errors, in absolute value.
+
+    Attributes:
+        mean, worst: over the points; 0 where there are none.
+        points: how many were held out.
+    """
+
+    mean: float
+    worst: float
+    points: int
+
+
+class Shape(Strict):
+    """The model's shape that was measured, so that another is not taken for it."""
+
+    name: str
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> Shape:
+        """Return a model's."""
+        return cls(**{name: getattr(model, name) for name in cls.model_fields})
+
+
+class Range(Strict):
+    """What was measured of a term: beyond it a term is extrapolated.
+
+    Attributes:
+        least, most: of its size: tokens, sequences or blocks.
+        most_context: tokens of context a sequence (``decode``), or pairs of a query and a key (``prefill``).
+    """
+
+    least: int
+    most: int
+    most_context: int = 0
+
+
+class Profile(Strict):
+    """What iterations of a model cost on a machine.
+
+    Attributes:
+        schema_: the file's schema version.
+        name: what it is called.
+        kind: ``measured`` here, ``imported`` from others' measurements, ``rescaled`` from another profile, or
+            ``analytic``: no measurement at all.
+        sentence: what it is, for a listing.
+        model: the shape that it is for.
+        tp: GPUs over which the model is divided.
+        dtype: of weights and activations.
+        kv_dtype: of the cache.
+        gpu: as the catalogue calls it; None if it is not there.
+        terms: see `Terms`.
+        origins: where each term comes from.
+        ranges: what was measured of each term.
+        errors: on held-out measurements, of the terms that were fitted.
+        machine: name, driver, versions, clocks, as far as they are known.
+        date: of the measurements, ISO 8601.
+        notes: what its user should know.
+        samples: the measurements themselves; none where they may not be handed on.
+        held_out: indices of the samples that no term was fitted to.
+    """
+
+    schema_: int = Field(default=SCHEMA, alias="schema")
+    name: str
+    kind: Kind
+    sentence: str
+    model: Shape
+    tp: Annotated[int, Field(ge=1)] = 1
+    dtype: str = "fp16"
+    kv_dtype: str = "fp16"
+    gpu: str | None = None
+    terms: Terms
+    origins: dict[str, Origin]
+    ranges: dict[str, Range]
+    errors: dict[str, TermError]
+    machine: dict[str, Any] = Field(default_factory=dict)
+    date: str = ""
+    notes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    samples: Annotated[tuple[Sample, ...], Field(strict=False)] = ()
+    held_out: Annotated[tuple[int, ...], Field(strict=False)] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Profile:
+        if self.schema_ != SCHEMA:
+            raise ValueError(f"has schema {self.schema_}; this version of pagesim reads {SCHEMA}")
+        if not self.terms.linear.seconds[0] + self.terms.overhead.seconds[0] > 0:
+            raise ValueError("by its terms an iteration would take no time")
+        if missing := [term for term in self.terms.names() if term not in self.origins]:
+            raise ValueError(f"origins does not say where the term {missing[0]} comes from")
+        for sample in self.samples:
+            sample.check()
+            whole = self.terms.whole(sample.term)
+            if whole is None or (isinstance(whole, dict) and sample.block_size not in whole):
+                raise ValueError(f"{sample}: the profile has no such term")
+        if any(not 0 <= index < len(self.samples) for index in self.held_out):
+            raise ValueError(f"held_out names a sample that is none of its {len(self.samples)}")
+        return self
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Block sizes at which everything is known that depends on them."""
+        terms = self.terms
+        known = (terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
+        return tuple(sorted(size for size in terms.decode if all(size in each for each in known)))
+
+    def with_overhead(self, seconds: float) -> Profile:
+        """Return the profile with another overhead an iteration, for an engine that was not measured.
+
+        Raises:
+            PagesimError: it is not from 0 to 10 s.
+        """
+        if not 0 <= seconds <= 10:
+            raise PagesimError(f"overhead_s is {seconds}; it must be from 0 to 10 s")
+        overhead = Curve(at=(1,), seconds=(seconds,))
+        return self.model_copy(update={"terms": self.terms.model_copy(update={"overhead": overhead})})
+
+    def save(self, file: Path) -> None:
+        """Write the profile, whole or not at all.
+
+        Raises:
+            PagesimError: the file cannot be written.
+        """
+        text = self.model_dump_json(by_alias=True, indent=1) + "\n"
+        put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
+
+
+def load_profile(file: Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        PagesimError: the file cannot be read, is no profile, or one of another schema.
+    """
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise PagesimError(f"{file}: has {file.stat().st_size} bytes; no profile is so long")
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise PagesimError(f"{file}: is no profile: it is not text") from None
+    try:
+        return Profile.model_validate_json(text)
+    except ValidationError as error:
+        raise PagesimError(f"{file}: is no profile: {_first(error, text)}") from None
+
+
+def _first(error: ValidationError, text: str) -> str:
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        return "its JSON is broken or cut off; make it again, or copy it whole"
+    try:
+        schema = parse_json(text).get("schema")
+    except (ValueError, AttributeError):
+        schema = None
+    if isinstance(schema, int) and schema != SCHEMA:
+        return f"its schema is {schema}, and this version of pagesim reads {SCHEMA}; calibrate again"
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]

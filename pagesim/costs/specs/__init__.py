@@ -1,0 +1,28 @@
+"""specs: what a model and a GPU are, in numbers, and how many KV blocks the one leaves free on the other."""
+
+from __future__ import annotations
+
+from pagesim.costs.specs.capacity import Capacity, capacity, paged_block
+from pagesim.costs.specs.catalogue import model, models
+from pagesim.costs.specs.gpus import GpuSpec, Link, gpu, gpus
+from pagesim.costs.specs.huggingface import from_hf_config
+from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
+from pagesim.costs.specs.parallel import ALL_REDUCES_PER_LAYER, all_reduce_bytes_per_token
+
+__all__ = [
+    "ALL_REDUCES_PER_LAYER",
+    "Capacity",
+    "GpuSpec",
+    "LatentAttention",
+    "Link",
+    "MixtureOfExperts",
+    "ModelSpec",
+    "all_reduce_bytes_per_token",
+    "capacity",
+    "from_hf_config",
+    "gpu",
+    "gpus",
+    "model",
+    "models",
+    "paged_block",
+]

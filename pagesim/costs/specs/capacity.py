@@ -1,0 +1,244 @@
+"""How many KV blocks a model leaves free on a GPU: sized the paper's way, vLLM's way, or as given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from pagesim.costs.specs.gpus import GIB, GpuSpec
+from pagesim.costs.specs.models import ModelSpec
+from pagesim.errors import CapacityError, PagesimError
+
+Sizing = Literal["paper", "vllm"]
+
+PAPER_UTILIZATION = 0.95
+PAPER_BATCHED_TOKENS = 2560
+PAPER_BLOCK = 16
+PAPER_WORKSPACE = 1 * GIB
+VLLM_BATCHED_TOKENS = 2048
+VLLM_SEQUENCES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The cache that fits, in blocks of ``block_size`` tokens. A block is spread over all ``tp`` GPUs.
+
+    Args:
+        num_blocks: blocks in GPU memory (vLLM v1 uses one of them as its null block).
+        cpu_blocks: blocks in the host's swap space.
+        block_size: tokens a block.
+        block_bytes: bytes of a block on each GPU.
+        weight_bytes_per_gpu: bytes of weights on the fullest GPU.
+        activation_bytes: bytes set aside on each GPU for one iteration's activations.
+        tp: GPUs that share the model.
+    """
+
+    num_blocks: int
+    cpu_blocks: int
+    block_size: int
+    block_bytes: int
+    weight_bytes_per_gpu: int
+    activation_bytes: int
+    tp: int
+
+    @property
+    def slots(self) -> int:
+        """Tokens whose KV fits in GPU memory."""
+        return self.num_blocks * self.block_size
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of all GPU blocks on all GPUs."""
+        return self.num_blocks * self.block_bytes * self.tp
+
+
+class PagedBlock(NamedTuple):
+    """A block of memory that is mapped in pages: in every tensor a page, or as many as a token takes.
+
+    Attributes:
+        tokens: whole tokens whose keys or values a page holds; 1 if it holds less than one.
+        bytes: of all its pages on each GPU, what no whole token fills included.
+    """
+
+    tokens: int
+    bytes: int
+
+
+def paged_block(model: ModelSpec, page_bytes: int, *, kv_dtype: str = "fp16", tp: int = 1) -> PagedBlock:
+    """Return the block of a model's cache that is mapped in pages.
+
+    Every layer has a tensor of keys and one of values (under MLA one of latent vectors), each with its own
+    range of addresses and so its own pages.
+
+    Args:
+        model: the model.
+        page_bytes: bytes of a page, at least 1.
+        kv_dtype: element of the cache: fp16, bf16 or fp8.
+        tp: GPUs over which KV heads are divided.
+
+    Raises:
+        PagesimError: an argument is out of bounds.
+    """
+    _at_least_one(page_bytes=page_bytes)
+    tensors = model.layers * (1 if model.mla else 2)
+    row = model.kv_bytes_per_token(kv_dtype, tp) // tensors
+    tokens = max(1, page_bytes // row)
+    pages = -(-tokens * row // page_bytes)
+    return PagedBlock(tokens, tensors * pages * page_bytes)
+
+
+def capacity(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    *,
+    tp: int = 1,
+    block_size: int = 16,
+    page_bytes: int | None = None,
+    kv_dtype: str = "fp16",
+    sizing: Sizing = "paper",
+    gpu_memory_utilization: float = 0.9,
+    max_num_batched_tokens: int | None = None,
+    max_model_len: int | None = None,
+    swap_gib: float = 20,
+    num_blocks: int | None = None,
+) -> Capacity:
+    """Say how many KV blocks fit beside the weights.
+
+    ``paper``: ⌊(⌊0.95·memory⌋ − weights − activations − 1 GiB) / block bytes⌋ on each GPU, as the
+    PagedAttention artifact sizes one. It is counted at block 16 and the slots are divided by other block
+    sizes, on the GPU and in swap space: the paper compares block sizes so, and they share out the same slots.
+    Pages share out the same bytes.
+
+    ``vllm``: ⌊(⌊gpu_memory_utilization·memory⌋ − weights − activations) / block bytes⌋ on the fullest GPU,
+    every block size counted by itself. vLLM measures the activations in a trial run; here they are estimated,
+    and its CUDA graphs and NCCL buffers are left out.
+
+    Args:
+        model: the model.
+        gpu: the GPU; ``tp`` of them.
+        tp: GPUs over which weights and KV heads are divided.
+        block_size: tokens a block, at least 1.
+        page_bytes: bytes of a page where memory is mapped in pages; a block is then a `paged_block`, whatever
+            ``block_size``, and there is no swap space.
+        kv_dtype: element of the cache: fp16, bf16 or fp8.
+        sizing: whose rule.
+        gpu_memory_utilization: the share of memory that ``vllm`` may use, in (0, 1].
+        max_num_batched_tokens: tokens of the largest iteration; 2560 (paper) or 2048 (vllm) when left out.
+        max_model_len: tokens of the longest sequence, refused if the cache cannot hold one. When left out it
+            is the model's own under ``vllm`` and is not checked otherwise.
+        swap_gib: host memory for swapping, GiB a GPU.
+        num_blocks: take this many GPU blocks, whatever fits.
+
+    Raises:
+        CapacityError: the model does not fit, or the cache cannot hold ``max_model_len`` tokens.
+        PagesimError: an argument is out of bounds.
+    """
+    _check(sizing, gpu_memory_utilization, swap_gib)
+    _at_least_one(
+        block_size=block_size,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=max_model_len,
+        num_blocks=num_blocks,
+    )
+    token_bytes = model.kv_bytes_per_token(kv_dtype, tp)
+    block_bytes = block_size * token_bytes
+    if page_bytes is not None:
+        block_size, block_bytes = paged_block(model, page_bytes, kv_dtype=kv_dtype, tp=tp)
+    paper = sizing == "paper"
+    batched = max_num_batched_tokens or (PAPER_BATCHED_TOKENS if paper else VLLM_BATCHED_TOKENS)
+    weights = model.weight_bytes_per_gpu(tp)
+    activations = _activation_bytes(model, tp, batched, sizing)
+    utilization = PAPER_UTILIZATION if paper else gpu_memory_utilization
+
+    counted_bytes = PAPER_BLOCK * token_bytes if paper else block_bytes
+    cpu_blocks = int(swap_gib * GIB) // counted_bytes * counted_bytes // block_bytes
+    if page_bytes is not None:
+        cpu_blocks = 0
+    if num_blocks is not None:
+        gpu_blocks = num_blocks
+    else:
+        rest = _cache_bytes(model, gpu, tp, batched, utilization, sizing)
+        gpu_blocks = rest // counted_bytes * counted_bytes // block_bytes
+        if gpu_blocks < 1:
+            needed = -(-block_bytes // counted_bytes) * counted_bytes
+            raise _does_not_fit(model, gpu, tp, batched, utilization, sizing, needed)
+
+    longest = max_model_len
+    if longest is None and not paper and num_blocks is None:
+        longest = model.max_model_len
+    slots = gpu_blocks * block_size
+    if longest is not None and longest > slots:
+        remedy = "increase num_blocks" if num_blocks is not None else "increase tp"
+        if num_blocks is None and not paper:
+            remedy = "increase gpu_memory_utilization or tp"
+        raise CapacityError(
+            f"max_model_len is {longest} tokens, but the KV cache of {model.name} on {tp} × {gpu.name} holds "
+            f"{slots}: decrease max_model_len to at most {slots}, or {remedy}"
+        )
+    return Capacity(gpu_blocks, cpu_blocks, block_size, block_bytes, weights, activations, tp)
+
+
+def _check(sizing: str, utilization: float, swap_gib: float) -> None:
+    if sizing not in ("paper", "vllm"):
+        raise PagesimError(f"sizing is {sizing!r}; it must be paper or vllm")
+    if not 0 < utilization <= 1:
+        raise PagesimError(f"gpu_memory_utilization is {utilization}; it must be above 0 and at most 1")
+    if not 0 <= swap_gib < float("inf"):
+        raise PagesimError(f"swap_gib is {swap_gib}; it must be a finite number from 0")
+
+
+def _at_least_one(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise PagesimError(f"{name} is {value}; it must be at least 1")
+
+
+def _activation_bytes(model: ModelSpec, tp: int, batched: int, sizing: Sizing) -> int:
+    """Bytes of the largest tensors alive at once on a GPU, in half precision.
+
+    Twice (a product's input and output) the wider of the two wide tensors of a layer, and the residual
+    stream; or the logits, if they are more. The paper's rule has logits of every batched token, twice. vLLM
+    has those of the tokens to sample from, at most one a sequence, and samples from a copy in fp32.
+    """
+    # Every GPU projects keys and values for the heads it holds; a gated MLP has gate and up side by side.
+    qkv = model.heads // tp + 2 * model.kv_heads_per_gpu(tp)
+    mlp = model.ffn * (2 if model.gated else 1)
+    wide = max(batched * qkv * model.head_dim, batched * mlp // tp)
+    layer = 2 * 2 * (wide + batched * model.hidden)
+    if sizing == "paper":
+        return max(layer, 2 * 2 * batched * model.vocab)
+    return max(layer, (2 + 4) * VLLM_SEQUENCES * model.vocab)
+
+
+def _cache_bytes(
+    model: ModelSpec, gpu: GpuSpec, tp: int, batched: int, utilization: float, sizing: Sizing
+) -> int:
+    """Bytes that are left for the cache on each GPU; negative when the rest alone is too much."""
+    workspace = PAPER_WORKSPACE if sizing == "paper" else 0
+    taken = model.weight_bytes_per_gpu(tp) + _activation_bytes(model, tp, batched, sizing) + workspace
+    return int(utilization * gpu.memory_bytes) - taken
+
+
+def _does_not_fit(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    batched: int,
+    utilization: float,
+    sizing: Sizing,
+    block_bytes: int,
+) -> CapacityError:
+    """The error for a cache of no block, naming the smallest larger ``tp`` that leaves room for one."""
+    larger = (d for d in range(tp + 1, model.heads + 1) if model.heads % d == 0)
+    allowed = (d for d in larger if model.kv_heads % d == 0 or d % model.kv_heads == 0)
+    # A block only gets smaller with more GPUs, so room for this one is room enough.
+    fits = next(
+        (d for d in allowed if _cache_bytes(model, gpu, d, batched, utilization, sizing) >= block_bytes), None
+    )
+    advice = f"the smallest tp that fits is {fits}" if fits else f"no tp up to its {model.heads} heads fits"
+    weights = model.weight_bytes_per_gpu(tp) / GIB
+    usable = utilization * gpu.memory_bytes / GIB
+    return CapacityError(
+        f"{model.name} with tp {tp} does not fit on {gpu.name}: {weights:.1f} GiB of weights a GPU leave no "
+        f"room for a KV block in {usable:.1f} usable of its {gpu.memory_bytes / GIB:.1f} GiB; {advice}"
+    )

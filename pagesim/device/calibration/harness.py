@@ -1,0 +1,239 @@
+"""Rig: a model, a cache and random batches on a device, and each part of an iteration as something to call.
+
+The parts are those of `pagesim live`: the same model, the same kernels over the same tables, layer after
+layer, each part by itself. As there, the model and what it calls run in inference mode, in which small ops
+take a fifth less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagesim.device.calibration.points import SPLITS, Point
+from pagesim.device.live.attention import CachedAttention
+from pagesim.device.live.batch import NOWHERE, Batch, Columns, Staging, table_width
+from pagesim.device.live.model import Model
+from pagesim.device.live.pools import KvPools
+from pagesim.kernels import DecodePlan, decode_plan
+from pagesim.kernels.timing import Call
+
+
+class NoRoom(MemoryError):
+    """A point needs more blocks than there are."""
+
+
+class Work(NamedTuple):
+    """A point made ready.
+
+    Attributes:
+        call: does it once, all layers.
+        bytes_read: the fewest that it reads, so that its clock knows whether a cache would hold them.
+        by_wall: the host takes part in it, so the host's clock is used.
+    """
+
+    call: Call
+    bytes_read: int
+    by_wall: bool = False
+
+
+class Rig:
+    """A model and a cache of blocks of one size.
+
+    Args:
+        model: with its weights on the device.
+        num_blocks: of the cache; its contents are random.
+        host_blocks: of the swap space.
+        block_size: tokens a block.
+        strategy: how blocks are swapped.
+        longest: tokens of the longest sequence.
+        cuda_graphs: whether decode attention is planned as in a graph, for the longest context there can be.
+        seed: of the block tables.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        num_blocks: int,
+        host_blocks: int,
+        block_size: int,
+        strategy: str,
+        longest: int,
+        cuda_graphs: bool,
+        seed: int,
+    ) -> None:
+        self.model = model
+        self.device = model.device
+        self.longest = longest
+        self.cuda_graphs = cuda_graphs
+        self.pools = KvPools(
+            model.spec,
+            num_blocks=num_blocks,
+            host_blocks=host_blocks,
+            block_size=block_size,
+            dtype=model.dtype,
+            device=model.device,
+            strategy=strategy,
+        )
+        for pair in self.pools.caches:
+            for cache in pair:
+                cache.normal_()  # zeros would be faster
+        self._random = np.random.default_rng(seed)
+        spec = model.spec
+        self._token_bytes = 2 * spec.layers * spec.kv_heads * spec.head_dim * model.dtype.itemsize
+
+    def prepare(self, point: Point) -> Work:
+        """Return a point of a term, made ready.
+
+        Raises:
+            NoRoom: the cache or the swap space has too few blocks.
+        """
+        if point.term == "linear":
+            return self._linear(point.size)
+        if point.term == "head":
+            return self._head(point.size)
+        if point.term == "write":
+            return self._write(point.size)
+        if point.term in ("decode", SPLITS):
+            return self._decode(point)
+        if point.term == "prefill":
+            return self._prefill(point)
+        return self._move(point.term, point.size)
+
+    def batch(self, new: Sequence[int], context: int, *, kept: bool = False) -> Batch:
+        """Return a batch of sequences with so many new tokens each, in blocks that nobody else has.
+
+        Args:
+            new: new tokens of each sequence, those with one first.
+            context: tokens of each, new ones included.
+            kept: whether the new tokens' keys and values are written where they belong.
+
+        Raises:
+            NoRoom: the cache has too few blocks.
+        """
+        size = self.pools.block_size
+        blocks = -(-context // size)
+        needed = blocks * len(new)
+        if needed > self.pools.num_blocks:
+            raise NoRoom(f"{needed} blocks are needed and the cache has {self.pools.num_blocks}")
+        total = sum(new)
+        tables = np.zeros((len(new), table_width(blocks)), np.int32)
+        own = self._random.permutation(self.pools.num_blocks)[:needed].reshape(len(new), blocks)
+        tables[:, :blocks] = own
+        positions = np.concatenate([np.arange(context - each, context) for each in new])
+        slots = np.full(total, NOWHERE, np.int64)
+        if kept:
+            rows = np.repeat(np.arange(len(new)), new)
+            slots = tables[rows, positions // size].astype(np.int64) * size + positions % size
+        columns = Columns(
+            self._random.integers(0, self.model.spec.vocab, total),
+            positions,
+            slots,
+            tables,
+            np.full(len(new), context, np.int64),
+            np.array(new, np.int64),
+            sum(each == 1 for each in new),
+        )
+        # A staging area of its own: what is put there stays.
+        return Staging(self.device).put(columns)
+
+    def _linear(self, tokens: int) -> Work:
+        spec = self.model.spec
+        ids = torch.randint(spec.vocab, (tokens,), device=self.device)
+        positions = torch.arange(tokens, device=self.device) % self.longest
+        read = self._filled(tokens, spec.heads)  # what attention would have read
+        model = self.model
+        return Work(
+            lambda: model.hidden(ids, positions, lambda *_: read), model.parameters * model.dtype.itemsize
+        )
+
+    def _head(self, sequences: int) -> Work:
+        model, spec = self.model, self.model.spec
+        x = torch.empty((sequences, spec.hidden), dtype=model.dtype, device=self.device).normal_()
+        last = torch.arange(sequences, device=self.device)
+        return Work(lambda: model.logits(x, last).argmax(dim=-1), model.head.numel() * model.dtype.itemsize)
+
+    def _write(self, tokens: int) -> Work:
+        spec, size = self.model.spec, self.pools.block_size
+        each = min(tokens, self.longest, self.pools.num_blocks * size)
+        count = -(-tokens // each)
+        whole = self.batch([each] * count, each, kept=True)
+        slots = whole.slots[:tokens]
+        attend = CachedAttention(self.pools, replace(whole, slots=slots), "paged")
+        keys, values = self._filled(tokens, spec.kv_heads), self._filled(tokens, spec.kv_heads)
+
+        @torch.inference_mode()
+        def call() -> None:
+            for layer in range(spec.layers):
+                attend.write(layer, keys, values)
+
+        return Work(call, 2 * tokens * self._token_bytes)
+
+    def _decode(self, point: Point) -> Work:
+        spec, count = self.model.spec, point.size
+        batch = self.batch([1] * count, point.context)
+        queries = self._filled(count, spec.heads)
+        out = torch.empty_like(queries)
+        attend = CachedAttention(self.pools, batch, "paged", self._plan(queries, batch, point.splits))
+
+        @torch.inference_mode()
+        def call() -> None:
+            for layer in range(spec.layers):
+                attend.decode(layer, queries, batch.tables, batch.decode_lengths, out)
+
+        return Work(call, count * point.context * self._token_bytes)
+
+    def _plan(self, queries: Tensor, batch: Batch, splits: int) -> DecodePlan | None:
+        if self.device.type == "cpu":
+            return None
+        contexts = list(batch.contexts)
+        if self.cuda_graphs and not splits:
+            # A graph does not know how long contexts will be.
+            contexts = [self.longest] * len(contexts)
+        return decode_plan(queries, self.pools.caches[0][0], contexts, num_splits=splits or None)
+
+    def _prefill(self, point: Point) -> Work:
+        spec = self.model.spec
+        new = point.size // point.sequences
+        batch = self.batch([new] * point.sequences, point.context)
+        queries = self._filled(point.size, spec.heads)
+        out = torch.empty_like(queries)
+        attend = CachedAttention(self.pools, batch, "paged")
+
+        @torch.inference_mode()
+        def call() -> None:
+            for layer in range(spec.layers):
+                attend.prefill(layer, queries, out)
+
+        return Work(call, point.sequences * point.context * self._token_bytes)
+
+    def _move(self, term: str, count: int) -> Work:
+        pools = self.pools
+        device = self._random.permutation(pools.num_blocks)
+        if term == "copy":
+            if 2 * count > pools.num_blocks:
+                raise NoRoom(f"{2 * count} blocks are needed and the cache has {pools.num_blocks}")
+            pairs = list(zip(device[:count].tolist(), device[count : 2 * count].tolist(), strict=True))
+            return Work(lambda: pools.copy(pairs), 0, by_wall=True)
+        if count > min(pools.num_blocks, pools.host_blocks):
+            raise NoRoom(
+                f"{count} blocks are needed; the cache has {pools.num_blocks} and the swap space "
+                f"{pools.host_blocks}"
+            )
+        # A free list that is fresh hands out neighbours on the host.
+        ours, theirs = device[:count].tolist(), range(count)
+        if term == "swap_out":
+            out = list(zip(ours, theirs, strict=True))
+            return Work(lambda: pools.swap_out(out), 0, by_wall=True)
+        back = list(zip(theirs, ours, strict=True))
+        return Work(lambda: pools.swap_in(back), 0, by_wall=True)
+
+    def _filled(self, tokens: int, heads: int) -> Tensor:
+        shape = (tokens, heads, self.model.spec.head_dim)
+        return torch.empty(shape, dtype=self.model.dtype, device=self.device).normal_()

@@ -1,0 +1,198 @@
+"""Check: what is read through block tables equals the same sequences computed in one piece.
+
+Between two iterations, outside of the measured time, a sequence is taken out and computed anew from its token
+ids with the same weights: no blocks, no tables, no copies, no swaps, torch's own attention. Then its keys and
+values as they stand in the cache, what attention reads of them, and the logits of the iteration are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from pagesim.device.live.attention import CachedAttention
+from pagesim.device.live.batch import Batch, Piece
+from pagesim.device.live.executor import MeasuredExecutor
+from pagesim.scheduling import Group, Plan
+
+BOUNDS = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}
+"""Largest difference allowed, over the largest value, by type. Layers amplify what rounding does to the first
+of them; a token that is not the right one differs by the order of 1."""
+
+MEASURES = ("keys_values", "attention", "logits")
+
+_ALWAYS = 12
+_THINNER = 1.15
+
+
+class Checker:
+    """Looks at some sequences of some iterations, sooner and more often where something happened to them.
+
+    Of every kind of event, as ``_events`` tells them apart, the first dozen is looked at and then fewer and
+    fewer.
+
+    Args:
+        executor: what is checked; its pools should be poisoned.
+        seed: of who is looked at.
+    """
+
+    def __init__(self, executor: MeasuredExecutor, *, seed: int) -> None:
+        self.executor = executor
+        self.bound = BOUNDS[executor.model.dtype]
+        self.worst = dict.fromkeys(MEASURES, 0.0)
+        self.failures: list[str] = []
+        self.looked: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter()
+        self._next: dict[str, int] = {}
+        self._random = Random(seed)
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was looked at was right, and something was."""
+        return not self.failures and bool(self.looked)
+
+    def report(self) -> dict[str, Any]:
+        """Return what was found, for a summary; errors that are no finite number are None."""
+        return {
+            "passed": self.passed,
+            "bound": self.bound,
+            "sequences": dict(self.looked),
+            "max_relative_error": {
+                name: error if math.isfinite(error) else None for name, error in self.worst.items()
+            },
+            "failures": len(self.failures),
+            "first_failure": self.failures[0] if self.failures else None,
+        }
+
+    def look(self, plan: Plan, pieces: list[Piece], batch: Batch, logits: Tensor) -> None:
+        """Look at an iteration that was just carried out.
+
+        Args:
+            plan: of it.
+            pieces: what it computed, in the order of the batch.
+            batch: the same on the device.
+            logits: of each piece's last token, ``[S, vocab]``.
+        """
+        row_of = {piece.sequence: row for row, piece in enumerate(pieces)}
+        present: dict[str, list[tuple[Group, int]]] = {}
+        for kind, group, sequence in self._events(plan, pieces, batch):
+            present.setdefault(kind, []).append((group, sequence))
+        for kind, candidates in present.items():
+            self._seen[kind] += 1
+            if self._seen[kind] < self._next.get(kind, 0):
+                continue
+            seen = self._seen[kind]
+            self._next[kind] = seen + 1 if seen < _ALWAYS else math.ceil(seen * _THINNER)
+            group, sequence = self._random.choice(candidates)
+            row = row_of.get(sequence)
+            self._compare(kind, group, sequence, None if row is None else logits[row])
+
+    def _events(self, plan: Plan, pieces: list[Piece], batch: Batch) -> Iterator[tuple[str, Group, int]]:
+        """Yield what happened to whom: kind, group, sequence."""
+        memory = self.executor.scheduler.memory
+        written = {target for _, target in plan.copies}
+        resumed = {sequence for group in plan.resumed for sequence in group.sequences}
+        admitted = set(plan.prompts)
+        for row, piece in enumerate(pieces):
+            group, sequence, start, _ = piece
+            if row < batch.decodes:
+                yield "decoded", group, sequence
+            elif start > group.cached or group in plan.incomplete:
+                yield "chunk", group, sequence
+            else:
+                yield "prompt", group, sequence
+            if group in admitted and group.cached:
+                yield "prefix_found", group, sequence
+            if row >= batch.decodes and group.length > group.prompt:
+                yield "recomputed", group, sequence
+            if sequence in resumed:
+                yield "swapped", group, sequence
+            if written and not written.isdisjoint(memory.block_table(sequence)):
+                yield "copied", group, sequence
+        if memory.shares:
+            for group in plan.prompts:
+                for sequence in group.sequences[1:]:
+                    yield "forked", group, sequence
+
+    def _compare(self, kind: str, group: Group, sequence: int, logits: Tensor | None) -> None:
+        executor, spec = self.executor, self.executor.model.spec
+        length = executor.scheduler.memory.length(sequence)
+        device = executor.pools.device
+        ids = torch.from_numpy(executor.tokens.of(group, sequence, 0, length)).to(device)
+        positions = torch.arange(length, device=device)
+        middle = self._random.randrange(spec.layers)
+        layers = sorted({0, middle, spec.layers - 1})
+        alone = _Contiguous(layers)
+        expected = executor.model.forward(ids, positions, positions[-1:], alone)[0]
+        row = executor.tables.row(sequence, length)
+        size = executor.pools.block_size
+        blocks = torch.from_numpy(executor.tables.array[row : row + 1, : -(-length // size)].copy()).to(
+            device
+        )
+        errors = dict.fromkeys(MEASURES, 0.0)
+        for layer in layers:
+            queries, keys, values, read = alone.seen[layer]
+            for cache, right in zip(executor.pools.caches[layer], (keys, values), strict=True):
+                stored = cache[blocks[0].long()].flatten(0, 1)[:length]
+                errors["keys_values"] = _larger(errors["keys_values"], _error(stored, right))
+            ours = torch.empty_like(queries[-1:])
+            lengths = torch.tensor([length], dtype=torch.int32, device=device)
+            attend = CachedAttention(executor.pools, _contexts_only(length), executor.attention)
+            attend.decode(layer, queries[-1:].contiguous(), blocks, lengths, ours)
+            errors["attention"] = _larger(errors["attention"], _error(ours, read[-1:]))
+        if logits is not None:
+            errors["logits"] = _error(logits, expected)
+        self.looked[kind] += 1
+        for name, error in errors.items():
+            self.worst[name] = _larger(self.worst[name], error)
+            if not error <= self.bound:
+                self.failures.append(
+                    f"iteration {len(executor.records) - 1}, sequence {sequence} ({kind}, {length} tokens): "
+                    f"{name.replace('_', ' and ')} are off by {error:.3g} of the largest value"
+                )
+
+
+class _Contiguous:
+    """Attention of one sequence in one piece: an ``Attend`` that remembers what it saw of some layers."""
+
+    def __init__(self, layers: list[int]) -> None:
+        self.seen: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
+        self._layers = layers
+
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        heads_first = [part.transpose(0, 1)[None] for part in (queries, keys, values)]
+        read = scaled_dot_product_attention(
+            heads_first[0],
+            heads_first[1],
+            heads_first[2],
+            is_causal=True,
+            enable_gqa=queries.shape[1] != keys.shape[1],
+        )[0].transpose(0, 1)
+        if layer in self._layers:
+            self.seen[layer] = queries, keys, values, read
+        return read
+
+
+def _contexts_only(length: int) -> Batch:
+    """Return a batch of which only the length of its one context is known."""
+    nothing = torch.empty(0, dtype=torch.int64)
+    return Batch(
+        nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, [length], longest_query=0
+    )
+
+
+def _error(ours: Tensor, right: Tensor) -> float:
+    ours, right = ours.float(), right.float()
+    return float((ours - right).abs().max() / right.abs().max())
+
+
+def _larger(a: float, b: float) -> float:
+    """Return the larger of two, NaN being larger than anything."""
+    return b if not b <= a else a

@@ -1,0 +1,73 @@
+"""Pools: the keys and values of all layers in blocks on the device, and their swap space in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pagesim.costs.specs import ModelSpec
+from pagesim.kernels import copy_blocks
+from pagesim.kernels.swap import Pools, SwapStrategy, make_strategy
+from pagesim.kvcache import Copy
+
+
+class KvPools:
+    """Blocks of the cache, in layout NHD, moved as a plan says.
+
+    Args:
+        spec: whose layers, KV heads and head size.
+        num_blocks: on the device.
+        host_blocks: in host memory, pinned beside a GPU; 0 for no swap space.
+        block_size: token slots a block.
+        dtype: of keys and values.
+        device: where the blocks are.
+        strategy: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
+        poisoned: whether unwritten slots hold NaN, so that whoever reads one is found out.
+
+    Attributes:
+        caches: of each layer its key cache and value cache, ``[num_blocks, block_size, kv_heads, D]``.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        num_blocks: int,
+        host_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        strategy: str = "gather",
+        poisoned: bool = False,
+    ) -> None:
+        shape = (num_blocks, block_size, spec.kv_heads, spec.head_dim)
+
+        def cache() -> Tensor:
+            made = torch.empty(shape, dtype=dtype, device=device)
+            return made.fill_(float("nan")) if poisoned else made
+
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        self.host_blocks = host_blocks
+        self.device = device
+        self.caches = [(cache(), cache()) for _ in range(spec.layers)]
+        self._flat = [each for pair in self.caches for each in pair]
+        self._swaps: SwapStrategy | None = None
+        if host_blocks:
+            self._swaps = make_strategy(strategy, Pools.beside(self._flat, host_blocks))
+
+    def swap_out(self, copies: Sequence[Copy]) -> None:
+        """Move blocks to the host, (device block, host block); what is launched next waits for it."""
+        assert self._swaps is not None, "there is no swap space"
+        self._swaps.swap_out(copies).join()
+
+    def swap_in(self, copies: Sequence[Copy]) -> None:
+        """Bring blocks back, (host block, device block); what is launched next waits for it."""
+        assert self._swaps is not None, "there is no swap space"
+        self._swaps.swap_in(copies).join()
+
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Copy blocks on the device, (from, to), in every layer."""
+        copy_blocks(self._flat, torch.tensor(copies, dtype=torch.int64).to(self.device))

@@ -1,0 +1,216 @@
+"""A live run: the loop of `pagesim.api.run`, over an executor that really does it."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pagesim.api import run
+from pagesim.costs.specs import Capacity, model
+from pagesim.errors import CapacityError
+from pagesim.kernels.needs import require_device
+from pagesim.results.result import Result
+from pagesim.scheduling import Scheduler
+from pagesim.setup.prepare import Watch, equip
+from pagesim.setup.presets import Policy, parts_of
+from pagesim.setup.scenario import System
+from pagesim.sim.executors import Beside, Executor, Observed
+from pagesim.workloads.trace import Trace
+
+if TYPE_CHECKING:
+    import torch
+
+    from pagesim.device.live.executor import MeasuredExecutor
+
+DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+
+
+def run_live(
+    system: System,
+    trace: Trace,
+    *,
+    device: str | None = None,
+    attention: str = "paged",
+    cuda_graphs: bool = False,
+    swap: str = "gather",
+    check: bool = False,
+    watch: Watch | None = None,
+    beside: Beside | None = None,
+) -> Result:
+    """Replay a trace under one policy, every iteration really carried out on a device.
+
+    Scheduler and allocator are those of `pagesim.simulate`; virtual time advances by what the device took.
+    Weights and token ids are random, from the system's seed.
+
+    Args:
+        system: what serves, as for `pagesim.api.run`; a `Scenario` is kept with the result. Its ``gpu`` sizes
+            the cache unless ``num_blocks`` does. Its ``cost`` only prices preemptions under ``auto``.
+            Without ``cpu_blocks`` the swap space is the usual one, but no larger than the cache.
+        trace: the requests.
+        device: ``cpu`` or ``cuda``; unless given, cuda where there is one.
+        attention: ``paged``, or ``gather`` to copy every context into a padded batch first in every step.
+        cuda_graphs: whether iterations that only decode are CUDA graphs; on cuda, with ``paged``.
+        swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
+        check: whether sequences are compared, between iterations, with the same ones computed in one piece.
+        watch: for a progress bar.
+        beside: hears of every iteration that was carried out, when the clock does not run.
+
+    Returns:
+        As `pagesim.simulate` does, with a row of ``steps`` for each iteration, which also says what its parts
+        took; ``summary["clock"]`` is ``measured``, and ``summary["live"]`` says on what, and what a check
+        found.
+
+    Raises:
+        PagesimError: torch or the device is missing, the model cannot be run or does not fit, or an option is
+            off; the sentence says what to do.
+    """
+    device = device or _best_device()
+    require_device(device)
+    import torch
+
+    from pagesim.device.live.fit import check_block_size, check_options
+    from pagesim.kernels.machine import describe_machine
+
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    spec = model(system.model)
+    check_options(
+        system, spec, policy, device=device, attention=attention, cuda_graphs=cuda_graphs, swap=swap
+    )
+    sized, limits, _ = equip(system, policy)
+    check_block_size(sized.block_size)
+    if system.cpu_blocks is None:
+        system = system.model_copy(update={"cpu_blocks": min(sized.cpu_blocks, sized.num_blocks)})
+    if device == "cpu":
+        dtype = torch.float32
+    else:
+        dtype = torch.bfloat16 if system.kv_dtype == "bf16" else torch.float16
+    made: list[MeasuredExecutor] = []
+
+    def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> Executor:
+        executor = _equipped(
+            scheduler,
+            sized,
+            system,
+            policy,
+            longest=_longest(served, limits.max_model_len),
+            dtype=dtype,
+            device=torch.device(device),
+            attention=attention,
+            cuda_graphs=cuda_graphs,
+            swap=swap,
+            check=check,
+        )
+        made.append(executor)
+        # What was made until now is not looked through again while the clock runs.
+        gc.collect()
+        gc.freeze()
+        return executor if beside is None else Observed(executor, beside)
+
+    try:
+        result = run(system, trace, steps="iterations", watch=watch, executor=make)
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            f"the {device} ran out of memory in an iteration ({str(error).splitlines()[0]}); decrease "
+            "num_blocks, max_num_seqs or max_num_batched_tokens"
+        ) from None
+    finally:
+        gc.unfreeze()
+    (executor,) = made
+    live: dict[str, Any] = {
+        "device": device,
+        "dtype": DTYPES[str(dtype).removeprefix("torch.")],
+        "attention": attention,
+        "cuda_graphs": cuda_graphs,
+        "swap": swap,
+        "machine": describe_machine(device),
+    }
+    if executor.checker is not None:
+        live["check"] = executor.checker.report()
+    assert result.steps is not None
+    return replace(
+        result,
+        summary={**result.summary, "clock": "measured", "live": live},
+        steps=result.steps.assign(**_parts(executor)),
+    )
+
+
+def _equipped(
+    scheduler: Scheduler,
+    sized: Capacity,
+    system: System,
+    policy: Policy,
+    *,
+    longest: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: Any,
+    cuda_graphs: bool,
+    swap: str,
+    check: bool,
+) -> MeasuredExecutor:
+    """Return an executor with weights and pools, warmed up."""
+    from pagesim.device.live.check import Checker
+    from pagesim.device.live.executor import MeasuredExecutor
+    from pagesim.device.live.fit import check_memory
+    from pagesim.device.live.graphs import DecodeGraphs
+    from pagesim.device.live.model import Model, check_model
+    from pagesim.device.live.pools import KvPools
+    from pagesim.device.live.tokens import Tokens
+    from pagesim.device.live.warmup import warm_up
+
+    spec = model(system.model)
+    check_model(spec, longest)
+    # v1 never swaps, and what is reserved is never preempted.
+    swaps = policy.reservation == "on-demand" and policy.scheduler != "vllm-v1"
+    host_blocks = sized.cpu_blocks if swaps else 0
+    check_memory(spec, sized, host_blocks=host_blocks, dtype=dtype, device=device)
+    weights = Model(spec, dtype=dtype, device=device, longest=longest, seed=system.seed)
+    pools = KvPools(
+        spec,
+        num_blocks=sized.num_blocks,
+        host_blocks=host_blocks,
+        block_size=sized.block_size,
+        dtype=dtype,
+        device=device,
+        strategy=swap,
+        poisoned=check,
+    )
+    executor = MeasuredExecutor(
+        scheduler,
+        weights,
+        pools,
+        Tokens(spec.vocab, system.seed),
+        longest=longest,
+        attention=attention,
+    )
+    most = system.max_num_seqs or 256
+    if cuda_graphs:
+        executor.graphs = DecodeGraphs(weights, pools, longest=longest, most=most)
+    warm_up(executor, most_sequences=most, most_tokens=system.max_num_batched_tokens or 2560)
+    if check:
+        executor.checker = Checker(executor, seed=system.seed)
+    return executor
+
+
+def _longest(served: Trace, max_model_len: int) -> int:
+    """Return the tokens of the longest sequence whose keys and values are kept."""
+    if not len(served):
+        return 1
+    # A static batch is padded to its longest prompt and its longest answer.
+    padded = int(served.prompt_tokens.max()) + int(served.output_tokens.max())
+    return max(1, min(padded, max_model_len))
+
+
+def _parts(executor: MeasuredExecutor) -> dict[str, list[Any]]:
+    """Return the columns that a live run adds to the table of steps."""
+    names = ("prepare_s", "move_s", "compute_s", "prompt_tokens", "decode_sequences", "decode_context")
+    return {name: [getattr(record, name) for record in executor.records] for name in names}
+
+
+def _best_device() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "cpu"  # which is refused with a sentence
+    return "cuda" if torch.cuda.is_available() else "cpu"

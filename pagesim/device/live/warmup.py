@@ -1,0 +1,93 @@
+"""Warm-up: everything runs once before the clock does, so that no iteration pays for compiling or loading."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from pagesim.device.live.attention import CachedAttention
+from pagesim.device.live.batch import NOWHERE, Columns, table_width
+from pagesim.device.live.executor import MeasuredExecutor
+from pagesim.kernels import decode_plan
+
+
+def warm_up(executor: MeasuredExecutor, *, most_sequences: int, most_tokens: int) -> None:
+    """Run batches of many sizes that keep nothing, and swap and copy blocks that hold nothing yet.
+
+    Args:
+        executor: before its first iteration.
+        most_sequences: that may decode at once.
+        most_tokens: of prompts in an iteration.
+    """
+    on_gpu = executor.pools.device.type == "cuda"
+    longest = executor.longest
+    decodes = _sizes(min(most_sequences, 256)) if on_gpu else [1, 3]
+    prompts = _sizes(most_tokens) if on_gpu else [2, 17]
+    for batch in decodes:
+        # No longer than the cache can hold: a batch that is gathered takes as much memory again.
+        held = min(longest, executor.pools.num_blocks * executor.pools.block_size // batch)
+        for context in {1, max(1, held)}:
+            _run(executor, [1] * batch, context)
+    for tokens in prompts:
+        length = min(tokens, longest)
+        rest = [length] * (tokens // length)
+        _run(executor, [new for new in rest if new > 1], length)
+        _run(executor, [1, 1, *(new for new in rest if new > 1)], length)
+    if on_gpu:
+        _try_splits(executor)
+    _move(executor)
+    if on_gpu:
+        torch.cuda.synchronize()
+
+
+def _sizes(most: int) -> list[int]:
+    """Return powers of two up to ``most``, numbers that are none, and ``most``."""
+    powers = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+    return sorted({*powers, *(3 * power for power in powers if 3 * power <= most), most})
+
+
+def _columns(executor: MeasuredExecutor, new: list[int], context: int) -> Columns:
+    """Return sequences with so many new tokens of a context; all of their blocks are block 0."""
+    count, total = len(new), sum(new)
+    lengths = np.full(count, context, np.int64)
+    width = table_width(-(-context // executor.pools.block_size))
+    return Columns(
+        np.zeros(total, np.int64),
+        np.concatenate([np.arange(context - each, context) for each in new]),
+        np.full(total, NOWHERE, np.int64),
+        np.zeros((count, width), np.int32),
+        lengths,
+        np.array(new, np.int64),
+        sum(each == 1 for each in new),
+    )
+
+
+def _run(executor: MeasuredExecutor, new: list[int], context: int) -> None:
+    if not new:
+        return
+    executor.compute(executor.staging.put(_columns(executor, new, context))).argmax(dim=-1).cpu()
+
+
+def _try_splits(executor: MeasuredExecutor) -> None:
+    """Run the decode kernel under every kind of plan: kernels differ where splits are 1, or divide by 16."""
+    spec, pools = executor.model.spec, executor.pools
+    batch = executor.staging.put(_columns(executor, [1], executor.longest))
+    queries = torch.zeros(
+        (1, spec.heads, spec.head_dim), dtype=executor.model.dtype, device=executor.model.device
+    )
+    paged = executor.attention == "paged"
+    for splits in (1, 2, 16):
+        plan = decode_plan(queries, pools.caches[0][0], [1 << 15], paged=paged, num_splits=splits)
+        attend = CachedAttention(pools, batch, executor.attention, plan)
+        attend.decode(0, queries, batch.tables, batch.decode_lengths, torch.empty_like(queries))
+
+
+def _move(executor: MeasuredExecutor) -> None:
+    pools = executor.pools
+    for count in (1, min(3, pools.num_blocks, pools.host_blocks)):
+        if pools.host_blocks:
+            pairs = [(block, block) for block in range(count)]
+            pools.swap_out(pairs)
+            pools.swap_in(pairs)
+    if pools.num_blocks > 1:
+        pools.copy([(0, 1)])

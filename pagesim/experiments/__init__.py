@@ -1,0 +1,1 @@
+"""Many runs together: sweeps, ablations, clusters, and the PagedAttention paper."""

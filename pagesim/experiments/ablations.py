@@ -1,0 +1,182 @@
+"""Ablations: what one choice is worth, over block sizes: the block size itself, and how to preempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pagesim.api import run
+from pagesim.costs import IterationShape, Profiled
+from pagesim.costs.profiles import Profile
+from pagesim.costs.specs import ModelSpec
+from pagesim.errors import PagesimError
+from pagesim.results.result import Result
+from pagesim.setup.scenario import System
+from pagesim.sim.clock import TICKS_PER_SECOND
+from pagesim.workloads.trace import Trace
+
+__all__ = [
+    "ALIKE",
+    "PREEMPTIONS",
+    "Undone",
+    "best",
+    "crossover",
+    "notes_on",
+    "serve",
+    "sizes_of",
+    "undo",
+]
+
+PREEMPTIONS = ("recompute", "swap", "auto")
+
+ALIKE = 0.05
+"""Block sizes whose latency is within so much of the best are as good."""
+
+
+@dataclass(frozen=True)
+class Undone:
+    """How long it takes to undo a preemption, at one block size, with nobody else running.
+
+    Attributes:
+        block_size: tokens a block.
+        swap_out_s: moving the blocks of a sequence to the host.
+        swap_in_s: and back.
+        recompute_s: an iteration that computes its tokens again.
+    """
+
+    block_size: int
+    swap_out_s: float
+    swap_in_s: float
+    recompute_s: float
+
+    @property
+    def swap_s(self) -> float:
+        """Out and in again."""
+        return self.swap_out_s + self.swap_in_s
+
+
+def sizes_of(profile: Profile, asked: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the block sizes that were asked for, or all that a profile knows.
+
+    Raises:
+        PagesimError: the profile does not know one; the sentence names those that it does.
+    """
+    known = profile.block_sizes
+    for size in asked or ():
+        if size not in known:
+            raise PagesimError(
+                f"profile {profile.name} was not measured at block_size {size}; it knows "
+                f"{', '.join(map(str, known)) or 'none'}"
+            )
+    return tuple(sorted(set(asked or known)))
+
+
+def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -> list[Undone]:
+    """Return what it takes to undo the preemption of a context of so many tokens, for each block size.
+
+    Args:
+        profile: gives the times.
+        spec: its model.
+        sizes: of blocks, in tokens.
+        tokens: that were held.
+
+    Raises:
+        PagesimError: ``tokens`` is below 1, or the profile is not for this model.
+    """
+    if tokens < 1:
+        raise PagesimError(f"tokens is {tokens}; it must be at least 1")
+
+    def seconds(size: int, *, prompt: int = 0, out: int = 0, back: int = 0) -> float:
+        cost = Profiled(profile, spec, tp=profile.tp, block_size=size, kv_dtype=profile.kv_dtype)
+        shape = IterationShape(
+            batched_tokens=prompt,
+            tokens=prompt,
+            context_tokens=prompt,
+            decode_context=0,
+            query_key_pairs=prompt * (prompt + 1) // 2,
+            blocks_out=out,
+            blocks_in=back,
+            blocks_copied=0,
+            decoding=0,
+            sampled=int(prompt > 0),
+        )
+        return cost.iteration(shape) / TICKS_PER_SECOND
+
+    found = []
+    for size in sizes:
+        blocks = -(-tokens // size)
+        found.append(
+            Undone(size, seconds(size, out=blocks), seconds(size, back=blocks), seconds(size, prompt=tokens))
+        )
+    return found
+
+
+def crossover(swap: Mapping[int, float], recompute: Mapping[int, float]) -> int | None:
+    """Return the block size from which on swapping takes no longer than recomputing; None without one.
+
+    Args:
+        swap: seconds by block size.
+        recompute: the same, for the same sizes.
+    """
+    found = None
+    for size in sorted(swap, reverse=True):
+        if swap[size] > recompute[size]:
+            break
+        found = size
+    return found
+
+
+def serve(
+    system: System, trace: Trace, sizes: Sequence[int], preemptions: Sequence[str]
+) -> Iterator[tuple[str, int, Result]]:
+    """Replay a trace over block sizes and ways to preempt, always in the same memory.
+
+    Args:
+        system: but for its block size and preemption; its memory counts in blocks of its own size.
+        trace: is replayed each time.
+        sizes: of blocks, in tokens.
+        preemptions: ``recompute``, ``swap`` or ``auto``.
+
+    Yields:
+        Preemption, block size, result.
+
+    Raises:
+        PagesimError: the memory that ``num_blocks`` (in blocks of the system's own size) is holds no block.
+    """
+    for preemption in preemptions:
+        for size in sizes:
+            update: dict[str, Any] = {"preemption": preemption, "block_size": size}
+            own = system.block_size or 16
+            for option in ("num_blocks", "cpu_blocks"):
+                number = getattr(system, option)
+                if number is not None:
+                    update[option] = number * own // size
+                    if number and not update[option]:
+                        raise PagesimError(
+                            f"{option} is {number}; that many blocks of {own} tokens hold no block of {size}"
+                        )
+            yield preemption, size, run(system.model_copy(update=update), trace, steps="none")
+
+
+def best(latency: Mapping[int, float]) -> tuple[int, list[int]]:
+    """Return the block size with the least latency, and those that are as good."""
+    least = min(latency, key=lambda size: (latency[size], size))
+    return least, [size for size in sorted(latency) if latency[size] <= (1 + ALIKE) * latency[least]]
+
+
+def notes_on(profile: Profile, sizes: Sequence[int]) -> list[str]:
+    """Return what somebody should know who compares block sizes by a profile."""
+    said = []
+    decode = [profile.terms.decode[size] for size in sizes]
+    prefill = [profile.terms.prefill[size] for size in sizes]
+    if len(sizes) > 1 and all(each == decode[0] for each in decode) and all(
+        each == prefill[0] for each in prefill
+    ):  # fmt: skip
+        said.append(
+            f"profile {profile.name} ({profile.kind}) knows no difference between block sizes in attention: "
+            "only memory and transfers differ here"
+        )
+    if profile.kind != "measured":
+        said.append(f"profile {profile.name} is {profile.kind}; pagesim calibrate measures one")
+    return said

@@ -1,0 +1,9 @@
+"""Clusters: N replicas of a system in one simulation, and routers in front of them."""
+
+from __future__ import annotations
+
+from pagesim.experiments.clusters.replicas import Replicas
+from pagesim.experiments.clusters.routers import ROUTERS, Router, find_router
+from pagesim.experiments.clusters.run import ClusterResult, run_cluster, simulate_cluster
+
+__all__ = ["ROUTERS", "ClusterResult", "Replicas", "Router", "find_router", "run_cluster", "simulate_cluster"]

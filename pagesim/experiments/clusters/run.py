@@ -1,0 +1,200 @@
+"""A cluster: several engines of one system on one clock, and a router in front of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.accounting.metrics import TokenGaps, latencies, throughput
+from pagesim.api import SystemOptions, as_trace, peak_rss_mb
+from pagesim.errors import PagesimError
+from pagesim.experiments.clusters.replay import replay_apart, replay_together
+from pagesim.experiments.clusters.routers import Router, find_router
+from pagesim.results.result import Stored
+from pagesim.scheduling import DeadEnd
+from pagesim.setup.prepare import Server, Watch, prepare
+from pagesim.setup.scenario import System, checked
+from pagesim.sim.engine import StrictCompatError
+from pagesim.workloads.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_REPLICAS = 4096
+
+
+@dataclass(frozen=True)
+class ClusterResult(Stored):
+    """What came of a cluster's run: the summary is of all replicas together.
+
+    ``requests`` has a column more, the ``replica`` that each was routed to (-1 if it was turned away);
+    ``summary["cluster"]`` says how many there are and how they differ.
+
+    Attributes:
+        scenario, summary, request_columns: see `Stored`.
+        replica_columns: the columns of ``replicas``, ``[R]`` each.
+        notes: what was noticed or assumed on the way.
+    """
+
+    replica_columns: Mapping[str, npt.NDArray[Any]]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def replicas(self) -> pd.DataFrame:
+        """One row a replica."""
+        import pandas as pd
+
+        return pd.DataFrame(self.replica_columns)
+
+    def write(self, folder: Path) -> None:
+        super().write(folder)
+        self.replicas.to_parquet(folder / "replicas.parquet", index=False)
+
+
+def simulate_cluster(
+    trace: Trace | pd.DataFrame | str | PathLike[str],
+    policy: str = "vllm-sosp",
+    *,
+    replicas: int,
+    router: str | Router = "round-robin",
+    **options: Unpack[SystemOptions],
+) -> ClusterResult:
+    """Replay a trace on several replicas of a system behind a router.
+
+    Args:
+        trace: as for `simulate`.
+        policy: a name of `POLICIES`.
+        replicas: how many, from 1 to 4096.
+        router: a name of ``ROUTERS`` or of an installed package's entry point, or a `Router`.
+        **options: the fields of `System`, of each replica.
+
+    Raises:
+        PagesimError: an option, the trace or their combination is off; the sentence says what to do.
+    """
+    system = checked(System, {"policy": policy, **options})
+    return run_cluster(system, as_trace(trace), replicas=replicas, router=router)
+
+
+def run_cluster(
+    system: System,
+    trace: Trace,
+    *,
+    replicas: int,
+    router: str | Router = "round-robin",
+    watch: Watch | None = None,
+) -> ClusterResult:
+    """Replay a trace on several replicas of a system.
+
+    Args:
+        system: what each replica is.
+        trace: the requests, which arrive at the router.
+        replicas: how many, from 1.
+        router: a name of ``ROUTERS`` or of an installed package's, or a router.
+        watch: for a progress bar.
+
+    Raises:
+        PagesimError: an option, the trace or their combination is off; or a router answers nonsense.
+    """
+    started = time.perf_counter()
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise PagesimError(f"replicas is {replicas}; it must be from 1 to {MOST_REPLICAS}")
+    chosen = find_router(router) if isinstance(router, str) else router
+    setting = prepare(system, trace)
+    log = setting.new_log()
+    # With a strict compat, the first dead end of all replicas is what counts.
+    apart = getattr(chosen, "oblivious", False) and not system.strict_compat
+    replay = replay_apart if apart else replay_together
+    try:
+        servers, replica_of = replay(setting, log, chosen, replicas, watch)
+    except StrictCompatError as error:
+        raise setting.stopped(error) from None
+    except OverflowError:
+        raise setting.too_long() from None
+    of_requests, columns = setting.summary(log)
+    columns = {**columns, "replica": replica_of}
+    gaps = TokenGaps()
+    for server in servers:
+        gaps.include(server.gaps)
+    table = _table(servers, columns, replica_of)
+    summary: dict[str, Any] = {
+        "policy": system.policy,
+        "cluster": {
+            "replicas": replicas,
+            "router": router if isinstance(router, str) else type(router).__name__,
+            "imbalance": {
+                name: _imbalance(table[name]) for name in ("requests", "output_tokens", "busy_share")
+            },
+        },
+        "requests": of_requests.pop("requests"),
+        "dead_ends": {
+            dead_end.key: sum(server.engine.dead_ends[dead_end] for server in servers) for dead_end in DeadEnd
+        },
+        **of_requests,
+        "itl": gaps.summary(),
+        "batch": {"mean": _mean([server.means.mean_batch for server in servers])},
+        "iterations": sum(server.recorder.iterations for server in servers),
+        "preemptions": {
+            "recompute": sum(server.recorder.recomputed_total for server in servers),
+            "swap": sum(server.recorder.swapped_total for server in servers),
+        },
+        "aborted_tokens": sum(server.engine.aborted_tokens for server in servers),
+        "extrapolated": dict(setting.cost.beyond),
+        "sim": {
+            "wall_s": time.perf_counter() - started,
+            "peak_rss_mb": peak_rss_mb(),
+            "decisions": sum(server.recorder.decisions for server in servers),
+        },
+    }
+    return ClusterResult(system, summary, columns, table, setting.notes())
+
+
+def _table(
+    servers: list[Server], columns: Mapping[str, npt.NDArray[Any]], replica_of: npt.NDArray[np.int64]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of the replicas table."""
+    rows = []
+    for number, server in enumerate(servers):
+        mine = replica_of == number
+        own = {name: column[mine] for name, column in columns.items()}
+        finished = own["status"] == "finished"
+        latency = latencies(own)
+        of_engine = server.summary()
+        strict = of_engine["memory"]["strict"]["per_second"]
+        rows.append(
+            {
+                "replica": number,
+                "requests": int(mine.sum()),
+                "finished": int(finished.sum()),
+                "output_tokens": int((own["output_tokens"] * own["n"])[finished].sum()),
+                "busy_share": server.means.busy_share,
+                "mean_batch": of_engine["batch"]["mean"],
+                "iterations": of_engine["iterations"],
+                "recomputes": of_engine["preemptions"]["recompute"],
+                "swaps": of_engine["preemptions"]["swap"],
+                "requests_per_s": throughput(own)["requests_per_s"],
+                "ttft_p50_s": latency["ttft"]["p50"],
+                "ttft_p99_s": latency["ttft"]["p99"],
+                "normalized_latency_mean_s": latency["normalized_latency"]["mean"],
+                **{f"{entry}_percent": share for entry, share in strict.items()},
+            }
+        )
+    return {name: np.array([np.nan if row[name] is None else row[name] for row in rows]) for name in rows[0]}
+
+
+def _imbalance(column: npt.NDArray[Any]) -> float | None:
+    """Return the most of any replica over the mean; 1 where all are alike, None without anything."""
+    mean = float(np.nanmean(column)) if np.isfinite(column).any() else 0.0
+    return float(np.nanmax(column)) / mean if mean else None
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,218 @@
+"""The document: what misses first, then every number of every figure, and on what it rests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pagesim.experiments.paper.catalogue import BEYOND
+from pagesim.experiments.paper.columns import Column
+from pagesim.experiments.paper.discrepancies import reason
+from pagesim.experiments.paper.numbers import CERTAINTIES, FITTED, Number, Quoted
+from pagesim.experiments.paper.overhead import FITTED_TO, OVERHEAD_S
+from pagesim.experiments.paper.reproduce import Reproduced
+from pagesim.experiments.paper.setting import Setting
+
+COSTS = {
+    "imported": "operators that others timed on A100s and published (linear layers and all-reduces by Vidur, "
+    "attention by Frontier), carried to these models by the share of the datasheet's rates that they "
+    "reached. Swaps, copies and the LM head are the datasheet's. Nothing was measured by us",
+    "analytic": "datasheets and rules of thumb. Nothing was measured",
+}
+
+
+def document(
+    made: Sequence[Reproduced],
+    setting: Setting,
+    *,
+    beside: Sequence[Column] = (),
+    pictures: Mapping[str, str] | None = None,
+) -> str:
+    """Return the document as Markdown.
+
+    Args:
+        made: the figures, in order.
+        setting: with which they were made.
+        beside: other reproductions, a column each.
+        pictures: by figure, where its picture lies, seen from the document.
+    """
+    numbers = [number for each in made for number in each.numbers]
+    parts = [
+        "# The PagedAttention paper, figure by figure",
+        "Kwon et al., *Efficient Memory Management for Large Language Model Serving with PagedAttention*, "
+        "SOSP 2023. This file is written by `pagesim reproduce`; do not edit it.",
+        _made_with(setting, beside),
+        "## What misses its bar",
+        _missing(numbers, setting),
+        "## What is far from a number without a bar",
+        _far(numbers, setting),
+        "## In all",
+        _in_all(made),
+    ]
+    of_paper = [each for each in made if each.figure.name not in BEYOND]
+    further = [each for each in made if each.figure.name in BEYOND]
+    for each in of_paper:
+        parts += _section(each, setting, beside, pictures or {})
+    if further:
+        parts.append("# Beyond the paper")
+    for each in further:
+        parts += _section(each, setting, beside, pictures or {})
+    return "\n\n".join(parts) + "\n"
+
+
+def _made_with(setting: Setting, beside: Sequence[Column]) -> str:
+    lines = [
+        f"*Ours* is made with {setting.name}."
+        + (f" Beside it: {'; '.join(column.name for column in beside)}." if beside else ""),
+        f"**Costs.** {setting.cost}: {COSTS.get(setting.cost, 'as given on the command line')}.",
+    ]
+    if setting.cost in OVERHEAD_S:
+        lines.append(
+            "**One number is fitted**: the paper's engine's overhead an iteration, to one bar, Fig. 13's "
+            f"vLLM on ShareGPT ({FITTED_TO}). It is {1e3 * OVERHEAD_S[setting.cost]:.1f} ms for OPT-13B, and "
+            "for other models in proportion to their layers (`python -m pagesim.experiments.paper.overhead` "
+            "fits it). Every other number is a prediction."
+        )
+    sure = "; ".join(f"{letter}: {text}" for letter, text in CERTAINTIES.items() if letter)
+    lines.append(
+        f"**How sure the paper's numbers are.** {sure}. A range is the text's, or what the artifact leaves "
+        "open. *Error* is ours less the paper's, 0 inside a range. *Bar* is what was promised beforehand; a "
+        "number without one is there to be looked at, and one read by eye is only compared with how well one "
+        "reads."
+    )
+    return "\n\n".join(lines)
+
+
+def _missing(numbers: Sequence[Number], setting: Setting) -> str:
+    missed = [number for number in numbers if number.verdict == "misses"]
+    if not missed:
+        return "Nothing."
+    return _grouped(missed, setting, bars=True)
+
+
+FAR = 0.25
+"""A number of the paper without a bar is far off when it is by more than this share."""
+
+
+def _far(numbers: Sequence[Number], setting: Setting) -> str:
+    far = [
+        number
+        for number in numbers
+        if number.verdict in ("no bar", "outside reading")
+        and number.relative is not None
+        and abs(number.relative) > FAR
+    ]
+    if not far:
+        return "Nothing."
+    return _grouped(far, setting)
+
+
+def _grouped(numbers: Sequence[Number], setting: Setting, *, bars: bool = False) -> str:
+    """Return a line for each reason, with the numbers that are off for it."""
+    groups: dict[str, list[Number]] = {}
+    for number in numbers:
+        groups.setdefault(reason(number, setting), []).append(number)
+    lines = []
+    for why, group in groups.items():
+        said = "; ".join(
+            f"**{number.figure}** {number.series}, {number.x}: {_cell(number.paper)}, ours "
+            f"{_cell(number.ours)}" + (f" (bar {number.bar})" if bars else "")
+            for number in group
+        )
+        lines.append(f"- {said}. {why[0].upper()}{why[1:]}.")
+    return "\n".join(lines)
+
+
+def _in_all(made: Sequence[Reproduced]) -> str:
+    lines = [
+        "| figure | | rests on | holds | misses | worst error of those with a bar |",
+        "|---|---|---|--:|--:|---|",
+    ]
+    for each in made:
+        count = Counter(number.verdict for number in each.numbers)
+        lines.append(
+            f"| {each.figure.name} | {each.figure.title} | {each.figure.rests_on} | {count['holds']} | "
+            f"{count['misses']} | {_worst(each.numbers)} |"
+        )
+    return "\n".join(lines)
+
+
+def _worst(numbers: Sequence[Number]) -> str:
+    barred = [n for n in numbers if n.verdict in ("holds", "misses") and n.error is not None]
+    if not barred:
+        return "–"
+    worst = max(barred, key=lambda n: (n.verdict == "misses", abs(n.error or 0.0)))
+    share = "" if worst.relative is None else f" ({100 * worst.relative:+.1f} %)"
+    return f"{worst.error:+.3g}{share}, {worst.series}, {worst.x}"
+
+
+def _section(
+    each: Reproduced, setting: Setting, beside: Sequence[Column], pictures: Mapping[str, str]
+) -> list[str]:
+    figure = each.figure
+    name = (
+        figure.name
+        if figure.name in BEYOND
+        else figure.name.replace("fig", "Fig. ").replace("table", "Table ")
+    )
+    parts = [
+        f"## {name}: {figure.title}",
+        f"{figure.how[0].upper()}{figure.how[1:]}. Rests on {figure.rests_on}.",
+    ]
+    if figure.missing:
+        parts.append(f"**Not drawn**: {figure.missing}.")
+    if figure.name in pictures:
+        parts.append(f"![{figure.title}]({pictures[figure.name]})")
+    if figure.answer is not None:
+        parts.append(figure.answer(each.numbers))
+    parts.append(_table(each.numbers, beside))
+    return parts
+
+
+def _table(numbers: Sequence[Number], beside: Sequence[Column]) -> str:
+    head = [
+        "series",
+        "x",
+        "paper",
+        "sure",
+        "ours",
+        *(column.name for column in beside),
+        "error",
+        "bar",
+        "verdict",
+    ]
+    lines = [
+        "| " + " | ".join(head) + " |",
+        "|" + "|".join("---" if name in ("series", "x", "bar", "verdict") else "--:" for name in head) + "|",
+    ]
+    for number in numbers:
+        bar = "" if number.bar is None or number.bar == FITTED else str(number.bar)
+        cells = [
+            number.series,
+            number.x,
+            _cell(number.paper),
+            number.certainty,
+            _cell(number.ours),
+            *(_text_cell(column.of(number)) for column in beside),
+            _cell(number.error, sign=True),
+            bar,
+            number.verdict,
+        ]
+        lines.append("| " + " | ".join(cell or "–" for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _text_cell(text: str) -> str:
+    return _cell(float(text)) if text else ""
+
+
+def _cell(value: Quoted | None, *, sign: bool = False) -> str:
+    """Return a value as people read it: four digits, and thousands told apart."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return f"{_cell(value[0])}–{_cell(value[1])}"
+    plus = "+" if sign and value > 0 else ""
+    if value == int(value) and abs(value) < 1e9:
+        return f"{plus}{int(value):,}"
+    return plus + (f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}")

@@ -1,0 +1,65 @@
+"""The paper's swaps, taken apart: what the link moves, and what it costs to ask for a copy."""
+
+from __future__ import annotations
+
+from pagesim.costs.profiles import Curve, Profile, analytic_profile, find_profile
+from pagesim.costs.specs import gpu, model
+from pagesim.errors import PagesimError
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Block sizes of the paper's Fig. 18b and 19."""
+
+TOKENS = 256
+"""Of the context that Fig. 19a moves."""
+
+READ_AT_1_S, READ_AT_256_S = 0.135, 0.0345
+"""Out and in again at the smallest and the largest block, read by eye in Fig. 19a."""
+
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 16384)
+
+
+def blocks_profile(cost: str, model_name: str, gpu_name: str, tp: int) -> tuple[Profile, str]:
+    """Return a profile that knows all of `SIZES`, as far as there is one, and the text that names it.
+
+    Args:
+        cost: ``profile:NAME[,overhead_s=seconds]``.
+        model_name: of the run.
+        gpu_name: of the run.
+        tp: of the run.
+
+    Raises:
+        PagesimError: the cost is no profile, and so says nothing about block sizes.
+    """
+    kind, _, rest = cost.partition(":")
+    if kind != "profile":
+        raise PagesimError(
+            f"cost is {cost!r}, which knows no block sizes; fig18b, fig19a and fig19b need profile:NAME, "
+            "imported or analytic"
+        )
+    name, _, option = rest.partition(",overhead_s=")
+    spec = model(model_name)
+    profile = find_profile(name, model=spec, tp=tp)
+    if profile.kind == "analytic":
+        profile = analytic_profile(gpu(gpu_name), spec, tp=tp, block_sizes=SIZES)
+    return (profile.with_overhead(float(option)) if option else profile), cost
+
+
+def copy_by_copy(profile: Profile) -> Profile:
+    """Return a profile whose swaps cost what those of the paper's Fig. 19a do.
+
+    The paper's system asks for a copy for each layer's keys and for its values, block by block. Two numbers
+    describe that: seconds a byte and seconds a copy. They follow from the two ends of its curve, so every
+    size between them is a prediction.
+    """
+    spec = model(profile.model.name)
+    copies = 2 * spec.layers  # keys and values
+    at_1, at_256 = READ_AT_1_S / 2, READ_AT_256_S / 2  # one direction
+    a_copy = (at_1 - at_256) / (copies * (TOKENS - 1))
+    a_token = (at_256 - copies * a_copy) / TOKENS
+
+    def curve(size: int) -> Curve:
+        return Curve(at=COUNTS, seconds=tuple(count * (size * a_token + copies * a_copy) for count in COUNTS))
+
+    curves = {size: curve(size) for size in profile.block_sizes}
+    terms = profile.terms.model_copy(update={"swap_out": curves, "swap_in": curves})
+    return profile.model_copy(update={"terms": terms})

@@ -1,0 +1,181 @@
+"""Figures of a sweep: a metric over an option or another metric, with confidence; and bars of capacities."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pagesim.errors import PagesimError
+from pagesim.experiments.sweeps.tables import MARGIN
+from pagesim.results.plots import COLOURS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's palette, but for its yellow, which is hard to see on white."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+"""As many as go through all pairs with a colour, so that many curves stay apart."""
+
+MOST_PANELS = 12
+
+UNITS = {
+    "rate": "requests/s",
+    "normalized_latency": "s/token",
+    **dict.fromkeys(("duration", "latency", "ttft", "tpot", "itl", "queueing"), "s"),
+    **dict.fromkeys(("memory.strict", "memory.paper"), "% of the KV cache"),
+}
+"""Units of options and metrics, by the beginnings of their names."""
+
+
+def curves(means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str | None = None) -> Figure:
+    """Draw a metric's mean with its 95 % confidence interval, a panel for each point of the other axes.
+
+    Where a curve has no x, because its policy cannot use that option, it is drawn as a level line.
+
+    Args:
+        means: the table of a sweep's points.
+        axes: the options that vary.
+        x: an option that varies, or a metric.
+        y: a metric.
+        hue: an option that varies, a colour for each of its values; None for one curve.
+
+    Raises:
+        PagesimError: there is no such option or metric, or there are too many panels.
+    """
+    check_names(list(means.columns), axes, x=x, y=y, hue=hue)
+    others = [name for name in axes if name not in (x, hue, "seed")]
+    panels = list(itertools.product(*(_values(means, name) for name in others)))
+    if len(panels) > MOST_PANELS:
+        raise PagesimError(
+            f"the figure has {len(panels)} panels, a point of {', '.join(others)} each; the bound is "
+            f"{MOST_PANELS}"
+        )
+    hues = _values(means, hue) if hue else [None]
+    ticks = [] if _numeric(means[x]) else _values(means, x)
+    figure = Figure(figsize=(4.4 * len(panels) + 1.6, 3.8), layout="constrained")
+    places = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for place, panel in zip(places, panels, strict=True):
+        rows = means
+        for name, value in zip(others, panel, strict=True):
+            # Who cannot use an option is the same whatever its value: it belongs in every panel.
+            rows = rows[(rows[name].isna() | (rows[name] == value)).to_numpy(bool)]
+        place.set_title(
+            ", ".join(f"{name} {value}" for name, value in zip(others, panel, strict=True)), fontsize=9
+        )
+        _panel(place, rows, x, y, hue, hues, ticks)
+        if ticks:
+            place.set_xticks(range(len(ticks)), [str(value) for value in ticks], rotation=20, ha="right")
+        place.set_xlabel(label(x))
+        place.spines[["top", "right"]].set_visible(False)
+    places[0].set_ylabel(f"{label(y)}\nmean over seeds")
+    if hue:
+        # A panel may lack a value; the legend has all that any panel has, in the table's order.
+        found = {
+            text: handle
+            for place in places
+            for handle, text in zip(*place.get_legend_handles_labels(), strict=True)
+        }
+        names = [str(value) for value in hues if str(value) in found]
+        places[-1].legend(
+            [found[name] for name in names], names, title=hue,
+            loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8,
+        )  # fmt: skip
+    return figure
+
+
+def check_names(known: Sequence[str], axes: Sequence[str], *, x: str, y: str, hue: str | None) -> None:
+    """Say if a figure names what is not there.
+
+    Args:
+        known: the columns of the table of points, metrics among them.
+        axes: the options that vary.
+        x: see `curves`.
+        y: see `curves`.
+        hue: see `curves`.
+
+    Raises:
+        PagesimError: the sentence names it and what there is.
+    """
+    metrics = [name.removesuffix(f".{MARGIN}") for name in known if name.endswith(f".{MARGIN}")]
+    varying = [name for name in axes if name != "seed"]
+    options = ", ".join(varying) or "it has none"
+    if y not in metrics:
+        raise PagesimError(f"y is {y!r}; it must be a metric, one of {', '.join(metrics)}")
+    if x not in (*varying, *metrics):
+        raise PagesimError(f"x is {x!r}; it must be a metric or an option of the grid ({options})")
+    if hue is not None and hue not in varying:
+        raise PagesimError(f"hue is {hue!r}; it must be an option of the grid ({options})")
+
+
+def capacity_bars(rates: pd.DataFrame) -> Figure:
+    """Draw the highest rate of each policy, from the table of a capacity search."""
+    figure = Figure(figsize=(7.0, 1.2 + 0.42 * len(rates)), layout="constrained")
+    axes = figure.add_subplot()
+    heights = rates["rate"].fillna(0.0).to_numpy(np.float64)[::-1]
+    bars = axes.barh(rates["policy"].tolist()[::-1], heights, color=COLOURS["used"])
+    texts = [
+        f"≥ {rate:.4g}" if verdict.startswith("holds") else f"{rate:.4g}" if rate == rate else verdict
+        for rate, verdict in zip(rates["rate"], rates["verdict"], strict=True)
+    ]
+    axes.bar_label(bars, texts[::-1], padding=3, fontsize=8)
+    axes.set_xlabel("highest rate that keeps the goal (requests/s)")
+    axes.margins(x=0.18)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _panel(
+    axes: Axes,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    hue: str | None,
+    hues: Sequence[Any],
+    ticks: Sequence[Any],
+) -> None:
+    for place, value in enumerate(hues):
+        own = rows if hue is None else rows[(rows[hue] == value).fillna(False).to_numpy(bool)]
+        style: dict[str, Any] = {"color": HUES[place % len(HUES)], "label": str(value)}
+        level = own[own[x].isna()]
+        for middle, margin in zip(level[y], level[f"{y}.{MARGIN}"], strict=True):
+            axes.axhline(middle, linestyle="--", linewidth=1, **style)
+            if margin == margin:
+                axes.axhspan(middle - margin, middle + margin, alpha=0.15, linewidth=0, color=style["color"])
+        own = own[own[x].notna()]
+        if own.empty:
+            continue
+        at = np.array([float(ticks.index(v) if ticks else v) for v in own[x]])
+        rising = np.argsort(at, kind="stable")
+        axes.errorbar(
+            at[rising],
+            own[y].to_numpy(np.float64)[rising],
+            yerr=own[f"{y}.{MARGIN}"].to_numpy(np.float64)[rising],
+            linestyle="none" if ticks else "-",
+            marker=MARKERS[place % len(MARKERS)],
+            markersize=4,
+            linewidth=1.2,
+            capsize=2,
+            **style,
+        )
+
+
+def _values(table: pd.DataFrame, name: str) -> list[Any]:
+    """Return a column's values, each once, in the table's order."""
+    return list(dict.fromkeys(table[name].dropna().tolist()))
+
+
+def _numeric(column: pd.Series[Any]) -> bool:
+    return column.dtype in ("Int64", "int64", "float64")
+
+
+def label(name: str) -> str:
+    """Return the name of an option or a metric with its unit."""
+    unit = next((unit for begin, unit in UNITS.items() if f"{name}.".startswith(f"{begin}.")), None)
+    return f"{name} ({unit})" if unit else name

@@ -1,0 +1,85 @@
+"""Goal: a bound on a statistic of a latency, such as ``p99_ttft<=2s``."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagesim.accounting.metrics import PERCENTILES
+from pagesim.errors import PagesimError, brief
+
+LATENCIES = ("normalized_latency", "latency", "ttft", "tpot", "itl", "queueing")
+"""What a goal may bound: times of ``docs/metrics.md``, in seconds, the first a token."""
+
+STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
+
+SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3}
+
+_FORM = re.compile(r"(?P<measure>[^<>=]+)<=(?P<number>[-+.\d]+(e[-+]?\d+)?)(?P<unit>[a-z]*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound that a latency keeps.
+
+    Attributes:
+        text: as it was given.
+        statistic: one of ``STATISTICS``.
+        latency: one of ``LATENCIES``.
+        seconds: the bound; the goal holds up to it and at it.
+    """
+
+    text: str
+    statistic: str
+    latency: str
+    seconds: float
+
+    @property
+    def metric(self) -> str:
+        """The metric's dotted name."""
+        return f"{self.latency}.{self.statistic}"
+
+    def value(self, summary: Mapping[str, Any]) -> float | None:
+        """Return what a run found, in seconds; None where it has no such number."""
+        found: float | None = summary[self.latency][self.statistic]
+        return found
+
+
+def parse_goal(text: str) -> Goal:
+    """Return the goal of a text: ``[STATISTIC_]LATENCY<=SECONDS``, the mean when no statistic is named.
+
+    Raises:
+        PagesimError: the text is no goal; the sentence names what is wrong in it.
+    """
+    match = _FORM.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise PagesimError(f"goal is {brief(text)}; it must be a latency and its bound, such as p99_ttft<=2s")
+    measure, number, unit = match["measure"], match["number"], match["unit"]
+    statistic, _, latency = measure.partition("_")
+    if statistic not in STATISTICS:
+        if re.fullmatch(r"p\d+(\.\d+)?|min|max|median|std", statistic) and latency in LATENCIES:
+            raise PagesimError(
+                f"goal {brief(text)}: the statistic {statistic[:60]} is unknown; it must be one of "
+                f"{', '.join(STATISTICS)}"
+            )
+        statistic, latency = "mean", measure
+    if latency not in LATENCIES:
+        close = difflib.get_close_matches(latency, LATENCIES, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise PagesimError(
+            f"goal {brief(text)}: the latency {latency[:60]} is unknown; it must be one of "
+            f"{', '.join(LATENCIES)}{hint}"
+        )
+    if unit not in SECONDS:
+        raise PagesimError(f"goal {brief(text)}: the unit {unit[:60]} is unknown; it must be s or ms")
+    try:
+        seconds = float(number) * SECONDS[unit]
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise PagesimError(f"goal {brief(text)}: the bound {number[:60]} must be a number above 0")
+    return Goal(text, statistic, latency, seconds)

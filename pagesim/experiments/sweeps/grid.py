@@ -1,0 +1,151 @@
+"""Sweep: a scenario, the options that vary and over which values, and how many seeds each point gets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field
+
+from pagesim.errors import PagesimError
+from pagesim.setup.scenario import Scenario, System, absolute_paths, checked, each_policy, to_toml
+
+MOST_RUNS = 1_000_000
+"""More runs than this in one sweep are taken for a mistake."""
+
+PATHS = ("trace", "model", "tokenizer", "cost")
+"""Options that may name a file."""
+
+LAST_SEED = 2**32 - 1
+
+
+class Sweep(Scenario):
+    """A scenario replayed at every point of a grid, under several seeds."""
+
+    grid: dict[str, list[Any]] = Field({}, description="For each option that varies its values.")
+    seeds: int = Field(1, ge=1, le=10_000, description="Seeds at each point: seed, seed + 1 and so on.")
+
+    def axes(self) -> dict[str, tuple[Any, ...]]:
+        """Return the values of each option that varies, in the grid's order.
+
+        Raises:
+            PagesimError: an option is unknown or cannot vary, or a value is out of bounds or repeated.
+        """
+        axes = {}
+        for name, values in self.grid.items():
+            if name == "steps":
+                raise PagesimError("grid: steps cannot vary; it changes what a run stores, not what it finds")
+            if name == "seed" and self.seeds > 1:
+                raise PagesimError(f"grid: seed cannot vary while seeds is {self.seeds}; give one of the two")
+            if not values:
+                raise PagesimError(f"grid: {name} has no values; give at least one")
+            # A text is taken for another type only where it comes from a flag, see `parse_axes`.
+            axes[name] = tuple(
+                getattr(checked(Scenario, {name: v}, "grid", strict=isinstance(v, str)), name) for v in values
+            )
+            for value in axes[name]:
+                if axes[name].count(value) > 1:
+                    raise PagesimError(f"grid: {name} has the value {value!r} twice; values must be distinct")
+        return axes
+
+    def scenarios(self) -> list[Scenario]:
+        """Return the scenario of every run, seeds innermost.
+
+        Each policy gets the options that it can use, as in a comparison (`each_policy`). A point that asks a
+        policy for a value that it cannot use is left out if the policy can use another value of that option;
+        if it can use none, all of them are one point at which the option is left out.
+
+        Raises:
+            PagesimError: see `axes`; or the points ask for impossible things, or for too many runs.
+        """
+        axes = self.axes()
+        size = self.seeds
+        for values in axes.values():
+            size *= len(values)
+        if size > MOST_RUNS:
+            raise PagesimError(f"the grid has {size} runs; the bound is {MOST_RUNS}")
+        if self.seed + self.seeds - 1 > LAST_SEED:
+            raise PagesimError(
+                f"seed is {self.seed} and seeds is {self.seeds}; the last seed may be {LAST_SEED}"
+            )
+        base = Scenario(**self.model_dump(exclude={"grid", "seeds"}))
+        policies = axes.get("policy", (self.policy,))
+        others = [name for name in axes if name != "policy"]
+        each = {
+            point: each_policy(base.model_copy(update=dict(zip(others, point, strict=True))), policies)
+            for point in itertools.product(*(axes[name] for name in others))
+        }
+        used = {
+            (policy, name)
+            for point, systems in each.items()
+            for policy, system in systems.items()
+            for name, value in zip(others, point, strict=True)
+            if not _left_out(system, name, value)
+        }
+        found: dict[Scenario, None] = {}
+        for values in itertools.product(*axes.values()):
+            asked = dict(zip(axes, values, strict=True))
+            policy = asked.pop("policy", self.policy)
+            system = each[tuple(asked.values())][policy]
+            if not any(_left_out(system, n, v) and (policy, n) in used for n, v in asked.items()):
+                seeds = range(self.seed, self.seed + self.seeds) if "seed" not in axes else (system.seed,)
+                found.update((system.model_copy(update={"seed": seed}), None) for seed in seeds)
+        return list(found)
+
+    def located(self, beside: Path | None = None) -> Self:
+        """Return the sweep with every option that is a path, also in the grid, as an absolute one.
+
+        Args:
+            beside: the folder in which what is not in the working directory is looked for.
+        """
+        grid = {
+            name: [
+                absolute_paths(checked(Scenario, {name: value}, "grid"), beside).get(name, value)
+                for value in values
+            ]
+            if name in PATHS
+            else values
+            for name, values in self.grid.items()
+        }
+        return self.model_copy(update={**absolute_paths(self, beside), "grid": grid})
+
+
+def parse_axes(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the grid of texts such as ``rate=0.5,1,2``.
+
+    Values that hold a comma themselves are separated by semicolons.
+
+    Raises:
+        PagesimError: a text is none, names an option twice, or holds a value that the option cannot have.
+    """
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        parts = [part.strip() for part in values.split(";" if ";" in values else ",")]
+        if not name or not equals or not all(parts):
+            raise PagesimError(f"grid is {text!r}; it must be OPTION=VALUE,VALUE such as rate=0.5,1,2")
+        if name in grid:
+            raise PagesimError(f"grid: {name} is given twice; list all its values once")
+        grid[name] = [getattr(checked(Scenario, {name: part}, "grid"), name) for part in parts]
+    return grid
+
+
+def grid_toml(plan: Sweep) -> str:
+    """Return a sweep as the TOML file that makes it again."""
+    lines = [f"{name} = {json.dumps(values)}" for name, values in plan.axes().items()]
+    return "\n".join([to_toml(plan, leave_out="grid"), "[grid]", *lines, ""])
+
+
+def label(scenario: Scenario, axes: Iterable[str]) -> str:
+    """Return a point's name for a message."""
+    return ", ".join(f"{name}={getattr(scenario, name)}" for name in axes)
+
+
+def _left_out(system: Scenario, name: str, asked: Any) -> bool:
+    """Whether a policy was spared an option that it cannot use."""
+    value = getattr(system, name)
+    return bool(value != asked and value == System.model_fields[name].default)

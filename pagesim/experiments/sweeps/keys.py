@@ -1,0 +1,93 @@
+"""Keys: a hash of everything that a trace, or a run's result, depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pagesim
+import pagesim.workloads
+from pagesim.costs.specs import model
+from pagesim.setup.scenario import Scenario, System, plugin_sources
+
+TRACE_OPTIONS = tuple(
+    name
+    for name in Scenario.model_fields
+    if name == "seed" or (name not in System.model_fields and name != "steps")
+)
+"""The options that a trace is made from."""
+
+OUTSIDE = (
+    "cli/",
+    "kernels/",
+    "device/live/",
+    "experiments/sweeps/",
+    "results/plots.py",
+    "results/report/",
+)
+"""What of pagesim has no say in what a run finds."""
+
+
+@cache
+def simulator() -> str:
+    """Return pagesim's version with a hash of its source.
+
+    In a checkout the source changes and the version does not: after an edit, results from before it must not
+    pass for new ones.
+    """
+    root, workloads = Path(pagesim.__file__).parent, Path(pagesim.workloads.__file__).parent
+    files = {f"workloads/{file.relative_to(workloads)}": file for file in workloads.rglob("*")}
+    files |= {str(file.relative_to(root)): file for file in root.rglob("*")}
+    digest = hashlib.sha256()
+    for name, file in sorted(files.items()):
+        if file.suffix in (".py", ".json") and not name.startswith(OUTSIDE):
+            digest.update(name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return f"{pagesim.__version__}+{digest.hexdigest()[:12]}"
+
+
+def recipe_key(scenario: Scenario) -> str:
+    """Return the key of a scenario's trace: its options, the content of the files that it is made from."""
+    options = {name: getattr(scenario, name) for name in TRACE_OPTIONS}
+    contents = [_content(Path(value)) for value in (scenario.trace, scenario.tokenizer) if value]
+    return _hash({"options": options, "contents": contents, "pagesim": simulator()})
+
+
+def run_key(scenario: Scenario, trace: str) -> str:
+    """Return the key of a run.
+
+    Args:
+        scenario: what is run.
+        trace: the digest of its trace's content, see `StoredTrace.digest`.
+    """
+    options = scenario.model_dump(exclude={"steps"})
+    # A model and a profile may be files, and those files others tomorrow.
+    kind, _, rest = scenario.cost.partition(":")
+    profile = _content(Path(rest.partition(",")[0])) if kind == "profile" else None
+    spec = asdict(model(scenario.model))
+    content = {"model": spec, "profile": profile, "trace": trace, "plugins": plugin_sources(scenario)}
+    return _hash({"options": options, **content, "pagesim": simulator()})
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _content(path: Path) -> str | None:
+    try:
+        if not path.is_file():
+            return None
+        stat = path.stat()
+        return _file_digest(path, stat.st_mtime_ns, stat.st_size)
+    except OSError:  # too long to be a path, say; whoever makes the trace says so
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _file_digest(path: Path, changed_ns: int, size: int) -> str:
+    """Return a file's hash; the last two arguments only make the cache forget a file that has changed."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,282 @@
+"""A capacity search: the highest request rate at which a policy keeps its goals, by bisection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from pagesim.errors import PagesimError
+from pagesim.experiments.sweeps.goals import Goal, parse_goal
+from pagesim.experiments.sweeps.options import ScenarioOptions
+from pagesim.experiments.sweeps.replay import Progress, Run, replay_all
+from pagesim.experiments.sweeps.store import Store, opened
+from pagesim.experiments.sweeps.sweeping import check_all, keep_table
+from pagesim.experiments.sweeps.workers import Executor, Workers
+from pagesim.setup.scenario import COMPARED, Comparison, Scenario, absolute_paths, checked, each_policy
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOUND, NEVER, ALWAYS = "found", "fails at the lowest rate", "holds at the highest rate"
+"""What a search can say of a policy."""
+
+WITHOUT_RATE = ("recorded", "all-at-once", "sosp")
+"""Arrivals that have no rate, or not the same requests at every rate."""
+
+
+class Search(Comparison):
+    """A scenario, policies, and the goals that each shall keep at as high a rate as it can."""
+
+    goals: tuple[str, ...] = Field((), description="Bounds on latencies that all must hold.")
+    seeds: int = Field(1, ge=1, le=10_000, description="Seeds at each rate; their mean must keep a goal.")
+    lowest: float = Field(0.1, ge=1e-6, le=1e6, description="Requests a second to begin with.")
+    highest: float = Field(1000.0, ge=1e-6, le=1e6, description="Requests a second to stop at.")
+    tolerance: float = Field(
+        0.02, ge=1e-4, le=1, description="Relative distance at most of the rate that holds to one that fails."
+    )
+
+    @field_validator("goals", mode="before")
+    @classmethod
+    def _as_tuple(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value  # TOML knows no tuples
+
+    def parsed_goals(self) -> list[Goal]:
+        """Return the goals.
+
+        Raises:
+            PagesimError: there is none, one is no goal, or an option does not go with a search.
+        """
+        if not self.goals:
+            raise PagesimError("goals is empty; a capacity search needs a goal, such as p99_ttft<=2s")
+        if self.rate is not None:
+            raise PagesimError(f"rate is {self.rate:g}; a capacity search finds it, leave it out")
+        if self.duration is not None:
+            raise PagesimError(
+                f"duration is {self.duration:g}; a capacity search sends the same requests at every "
+                "rate, give num_requests instead"
+            )
+        if self.arrivals in WITHOUT_RATE:
+            raise PagesimError(
+                f"arrivals is {self.arrivals!r}; a capacity search needs a process with a rate, such as "
+                "poisson"
+            )
+        if self.lowest >= self.highest:
+            raise PagesimError(f"lowest is {self.lowest:g}; it must be below highest, {self.highest:g}")
+        return [parse_goal(text) for text in self.goals]
+
+    def base(self) -> Scenario:
+        """Return the scenario of which only the policy, the rate and the seed change."""
+        own = set(Search.model_fields) - set(Scenario.model_fields)
+        return Scenario(**self.model_dump(exclude=own)).model_copy(update={"rate": self.lowest})
+
+
+@dataclass(frozen=True)
+class CapacityTables:
+    """What came of a capacity search.
+
+    Attributes:
+        rates: one row a policy: the highest ``rate`` in requests/s that keeps the goals (NaN if the lowest
+            does not), the lowest rate that was seen to fail, ``fails_at`` (NaN if none was), a ``verdict``,
+            and the mean over the seeds of each goal's metric at that rate, in seconds.
+        probes: one row a policy and rate that was tried: those metrics, whether the goals ``hold``, how many
+            requests got no answer (``unserved``), the first ``error`` of a run that failed, and ``notes`` of
+            what was assumed, a line each.
+    """
+
+    rates: pd.DataFrame
+    probes: pd.DataFrame
+
+
+class Bracket:
+    """The rates between which a policy's capacity lies.
+
+    Args:
+        lowest: requests/s, the first rate.
+        highest: requests/s, the last rate when doubling.
+        tolerance: the bracket is narrow enough when its ends are this much apart, relative to the lower one.
+    """
+
+    def __init__(self, lowest: float, highest: float, tolerance: float) -> None:
+        self.lowest, self.highest, self.tolerance = lowest, highest, tolerance
+        self.holds: float | None = None
+        self.fails: float | None = None
+
+    def next(self) -> float | None:
+        """Return the next rate to try; None when the search is over."""
+        if self.fails is None:
+            if self.holds is None:
+                return self.lowest
+            return min(2 * self.holds, self.highest) if self.holds < self.highest else None
+        if self.holds is None or self.fails <= self.holds * (1 + self.tolerance):
+            return None
+        # Six digits, so that a rate can be typed; tolerances are coarser.
+        return float(f"{math.sqrt(self.holds * self.fails):.6g}")
+
+    def learn(self, rate: float, holds: bool) -> None:
+        """Take the outcome of a rate that was tried."""
+        if holds:
+            self.holds = rate
+        else:
+            self.fails = rate
+
+    def left(self) -> int:
+        """Return about how many rates are still to be tried."""
+        if self.next() is None:
+            return 0
+        if self.fails is None or self.holds is None:
+            doublings = math.log2(self.highest / (self.holds or self.lowest)) / 2
+            return 1 + math.ceil(doublings + math.log2(math.log(2) / math.log1p(self.tolerance)))
+        return math.ceil(math.log2(math.log(self.fails / self.holds) / math.log1p(self.tolerance)))
+
+    @property
+    def verdict(self) -> str:
+        """What the search says."""
+        return NEVER if self.holds is None else ALWAYS if self.fails is None else FOUND
+
+
+def capacity(
+    trace: str | PathLike[str] = "sharegpt",
+    policies: Sequence[str] = COMPARED,
+    *,
+    goals: Sequence[str] | str,
+    seeds: int = 1,
+    lowest: float = 0.1,
+    highest: float = 1000.0,
+    tolerance: float = 0.02,
+    out: str | PathLike[str] | None = None,
+    jobs: int | None = None,
+    executor: Executor = "local",
+    address: str | None = None,
+    **options: Unpack[ScenarioOptions],
+) -> CapacityTables:
+    """Find, for each policy, the highest request rate at which all goals hold.
+
+    The rate is doubled from the lowest until a goal fails, then bisected. The same requests are sent at every
+    rate, only their arrivals move together. A goal holds where the mean over the seeds is within its bound
+    and every request that the system could ever serve got its answer.
+
+    Args:
+        trace: a bundled workload's name, or a trace file.
+        policies: names of `POLICIES`.
+        goals: such as ``"p99_ttft<=2s"`` or ``["normalized_latency<=1.0", "p95_tpot<=100ms"]``;
+            statistics are mean (when left out), p50, p90, p95 and p99.
+        seeds: how many at each rate.
+        lowest: requests/s to begin with.
+        highest: requests/s to stop at.
+        tolerance: relative distance at most of the rate that holds to one that fails.
+        out: a folder as for `sweep`, and it may be the same one; None keeps nothing.
+        jobs: as for `sweep`.
+        executor: as for `sweep`.
+        address: as for `sweep`.
+        **options: the fields of `Scenario` but ``policy``, ``rate`` and ``duration``.
+
+    Returns:
+        The tables of rates and of what was tried.
+
+    Raises:
+        PagesimError: a goal, an option, a trace or the folder is off; then nothing is run.
+
+    Example:
+        >>> import pagesim as ps
+        >>> found = ps.capacity("fixed:200,100", ["orca-max", "vllm-sosp"], goals="p99_ttft<=2s")
+        >>> found.rates["verdict"].tolist()
+        ['found', 'found']
+    """
+    given = (goals,) if isinstance(goals, str) else tuple(goals)
+    values = {"trace": str(trace), "policies": tuple(policies), **options, "goals": given, "seeds": seeds}
+    plan = checked(Search, {**values, "lowest": lowest, "highest": highest, "tolerance": tolerance})
+    plan = plan.model_copy(update=absolute_paths(plan))
+    with opened(out) as store, Workers(jobs, executor, address) as workers:
+        tables = run_search(plan, store, workers)
+        if out is not None:
+            keep(tables, store)
+    return tables
+
+
+def run_search(
+    plan: Search, store: Store, workers: Workers, *, progress: Progress | None = None
+) -> CapacityTables:
+    """Search; what `capacity` and the command line call.
+
+    All policies take their next step together, so that many workers have work.
+    """
+    import pandas as pd
+
+    goals = plan.parsed_goals()
+    systems = each_policy(plan.base(), plan.policies)
+    check_all(systems.values(), ("policy",))
+    seeds = range(plan.seed, plan.seed + plan.seeds)
+    brackets = {policy: Bracket(plan.lowest, plan.highest, plan.tolerance) for policy in systems}
+    probes: list[dict[str, Any]] = []
+    while trying := {policy: rate for policy, b in brackets.items() if (rate := b.next()) is not None}:
+        scenarios = [
+            systems[policy].model_copy(update={"rate": rate, "seed": seed})
+            for policy, rate in trying.items()
+            for seed in seeds
+        ]
+        before = len(probes) * plan.seeds
+        left = sum(b.left() for b in brackets.values()) * plan.seeds
+
+        def watch(over: int, _: int, before: int = before, left: int = left) -> None:
+            if progress is not None:
+                progress(before + over, before + left)
+
+        runs = replay_all(scenarios, store, workers, progress=watch)
+        for policy, rate in trying.items():
+            own = [run for run in runs if run.scenario.policy == policy]
+            probe = _probe(own, goals)
+            brackets[policy].learn(rate, probe["hold"])
+            probes.append({"policy": policy, "rate": rate, **probe})
+    at = {(probe["policy"], probe["rate"]): probe for probe in probes}
+    nothing = {goal.metric: math.nan for goal in goals}
+    rows = [
+        {
+            "policy": policy,
+            "rate": math.nan if bracket.holds is None else bracket.holds,
+            "fails_at": math.nan if bracket.fails is None else bracket.fails,
+            "verdict": bracket.verdict,
+            **{m: at[policy, bracket.holds][m] if bracket.holds else math.nan for m in nothing},
+        }
+        for policy, bracket in brackets.items()
+    ]
+    probes.sort(key=lambda probe: (plan.policies.index(probe["policy"]), probe["rate"]))
+    # Where no run failed the column would have no type.
+    return CapacityTables(pd.DataFrame(rows), pd.DataFrame(probes).astype({"error": "string"}))
+
+
+def keep(tables: CapacityTables, store: Store) -> None:
+    """Write a search's tables into its folder, in place of older ones."""
+    keep_table(tables.rates, store.folder / "capacity.parquet")
+    keep_table(tables.probes, store.folder / "probes.parquet")
+
+
+def _probe(runs: Sequence[Run], goals: Sequence[Goal]) -> dict[str, Any]:
+    """Return what the seeds of one policy at one rate say of the goals."""
+    summaries = [run.record.summary for run in runs if run.record.summary is not None]
+    means = {goal.metric: _mean([goal.value(summary) for summary in summaries]) for goal in goals}
+    unserved = sum(map(_unserved, summaries))
+    error = next((run.record.error for run in runs if run.record.error is not None), None)
+    kept = all(means[goal.metric] <= goal.seconds for goal in goals)  # false for NaN
+    notes = "\n".join(dict.fromkeys(note for run in runs for note in run.record.notes))
+    hold = kept and not unserved and error is None
+    return {**means, "hold": hold, "unserved": unserved, "error": error, "notes": notes}
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    """Return the mean; NaN where a value is missing: a goal without a number is not kept."""
+    return math.nan if not values or None in values else float(np.mean([v for v in values if v is not None]))
+
+
+def _unserved(summary: Mapping[str, Any]) -> int:
+    """Return the requests that got no answer though they could have at another rate.
+
+    Latencies are those of finished requests: who drops requests would look fast.
+    """
+    requests = summary["requests"]
+    return sum(int(requests[outcome]) for outcome in ("stuck", "aborted", "unfinished"))

@@ -1,0 +1,127 @@
+"""Store: a folder of runs that are over and of the traces that they replayed, each in a file of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from pagesim.errors import PagesimError
+from pagesim.experiments.sweeps import traces
+from pagesim.experiments.sweeps.traces import StoredTrace
+from pagesim.setup.files import put
+from pagesim.workloads.reading import parse_json
+from pagesim.workloads.trace import Trace
+
+MARKER = "store.json"
+"""A folder that holds this is a store of ours; there results are added and tables replaced."""
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """How a run ended.
+
+    Attributes:
+        status: ``done`` or ``failed``.
+        error: what went wrong, a sentence; None if nothing did.
+        summary: every metric, as ``summary.json`` of a run holds it; None for a run that failed.
+        notes: what was noticed or assumed on the way.
+    """
+
+    status: Literal["done", "failed"]
+    error: str | None
+    summary: dict[str, Any] | None
+    notes: tuple[str, ...] = ()
+
+
+class Store:
+    """Runs by key, traces by recipe.
+
+    A file appears whole or not at all, so that whoever is killed, or writes at the same time, does no harm.
+
+    Args:
+        folder: a store, or a folder that is empty or not there yet.
+
+    Raises:
+        PagesimError: the folder holds something else, or cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        # Workers get paths, and may work in another folder.
+        self.folder = folder.absolute()
+        self._runs, self._traces = self.folder / "runs", self.folder / "traces"
+        marker = self.folder / MARKER
+        try:
+            if folder.exists() and not folder.is_dir():
+                raise PagesimError(f"{folder}: exists and is no folder; choose another")
+            if marker.is_file():
+                schema = _read(marker)
+                if schema != {"schema": SCHEMA}:
+                    raise PagesimError(f"{folder}: was stored by another version of pagesim; choose another")
+            elif folder.is_dir() and any(folder.iterdir()):
+                raise PagesimError(
+                    f"{folder}: is not empty and holds no sweep of pagesim; choose another folder or empty it"
+                )
+            for part in (self._runs, self._traces):
+                part.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
+        put(marker, lambda draft: draft.write_text(json.dumps({"schema": SCHEMA})))
+
+    def run(self, key: str) -> Record | None:
+        """Return how a run ended; None if it has not."""
+        found = _read(self._runs / f"{key}.json")
+        return _record(found) if isinstance(found, dict) else None
+
+    def put_run(self, key: str, record: Record, scenario: dict[str, Any]) -> None:
+        """Keep how a run ended; ``scenario`` is for people who look into the file."""
+        text = json.dumps({"scenario": scenario, **asdict(record)}, allow_nan=False)
+        put(self._runs / f"{key}.json", lambda draft: draft.write_text(text, encoding="utf-8"))
+
+    def trace(self, recipe: str) -> StoredTrace | None:
+        """Return the trace of a recipe; None if it was not made yet."""
+        file = self._traces / f"{recipe}.npz"
+        return StoredTrace(file) if file.is_file() else None
+
+    def put_trace(self, recipe: str, trace: Trace) -> None:
+        """Keep a trace."""
+        put(self._traces / f"{recipe}.npz", lambda draft: traces.write(trace, draft))
+
+
+@contextmanager
+def opened(folder: str | PathLike[str] | None) -> Iterator[Store]:
+    """Give the store of a folder; without one a store that goes when it is left."""
+    if folder is not None:
+        yield Store(Path(folder))
+        return
+    with TemporaryDirectory(prefix="pagesim-") as temporary:
+        yield Store(Path(temporary))
+
+
+def _record(found: dict[str, Any]) -> Record | None:
+    """Return how a run ended; None where the file does not say so, and then the run is repeated."""
+    status, error, summary, notes = (found.get(name) for name in ("status", "error", "summary", "notes"))
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        return None
+    if status == "done" and error is None and isinstance(summary, dict):
+        return Record("done", None, summary, tuple(notes))
+    if status == "failed" and isinstance(error, str) and summary is None:
+        return Record("failed", error, None, tuple(notes))
+    return None
+
+
+def _read(file: Path) -> Any:
+    """Return a file's JSON; None where there is no such file, or not the whole of one."""
+    try:
+        return parse_json(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    except OSError as error:
+        raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None

@@ -1,0 +1,74 @@
+"""The buddy allocator of the PagedAttention paper's Orca baselines."""
+
+from __future__ import annotations
+
+from pagesim.kvcache.base import Extent, join_extents
+from pagesim.kvcache.placement import Placement
+
+
+class Buddy(Placement):
+    """Chunks of a power of two, split in halves and merged with their buddies again.
+
+    The pool is carved from address 0 in descending powers of two. A request takes the smallest free size
+    that holds it, the chunk freed last first; it keeps the low half of each split. A freed chunk merges with
+    its buddy (address XOR size) while that one is free and whole. The order of the free lists decides where
+    chunks go, so it is part of the behaviour.
+
+    Args:
+        num_blocks: blocks in the pool.
+        largest: no chunk is larger, and no two chunks of this size merge; a power of two.
+    """
+
+    def __init__(self, num_blocks: int, largest: int) -> None:
+        super().__init__(num_blocks)
+        if largest < 1 or largest & (largest - 1):
+            raise ValueError(f"largest is {largest}; it must be a power of two")
+        self.largest = largest
+        self._free: dict[int, list[int]] = {1 << i: [] for i in range(largest.bit_length())}
+        address = 0
+        for size in reversed(self._free):
+            while address + size <= num_blocks:
+                self._free[size].append(address)
+                address += size
+
+    def rounded(self, blocks: int) -> int:
+        return 1 << (blocks - 1).bit_length()
+
+    def fits(self, blocks: int, runs: int = 1) -> bool:
+        wanted = self.rounded(blocks)
+        found = 0
+        for size, chunks in self._free.items():
+            if size >= wanted and chunks:
+                found += len(chunks) * (size // wanted)
+                if found >= runs:
+                    return True
+        return False
+
+    def take(self, blocks: int) -> int:
+        wanted = self.rounded(blocks)
+        size = wanted
+        while size <= self.largest and not self._free[size]:
+            size *= 2
+        if size > self.largest:
+            raise self._no_room(blocks)
+        first = self._free[size].pop()
+        while size > wanted:
+            size //= 2
+            self._free[size].append(first + size)
+        return first
+
+    def give_back(self, first: int, blocks: int) -> None:
+        size = self.rounded(blocks)
+        while size < self.largest and first ^ size in self._free[size]:
+            self._free[size].remove(first ^ size)
+            first = min(first, first ^ size)
+            size *= 2
+        self._free[size].append(first)
+
+    def free_chunks(self) -> list[Extent]:
+        return sorted((first, size) for size, firsts in self._free.items() for first in firsts)
+
+    def free_extents(self) -> list[Extent]:
+        return join_extents(
+            block for first, size in self.free_chunks() for block in range(first, first + size)
+        )

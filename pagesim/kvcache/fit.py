@@ -1,0 +1,55 @@
+"""First fit and best fit: runs of any length, taken from the low end of a free run."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from pagesim.kvcache.base import Extent
+from pagesim.kvcache.placement import Placement
+
+
+class FirstFit(Placement):
+    """Takes the first free run, by address, that is long enough."""
+
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(num_blocks)
+        self._free: list[Extent] = [(0, num_blocks)]
+
+    def fits(self, blocks: int, runs: int = 1) -> bool:
+        return sum(length // blocks for _, length in self._free) >= runs
+
+    def take(self, blocks: int) -> int:
+        index = self._choose(blocks)
+        if index is None:
+            raise self._no_room(blocks)
+        first, length = self._free[index]
+        if length == blocks:
+            del self._free[index]
+        else:
+            self._free[index] = (first + blocks, length - blocks)
+        return first
+
+    def give_back(self, first: int, blocks: int) -> None:
+        free = self._free
+        index = bisect_left(free, (first, 0))
+        if index < len(free) and first + blocks == free[index][0]:
+            blocks += free.pop(index)[1]
+        if index and sum(free[index - 1]) == first:
+            index -= 1
+            first, before = free.pop(index)
+            blocks += before
+        free.insert(index, (first, blocks))
+
+    def free_extents(self) -> list[Extent]:
+        return list(self._free)
+
+    def _choose(self, blocks: int) -> int | None:
+        return next((i for i, (_, length) in enumerate(self._free) if length >= blocks), None)
+
+
+class BestFit(FirstFit):
+    """Takes the shortest free run that is long enough; the lowest address of several."""
+
+    def _choose(self, blocks: int) -> int | None:
+        long_enough = ((length, i) for i, (_, length) in enumerate(self._free) if length >= blocks)
+        return min(long_enough, default=(0, None))[1]

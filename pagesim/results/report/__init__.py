@@ -1,0 +1,5 @@
+"""Report: results as one HTML page that opens from disk, with a map of the memory over time."""
+
+from pagesim.results.report.page import INSTANTS, write_report
+
+__all__ = ["INSTANTS", "write_report"]

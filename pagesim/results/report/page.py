@@ -1,0 +1,153 @@
+"""Page: a report's data, scripts and styles put together into one file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pagesim
+from pagesim.accounting.ledger import ENTRIES
+from pagesim.errors import PagesimError
+from pagesim.results.plots import COLOURS, LABELS
+from pagesim.results.report import tables
+from pagesim.results.report.film import Film
+from pagesim.results.report.pack import embed, pack
+from pagesim.results.report.reel import reel
+from pagesim.results.report.replay import NoFilm, film
+from pagesim.results.report.sources import Source, find
+from pagesim.setup.files import put
+from pagesim.sim.clock import LONGEST_S, to_tick_column
+
+INSTANTS = 400
+"""Pictures of the memory map, unless asked otherwise."""
+
+MOST_INSTANTS = 5000
+
+SCRIPTS = (
+    "data.js",
+    "parts.js",
+    "headline.js",
+    "reel.js",
+    "pane.js",
+    "map.js",
+    "charts.js",
+    "waterfall.js",
+    "main.js",
+)
+"""One after another in one function, so that they share their names and nobody else sees them."""
+
+Tell = Callable[[str], object]
+"""Hears what is being done."""
+
+
+def write_report(
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    window: tuple[float, float] | None = None,
+    instants: int = INSTANTS,
+    tell: Tell = lambda _: None,
+) -> None:
+    """Write a page about one or several results, which shows them side by side.
+
+    Args:
+        folders: results of ``pagesim run``, ``pagesim compare`` or `Result.save`.
+        out: the HTML file; it appears whole or not at all.
+        window: first and last second that the memory map shows; the whole run when left out.
+        instants: pictures of the memory map, 2 to 5000; 0 leaves it out, and nothing is replayed.
+        tell: hears what is being done.
+
+    Raises:
+        PagesimError: a folder holds no result, an argument is out of bounds, or the file cannot be written.
+    """
+    if instants != 0 and not 2 <= instants <= MOST_INSTANTS:
+        raise PagesimError(f"instants is {instants}; it must be 0 or from 2 to {MOST_INSTANTS}")
+    if out.is_dir():
+        raise PagesimError(f"{out}: is a folder; name a file")
+    sources = find(folders)
+    end = max(tables.end_of(source.result) for source in sources)
+    start, stop = (0.0, end) if window is None else window
+    seconds = np.linspace(start, min(stop, LONGEST_S), instants)
+    ticks = to_tick_column(seconds).tolist()
+    systems = []
+    for source in sources:
+        shown: Film | str
+        if instants == 0:
+            shown = "it was not asked for"
+        else:
+            tell(f"replaying {source.name}")
+            try:
+                shown = film(source.result, ticks)
+            except NoFilm as reason:
+                shown = str(reason)
+        systems.append(_system(source, shown))
+    tell("writing the page")
+    text = _page(
+        {
+            "version": pagesim.__version__,
+            "end": end,
+            "window": window,
+            "instants": pack(seconds),
+            "entries": [
+                {"key": entry, "label": LABELS[entry], "colour": COLOURS[entry]} for entry in ENTRIES
+            ],
+            "systems": systems,
+        }
+    )
+    put(out, lambda draft: draft.write_text(text, encoding="utf-8"))
+
+
+def _system(source: Source, shown: Film | str) -> dict[str, Any]:
+    result = source.result
+    taken = None if isinstance(shown, str) else shown
+    return {
+        "name": source.name,
+        "scenario": {
+            name: value if isinstance(value, bool | int | float) else str(value)
+            for name, value in result.scenario.model_dump(exclude_none=True).items()
+        },
+        "summary": {name: value for name, value in result.summary.items() if name not in ("sim", "live")},
+        "over_time": tables.over_time(result),
+        "distributions": tables.distributions(result),
+        "preemptions": tables.preemptions(result, taken),
+        "waterfall": tables.waterfall(result, taken),
+        "film": None if taken is None else reel(taken, result),
+        "no_film": shown if isinstance(shown, str) else None,
+    }
+
+
+def _page(data: dict[str, Any]) -> str:
+    """Return the page's text.
+
+    Its content security policy lets nothing be fetched, and no script run but these, by their hashes.
+    """
+    from plotly.offline import get_plotlyjs
+
+    here = files("pagesim.results.report")
+
+    def read(name: str) -> str:
+        return (here / name).read_text(encoding="utf-8")
+
+    own = '"use strict";\n(() => {\n' + "\n".join(read(name) for name in SCRIPTS) + "\n})();\n"
+    # An end tag within a script's texts would end the script.
+    scripts = {"OWN": own, "PLOTLY": get_plotlyjs().replace("</script", "<\\/script")}
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts.values())
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    page = read("page.html")
+    parts = {"POLICY": policy, "STYLE": read("style.css"), "DATA": embed(data), **scripts}
+    # One cut for each mark: what is put in is never searched for marks.
+    text = ""
+    for name in ("POLICY", "STYLE", "DATA", "OWN", "PLOTLY"):
+        before, page = page.split(f"@{name}@")
+        text += before + parts[name]
+    return text + page
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")

@@ -1,0 +1,116 @@
+"""Picture: a pool of blocks as columns: whose each block is, and what the ledger makes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.accounting.ledger import ENTRIES
+from pagesim.kvcache import Allocator, Extent
+
+Column = npt.NDArray[np.int64]
+
+FREE, CACHED = -1, -2
+"""In place of an owner: nobody; nobody, and the content can still be found."""
+
+MOST_CELLS = 1 << 17
+"""Blocks beyond this number are on no picture."""
+
+
+def blank(blocks: int) -> Column:
+    """Return owner, place and references of blocks that nobody holds, ``[3, blocks]``."""
+    cells = np.zeros((3, blocks), np.int64)
+    cells[0], cells[1] = FREE, 1
+    return cells
+
+
+def cells_of(
+    blocks: int,
+    stays: Sequence[int],
+    tables: Sequence[Sequence[int]],
+    known: Column,
+    memory: Allocator | None,
+) -> Column:
+    """Return what each block is, ``[3, blocks]``.
+
+    Its owner is a stay, ``FREE`` or ``CACHED``; its place the number in its owner's table, and of a free
+    block 0 where a free run begins, else 1; its references are names in tables.
+
+    Args:
+        blocks: of the pool.
+        stays: who holds some, ``[S]``, rows of ``known``.
+        tables: the blocks of each, in token order.
+        known: row, sample, final length and reserved tokens of stays, ``[K, 4]``.
+        memory: knows the free runs, where they are to be told apart.
+    """
+    cells = blank(blocks)
+    if tables:
+        sizes = np.array([len(table) for table in tables])
+        held = np.concatenate(
+            [np.arange(t.start, t.stop) if isinstance(t, range) else np.array(t, np.int64) for t in tables]
+        )
+        place = np.arange(len(held)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        owner = np.repeat(np.array(stays, np.int64), sizes)
+        # A block that several share counts as that of the one who fills most of it: the last to write has it.
+        order = np.argsort(known[owner, 2], kind="stable")
+        cells[0][held[order]] = owner[order]
+        cells[1][held[order]] = place[order]
+        cells[2] = np.bincount(held, minlength=blocks)
+    if memory is not None:
+        for first, _ in memory.free_chunks():
+            cells[1, first] = 0
+        for first, count in memory.cached_extents():
+            cells[0, first : first + count] = CACHED
+    return cells
+
+
+def blocks_of(memory: Allocator, sequence: int) -> Sequence[int]:
+    """Return all blocks that a sequence holds, in token order."""
+    if memory.grows_on_demand:
+        return memory.block_table(sequence)
+    runs: list[Extent] = memory.extents(sequence)
+    if len(runs) == 1:
+        return range(runs[0][0], sum(runs[0]))
+    return [block for first, blocks in runs for block in range(first, first + blocks)]
+
+
+def changes(before: Column, after: Column) -> Column:
+    """Return the cells that differ: block, owner, place and references of each, ``[4, C]``."""
+    (at,) = np.nonzero((before != after).any(axis=0)[:MOST_CELLS])
+    return np.vstack([at, after[:, at]])
+
+
+def ledger_of(
+    cells: Column, stays: Column, lengths: Column, known: Column, *, block_size: int, external: bool
+) -> Column:
+    """Return the entries of the strict view, ``[7]``, in token slots, worked out from the cells alone.
+
+    Args:
+        cells: as `cells_of` returns them.
+        stays: who is there, ``[S]``.
+        lengths: tokens that they hold, ``[S]``.
+        known: as for `cells_of`.
+        block_size: token slots a block.
+        external: whether what is free is of no use to the head of the queue.
+    """
+    owner, place, _ = cells
+    held = owner >= 0
+    length = np.zeros(len(known), np.int64)
+    length[stays] = lengths
+    of, start = owner[held], place[held] * block_size
+    final, reserved = known[of, 2], known[of, 3]
+    ends = (np.minimum(length[of], final), final, reserved)
+    used, filled, wanted = (np.clip(end - start, 0, block_size) for end in ends)
+    free = int((owner == FREE).sum()) * block_size
+    entries = {
+        "used": used.sum(),
+        "reserved": (filled - used).sum(),
+        "over_reserved": (wanted - filled).sum(),
+        "rounding": (block_size - wanted).sum(),
+        "external": free if external else 0,
+        "cached": int((owner == CACHED).sum()) * block_size,
+        "free": 0 if external else free,
+    }
+    return np.array([entries[name] for name in ENTRIES], np.int64)

@@ -1,0 +1,139 @@
+"""Tables: what the page shows of a result's tables, cut down to what can be seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pagesim.accounting.ledger import ENTRIES
+from pagesim.accounting.metrics import latency_values
+from pagesim.results.report.film import Film
+from pagesim.results.report.pack import pack
+from pagesim.results.result import Result
+from pagesim.sim.clock import TICKS_PER_SECOND
+
+MOST_POINTS = 500
+"""Points over time of a chart."""
+
+MOST_REQUESTS = 20_000
+"""Requests that the waterfall can find."""
+
+QUANTILES = 200
+
+LATENCIES = ("normalized_latency", "ttft", "tpot", "queueing")
+
+
+def end_of(result: Result) -> float:
+    """Return when a run was over, in seconds: its last iteration's end, or the last thing that happened."""
+    steps = result.steps
+    if steps is not None and len(steps):
+        return float(steps["clock"].iloc[-1] + steps["step_s"].iloc[-1])
+    times = np.concatenate([result.request_columns["arrival_s"], result.request_columns["finish_s"]])
+    return float(np.nanmax(times, initial=0.0))
+
+
+def over_time(result: Result) -> dict[str, Any] | None:
+    """Return the ledger, the queue and the batch at instants of the run; None where no steps were kept."""
+    steps = result.steps
+    if steps is None or steps.empty:
+        return None
+    clock = steps["clock"].to_numpy(np.float64)
+    rows = np.arange(len(clock))
+    if len(clock) > MOST_POINTS:
+        instants = np.linspace(clock[0], clock[-1], MOST_POINTS)
+        rows = np.unique(np.searchsorted(clock, instants, "right") - 1)
+    shown = steps.iloc[rows]
+    names = (*ENTRIES, "num_running", "num_waiting", "num_swapped")
+    return {
+        "rows": len(steps),
+        "iterations": result.summary["iterations"],
+        "points": len(rows),
+        "clock": pack(clock[rows]),
+        **{name: pack(shown[name].to_numpy(np.int64)) for name in names},
+    }
+
+
+def distributions(result: Result) -> dict[str, Any]:
+    """Return quantiles of each latency over the samples of finished requests, and how many these are.
+
+    The samples are those of ``docs/metrics.md``; None where there are none.
+    """
+    shares = np.linspace(0, 1, QUANTILES + 1)
+    return {
+        name: {"samples": len(found), "quantiles": pack(np.quantile(found, shares))} if len(found) else None
+        for name, found in latency_values(result.request_columns)
+        if name in LATENCIES
+    }
+
+
+def waterfall(result: Result, film: Film | None) -> dict[str, Any]:
+    """Return the requests as times, and the times in between at which they were preempted."""
+    columns = result.request_columns
+    total = len(columns["arrival_s"])
+    rows = np.arange(total)
+    if total > MOST_REQUESTS:
+        rows = np.unique(np.linspace(0, total - 1, MOST_REQUESTS).astype(np.int64))
+    statuses = sorted(set(columns["status"].tolist()))
+    absences = [] if film is None else film.absences
+    place = np.full(total, -1)
+    place[rows] = np.arange(len(rows))
+    away = [a for a in absences if place[a.row] >= 0]
+    never = np.inf
+    return {
+        "total": total,
+        "names": [str(name) for name in columns["request_id"][rows].tolist()],
+        "statuses": statuses,
+        "status": pack([statuses.index(status) for status in columns["status"][rows].tolist()]),
+        **{
+            name: pack(columns[name][rows].astype(np.float64))
+            for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
+        },
+        **{
+            name: pack(columns[name][rows].astype(np.int64))
+            for name in ("prompt_tokens", "output_tokens", "recomputes", "swaps")
+        },
+        "absences": None
+        if film is None
+        else {
+            "request": pack([place[a.row] for a in away]),
+            "swapped": pack([int(a.swapped) for a in away]),
+            "tokens": pack([a.tokens for a in away]),
+            "blocks": pack([a.blocks for a in away]),
+            "start": pack([a.start / TICKS_PER_SECOND for a in away] or np.empty(0)),
+            "end": pack([a.end / TICKS_PER_SECOND if a.end >= 0 else never for a in away] or np.empty(0)),
+        },
+    }
+
+
+def preemptions(result: Result, film: Film | None) -> dict[str, Any]:
+    """Return how often requests were preempted, by kind, and what that cost; None for what is not known."""
+    summary = result.summary
+    found: dict[str, Any] = {}
+    for kind, swapped in (("recompute", False), ("swap", True)):
+        cost: dict[str, Any] = {"count": summary["preemptions"][kind]}
+        if film is not None:
+            absences = [a for a in film.absences if a.swapped == swapped]
+            gone = [(a.end - a.start) / TICKS_PER_SECOND for a in absences if a.end >= 0]
+            cost |= {
+                "tokens": sum(a.tokens for a in absences),
+                "blocks": sum(a.blocks for a in absences),
+                "away_s": sum(gone),
+                "mean_s": sum(gone) / len(gone) if gone else None,
+                "longest_s": max(gone, default=None),
+                "never_back": sum(a.end < 0 for a in absences),
+            }
+        found[kind] = cost
+    table = result.preemptions
+    if table is not None:
+        priced = table.groupby("choice")[["swap_s", "recompute_s"]].agg(["size", "sum"])
+        found["prices"] = [
+            {
+                "choice": str(choice),
+                "victims": int(row[("swap_s", "size")]),
+                "swap_s": float(row[("swap_s", "sum")]),
+                "recompute_s": float(row[("recompute_s", "sum")]),
+            }
+            for choice, row in priced.iterrows()
+        ]
+    return found

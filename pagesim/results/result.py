@@ -1,0 +1,388 @@
+"""Result: the tables and the summary of one run, on disk and in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.accounting.ledger import ENTRIES, paper_view
+from pagesim.accounting.records import Chunk, RequestLog, Status
+from pagesim.errors import PagesimError, reason
+from pagesim.setup.files import publish
+from pagesim.setup.scenario import Scenario, System, read_scenario, read_toml, to_toml
+from pagesim.sim.clock import to_seconds, to_tick_column
+from pagesim.workloads.reading import parse_json, read_parquet
+from pagesim.workloads.trace import Trace
+
+if TYPE_CHECKING:  # see pagesim.api
+    import pandas as pd
+
+TABLES = ("requests", "steps", "batches", "preemptions")
+"""The tables of a result, each in a file of its own."""
+
+STEP_COLUMNS = (
+    "step",
+    "clock",
+    "num_running",
+    "num_running_seqs",
+    "num_waiting",
+    "num_swapped",
+    "free_gpu_blocks",
+    "free_cpu_blocks",
+    "num_batched_tokens",
+    "num_tokens",
+    "sum_context_tokens",
+    "step_s",
+    "blocks_swapped_in",
+    "blocks_swapped_out",
+    "blocks_copied",
+    "num_preempted",
+    "num_logical_blocks",
+    "num_physical_blocks",
+    "num_physical_tokens",
+    "num_reserved_tokens",
+    "num_internal_tokens",
+    *ENTRIES,
+)
+"""Columns of the steps table; without ``--steps`` also ``iterations``."""
+
+REQUEST_COLUMNS = (
+    "request_id",
+    "arrival_s",
+    "prompt_tokens",
+    "output_tokens",
+    "n",
+    "first_scheduled_s",
+    "first_token_s",
+    "finish_s",
+    "cached_tokens",
+    "recomputes",
+    "swaps",
+    "status",
+)
+"""Columns of the requests table that are always there."""
+
+BATCH_COLUMNS = (
+    "clock", "queue_len", "batch", "max_input", "max_output", "sum_input", "sum_output", "batch_s"
+)  # fmt: skip
+
+PREEMPTION_COLUMNS = ("clock", "request_id", "choice", "tokens", "blocks", "swap_s", "recompute_s")
+
+TEXT_COLUMNS = ("request_id", "status", "choice")
+"""Those of them that need not hold numbers."""
+
+STATUS_NAMES = {status: status.name.lower() for status in Status}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What any replay leaves: a scenario, a summary, a row a request; as a folder, whole or not at all.
+
+    Attributes:
+        scenario: what was run; a bare `System` where the trace was given as an object.
+        summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
+        request_columns: the columns of ``requests``, ``[N]`` each.
+    """
+
+    scenario: System
+    summary: dict[str, Any]
+    request_columns: Mapping[str, npt.NDArray[Any]]
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request, ``docs/metrics.md`` names the columns; times in seconds."""
+        import pandas as pd
+
+        return pd.DataFrame(self.request_columns)
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the result to a folder, all of it or nothing, replacing an older result.
+
+        Raises:
+            PagesimError: the folder holds something else, or cannot be written.
+        """
+        return publish(Path(directory), self.write)
+
+    def write(self, folder: Path) -> None:
+        """Write the result's files into an empty folder."""
+        (folder / "scenario.toml").write_text(to_toml(self.scenario), encoding="utf-8")
+        (folder / "summary.json").write_text(to_json(self.summary), encoding="utf-8")
+        self.requests.to_parquet(folder / "requests.parquet", index=False)
+
+
+@dataclass(frozen=True)
+class Result(Stored):
+    """What came of a run.
+
+    Attributes:
+        scenario: what was run; a bare `System` where the trace was given as an object.
+        summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
+        request_columns: the columns of ``requests``, ``[N]`` each.
+        requests: one row a request, as a DataFrame; times in seconds.
+        steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
+        batches: one row a static batch; None for other schedulers.
+        preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
+        notes: what was noticed or assumed on the way.
+    """
+
+    steps: pd.DataFrame | None = None
+    batches: pd.DataFrame | None = None
+    preemptions: pd.DataFrame | None = None
+    notes: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        super().write(folder)
+        for name in TABLES[1:]:
+            table = getattr(self, name)
+            if table is not None:
+                table.to_parquet(folder / f"{name}.parquet", index=False)
+
+
+def load(directory: str | Path) -> Result:
+    """Read a result that was saved.
+
+    Args:
+        directory: a folder that `Result.save` or ``--out`` of ``pagesim run`` wrote, or one that ``--out`` of
+            ``pagesim compare`` made for a policy.
+
+    Raises:
+        PagesimError: the folder is no result, or not the whole of one.
+    """
+    folder = Path(directory)
+    tables: dict[str, pd.DataFrame] = {}
+    try:
+        summary = parse_json((folder / "summary.json").read_text(encoding="utf-8"))
+        for name in TABLES:
+            file = folder / f"{name}.parquet"
+            if file.exists():
+                tables[name] = read_parquet(file.read_bytes()).to_pandas()
+    except OSError as error:
+        raise PagesimError(f"{folder}: is no result of pagesim run ({error})") from None
+    except ValueError as error:
+        raise PagesimError(f"{folder}: is no result of pagesim run ({reason(error)})") from None
+    if "requests" not in tables:
+        raise PagesimError(f"{folder}: is no result of pagesim run (requests.parquet is missing)")
+    requests = tables.pop("requests")
+    _check(folder, summary, requests, tables)
+    scenario = folder / "scenario.toml"
+    kind = Scenario if "trace" in read_toml(scenario) else System
+    return Result(
+        read_scenario(kind, scenario),
+        summary,
+        {name: requests[name].to_numpy() for name in requests.columns},
+        tables.get("steps"),
+        tables.get("batches"),
+        tables.get("preemptions"),
+    )
+
+
+def _check(folder: Path, summary: Any, requests: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Make sure that files belong to a result, and to the same one."""
+    total = summary.get("requests", {}) if isinstance(summary, dict) else None
+    if not isinstance(total, dict) or total.get("total") != len(requests):
+        raise PagesimError(
+            f"{folder}: is no result of pagesim run (summary.json does not count the "
+            f"{len(requests)} rows of requests.parquet)"
+        )
+    for name, table, columns in (
+        ("requests", requests, REQUEST_COLUMNS),
+        ("steps", tables.get("steps"), STEP_COLUMNS),
+        ("batches", tables.get("batches"), BATCH_COLUMNS),
+        ("preemptions", tables.get("preemptions"), PREEMPTION_COLUMNS),
+    ):
+        if table is None:
+            continue
+        for column in columns:
+            if column not in table:
+                raise PagesimError(
+                    f"{folder}: is no result of pagesim run ({name}.parquet lacks the column {column})"
+                )
+            if column not in TEXT_COLUMNS and table[column].dtype.kind not in "iuf":
+                raise PagesimError(
+                    f"{folder}: is no result of pagesim run ({column} of {name}.parquet holds no numbers)"
+                )
+
+
+def to_json(value: Any) -> str:
+    """Return JSON with a line a field, as every file of ours has it."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def request_columns(trace: Trace, log: RequestLog) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of the requests table, ``[N]`` each; NaN where something never happened."""
+
+    def seconds(ticks: Iterable[int]) -> npt.NDArray[np.float64]:
+        column = np.asarray(ticks, np.int64)
+        return np.where(column < 0, np.nan, to_seconds(column))
+
+    def each_sample() -> dict[str, npt.NDArray[Any]]:
+        if trace.sample_tokens is None:
+            return {}
+        finish = np.empty(len(trace), dtype=object)
+        tokens = np.empty(len(trace), dtype=object)
+        for row, lengths in enumerate(trace.sample_tokens):
+            times = log.sample_finish.get(row)
+            alike = log.finish[row]
+            tokens[row] = list(lengths)
+            finish[row] = seconds(
+                [alike if times is None else times.get(k, -1) for k in range(len(lengths))]
+            ).tolist()
+        return {"sample_tokens": tokens, "sample_finish_s": finish}
+
+    cached = np.zeros(len(trace), np.int64)
+    cached[list(log.cached_tokens)] = list(log.cached_tokens.values())
+    names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
+    return {
+        "request_id": trace.request_id,
+        "arrival_s": trace.arrival_s,
+        "prompt_tokens": trace.prompt_tokens,
+        "output_tokens": trace.output_tokens,
+        "n": trace.n,
+        "first_scheduled_s": seconds(log.first_scheduled),
+        "first_token_s": seconds(log.first_token),
+        "finish_s": seconds(log.finish),
+        "cached_tokens": cached,
+        "recomputes": np.asarray(log.recomputes, np.int64),
+        "swaps": np.asarray(log.swaps, np.int64),
+        "status": names[np.frombuffer(log.status, np.uint8)],
+        **each_sample(),
+    }
+
+
+def preemption_table(trace: Trace, log: RequestLog) -> pd.DataFrame:
+    """Return the victims whose preemption was free to choose, one row each, in order."""
+    import pandas as pd
+
+    table = np.array(log.choices, np.int64).reshape(-1, 7)
+    row, when, swapped, tokens, blocks, swap, recompute = table.T
+    return pd.DataFrame(
+        {
+            "clock": to_seconds(when),
+            "request_id": trace.request_id[row],
+            "choice": np.where(swapped, "swap", "recompute"),
+            "tokens": tokens,
+            "blocks": blocks,
+            "swap_s": to_seconds(swap),
+            "recompute_s": to_seconds(recompute),
+        }
+    )
+
+
+class StepTable:
+    """Collects the steps table from chunks.
+
+    Args:
+        arrivals: ticks at which the requests that take part arrive, ``[N]``, rising.
+        every: a row an iteration; else a row a stretch, which shows its first iteration.
+        num_blocks: blocks of the cache.
+        block_size: token slots a block.
+        reserves: whether memory is reserved ahead.
+    """
+
+    def __init__(
+        self,
+        arrivals: npt.NDArray[np.int64],
+        *,
+        every: bool,
+        num_blocks: int,
+        block_size: int,
+        reserves: bool,
+    ) -> None:
+        self.arrivals = arrivals
+        self.every = every
+        self.num_blocks = num_blocks
+        self.capacity = num_blocks * block_size
+        self.reserves = reserves
+        self._frames: list[pd.DataFrame] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """Take a chunk's rows."""
+        rows = np.arange(len(chunk.clock)) if self.every else np.flatnonzero(chunk.offset == 0)
+        stretches = {name: column[chunk.stretch[rows]] for name, column in chunk.stretches.items()}
+        clock = chunk.clock[rows]
+        # Arrivals join the queue while the engine leaps.
+        joined = np.searchsorted(self.arrivals, clock, "right") - np.searchsorted(
+            self.arrivals, stretches["clock"], "right"
+        )
+        entries = {name: column[rows] for name, column in chunk.ledger.entries.items()}
+        paper = paper_view(entries, self.capacity, reserves=self.reserves)
+        offset = chunk.offset[rows]
+        physical = chunk.ledger.physical_blocks[rows]
+        columns = {
+            "step": stretches["iteration"] + offset,
+            "clock": to_seconds(clock),
+            "num_running": stretches["running_groups"],
+            "num_running_seqs": stretches["running_sequences"],
+            "num_waiting": stretches["waiting"] + joined,
+            "num_swapped": stretches["swapped"],
+            "free_gpu_blocks": self.num_blocks - physical,
+            "free_cpu_blocks": stretches["free_cpu_blocks"],
+            "num_batched_tokens": stretches["batched_tokens"],
+            "num_tokens": stretches["tokens"],
+            "sum_context_tokens": stretches["context_tokens"] + offset * stretches["context_growth"],
+            "step_s": to_seconds(chunk.ticks[rows]),
+            "blocks_swapped_in": stretches["swapped_in"],
+            "blocks_swapped_out": stretches["swapped_out"],
+            "blocks_copied": stretches["copied"],
+            "num_preempted": stretches["preempted"],
+            "num_logical_blocks": chunk.ledger.logical_blocks[rows],
+            "num_physical_blocks": physical,
+            "num_physical_tokens": entries["used"],
+            "num_reserved_tokens": paper["reservation"],
+            "num_internal_tokens": paper["internal"],
+            **entries,
+        }
+        if not self.every:
+            columns["iterations"] = stretches["iterations"]
+        import pandas as pd
+
+        self._frames.append(pd.DataFrame(columns))
+
+    def frame(self) -> pd.DataFrame:
+        """Return everything collected as one table."""
+        import pandas as pd
+
+        if not self._frames:
+            return self._empty()
+        return pd.concat(self._frames, ignore_index=True)
+
+    def _empty(self) -> pd.DataFrame:
+        """Return a table without rows whose columns are those of any other."""
+        import pandas as pd
+
+        names = STEP_COLUMNS if self.every else (*STEP_COLUMNS, "iterations")
+        types = {name: np.float64 if name in ("clock", "step_s") else np.int64 for name in names}
+        return pd.DataFrame({name: np.empty(0, kind) for name, kind in types.items()})
+
+
+def batch_table(columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
+    """Return the static batches, one row each, from the columns of the requests table."""
+    import pandas as pd
+
+    requests = pd.DataFrame(columns)
+    served = requests[requests["first_scheduled_s"].notna()]
+    queued = requests[requests["status"] != STATUS_NAMES[Status.REJECTED]]
+    batches = served.groupby("first_scheduled_s", sort=True).agg(
+        batch=("n", "size"),
+        max_input=("prompt_tokens", "max"),
+        max_output=("output_tokens", "max"),
+        sum_input=("prompt_tokens", "sum"),
+        sum_output=("output_tokens", "sum"),
+        end=("finish_s", "max"),
+    )
+    clock = batches.index.to_numpy(np.float64)
+    arrived = np.searchsorted(
+        to_tick_column(queued["arrival_s"].to_numpy(np.float64)), to_tick_column(clock), "right"
+    )
+    left_before = np.cumsum(batches["batch"].to_numpy()) - batches["batch"].to_numpy()
+    batches.insert(0, "clock", clock)
+    batches.insert(1, "queue_len", arrived - left_before)
+    batches["batch_s"] = batches["end"] - clock
+    return batches.drop(columns="end").reset_index(drop=True)

@@ -1,0 +1,200 @@
+"""Trace events: a run as a time line, in the JSON that Perfetto and Chrome show.
+
+``docs/metrics.md`` says what stands on which track.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.accounting.ledger import ENTRIES
+from pagesim.accounting.records import Status
+from pagesim.accounting.timeline import Journal
+from pagesim.costs import Itemised, IterationShape, step_shape
+from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
+
+FILE = "trace-events.json"
+
+ENGINE, REQUESTS = 1, 2
+"""Process ids: tracks of the same process stand together."""
+
+ITERATIONS, SWAPS = 1, 2
+"""Thread ids within the engine."""
+
+MEMORY = "KV cache, token slots"
+"""The counter that sums to the capacity."""
+
+PLACES = ("running", "waiting", "swapped")
+
+_TICKS_PER_US = TICKS_PER_SECOND // 10**6
+_SLAB = 1 << 14
+"""Rows of the table that are Python objects at a time."""
+
+Event = dict[str, Any]
+
+
+def write(file: Path, journal: Journal, steps: Mapping[str, Any], *, title: str, capacity: int) -> None:
+    """Write a run's events, one a line, and never more of them in memory than a few thousand.
+
+    Args:
+        file: where to.
+        journal: listened to the run.
+        steps: the run's steps table, columns ``[R]``.
+        title: the engine's name.
+        capacity: token slots of the cache.
+    """
+    with file.open("w", encoding="utf-8") as out:
+        out.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        separator = ""
+        for event in events(journal, steps, title=title, capacity=capacity):
+            out.write(separator + json.dumps(event, allow_nan=False, separators=(",", ":")))
+            separator = ",\n"
+        out.write("\n]}\n")
+
+
+def events(journal: Journal, steps: Mapping[str, Any], *, title: str, capacity: int) -> Iterator[Event]:
+    """Yield a run's events; see `write`."""
+    yield from _names(ENGINE, 0, f"engine: {title}", {ITERATIONS: "iterations", SWAPS: "swap link"})
+    yield from _iterations(journal, steps, capacity)
+    yield from _names(REQUESTS, 1, "requests", {})
+    for row, status, arrival, slices in journal.requests():
+        thread = row + 1
+        name = f"request {journal.trace.request_id[row]}"
+        yield from _track(REQUESTS, thread, name)
+        if not slices:
+            yield {
+                **_at(REQUESTS, thread, arrival),
+                "ph": "i",
+                "s": "t",
+                "name": status,
+                "cat": "request",
+            }
+        for what, start, end in slices:
+            yield _slice(REQUESTS, thread, what, "request", start, end, {"request": row, "status": status})
+
+
+def _iterations(journal: Journal, steps: Mapping[str, Any], capacity: int) -> Iterator[Event]:
+    shapes, ends = journal.shapes(), journal.ends()
+    before = 0
+    for slab in range(0, len(ends), _SLAB):
+        rows = slice(slab, slab + _SLAB)
+        columns = {name: np.asarray(steps[name])[rows].tolist() for name in (*_SHOWN, *ENTRIES, "step")}
+        counts = _column(steps, "iterations", len(ends))[rows].tolist()
+        starts = to_tick_column(np.asarray(steps["clock"])[rows]).tolist()
+        for at, (start, end) in enumerate(zip(starts, ends[rows].tolist(), strict=True)):
+            own = {name: column[at] for name, column in columns.items()}
+            if start > before:
+                yield from _idle(before, capacity)
+            before = end
+            shape = shapes.get(own["step"])
+            yield from _iteration(journal, own, counts[at], shape, start, end)
+            yield _counter(MEMORY, start, {name: own[name] for name in ENTRIES})
+            yield _counter("requests", start, {name: own[f"num_{name}"] for name in PLACES})
+    if not np.count_nonzero(np.frombuffer(journal.log.status, np.uint8) == Status.UNFINISHED):
+        yield from _idle(before, capacity)
+
+
+def _idle(ticks: int, capacity: int) -> Iterator[Event]:
+    yield _counter(MEMORY, ticks, {**dict.fromkeys(ENTRIES, 0), "free": capacity})
+    yield _counter("requests", ticks, dict.fromkeys(PLACES, 0))
+
+
+_SHOWN = (
+    "num_running",
+    "num_running_seqs",
+    "num_waiting",
+    "num_swapped",
+    "num_tokens",
+    "sum_context_tokens",
+    "blocks_swapped_in",
+    "blocks_swapped_out",
+    "blocks_copied",
+    "num_preempted",
+)
+
+
+def _iteration(
+    journal: Journal, row: dict[str, Any], count: int, shape: IterationShape | None, start: int, end: int
+) -> Iterator[Event]:
+    sequences, context = row["num_running_seqs"], row["sum_context_tokens"]
+    first = shape or step_shape(sequences, context)
+    last = first if count == 1 else step_shape(sequences, context + (count - 1) * sequences)
+    arguments = {
+        "batch": row["num_running"],
+        "sequences": sequences,
+        "tokens": row["num_tokens"] * count,
+        "context": context,
+        "iterations": count,
+        "first iteration": row["step"],
+        "preempted": row["num_preempted"],
+        "blocks copied": row["blocks_copied"],
+    }
+    if isinstance(journal.cost, Itemised):
+        # Between the first and the last they change by the same amount each time.
+        both = zip(journal.cost.parts(first).items(), journal.cost.parts(last).values(), strict=True)
+        arguments["cost, µs"] = {name: (a + b) * count / 2 / _TICKS_PER_US for (name, a), b in both if a or b}
+    yield _slice(ENGINE, ITERATIONS, _kind(first), "iteration", start, end, arguments)
+    moved = {"swap out": first.blocks_out, "swap in": first.blocks_in}
+    done = start
+    for out, (name, blocks) in zip((True, False), moved.items(), strict=True):
+        if blocks:
+            # What an iteration takes that only swaps is what the link is busy for.
+            until = start + journal.cost.iteration(
+                step_shape(0, 0, blocks_out=first.blocks_out, blocks_in=0 if out else first.blocks_in)
+            )
+            yield _slice(ENGINE, SWAPS, name, "swap", done, min(until, end), {"blocks": blocks})
+            done = min(until, end)
+
+
+def _kind(shape: IterationShape) -> str:
+    if shape.query_key_pairs:
+        return "mixed" if shape.decoding else "prefill"
+    return "decode" if shape.tokens or shape.launches else "swap"
+
+
+def _names(process: int, place: int, name: str, threads: dict[int, str]) -> Iterator[Event]:
+    yield _metadata(process, 0, "process_name", name=name)
+    yield _metadata(process, 0, "process_sort_index", sort_index=place)
+    for thread, called in threads.items():
+        yield from _track(process, thread, called)
+
+
+def _track(process: int, thread: int, name: str) -> Iterator[Event]:
+    yield _metadata(process, thread, "thread_name", name=name)
+    yield _metadata(process, thread, "thread_sort_index", sort_index=thread)
+
+
+def _metadata(process: int, thread: int, what: str, **arguments: Any) -> Event:
+    return {"ph": "M", "ts": 0, "pid": process, "tid": thread, "name": what, "args": arguments}
+
+
+def _at(process: int, thread: int, ticks: int) -> Event:
+    return {"ts": _us(ticks), "pid": process, "tid": thread}
+
+
+def _slice(
+    process: int, thread: int, name: str, category: str, start: int, end: int, arguments: Event
+) -> Event:
+    place = _at(process, thread, start)
+    duration = _us(end) - _us(start)
+    return {**place, "ph": "X", "dur": duration, "name": name, "cat": category, "args": arguments}
+
+
+def _counter(name: str, ticks: int, values: dict[str, int]) -> Event:
+    return {**_at(ENGINE, 0, ticks), "ph": "C", "name": name, "args": values}
+
+
+def _us(ticks: int) -> int:
+    """Return whole microseconds: viewers keep fractions inexactly, and neighbours would overlap."""
+    return (ticks + _TICKS_PER_US // 2) // _TICKS_PER_US
+
+
+def _column(steps: Mapping[str, Any], name: str, rows: int) -> npt.NDArray[np.int64]:
+    """Return a column of the table; ones where a row is an iteration."""
+    return np.asarray(steps[name]) if name in steps else np.ones(rows, np.int64)

@@ -1,0 +1,211 @@
+"""Plug-ins: parts that others bring, by name; registered in Python, or found by entry points."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pagesim.errors import PagesimError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+HOMES = {
+    "policy": "pagesim.setup.presets",
+    "scheduler": "pagesim.setup.registry",
+    "placement": "pagesim.setup.registry",
+    "cost": "pagesim.costs",
+    "gpu": "pagesim.costs.specs",
+    "router": "pagesim.experiments.clusters",
+}
+"""The options under which a part is named, and the module that has the parts."""
+
+_KINDS: dict[str, Plugins[Any]] = {}
+
+
+class Plugins(Generic[T]):
+    """The parts of one kind, by name: those that come with pagesim, those registered, those installed.
+
+    Args:
+        option: under which one is named, such as ``placement``.
+        group: the entry points by which an installed package offers its own.
+        own: those that come with pagesim; nobody can replace them.
+    """
+
+    def __init__(self, option: str, group: str, own: Mapping[str, T]) -> None:
+        self.option = option
+        self.group = group
+        self._own = own
+        self._registered: dict[str, T] = {}
+        _KINDS[option] = self
+
+    def names(self) -> tuple[str, ...]:
+        """Return every name, pagesim's own first."""
+        return tuple(dict.fromkeys((*self._own, *self._registered, *self._installed())))
+
+    def owns(self, name: str) -> bool:
+        """Whether the part of that name comes with pagesim."""
+        return name in self._own
+
+    def foreign(self) -> tuple[str, ...]:
+        """Return the names of those that do not come with pagesim."""
+        return tuple(name for name in self.names() if name not in self._own)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._own or name in self._registered or name in self._installed()
+
+    def register(self, name: str, part: T) -> None:
+        """Add a part for as long as this process lives, or replace one that was registered.
+
+        Raises:
+            PagesimError: pagesim has one of that name, or this is no such part.
+        """
+        if name in self._own:
+            raise PagesimError(f"{self.option} {name} comes with pagesim; register yours under another name")
+        self._registered[name] = self._checked(name, part)
+
+    def find(self, name: str) -> T:
+        """Return the part of that name.
+
+        Raises:
+            PagesimError: there is none, or it cannot be loaded.
+        """
+        for known in (self._own, self._registered):
+            if name in known:
+                return known[name]
+        point = self._installed().get(name)
+        if point is None:
+            raise PagesimError(f"{self.option} is {name!r}; it must be one of {', '.join(self.names())}")
+        try:
+            part = point.load()
+        except Exception as error:
+            raise PagesimError(f"{self.option} {name}: {point.value} cannot be loaded ({error})") from error
+        return self._checked(name, part)
+
+    def make(self, name: str, call: Callable[[T], R]) -> R:
+        """Return what a call of the part of that name gives; what a plug-in raises names the plug-in.
+
+        Raises:
+            PagesimError: there is no such part, or a plug-in raised something.
+        """
+        part = self.find(name)
+        if name in self._own:
+            return call(part)
+        try:
+            return call(part)
+        except PagesimError:
+            raise
+        except Exception as error:
+            raise PagesimError(
+                f"{self.option} {name} cannot be made: {type(error).__name__}: {error}"
+            ) from error
+
+    def origin(self, name: str) -> str | None:
+        """Say where a part comes from, in words for a file; None for pagesim's own and for unknown ones."""
+        if name in self._own:
+            return None
+        if name in self._registered:
+            return f"registered in Python from module {_module_of(self._registered[name])}"
+        point = self._installed().get(name)
+        if point is None:
+            return None
+        package = "" if point.dist is None else f" of {point.dist.name} {point.dist.version}"
+        return f"{point.value}{package}"
+
+    def source(self, name: str) -> str | None:
+        """Return where an installed part comes from and a hash of its code; None for any other name.
+
+        By this a stored result is known.
+
+        Raises:
+            PagesimError: the part was registered in this process, and other processes do not have it.
+        """
+        if name in self._own:
+            return None
+        if name in self._registered:
+            raise PagesimError(
+                f"{self.option} {name} was registered in this process, and a sweep's workers are others; "
+                f"install it with an entry point in {self.group}"
+            )
+        point = self._installed().get(name)
+        if point is None:
+            return None
+        self.find(name)
+        return f"{self.origin(name)} {_code(point.module)}"
+
+    def _checked(self, name: str, part: Any) -> T:
+        """Return a part of others, which must be of the kind that pagesim's own are: specs, or calls."""
+        own = next(iter(self._own.values()))
+        calls = callable(own)
+        if callable(part) if calls else isinstance(part, type(own)):
+            found: T = part
+            return found
+        wanted = "something to call" if calls else f"a {type(own).__name__}"
+        raise PagesimError(f"{self.option} {name} is a {type(part).__name__}; it must be {wanted}")
+
+    def _installed(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self.group)}
+
+
+def plugins(option: str) -> Plugins[Any]:
+    """Return the parts that an option may name, one of ``HOMES``."""
+    # Rooms above this one have them, and a command that needs none shall not wait for their imports.
+    import_module(HOMES[option])
+    return _KINDS[option]
+
+
+def register(option: str, name: str, part: Any) -> None:
+    """Add a part of your own under a name, for as long as this process lives; again to replace it.
+
+    Args:
+        option: what kind of part it is, and the option that may name it from now on: ``policy``,
+            ``scheduler``, ``placement``, ``cost``, ``gpu`` or ``router``.
+        name: for instance ``worst-fit``; none that comes with pagesim.
+        part: for ``policy`` a `Policy`, for ``gpu`` a ``GpuSpec``; for the others what makes one: a
+            ``MakeAllocator``, ``MakeScheduler`` or ``MakeCost``, or a class of routers. See
+            ``docs/extending.md``.
+
+    Raises:
+        PagesimError: there is no such option, or pagesim has a part of that name.
+
+    Example:
+        >>> import pagesim as ps
+        >>> ps.register("policy", "paged-oracle", ps.Policy("orca", "oracle", "paged", "blocks, all at once"))
+        >>> ps.simulate("fixed:100,20", "paged-oracle").summary["requests"]["finished"]
+        1000
+    """
+    if option not in HOMES:
+        raise PagesimError(f"option is {option!r}; a part is registered for one of {', '.join(HOMES)}")
+    plugins(option).register(name, part)
+
+
+def needs(used: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
+    """Return where those of these (option, name) come from that are not pagesim's own, by option and name."""
+    found: dict[str, dict[str, str]] = {}
+    for option, name in used:
+        origin = plugins(option).origin(name)
+        if origin is not None:
+            found.setdefault(option, {})[name] = origin
+    return found
+
+
+def _module_of(part: object) -> str:
+    return getattr(part, "__module__", None) or type(part).__module__
+
+
+@cache
+def _code(module: str) -> str:
+    """Return a hash of the code of a module's top-level package, or of the module that stands alone."""
+    top = Path(getattr(sys.modules[module.partition(".")[0]], "__file__", None) or "")
+    files = sorted(top.parent.rglob("*.py")) if top.name == "__init__.py" else [top]
+    digest = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            digest.update(str(file.relative_to(top.parent)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]

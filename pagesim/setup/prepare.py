@@ -1,0 +1,328 @@
+"""Serving: a system made ready for a trace, and one engine of it with its memory and its accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pagesim.accounting.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
+from pagesim.accounting.records import Chunk, Recorder, RequestLog, Status
+from pagesim.costs import CostModel, PreemptionPrices, parse_cost
+from pagesim.costs.specs import Capacity, capacity, gpu, model
+from pagesim.errors import PagesimError
+from pagesim.results.result import request_columns
+from pagesim.scheduling import Arrivals, Contents, DeadEnd, Scheduler
+from pagesim.setup.presets import Policy, build_memory, build_scheduler, granularity, parts_of
+from pagesim.setup.registry import Limits
+from pagesim.setup.requests import accepted_rows, entering_rows, take_in
+from pagesim.setup.scenario import MOST_BLOCKS, System
+from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
+from pagesim.sim.engine import Engine, StrictCompatError
+from pagesim.sim.executors import Executor, PredictedExecutor
+from pagesim.workloads.trace import IntColumn, Trace
+
+Watch = Callable[[int], None]
+"""Called now and then with the number of requests that are over."""
+
+MakeExecutor = Callable[[Scheduler, Capacity, Trace], Executor]
+"""Makes what carries out iterations, from the scheduler with its empty memory, the memory's size, and the
+requests that are served."""
+
+Consume = Callable[[Chunk], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A system made ready for a trace: everything that its engines have in common.
+
+    Attributes:
+        system: see there.
+        policy: its parts.
+        sized: its memory, the null block of vllm-v1 left out.
+        limits: the scheduler's.
+        cost: what iterations take.
+        trace: the requests as the engine sees them.
+        accepted: rows of the requests that are not turned away at the door.
+        request_of: the row of the original trace that each row is, or is a sample of, ``[N]``.
+    """
+
+    system: System
+    policy: Policy
+    sized: Capacity
+    limits: Limits
+    cost: CostModel
+    trace: Trace
+    accepted: IntColumn
+    request_of: IntColumn
+
+    @property
+    def reserves(self) -> bool:
+        """Whether memory is reserved ahead."""
+        return self.policy.reservation != "on-demand"
+
+    @property
+    def streams(self) -> bool:
+        """Whether a token has a time of its own; a static batch is answered as a whole."""
+        return self.policy.scheduler != "static"
+
+    def new_scheduler(self) -> Scheduler:
+        """Return a scheduler with empty memory."""
+        return _new_scheduler(self.policy, self.sized, self.limits, self.cost)
+
+    def arrivals(self) -> Arrivals:
+        """Return the requests that take part, as a scheduler may see them."""
+        contents = None
+        if self.limits.prefix_caching:
+            rows = self.accepted
+            contents = Contents(self.trace.take(rows), self.request_of[rows], self.sized.block_size)
+        system = self.system
+        return Arrivals(self.trace, self.accepted, drop=system.beam_drop, seed=system.seed, contents=contents)
+
+    def new_log(self) -> RequestLog:
+        """Return an empty log, in which those are rejected who were turned away."""
+        log = RequestLog(len(self.trace))
+        turned_away = np.ones(len(self.trace), bool)
+        turned_away[self.accepted] = False
+        for row in np.flatnonzero(turned_away).tolist():
+            log.status[row] = Status.REJECTED
+        return log
+
+    def summary(self, log: RequestLog) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what of a summary is about requests, and the columns of the requests table."""
+        columns = request_columns(self.trace, log)
+        status = np.frombuffer(log.status, np.uint8)
+        ended = {s: int((status == s).sum()) for s in Status}
+        requests = {
+            "total": len(self.trace),
+            "finished": ended[Status.FINISHED],
+            "rejected": ended[Status.REJECTED] + ended[Status.IGNORED],
+            "stuck": ended[Status.STUCK],
+            "aborted": ended[Status.ABORTED],
+            "unfinished": ended[Status.UNFINISHED],
+        }
+        of_requests = {
+            "requests": requests,
+            **latencies(columns),
+            "throughput": throughput(columns),
+            "prefix": prefix_hits(columns),
+        }
+        return of_requests, columns
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what was noticed or assumed, once everything has run."""
+        beyond = [
+            f"cost {self.system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
+            for axis, size in self.cost.beyond.items()
+        ]
+        return (*self.trace.notes, *beyond)
+
+    def stopped(self, error: StrictCompatError) -> PagesimError:
+        """Return what a user is told where the real engine goes no further."""
+        when = f"at {error.now / TICKS_PER_SECOND:.6f} s: " if error.now else ""
+        return PagesimError(
+            f"strict_compat: {when}request {self.trace.request_id[error.row]}: {error.dead_end.what}; the "
+            f"real engine of {self.system.policy} {error.dead_end.really} "
+            "(without strict_compat it is counted and the others go on)"
+        )
+
+    def too_long(self) -> PagesimError:
+        """Return what a user is told where an iteration alone is longer than all that the clock can count."""
+        return PagesimError(
+            f"the run exceeds {LONGEST_S:g} s of simulated time under cost {self.system.cost}; "
+            "lower its numbers"
+        )
+
+
+def prepare(system: System, trace: Trace) -> Setting:
+    """Make a system ready for a trace.
+
+    Raises:
+        PagesimError: an option, the trace or their combination is off; the sentence says what to do.
+    """
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    sized, limits, cost = equip(system, policy)
+    trace, request_of = take_in(trace, policy, limits)
+    setting = Setting(system, policy, sized, limits, cost, trace, np.arange(len(trace)), request_of)
+    accepted = accepted_rows(trace, setting.new_scheduler())
+    if system.strict_compat:
+        entering = entering_rows(trace, policy, limits)
+        if policy.scheduler == "static" and len(accepted) < len(entering):
+            row = int(np.setdiff1d(entering, accepted)[0])
+            raise setting.stopped(StrictCompatError(DeadEnd.NEVER_BATCHED, row, 0))
+        accepted = entering
+    return replace(setting, accepted=accepted)
+
+
+def check(system: System) -> None:
+    """Say at once, before any trace is made, if the options of a system do not go together.
+
+    Raises:
+        PagesimError: as `prepare` would; what only a trace can show is not looked for.
+    """
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    _new_scheduler(policy, *equip(system, policy))
+
+
+class Server:
+    """One engine of a system, its memory, and the accounts that are kept of it.
+
+    Args:
+        setting: what it has in common with others.
+        log: where requests' times go.
+        arrivals: the requests that it serves.
+        consume: hears of each chunk of its records.
+        aborts: when whose client goes away, see `Engine`.
+        executor: what carries out the iterations; left out, the system's cost model predicts them.
+        listen: returns an executor that does the same and hears of each iteration.
+        watch: for a progress bar.
+        kind: of engine.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        log: RequestLog,
+        arrivals: Arrivals,
+        *,
+        consume: Sequence[Consume] = (),
+        aborts: Sequence[tuple[int, int]] = (),
+        executor: MakeExecutor | None = None,
+        listen: Callable[[Executor, Recorder], Executor] | None = None,
+        watch: Watch | None = None,
+        kind: type[Engine] = Engine,
+    ) -> None:
+        system = setting.system
+        self.setting = setting
+        self.scheduler = setting.new_scheduler()
+        self.scheduler.expect(arrivals)
+        window = system.window_s
+        self.means = MemoryMeans(
+            setting.sized.slots,
+            reserves=setting.reserves,
+            window=None if window is None else (to_ticks(window[0]), to_ticks(window[1])),
+        )
+        self.gaps = TokenGaps()
+        accounts: list[Consume] = [self.means.add]
+        if setting.streams:
+            accounts.append(self.gaps.add)
+        accounts += consume
+
+        def tell(chunk: Chunk) -> None:
+            for account in accounts:
+                account(chunk)
+
+        self.recorder = Recorder(self.scheduler.memory, log, tell)
+        carrying_out: Executor = PredictedExecutor(setting.cost)
+        if executor is not None:
+            carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))
+        self.engine = kind(
+            self.scheduler,
+            carrying_out if listen is None else listen(carrying_out, self.recorder),
+            self.recorder,
+            leap=system.leap,
+            until=None if system.until is None else to_ticks(system.until),
+            aborts=aborts,
+            strict_compat=system.strict_compat,
+            watch=watch,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return what of a summary is about one engine."""
+        recorder, sized = self.recorder, self.setting.sized
+        return {
+            "dead_ends": {dead_end.key: self.engine.dead_ends[dead_end] for dead_end in DeadEnd},
+            "itl": self.gaps.summary(),
+            "batch": {"mean": self.means.mean_batch},
+            "iterations": recorder.iterations,
+            "preemptions": {"recompute": recorder.recomputed_total, "swap": recorder.swapped_total},
+            "aborted_tokens": self.engine.aborted_tokens,
+            "swapped_blocks": {"in": recorder.blocks_in, "out": recorder.blocks_out},
+            "memory": {
+                "num_blocks": sized.num_blocks,
+                "block_size": sized.block_size,
+                "cpu_blocks": sized.cpu_blocks,
+                **self.means.summary(),
+            },
+            "sharing": {"saving": self.means.saving},
+        }
+
+
+def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
+    """Return the memory (the null block of vllm-v1 left out), the limits and the costs of a system.
+
+    Raises:
+        PagesimError: an option is off, or the model does not fit.
+    """
+    spec, device = model(system.model), gpu(system.gpu)
+    limits = Limits(
+        max_model_len=system.max_model_len or spec.max_model_len,
+        max_num_seqs=system.max_num_seqs,
+        max_num_batched_tokens=system.max_num_batched_tokens,
+        max_batch=system.max_batch,
+        compat=system.compat,
+        max_paddings=system.max_paddings,
+        chunked_prefill=system.chunked_prefill,
+        long_prefill_token_threshold=system.long_prefill_token_threshold,
+        reserve_full_isl=system.reserve_full_isl,
+        prefix_caching=system.prefix_caching,
+        watermark=system.watermark,
+        preemption=system.preemption,
+    )
+    # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later ones
+    # refuse to.
+    checks_length = system.sizing == "vllm" and system.num_blocks is None
+    block_size, page_bytes = granularity(policy, system.block_size, system.page_size)
+    sized = capacity(
+        spec,
+        device,
+        tp=system.tp,
+        block_size=block_size,
+        page_bytes=page_bytes,
+        kv_dtype=system.kv_dtype,
+        sizing=system.sizing,
+        gpu_memory_utilization=system.gpu_memory_utilization,
+        max_num_batched_tokens=system.max_num_batched_tokens,
+        max_model_len=limits.max_model_len if checks_length else None,
+        num_blocks=system.num_blocks,
+    )
+    if page_bytes is not None and system.cpu_blocks:
+        raise PagesimError(
+            f"cpu_blocks is {system.cpu_blocks}; placement virtual has no swap space: its pages are unmapped "
+            "and never moved to the host"
+        )
+    # A tiny model's tokens are small, and no run fills such a swap space.
+    cpu_blocks = min(sized.cpu_blocks, MOST_BLOCKS) if system.cpu_blocks is None else system.cpu_blocks
+    sized = replace(sized, cpu_blocks=cpu_blocks)
+    if sized.num_blocks > MOST_BLOCKS:
+        raise PagesimError(
+            f"num_blocks of {spec.name} comes to {sized.num_blocks} blocks of {sized.block_size} tokens; the "
+            f"bound is {MOST_BLOCKS}: give num_blocks, or a larger block_size"
+        )
+    if policy.scheduler == "vllm-v1":
+        # Block 0 is the null block; no sequence ever holds it.
+        sized = replace(sized, num_blocks=sized.num_blocks - 1)
+        if not sized.num_blocks:
+            raise PagesimError("num_blocks is 1; vllm-v1 needs at least 2, of which one is its null block")
+    cost = parse_cost(
+        system.cost,
+        model=spec,
+        gpu=device,
+        tp=system.tp,
+        block_size=sized.block_size,
+        kv_dtype=system.kv_dtype,
+    )
+    return sized, limits, cost
+
+
+def _new_scheduler(policy: Policy, sized: Capacity, limits: Limits, cost: CostModel) -> Scheduler:
+    memory = build_memory(
+        policy,
+        num_blocks=sized.num_blocks,
+        block_size=sized.block_size,
+        cpu_blocks=sized.cpu_blocks,
+        limits=limits,
+    )
+    return build_scheduler(policy, memory, limits, PreemptionPrices(cost))

@@ -1,0 +1,309 @@
+"""Policies: named bundles of a scheduler and an allocator, and how to build one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pagesim.errors import PagesimError
+from pagesim.kvcache import RESERVATIONS, Allocator, PagedAllocator, Pool, PrefixCachingAllocator
+from pagesim.scheduling import V1_RELEASES, Prices, Scheduler
+from pagesim.setup.plugins import Plugins
+from pagesim.setup.registry import ALLOCATORS, RELEASES, SCHEDULERS, Limits
+
+ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
+PageSize = Literal["64K", "128K", "256K", "2M"]
+
+BLOCK_SIZE = 16
+"""Token slots of a block where nobody says otherwise."""
+
+PAGE_BYTES: dict[str, int] = {"64K": 64 << 10, "128K": 128 << 10, "256K": 256 << 10, "2M": 2 << 20}
+"""The pages that vAttention maps, by name; 2M is what an unmodified driver has, and the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a policy's name stands for.
+
+    Attributes:
+        scheduler: who runs in the next iteration, by name: ``static``, ``orca``, ``vllm-sosp``, ``vllm-v0``,
+            ``vllm-v1``, or a plug-in's.
+        reservation: for how many tokens memory is taken at admission: ``max``, ``pow2``, ``oracle``, or
+            ``on-demand``.
+        placement: where it is taken, by name: ``first-fit``, ``best-fit``, ``buddy``, ``paged``, ``virtual``,
+            or a plug-in's.
+        sentence: what it is, for a listing.
+        block_size: token slots of its blocks, if that is part of what it is.
+    """
+
+    scheduler: str
+    reservation: ReservationName
+    placement: str
+    sentence: str
+    block_size: int | None = None
+
+    @property
+    def has_own_blocks(self) -> bool:
+        """Whether nobody can choose the size of its blocks."""
+        return self.block_size is not None or self.placement == "virtual"
+
+
+POLICIES: dict[str, Policy] = {
+    "static": Policy(
+        "static",
+        "oracle",
+        "first-fit",
+        "FasterTransformer: static batches, padded to the longest input and output",
+    ),
+    "contiguous-max": Policy(
+        "orca", "max", "first-fit", "iteration-level batching; each request reserves the model's full length"
+    ),
+    "orca-max": Policy("orca", "max", "buddy", "Orca (Max): the full length, from a buddy allocator"),
+    "orca-pow2": Policy(
+        "orca",
+        "pow2",
+        "buddy",
+        "Orca (Pow2): the output rounded up to a power of two, from a buddy allocator",
+    ),
+    "orca-oracle": Policy(
+        "orca", "oracle", "buddy", "Orca (Oracle): the true output length, from a buddy allocator"
+    ),
+    "vllm-sosp": Policy(
+        "vllm-sosp",
+        "on-demand",
+        "paged",
+        "the PagedAttention paper's vLLM: blocks on demand, preemption by recomputation or swap",
+    ),
+    "vllm-v0": Policy(
+        "vllm-v0", "on-demand", "paged", "vLLM 0.1.7 to 0.2.7: an iteration is all prompts or all decodes"
+    ),
+    "vllm-v1": Policy(
+        "vllm-v1",
+        "on-demand",
+        "paged",
+        "vLLM 0.11.2 and 0.33.0: prompts in chunks and decodes share a budget",
+    ),
+    "token-granular": Policy(
+        "vllm-sosp",
+        "on-demand",
+        "paged",
+        "LightLLM's TokenAttention: memory token by token, in blocks of 1",
+        block_size=1,
+    ),
+    "virtual-contiguous": Policy(
+        "vllm-sosp",
+        "on-demand",
+        "virtual",
+        "vAttention: contiguous virtual addresses, pages of 64 KB to 2 MB mapped on demand, nothing shared",
+    ),
+}
+
+POLICY_PLUGINS: Plugins[Policy] = Plugins("policy", "pagesim.policies", POLICIES)
+"""The same, and those that others bring."""
+
+CONTIGUOUS = ("first-fit", "best-fit", "buddy")
+"""Placements of runs of neighbouring blocks."""
+
+
+def parts_of(
+    name: str,
+    scheduler: str | None = None,
+    reservation: ReservationName | None = None,
+    placement: str | None = None,
+) -> Policy:
+    """Return the policy of this name with some of its parts replaced.
+
+    Raises:
+        PagesimError: the name is unknown, or the parts contradict one another.
+    """
+    bundle = POLICY_PLUGINS.find(name)
+    policy = Policy(
+        scheduler or bundle.scheduler,
+        reservation or bundle.reservation,
+        placement or bundle.placement,
+        bundle.sentence,
+        bundle.block_size,
+    )
+    if policy.reservation not in get_args(ReservationName):
+        known = ", ".join(get_args(ReservationName))
+        raise PagesimError(f"reservation is {policy.reservation!r}; it must be one of {known}")
+    SCHEDULERS.find(policy.scheduler)
+    ALLOCATORS.find(policy.placement)
+    if policy.reservation == "on-demand" and policy.placement in CONTIGUOUS:
+        raise PagesimError(
+            f"reservation on-demand needs placement paged or virtual, not {policy.placement}: "
+            "neighbouring blocks cannot be promised to a sequence that grows"
+        )
+    if policy.placement == "virtual" and policy.reservation != "on-demand":
+        raise PagesimError(
+            f"placement virtual needs reservation on-demand, not {policy.reservation}: it reserves "
+            "addresses, and maps memory as a sequence grows"
+        )
+    if policy.placement == "virtual" and policy.scheduler in RELEASES:
+        raise PagesimError(
+            f"scheduler {policy.scheduler} needs placement paged, not virtual: vLLM's releases share blocks; "
+            "choose vllm-sosp or orca"
+        )
+    if policy.scheduler == "static" and policy.reservation != "oracle":
+        raise PagesimError(
+            "scheduler static needs reservation oracle: a static batch reserves its own padded length, "
+            f"not {policy.reservation}"
+        )
+    if policy.scheduler in RELEASES and policy.reservation != "on-demand":
+        raise PagesimError(
+            f"scheduler {policy.scheduler} needs reservation on-demand, not {policy.reservation}: vLLM takes "
+            "blocks as sequences grow"
+        )
+    if policy.scheduler == "static" and not ALLOCATORS.owns(policy.placement):
+        raise PagesimError(
+            f"scheduler static cannot use placement {policy.placement}: a batch is made for memory that "
+            "holds its rows without rounding; choose first-fit, best-fit or paged"
+        )
+    if policy.scheduler == "static" and policy.placement == "buddy":
+        raise PagesimError(
+            "scheduler static cannot use placement buddy, whose powers of two hold fewer rows than the "
+            "batch was made for; choose first-fit, best-fit or paged"
+        )
+    return policy
+
+
+def granularity(
+    policy: Policy, block_size: int | None = None, page_size: str | None = None
+) -> tuple[int, int | None]:
+    """Return the token slots of a policy's blocks and, where memory is mapped in pages, the bytes of a page.
+
+    The first means nothing where there are pages: what a page holds depends on the model.
+
+    Args:
+        policy: see there.
+        block_size: what was asked for; None for the policy's own or else ``BLOCK_SIZE``.
+        page_size: what was asked for, a name in ``PAGE_BYTES``; None for 2M where there are pages.
+
+    Raises:
+        PagesimError: the policy does not leave the choice.
+    """
+    if policy.placement == "virtual":
+        if block_size is not None:
+            raise PagesimError(
+                f"block_size is {block_size}; placement virtual takes page_size instead: a block is what a "
+                "page in every tensor holds"
+            )
+        return BLOCK_SIZE, PAGE_BYTES[page_size or "2M"]
+    if page_size is not None:
+        raise PagesimError(f"page_size is for placement virtual, not {policy.placement}")
+    if policy.block_size is not None and block_size not in (None, policy.block_size):
+        raise PagesimError(
+            f"block_size is {block_size}; it must be {policy.block_size} or left out: this policy is about "
+            "blocks of that size"
+        )
+    return block_size or policy.block_size or BLOCK_SIZE, None
+
+
+def build_memory(
+    policy: Policy, *, num_blocks: int, block_size: int, cpu_blocks: int, limits: Limits
+) -> Allocator:
+    """Return the empty memory of a policy."""
+    if limits.prefix_caching:
+        if policy.placement != "paged":
+            raise PagesimError(
+                f"prefix_caching needs placement paged, not {policy.placement}: it brings its own allocator"
+            )
+        release = V1_RELEASES[limits.compat or RELEASES["vllm-v1"][-1]]
+        return PrefixCachingAllocator(
+            num_blocks, block_size, cpu_blocks, reuses_unfilled_first=release.reuses_unfilled_first
+        )
+    on_demand = policy.reservation == "on-demand"
+    pool = Pool(
+        num_blocks,
+        block_size,
+        limits.max_model_len,
+        None if on_demand else RESERVATIONS[policy.reservation](limits.max_model_len),
+        cpu_blocks,
+    )
+    memory = ALLOCATORS.make(policy.placement, lambda make: make(pool))
+    if not ALLOCATORS.owns(policy.placement):
+        _check_foreign(policy, memory, pool)
+    return memory
+
+
+def _check_foreign(policy: Policy, memory: Allocator, pool: Pool) -> None:
+    """Refuse an allocator of others that is not what the rest of the policy takes it for."""
+    where = f"placement {policy.placement}"
+    if not isinstance(memory, Allocator):
+        raise PagesimError(f"{where} makes a {type(memory).__name__}; it must make an Allocator")
+    if (memory.num_blocks, memory.block_size) != (pool.num_blocks, pool.block_size):
+        raise PagesimError(
+            f"{where} has {memory.num_blocks} blocks of {memory.block_size} tokens; it was asked for "
+            f"{pool.num_blocks} of {pool.block_size}"
+        )
+    if memory.grows_on_demand != (pool.reservation is None):
+        raise PagesimError(
+            f"{where} takes blocks {'as sequences grow' if memory.grows_on_demand else 'at admission only'}, "
+            f"which does not go with reservation {policy.reservation}; choose "
+            f"{'on-demand' if memory.grows_on_demand else 'max, pow2 or oracle'}"
+        )
+    if memory.shares and not isinstance(memory, PagedAllocator):
+        raise PagesimError(
+            f"{where} shares blocks and is no PagedAllocator; derive it from that, since schedulers swap "
+            "what is shared"
+        )
+    if policy.scheduler in RELEASES and not memory.shares:
+        raise PagesimError(
+            f"scheduler {policy.scheduler} needs memory that shares blocks, and {where} does not; "
+            "choose vllm-sosp or orca"
+        )
+
+
+def build_scheduler(policy: Policy, memory: Allocator, limits: Limits, prices: Prices) -> Scheduler:
+    """Return the scheduler of a policy over its memory; ``prices`` tell it how to preempt under ``auto``.
+
+    Raises:
+        PagesimError: a limit does not go with the scheduler.
+    """
+    _check_limits(policy.scheduler, limits)
+    if not memory.grows_on_demand and limits.preemption != "default":
+        raise PagesimError(
+            f"preemption {limits.preemption} needs reservation on-demand: where memory is reserved "
+            "nobody is ever preempted"
+        )
+    if policy.placement == "virtual" and limits.preemption in ("swap", "auto"):
+        raise PagesimError(
+            f"preemption {limits.preemption} is not for placement virtual: its pages are unmapped and "
+            "never moved to the host, so whoever is preempted is recomputed"
+        )
+    if not isinstance(memory, PagedAllocator) and limits.preemption in ("swap", "auto"):
+        raise PagesimError(
+            f"preemption {limits.preemption} is not for placement {policy.placement}, which cannot swap"
+        )
+    return SCHEDULERS.make(policy.scheduler, lambda make: make(memory, limits, prices))
+
+
+def longest_output(scheduler: str, max_model_len: int) -> int | None:
+    """Return prompt + output at which the engine ends a sequence; None where it takes no longer requests."""
+    # v0 checks after the token that goes beyond, v1 before it.
+    return {"vllm-v0": max_model_len + 1, "vllm-v1": max_model_len}.get(scheduler)
+
+
+def _check_limits(scheduler: str, limits: Limits) -> None:
+    """Refuse what the scheduler does not have."""
+    belongs = {
+        "max_batch": ("static",),
+        "compat": ("vllm-v0", "vllm-v1"),
+        "max_paddings": ("vllm-v0",),
+        "chunked_prefill": ("vllm-v1",),
+        "long_prefill_token_threshold": ("vllm-v1",),
+        "reserve_full_isl": ("vllm-v1",),
+        "prefix_caching": ("vllm-v1",),
+    }
+    for name, schedulers in belongs.items():
+        if getattr(limits, name) is not None and scheduler not in schedulers:
+            raise PagesimError(f"{name} is for scheduler {' and '.join(schedulers)}, not {scheduler}")
+    if scheduler == "static" and limits.max_num_seqs is not None:
+        raise PagesimError("max_num_seqs is not for scheduler static, which takes max_batch")
+    if limits.compat is not None and limits.compat not in RELEASES[scheduler]:
+        known = ", ".join(RELEASES[scheduler])
+        raise PagesimError(f"compat is {limits.compat!r}; scheduler {scheduler} can decide as {known}")
+    if scheduler == "vllm-v1" and limits.preemption in ("swap", "auto"):
+        raise PagesimError(
+            f"preemption {limits.preemption} is not for scheduler vllm-v1: since v1 vLLM only recomputes"
+        )

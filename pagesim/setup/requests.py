@@ -1,0 +1,139 @@
+"""Intake: what of a trace an engine takes in, and in what form; who is turned away, and who goes away."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pagesim.errors import PagesimError
+from pagesim.scheduling import Scheduler
+from pagesim.setup.presets import Policy, longest_output
+from pagesim.setup.registry import Limits
+from pagesim.sim.clock import LONGEST_S, to_tick_column
+from pagesim.workloads.trace import MAX_SAMPLES, MAX_TOKENS, IntColumn, Trace
+
+
+class Intake(NamedTuple):
+    """Requests as an engine sees them.
+
+    Attributes:
+        trace: a row a request; notes say what was changed.
+        request_of: the row of the original trace that each is, or is a sample of, ``[N]``.
+    """
+
+    trace: Trace
+    request_of: IntColumn
+
+
+def take_in(trace: Trace, policy: Policy, limits: Limits) -> Intake:
+    """Return the requests as the engine of a policy sees them.
+
+    Under vllm-v1 every sample is a request of its own. vllm-v0 frees a sample when it is over; elsewhere all
+    samples of a request run as long as the longest. Outputs that the engine ends early are cut.
+
+    Raises:
+        PagesimError: there are no requests, or one is of a kind that the engine does not know.
+    """
+    if not len(trace):
+        raise PagesimError("the trace holds no requests")
+    if trace.arrival_s[-1] > LONGEST_S:
+        raise PagesimError(
+            f"request {trace.request_id[-1]}: arrival_s is {trace.arrival_s[-1]:g}; "
+            f"it must be at most {LONGEST_S:g} s, the longest time that is simulated"
+        )
+    _check_beams(trace, policy)
+    intake = Intake(trace, np.arange(len(trace)))
+    if policy.scheduler == "vllm-v1":
+        intake = _split_samples(trace)
+    elif policy.scheduler != "vllm-v0" and trace.sample_tokens is not None:
+        note = "samples of a request run as long as the longest: this engine ends them together"
+        intake = intake._replace(trace=trace.with_columns({"sample_tokens": None}, note))
+    return intake._replace(trace=_cut(intake.trace, longest_output(policy.scheduler, limits.max_model_len)))
+
+
+def entering_rows(trace: Trace, policy: Policy, limits: Limits) -> IntColumn:
+    """Return the rows of the requests that the real engine takes in, in order, served or not."""
+    if policy.scheduler == "vllm-v0":
+        return np.arange(len(trace))
+    if policy.scheduler == "vllm-v1":  # its front end looks at the prompt
+        return np.flatnonzero(trace.prompt_tokens < limits.max_model_len)
+    return np.flatnonzero(trace.prompt_tokens + trace.output_tokens <= limits.max_model_len)
+
+
+def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
+    """Return the rows of the requests that the system could ever serve, in order."""
+    # Many requests are alike in what matters: each kind is asked about once.
+    samples = np.maximum(trace.n, trace.beam_width)
+    keys = np.ravel_multi_index(
+        (trace.prompt_tokens, trace.output_tokens, samples), (MAX_TOKENS + 1, MAX_TOKENS + 1, MAX_SAMPLES + 1)
+    )
+    _, example, kind_of = np.unique(keys, return_index=True, return_inverse=True)
+    columns = (column[example].tolist() for column in (trace.prompt_tokens, trace.output_tokens, samples))
+    verdicts = np.array([scheduler.accepts(*kind) for kind in zip(*columns, strict=True)])
+    return np.flatnonzero(verdicts[kind_of])
+
+
+def aborts(trace: Trace, client_timeout: float | None) -> list[tuple[int, int]]:
+    """Return when whose client goes away, (ticks, row), in order; rows of equal instants in theirs."""
+    when = np.full(len(trace), np.inf) if trace.abort_s is None else trace.abort_s
+    if client_timeout is not None:
+        when = np.minimum(when, trace.arrival_s + client_timeout)
+    rows = np.flatnonzero(when <= LONGEST_S)
+    rows = rows[np.argsort(when[rows], kind="stable")]
+    return list(zip(to_tick_column(when[rows]).tolist(), rows.tolist(), strict=True))
+
+
+def _check_beams(trace: Trace, policy: Policy) -> None:
+    wide = trace.beam_width > 1
+    if not wide.any():
+        return
+    if policy.scheduler == "vllm-v1":
+        row = int(np.argmax(wide))
+        raise PagesimError(
+            f"request {trace.request_id[row]}: beam_width is {trace.beam_width[row]}; since v1 vLLM's "
+            "scheduler knows no beam search, so it must be 1 (vllm-v0 and vllm-sosp have it)"
+        )
+    more = wide & (trace.n > trace.beam_width)
+    if more.any():
+        row = int(np.argmax(more))
+        raise PagesimError(
+            f"request {trace.request_id[row]}: n is {trace.n[row]}; of {trace.beam_width[row]} beams no more "
+            "than that many can be returned"
+        )
+
+
+def _split_samples(trace: Trace) -> Intake:
+    """Return a trace in which every sample is a request, its id that of the request and its number."""
+    if int(trace.n.max()) == 1:
+        return Intake(trace, np.arange(len(trace)))
+    rows = np.repeat(np.arange(len(trace)), trace.n)
+    number = np.arange(len(rows)) - np.repeat(np.cumsum(trace.n) - trace.n, trace.n)
+    single = trace.n[rows] == 1
+    ids = [
+        str(name) if alone else f"{name}.{k}"
+        for name, k, alone in zip(trace.request_id[rows], number.tolist(), single, strict=True)
+    ]
+    outputs = trace.output_tokens[rows]
+    if trace.sample_tokens is not None:
+        outputs = np.concatenate([np.asarray(tokens) for tokens in trace.sample_tokens])
+    columns = {
+        **trace.columns_at(rows),
+        "request_id": np.array(ids, dtype=object),
+        "n": np.ones(len(rows), np.int64),
+        "output_tokens": outputs,
+        "sample_tokens": None,
+    }
+    note = f"{len(trace)} requests became {len(rows)}: vllm-v1 serves every sample as a request of its own"
+    return Intake(trace.with_columns(columns, note), rows)
+
+
+def _cut(trace: Trace, longest: int | None) -> Trace:
+    """Return the trace with the outputs that the engine ends early cut to what it generates."""
+    if longest is None:
+        return trace
+    most = np.maximum(1, longest - trace.prompt_tokens)
+    cut = int((most < trace.output_tokens).sum())
+    if not cut:
+        return trace
+    return trace.with_outputs_cut(most, f"{cut} outputs cut: the engine ends a sequence at {longest} tokens")

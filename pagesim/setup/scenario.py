@@ -1,0 +1,485 @@
+"""Scenario: everything that a run depends on, each a field of a TOML file, a flag and a keyword."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from pagesim.costs.specs import model, paged_block
+from pagesim.errors import PagesimError, brief, reason
+from pagesim.scheduling import BEAM_DROP, Preemption
+from pagesim.setup.plugins import HOMES, needs, plugins
+from pagesim.setup.presets import (
+    BLOCK_SIZE,
+    POLICY_PLUGINS,
+    PageSize,
+    Policy,
+    ReservationName,
+    granularity,
+    parts_of,
+)
+from pagesim.setup.registry import RELEASES
+from pagesim.sim.clock import LONGEST_S
+
+NEEDS = "needs"
+"""The table of a scenario file that says where the plug-ins come from that it names."""
+
+COMPARED = ("contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
+
+MOST_BLOCKS = 10_000_000
+"""More blocks than this are taken for a mistake; an allocator keeps a number for each."""
+
+MOST = 1_000_000_000
+"""More tokens or requests than this are taken for a mistake."""
+
+
+class System(BaseModel):
+    """The system that serves: model, GPU, memory, scheduler and costs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    policy: str = Field(
+        "vllm-sosp", description="Named bundle of scheduler and allocator (pagesim policies)."
+    )
+    scheduler: str | None = Field(
+        None,
+        description="Replace the policy's scheduler: static, orca, vllm-sosp, vllm-v0, vllm-v1 or your own.",
+    )
+    reservation: ReservationName | None = Field(None, description="Replace the policy's reservation.")
+    placement: str | None = Field(
+        None,
+        description="Replace the policy's placement: first-fit, best-fit, buddy, paged, virtual or your own.",
+    )
+    model: str = Field(
+        "opt-13b", min_length=1, description="Model by name, or a path to a Hugging Face config.json."
+    )
+    gpu: str = Field("a100-40gb", description="GPU by name.")
+    tp: int = Field(1, ge=1, le=1024, description="Tensor parallel degree.")
+    kv_dtype: Literal["fp16", "bf16", "fp8"] = Field(
+        "fp16", description="Type of the cached keys and values."
+    )
+    sizing: Literal["paper", "vllm"] = Field("paper", description="How the number of blocks is worked out.")
+    gpu_memory_utilization: float = Field(
+        0.9, gt=0, le=1, description="Share of GPU memory to use, under sizing vllm."
+    )
+    block_size: int | None = Field(
+        None, ge=1, le=65536, description="Token slots a block; 16, or the policy's own, when left out."
+    )
+    page_size: PageSize | None = Field(
+        None, description="Pages that memory is mapped in, under placement virtual; 2M when left out."
+    )
+    num_blocks: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_BLOCKS,
+        description="Blocks on the GPU, instead of sizing; in a comparison the same memory for all.",
+    )
+    cpu_blocks: int | None = Field(
+        None, ge=0, le=MOST_BLOCKS, description="Blocks of swap space; 20 GiB a GPU when left out."
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, le=MOST, description="Longest request; the model's own when left out."
+    )
+    max_num_seqs: int | None = Field(
+        None, ge=1, le=MOST, description="Running requests at most (vllm-sosp 2048, others 256)."
+    )
+    max_num_batched_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Tokens an iteration at most (2560; vllm-v0 as its release, vllm-v1 2048).",
+    )
+    max_batch: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Requests in a static batch at most; what the cache holds when left out.",
+    )
+    watermark: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Share of the blocks that an admission leaves free (vllm-sosp, vllm-v0 0.01, others 0).",
+    )
+    compat: str | None = Field(
+        None, description="Release to decide as (vllm-v0 0.1.7, 0.2.0, 0.2.7; vllm-v1 0.11.2, 0.33.0)."
+    )
+    max_paddings: int | None = Field(
+        None, ge=0, le=MOST, description="Padding of a batch of prompts at most (vllm-v0: 256)."
+    )
+    chunked_prefill: bool | None = Field(
+        None, description="Whether a prompt may run in chunks (vllm-v1: it may)."
+    )
+    long_prefill_token_threshold: int | None = Field(
+        None, ge=0, le=MOST, description="A request's tokens in a step at most (vllm-v1: 0, no limit)."
+    )
+    reserve_full_isl: bool | None = Field(
+        None, description="Admit a prompt only if all of it fits (vllm-v1: as the release)."
+    )
+    prefix_caching: bool | None = Field(
+        None, description="Find prompts' blocks that were computed before (vllm-v1; off)."
+    )
+    preemption: Preemption = Field(
+        "default",
+        description="default recomputes one sequence and swaps a group of several; auto takes the cheaper.",
+    )
+    beam_drop: float = Field(
+        BEAM_DROP, gt=0, lt=1, description="A beam's chance, at each token, of being dropped for a fork."
+    )
+    strict_compat: bool = Field(
+        False, description="Stop with an error where the real engine hangs, leaks or dies."
+    )
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of everything that is drawn.")
+    client_timeout: float | None = Field(
+        None, gt=0, le=LONGEST_S, description="Seconds after which a client goes away, whatever it has got."
+    )
+    cost: str = Field(
+        "roofline",
+        description="profile:NAME, roofline[:name=value,…], or affine:s,s/token,s/context token[,s/block].",
+    )
+    window: str | None = Field(
+        None,
+        description="START:END in seconds: average memory and batch over the iterations scheduled in it.",
+    )
+    until: float | None = Field(
+        None, ge=0, le=LONGEST_S, description="Schedule no iteration after this instant, in seconds."
+    )
+    leap: bool = Field(True, description="Take iterations that decide nothing at once (exact; for checking).")
+
+    @field_validator("window")
+    @classmethod
+    def _window_is_a_range(cls, value: str | None) -> str | None:
+        if value is not None:
+            _parse_window(value)
+        return value
+
+    @property
+    def window_s(self) -> tuple[float, float] | None:
+        """The window's first and last second, or None."""
+        return None if self.window is None else _parse_window(self.window)
+
+
+class Scenario(System):
+    """A system and the requests that it serves."""
+
+    trace: str = Field("sharegpt", description="Bundled workload by name, or a trace file.")
+    arrivals: Literal["recorded", "replay", "poisson", "gamma", "constant", "all-at-once", "sosp"] | None = (
+        Field(None, description="Arrival process; when left out poisson at --rate, else as recorded.")
+    )
+    rate: float | None = Field(None, gt=0, description="Requests a second.")
+    cv: float | None = Field(None, gt=0, description="Coefficient of variation of gamma arrivals.")
+    duration: float | None = Field(None, gt=0, description="Seconds of arrivals.")
+    num_requests: int | None = Field(None, ge=1, description="Requests to replay.")
+    n: int | None = Field(None, ge=1, le=1024, description="Parallel samples of every request.")
+    beam_width: int | None = Field(None, ge=1, le=1024, description="Beams of every request.")
+    shared_prefix: str | None = Field(
+        None, description="TOKENS[:SHARE]: a system prompt in front of all prompts, or of a share of them."
+    )
+    rounds: Literal["first", "all"] = Field(
+        "first", description="Rounds of a conversation that are requests."
+    )
+    tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
+    on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
+    steps: bool = Field(False, description="Store a row an iteration, not a row a stretch of like ones.")
+
+    @field_validator("shared_prefix")
+    @classmethod
+    def _shared_prefix_is_one(cls, value: str | None) -> str | None:
+        if value is not None:
+            from pagesim.workloads import parse_shared_prefix
+
+            parse_shared_prefix(value)
+        return value
+
+
+class Cluster(Scenario):
+    """A scenario served by several replicas of the system."""
+
+    replicas: int = Field(2, ge=1, le=4096, description="Engines, each with its own GPU, or tp of them.")
+    router: str = Field(
+        "round-robin",
+        description="round-robin, least-loaded, fewest-kv-tokens, prefix-affinity, or an installed one.",
+    )
+
+
+class Comparison(Scenario):
+    """A scenario replayed under several policies."""
+
+    policies: tuple[str, ...] = Field(COMPARED, min_length=1, description="Policies, separated by commas.")
+
+    def each(self) -> dict[str, Scenario]:
+        """Return the scenario of each policy."""
+        return each_policy(Scenario(**self.model_dump(exclude={"policies"})), self.policies)
+
+    @field_validator("policies", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(name.strip() for name in value.split(","))
+        return tuple(value) if isinstance(value, list) else value  # TOML knows no tuples
+
+    @field_validator("policies")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("must be distinct")
+        return value
+
+
+M = TypeVar("M", bound=BaseModel)
+S = TypeVar("S", bound=System)
+
+
+def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
+    """Return the same system under each of several policies.
+
+    An option that only some of them can use (a static batch's size, how to preempt) is left out for the
+    others; where none can use it, it stays, and the run says so. Where their blocks differ, all get the
+    memory of ``num_blocks`` and ``cpu_blocks`` blocks of ``block_size`` tokens (16 when left out), also those
+    with blocks of their own.
+
+    Raises:
+        PagesimError: a policy is unknown, its parts contradict one another, or that memory is no block of its
+            own.
+    """
+    parts = {
+        name: parts_of(name, system.scheduler, system.reservation, system.placement) for name in policies
+    }
+
+    def having(scheduler: str) -> list[str]:
+        return [name for name in policies if parts[name].scheduler == scheduler]
+
+    virtual = [name for name in policies if parts[name].placement == "virtual"]
+    users = {
+        "block_size": [name for name in policies if not parts[name].has_own_blocks],
+        "page_size": virtual,
+        "cpu_blocks": [name for name in policies if name not in virtual],
+        "max_batch": having("static"),
+        "max_num_seqs": [name for name in policies if parts[name].scheduler != "static"],
+        "compat": [name for name in policies if system.compat in RELEASES.get(parts[name].scheduler, ())],
+        "max_paddings": having("vllm-v0"),
+        "chunked_prefill": having("vllm-v1"),
+        "long_prefill_token_threshold": having("vllm-v1"),
+        "reserve_full_isl": having("vllm-v1"),
+        "prefix_caching": having("vllm-v1"),
+        "preemption": [
+            name
+            for name in policies
+            if parts[name].reservation == "on-demand"
+            and (
+                system.preemption == "recompute"
+                or not (parts[name].scheduler == "vllm-v1" or name in virtual)
+            )
+        ],
+    }
+    alike = len({(part.placement == "virtual", part.block_size) for part in parts.values()}) == 1
+    return {
+        policy: system.model_copy(
+            update={
+                "policy": policy,
+                **({} if alike else _same_memory(system, policy, parts[policy])),
+                **{
+                    option: System.model_fields[option].default
+                    for option, names in users.items()
+                    if names and policy not in names
+                },
+            }
+        )
+        for policy in policies
+    }
+
+
+def _same_memory(system: System, name: str, policy: Policy) -> dict[str, int]:
+    """Return the numbers of blocks that were asked for, in a policy's own blocks where it has its own."""
+    if not policy.has_own_blocks:
+        return {}
+    virtual = policy.placement == "virtual"
+    given = {"num_blocks": system.num_blocks}
+    if not virtual:  # which has no swap space
+        given["cpu_blocks"] = system.cpu_blocks
+    size = system.block_size or BLOCK_SIZE
+    own = {}
+    for option, number in given.items():
+        if number is None:
+            continue
+        spec = model(system.model)
+        token_bytes = spec.kv_bytes_per_token(system.kv_dtype, system.tp)
+        own_size, page_bytes = granularity(policy, page_size=system.page_size if virtual else None)
+        own_bytes = own_size * token_bytes
+        if page_bytes is not None:
+            own_bytes = paged_block(spec, page_bytes, kv_dtype=system.kv_dtype, tp=system.tp).bytes
+        own[option] = number * size * token_bytes // own_bytes
+        if not min(number, 1) <= own[option] <= MOST_BLOCKS:
+            raise PagesimError(
+                f"{option} is {number}; that many blocks of {size} tokens are {own[option]} of {name}'s own "
+                f"blocks, and it must be from 1 to {MOST_BLOCKS} of them"
+            )
+    return own
+
+
+def checked(kind: type[M], values: dict[str, Any], source: str = "", *, strict: bool = False) -> M:
+    """Return a model of these values.
+
+    Args:
+        kind: the model.
+        values: by field.
+        source: where they come from, for the sentence.
+        strict: whether a value of another type is refused, and not converted: in a file ``"5"`` is no number.
+
+    Raises:
+        PagesimError: a field is unknown or out of bounds; the sentence names source, field, value and bound.
+    """
+    try:
+        return kind.model_validate(values, strict=strict)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        where = f"{source}: " if source else ""
+        if first["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(field, kind.model_fields, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise PagesimError(f"{where}there is no option {field[:200]}{hint}") from None
+        wanted = first["msg"].removeprefix("Value error, ")
+        wanted = wanted[0].lower() + wanted[1:]
+        raise PagesimError(f"{where}{field} is {brief(first['input'], 200)}: {wanted}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return a TOML file's table.
+
+    Raises:
+        PagesimError: it cannot be read or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PagesimError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:  # not only of TOML: a number may have too many digits
+        raise PagesimError(f"{path}: is no TOML file: {reason(error)}") from None
+    except RecursionError:
+        raise PagesimError(f"{path}: is no TOML file: it is nested too deeply") from None
+
+
+def read_scenario(kind: type[M], file: Path) -> M:
+    """Return what a scenario file holds.
+
+    What it says that it needs is not looked for yet: flags may name something else.
+
+    Raises:
+        PagesimError: it cannot be read, or a field is unknown or out of bounds.
+    """
+    values = read_toml(file)
+    values.pop(NEEDS, None)
+    return checked(kind, values, str(file), strict=True)
+
+
+def check_needs(file: Path, model: BaseModel) -> None:
+    """Say where a plug-in comes from that a scenario file names and that is not here.
+
+    Args:
+        file: a scenario file.
+        model: what is to be run, perhaps with other options than the file's.
+
+    Raises:
+        PagesimError: a plug-in is missing.
+    """
+    stored = read_toml(file).get(NEEDS, {})
+    for option, name in dict.fromkeys(_parts(model)):
+        origin = stored.get(option, {}).get(name)
+        if origin is not None and name not in plugins(option):
+            raise PagesimError(
+                f"{file}: {option} {name} is a plug-in that is not here; the file was made with {origin}"
+            )
+
+
+def to_toml(model: BaseModel, leave_out: str = "") -> str:
+    """Return a flat model as TOML, options that were left out also left out, and which plug-ins it needs.
+
+    Args:
+        model: the options.
+        leave_out: one of them that is left out, but not what it needs.
+    """
+    options = model.model_dump(exclude_none=True, exclude={leave_out})
+    # JSON's strings, numbers, booleans and arrays of strings are TOML's as well.
+    lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]
+    for option, origins in needs(_parts(model)).items():
+        lines += ["", f"[{NEEDS}.{option}]"]
+        lines += [f"{json.dumps(name)} = {json.dumps(origin)}" for name, origin in origins.items()]
+    return "\n".join(lines) + "\n"
+
+
+def plugin_sources(model: BaseModel) -> list[str]:
+    """Return hashes of the code of the plug-ins that a scenario uses, for its key.
+
+    Raises:
+        PagesimError: a plug-in was registered in this process alone, or there is none of its name.
+    """
+    found = [plugins(option).source(name) for option, name in dict.fromkeys(_parts(model))]
+    return [source for source in found if source is not None]
+
+
+def _parts(model: BaseModel) -> list[tuple[str, str]]:
+    """Return the (option, name) of the parts that a model names, and of those that its policies name."""
+    found = []
+    grid = getattr(model, "grid", None) or {}
+    for option in HOMES:
+        for value in (getattr(model, option, None), *grid.get(option, ())):
+            if isinstance(value, str):
+                found.append((option, value.partition(":")[0] if option == "cost" else value))
+    found += [("policy", name) for name in getattr(model, "policies", ())]
+    for option, name in tuple(found):
+        if option == "policy" and name in POLICY_PLUGINS and not POLICY_PLUGINS.owns(name):
+            policy = POLICY_PLUGINS.find(name)
+            found += [("scheduler", policy.scheduler), ("placement", policy.placement)]
+    return found
+
+
+def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, str]:
+    """Return the options that are paths as absolute ones: the copy stored with a result runs anywhere.
+
+    What is not in the working directory is looked for in the folder ``beside``.
+    """
+    from pagesim.costs.specs import models
+    from pagesim.workloads import SPECS, workloads
+    from pagesim.workloads.tokenizer import APPROXIMATE, GPT2
+
+    # A name that is known is never a path, whatever lies in the working directory.
+    names = {*workloads(), *(m.name for m in models()), APPROXIMATE, GPT2}
+    found = {}
+    for option in ("trace", "model", "tokenizer", "cost"):
+        value = getattr(scenario, option)
+        if value is None or value.lower() in names or value.partition(":")[0] in SPECS:
+            continue
+        before, after = "", ""
+        if option == "cost":
+            kind, _, value = value.partition(":")
+            if kind != "profile":
+                continue
+            value, comma, rest = value.partition(",")
+            before, after = "profile:", comma + rest
+        try:
+            for path in (Path(value), *([beside / value] if beside else [])):
+                if path.is_file() or (option == "model" and path.is_dir()):
+                    found[option] = f"{before}{path.resolve()}{after}"
+                    break
+        except (OSError, ValueError):  # too long for a path, say; whoever opens it says so
+            continue
+    return found
+
+
+def _parse_window(text: str) -> tuple[float, float]:
+    try:
+        start, end = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise ValueError("must be START:END in seconds, such as 300:900") from None
+    if not 0 <= start <= end <= LONGEST_S:  # false for NaN as well
+        raise ValueError(
+            f"must be two times from 0 to {LONGEST_S:g} s, such as 300:900, the first not after the second"
+        )
+    return start, end

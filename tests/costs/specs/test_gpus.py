@@ -1,0 +1,33 @@
+"""GPUs by name."""
+
+import pytest
+
+from pagesim.costs.specs import gpu, gpus
+from pagesim.errors import PagesimError
+
+
+def test_every_gpu_is_found_by_its_name_and_says_where_its_numbers_stand() -> None:
+    assert [spec.name for spec in gpus()] == ["a100-40gb", "a100-80gb", "h100", "h200", "l4", "rtx-4090"]
+    for spec in gpus():
+        assert gpu(spec.name.upper()) is spec
+        assert spec.source
+        assert spec.host.note
+
+
+def test_a_driver_reports_less_memory_than_the_name_promises_but_not_by_much() -> None:
+    for spec in gpus():
+        if spec.name != "h200":  # named after decimal gigabytes
+            assert 0.9 * spec.nominal_bytes < spec.memory_bytes < spec.nominal_bytes
+    assert gpu("h200").memory_bytes > gpu("h200").nominal_bytes
+
+
+def test_fp8_doubles_the_peak_where_it_exists() -> None:
+    for spec in gpus():
+        if spec.fp8_flops is not None:
+            assert spec.fp8_flops == pytest.approx(2 * spec.fp16_flops, rel=0.01)
+    assert gpu("a100-40gb").fp8_flops is None
+
+
+def test_a_misspelt_gpu_is_answered_with_names_like_it() -> None:
+    with pytest.raises(PagesimError, match=r"no GPU is named 'a100'; did you mean .*a100-40gb"):
+        gpu("a100")

@@ -1,0 +1,173 @@
+"""The cost model of a profile: its terms added up, exact in leaps, never silently beyond what it knows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pagesim as ps
+from pagesim.costs import IterationShape, Profiled, parse_cost
+from pagesim.costs.profiles import DecodeAttention, Launching, Profile, Range, analytic_profile
+from pagesim.costs.specs import gpu, model
+from pagesim.errors import PagesimError
+from pagesim.sim.clock import span_of, to_ticks
+
+OPT, A100 = model("opt-13b"), gpu("a100-40gb")
+
+
+@pytest.fixture
+def profile() -> Profile:
+    """Return one whose decode attention is cut into splits, and whose measurements end early."""
+    analytic = analytic_profile(A100, OPT)
+    rounds = DecodeAttention(
+        launch_s=1e-4, sequence_s=1e-6, context_s=3e-7, round_s=2e-6, slots=216, kv_heads=40
+    )
+    ranges = {
+        "linear": Range(least=1, most=64),
+        "decode": Range(least=1, most=32, most_context=2000),
+        "swap_out": Range(least=1, most=8),
+    }
+    terms = analytic.terms.model_copy(update={"decode": {16: rounds}})
+    return analytic.model_copy(update={"terms": terms, "ranges": ranges})
+
+
+def decode(sequences: int, context: int) -> IterationShape:
+    return IterationShape(sequences, sequences, context, context, 0, 0, 0, 0, sequences, sequences)
+
+
+def test_an_iteration_is_the_sum_of_its_terms(profile: Profile) -> None:
+    terms = profile.terms
+    shape = IterationShape(40, 40, 900, 500, 36 * 37 // 2, 3, 2, 1, 4, 5)
+    seconds = (
+        terms.linear(40)
+        + terms.head(5)
+        + terms.write(40)
+        + terms.overhead(5)
+        + terms.decode[16](4, 500)
+        + terms.prefill[16](36, 36 * 37 // 2)
+        + terms.swap_out[16](3)
+        + terms.swap_in[16](2)
+        + terms.copy_[16](1)
+    )
+    assert Profiled(profile, OPT).iteration(shape) == pytest.approx(seconds * 1e12, rel=1e-9)
+
+
+def test_an_iteration_that_only_swaps_takes_the_transfers_alone(profile: Profile) -> None:
+    shape = IterationShape(0, 0, 0, 0, 0, 7, 0, 0, 0, 0)
+    assert Profiled(profile, OPT).iteration(shape) == to_ticks(profile.terms.swap_out[16](7))
+
+
+@pytest.mark.parametrize("sequences", [1, 2, 5, 33])
+def test_a_run_of_decode_steps_adds_up_to_its_iterations_and_ends_where_splits_change(
+    profile, sequences
+) -> None:
+    cost = Profiled(profile, OPT)
+    context, ends = sequences * 100, 0
+    for _ in range(6):
+        first, increment, steps = cost.decode(sequences, context)
+        steps = min(steps, 400)
+        one_by_one = [cost.iteration(decode(sequences, context + j * sequences)) for j in range(steps + 1)]
+        assert span_of(first, increment, steps) == sum(one_by_one[:-1])
+        ends += one_by_one[-1] != first + steps * increment
+        context += steps * sequences
+    assert ends > 0 or sequences > 2, "one sequence alone is cut more and more"
+
+
+def test_leaping_changes_nothing_under_a_profile(profile: Profile, tmp_path) -> None:
+    profile.save(tmp_path / "p.json")
+    rng = np.random.default_rng(1)
+    trace = ps.Trace(np.cumsum(rng.exponential(2, 40)), rng.integers(1, 600, 40), rng.integers(1, 400, 40))
+    leaping, stepping = (
+        ps.simulate(
+            trace, num_blocks=300, cost=f"profile:{tmp_path / 'p.json'}", leap=leap, steps="iterations"
+        )
+        for leap in (True, False)
+    )
+    pd.testing.assert_frame_equal(leaping.steps, stepping.steps, check_exact=True)
+    assert leaping.summary["extrapolated"] == stepping.summary["extrapolated"] != {}
+    assert leaping.summary["sim"]["decisions"] < stepping.summary["sim"]["decisions"] / 2
+
+
+def test_what_lies_beyond_the_measurements_is_said_with_its_axis(profile: Profile) -> None:
+    cost = Profiled(profile, OPT)
+    cost.iteration(decode(32, 32 * 2000))
+    assert not cost.beyond
+    cost.iteration(decode(33, 33 * 2001))
+    cost.iteration(decode(50, 50 * 10))
+    cost.iteration(IterationShape(100, 100, 100, 0, 5050, 9, 0, 0, 0, 1))
+    assert dict(cost.beyond) == {
+        "sequences that decode": 50,
+        "mean context": 2001,
+        "tokens in an iteration": 100,
+        "blocks swapped out at once": 9,
+    }
+
+
+def test_a_run_beyond_the_measurements_ends_with_a_note(profile: Profile, tmp_path) -> None:
+    profile.save(tmp_path / "p.json")
+    trace = ps.Trace(np.zeros(1), np.array([100]), np.array([3]))
+    result = ps.simulate(trace, cost=f"profile:{tmp_path / 'p.json'}")
+    (note,) = [note for note in result.notes if "extrapolated" in note]
+    assert "tokens in an iteration" in note
+    assert result.summary["extrapolated"] == {"tokens in an iteration": 100}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": model("opt-66b")}, "is for opt-13b, not opt-66b; calibrate opt-66b"),
+        ({"tp": 2}, "is for tp 1, not 2"),
+        ({"kv_dtype": "fp8"}, "measured with kv_dtype fp16, not fp8"),
+        ({"block_size": 32}, "was not measured at block_size 32; it knows 16"),
+    ],
+)
+def test_a_profile_of_something_else_is_refused(change, said, profile: Profile) -> None:
+    with pytest.raises(PagesimError, match=said):
+        Profiled(profile, **{"model": OPT, **change})
+
+
+def test_an_overhead_that_was_not_measured_can_be_given() -> None:
+    def cost(text: str) -> Profiled:
+        return parse_cost(text, model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
+
+    more = cost("profile:analytic-a100-40gb,overhead_s=0.013").iteration(decode(1, 10))
+    assert more - cost("profile:analytic-a100-40gb").iteration(decode(1, 10)) == pytest.approx(1e10)
+    for text, said in (
+        ("profile:analytic-a100-40gb,overhead_s=99", "from 0 to 10 s"),
+        ("profile:analytic-a100-40gb,speed=1", "takes overhead_s, not 'speed'"),
+        ("profile:analytic-a100-40gb,overhead_s=fast", "'fast' is not a number"),
+    ):
+        with pytest.raises(PagesimError, match=said):
+            cost(text)
+
+
+def test_where_the_host_launches_for_longer_than_the_device_computes_the_host_counts(profile):
+    terms = profile.terms
+    device = terms.linear(4) + terms.head(4) + terms.write(4)
+    host = device + terms.decode[16](4, 4 * 300)
+    launching = Launching(decode_s=host, prompt_s=2 * host, mixed_s=3 * host)
+    slow = profile.model_copy(update={"terms": terms.model_copy(update={"launching": launching})})
+    cost, free = Profiled(slow, OPT), Profiled(profile, OPT)
+    overhead = to_ticks(terms.overhead(4))
+    assert cost.iteration(decode(4, 400)) == to_ticks(host) + overhead
+    assert cost.iteration(decode(4, 4 * 600)) == free.iteration(decode(4, 4 * 600))
+    prompt = IterationShape(8, 8, 8, 0, 36, 0, 0, 0, 0, 4)
+    assert cost.iteration(prompt) == to_ticks(2 * host) + overhead
+    mixed = IterationShape(12, 12, 412, 400, 36, 3, 0, 0, 4, 4)
+    assert cost.iteration(mixed) == to_ticks(3 * host) + overhead + to_ticks(terms.swap_out[16](3))
+
+
+@pytest.mark.parametrize("host_s", [0.0, 0.01, 0.02, 0.03, 1.0])
+def test_runs_add_up_to_their_iterations_whoever_is_slower(profile, host_s):
+    launching = Launching(decode_s=host_s)
+    slow = profile.model_copy(update={"terms": profile.terms.model_copy(update={"launching": launching})})
+    cost = Profiled(slow, OPT)
+    context = 5 * 30
+    for _ in range(6):
+        first, increment, linear = cost.decode(5, context)
+        steps = min(linear, 700)
+        assert steps >= 1
+        for step in range(steps):
+            assert first + step * increment == cost.iteration(decode(5, context + 5 * step))
+        context += 5 * steps

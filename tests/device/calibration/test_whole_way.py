@@ -1,0 +1,113 @@
+"""Calibrate, look at the profile, simulate, run live, validate: the whole way on a CPU, really measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("scipy", reason="scipy is not installed")
+
+import pandas as pd  # noqa: E402
+
+import pagesim as ps  # noqa: E402
+from pagesim.cli.main import app  # noqa: E402
+from pagesim.costs.profiles import TERMS, load_profile  # noqa: E402
+
+LOAD = (
+    "--model", "tiny", "--num-blocks", "40", "--trace", "fixed:60,20", "--num-requests", "12",
+    "--arrivals", "all-at-once",
+)  # fmt: skip
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Return a function that runs ``pagesim``, expects it to end well, and returns what it prints."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["pagesim", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            app()
+        out, err = capsys.readouterr()
+        assert not end.value.code, err
+        return out
+
+    return run
+
+
+def numbers(value: object) -> list[float]:
+    """Return every number in something that JSON can hold."""
+    if isinstance(value, dict):
+        return [number for each in value.values() for number in numbers(each)]
+    if isinstance(value, list):
+        return [number for each in value for number in numbers(each)]
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def whole_way(command, folder: Path, *how: str) -> None:
+    profile, out = folder / "mine.json", folder / "out"
+    shown = command("calibrate", "--device", "cpu", "--model", "tiny", *how, profile)
+    assert f"written to {profile}" in shown
+    made = load_profile(profile)
+    assert made.kind == "measured"
+    assert {sample.term for sample in made.samples} == set(TERMS) - {"all_reduce"}
+    assert all(sample.seconds > 0 for sample in made.samples)
+    assert all(math.isfinite(number) and number >= 0 for number in numbers(made.terms.model_dump()))
+    assert all(math.isfinite(error.mean) for error in made.errors.values())
+    assert "overhead" in command("profile", "show", profile)
+    command("profile", "check", profile)
+
+    command("run", *LOAD, "--cost", f"profile:{profile}", "--out", folder / "run")
+    assert ps.load(folder / "run").summary["requests"]["finished"] == 12
+
+    shown = command(
+        "validate", *LOAD, "--device", "cpu", "--profile", profile, "--policies", "vllm-sosp,vllm-v1",
+        "--out", out,
+    )  # fmt: skip
+    assert shown.count("all within 0.001") == 3
+    report = json.loads((out / "summary.json").read_text())
+    assert [(case["policy"], case["preemption"]) for case in report["cases"]] == [
+        ("vllm-sosp", "recompute"),
+        ("vllm-v1", "recompute"),
+        ("vllm-sosp", "swap"),
+    ]
+    for case in report["cases"]:
+        assert all(math.isfinite(number) for number in numbers(case))
+        assert case["check"]["passed"]
+        for each in case["same_schedule"].values():
+            assert each["mean_s"] > 0
+            assert each["absolute"] >= abs(each["signed"]) - 1e-12
+        for each in case["end_to_end"].values():
+            assert each["live"] > 0
+            assert each["simulated"] > 0
+    assert report["cases"][2]["same_schedule"]["with swap"]["iterations"] > 0
+    iterations = pd.read_parquet(out / "iterations.parquet")
+    assert (iterations[["measured_s", "predicted_s"]] > 0).all(axis=None)
+    assert {file.name for file in out.iterdir()} >= {"validation.png", "validation.svg", "profile.json"}
+    # What is stored can be run again from its folder, and replaced.
+    command("validate", *LOAD, "--device", "cpu", "--profile", out / "profile.json", "--policies", "vllm-v1",
+            "--preemptions", "default", "--no-check", "--out", out)  # fmt: skip
+    assert len(json.loads((out / "summary.json").read_text())["cases"]) == 1
+
+
+def test_the_whole_way_on_a_small_grid(command, tmp_path, small_grid):
+    whole_way(command, tmp_path, "--seconds", "0.005")
+
+
+@pytest.mark.slow
+def test_the_whole_way(command, tmp_path):
+    whole_way(command, tmp_path, "--quick")
+
+
+def test_validate_calibrates_first_where_no_profile_is_given(command, small_grid):
+    shown = command("validate", *LOAD, "--device", "cpu", "--policies", "vllm-v0", "--preemptions", "swap",
+                    "--no-check", "--json")  # fmt: skip
+    report = json.loads(shown)
+    assert (report["profile"], report["kind"]) == ("calibrated", "measured")
+    assert report["cases"][0]["check"] is None

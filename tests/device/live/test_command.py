@@ -1,0 +1,147 @@
+"""``pagesim live``: what it prints, what it stores, and one sentence for whatever cannot be done."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import pagesim as ps  # noqa: E402
+from pagesim.cli.main import app  # noqa: E402
+from pagesim.costs.specs import model  # noqa: E402
+from pagesim.device.live import fit, pools, run_live  # noqa: E402
+from pagesim.setup.presets import POLICIES  # noqa: E402
+
+FEW = (
+    "--model",
+    "tiny",
+    "--num-blocks",
+    "200",
+    "--trace",
+    "fixed:30,6",
+    "--num-requests",
+    "5",
+    "--device",
+    "cpu",
+)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Return a function that runs ``pagesim`` and returns its exit code, output and errors."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["pagesim", *map(str, arguments)])
+        capsys.readouterr()
+        code = 0
+        try:
+            app()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_run_is_shown_checked_and_stored(command, tmp_path):
+    code, shown, _ = command("live", *FEW, "--check", "--out", tmp_path / "out")
+    assert code == 0
+    for part in ("5 of 5 requests finished", "fp32, paged attention", "whole iteration", "all within 0.001"):
+        assert part in shown
+    result = ps.load(tmp_path / "out")
+    assert result.summary["clock"] == "measured"
+    assert len(result.steps) == result.summary["iterations"]
+
+
+def test_json_is_all_that_is_printed(command):
+    code, shown, _ = command("live", *FEW, "--policy", "vllm-v1", "--attention", "gather", "--json")
+    assert code == 0
+    assert json.loads(shown)["live"]["attention"] == "gather"
+
+
+def test_a_check_that_fails_is_an_exit_code(command, monkeypatch):
+    monkeypatch.setattr(pools.KvPools, "copy", lambda self, copies: None)
+    code, shown, _ = command("live", *FEW, "--n", 2, "--check")
+    assert code == 1
+    assert "NOT RIGHT: iteration " in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--tp", "2"), "tp is 2; pagesim live runs on one device, so it must be 1"),
+        (("--model", "deepseek-v3"), "model deepseek-v3 is a mixture of experts"),
+        (("--policy", "virtual-contiguous"), "policy virtual-contiguous maps pages into virtual addresses"),
+        (("--kv-dtype", "fp8"), "kv_dtype is fp8"),
+        (("--attention", "flash"), "attention is 'flash'; it must be one of paged, gather"),
+        (("--swap", "teleport"), "swap is 'teleport'; it must be one of copy-each"),
+        (("--device", "tpu"), "device is 'tpu'; it must be one of cpu, cuda"),
+        (("--cuda-graphs",), "cuda_graphs needs device cuda"),
+        (("--block-size", "24"), "block_size is 24; the kernels take powers of two from 1 to 256"),
+        (("--num-blocks", "9000000"), "num_blocks is 9000000: with the model's "),
+        (("--model", "opt-175b"), "model opt-175b takes "),
+        (("--num-block", "9"), "--num-block"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(flags, said, command):
+    code, shown, errors = command("live", *FEW, *flags)
+    assert code == 2
+    assert shown == ""
+    assert said in errors
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_one_sentence(command):
+    code, _, errors = command("live", *FEW, "--device", "cuda")
+    assert code == 2
+    assert errors.startswith("pagesim: device is 'cuda', but torch ")
+
+
+def test_heads_that_the_kernels_do_not_take_are_refused(system_of):
+    odd = replace(model("tiny"), head_dim=112)
+    with pytest.raises(ps.PagesimError, match="has heads of 112; the kernels take 64, 80, 96, 128, 256"):
+        fit.check_options(
+            system_of(), odd, POLICIES["vllm-sosp"],
+            device="cpu", attention="paged", cuda_graphs=False, swap="gather",
+        )  # fmt: skip
+
+
+def test_the_size_that_is_proposed_fits(monkeypatch, make_trace, system_of):
+    monkeypatch.setattr(fit, "available_bytes", lambda: 64 << 20)
+    with pytest.raises(ps.CapacityError) as caught:
+        run_live(system_of(num_blocks=100_000, cpu_blocks=0), make_trace(2), device="cpu")
+    proposed = int(re.search(r"set num_blocks to at most (\d+)", str(caught.value))[1])
+    result = run_live(system_of(num_blocks=proposed, cpu_blocks=0), make_trace(2), device="cpu")
+    assert result.summary["requests"]["finished"] == 2
+    with pytest.raises(ps.CapacityError):
+        run_live(system_of(num_blocks=proposed + 1, cpu_blocks=0), make_trace(2), device="cpu")
+
+
+def test_without_torch_it_is_one_sentence():
+    program = (
+        "import sys\nsys.modules['torch'] = None\nfrom pagesim.cli.main import app\n"
+        "sys.argv = ['pagesim', 'live', '--model', 'tiny']\napp()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "pagesim: torch is not installed and the kernels need it: pip install 'pagesim[kernels]'\n"
+    )
+
+
+def test_help_does_not_load_torch():
+    program = (
+        "import sys\nfrom pagesim.cli.main import app\nsys.argv = ['pagesim', 'live', '--help']\n"
+        "heavy = {'torch', 'triton', 'pandas', 'simpy'}\n"
+        "try:\n    app()\nfinally:\n    print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("[]\n"), done.stdout[-300:] + done.stderr
+    assert "--cuda-graphs" in done.stdout

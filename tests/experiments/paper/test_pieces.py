@@ -1,0 +1,90 @@
+"""What figures are made of: conversations, swaps copy by copy, servers, reasons."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import pagesim as ps
+from pagesim.costs.specs import model
+from pagesim.experiments.ablations import undo
+from pagesim.experiments.paper import FIGURES, Setting
+from pagesim.experiments.paper.beyond.swap_map import CONTEXTS, LINKS, MODELS, ratio
+from pagesim.experiments.paper.catalogue import chosen, figure
+from pagesim.experiments.paper.chat import PROMPT, chat
+from pagesim.experiments.paper.overhead import LAYERS, OVERHEAD_S
+from pagesim.experiments.paper.setting import OPT_13B, SERVERS
+from pagesim.experiments.paper.swaps import (
+    READ_AT_1_S,
+    READ_AT_256_S,
+    SIZES,
+    TOKENS,
+    blocks_profile,
+    copy_by_copy,
+)
+from pagesim.setup.scenario import Scenario
+
+
+def test_rounds_begin_with_what_was_said_before_and_are_cut() -> None:
+    trace = ps.make_trace("fixed:100,300", arrivals="constant", rate=0.01, num_requests=7)
+    made = chat(trace, Scenario(rate=0.01))
+    assert made.prompt_tokens.tolist() == [100, 500, 900, PROMPT, PROMPT, PROMPT, 100]
+
+
+def test_conversations_that_are_not_cut_begin_anew_and_extend_one_another() -> None:
+    trace = ps.make_trace("fixed:100,300", arrivals="constant", rate=0.01, num_requests=5)
+    made = chat(trace, Scenario(rate=0.01, policy="vllm-v1", prefix_caching=True))
+    assert made.prompt_tokens.tolist() == [100, 500, 900, 100, 500]
+    assert made.session_id is not None
+    assert made.session_id.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_conversations_take_turns() -> None:
+    trace = ps.make_trace("fixed:10,10", arrivals="constant", rate=0.05, num_requests=9)
+    made = chat(trace, Scenario(rate=0.05))
+    assert made.session_id is not None
+    assert made.session_id.tolist() == [0, 1, 2] * 3
+    assert made.prompt_tokens.tolist() == [10] * 3 + [30] * 3 + [50] * 3
+
+
+def test_swaps_copy_by_copy_go_through_both_ends_of_the_papers_curve() -> None:
+    profile, _ = blocks_profile("profile:analytic-a100-40gb", "opt-13b", "a100-40gb", 1)
+    found = undo(copy_by_copy(profile), model("opt-13b"), SIZES, TOKENS)
+    swaps = {each.block_size: each.swap_s for each in found}
+    assert swaps[1] == pytest.approx(READ_AT_1_S)
+    assert swaps[256] == pytest.approx(READ_AT_256_S)
+    assert all(np.diff([swaps[size] for size in SIZES]) < 0)
+
+
+def test_a_cost_that_knows_no_block_sizes_is_refused() -> None:
+    with pytest.raises(ps.PagesimError, match="'affine:1,0,0', which knows no block sizes"):
+        figure("fig19a").jobs(Setting(cost="affine:1,0,0"))
+    with pytest.raises(ps.PagesimError, match="'affine:1,0,0', which knows no block sizes"):
+        figure("fig19b").jobs(Setting(cost="affine:1,0,0"))
+
+
+@pytest.mark.parametrize("source", OVERHEAD_S)
+def test_the_fitted_overhead_goes_with_the_layers(source: str) -> None:
+    for server in SERVERS:
+        cost = Setting(cost=source).cost_on(server)
+        seconds = float(cost.rpartition("=")[2])
+        assert seconds == pytest.approx(OVERHEAD_S[source] * model(server.model).layers / LAYERS)
+    assert Setting(cost="affine:1,0,0").cost_on(OPT_13B) == "affine:1,0,0"
+
+
+def test_a_faster_link_and_a_longer_context_speak_for_swapping() -> None:
+    for name in MODELS:
+        for tokens in CONTEXTS:
+            ratios = [ratio(name, tokens, link) for link in LINKS]
+            assert ratios == sorted(ratios, reverse=True)
+        for link in LINKS:
+            ratios = [ratio(name, tokens, link) for tokens in CONTEXTS]
+            assert ratios == sorted(ratios, reverse=True)
+
+
+def test_every_figure_has_jobs_with_names_of_their_own() -> None:
+    for each in FIGURES.values():
+        assert each.jobs(Setting(quick=True)).keys() == each.jobs(Setting()).keys()
+        assert (each.draw is None) == bool(each.missing)
+    assert chosen(["all"]) == list(FIGURES.values())
+    assert [each.name for each in chosen(["fig2", "table1", "fig2"])] == ["fig2", "table1"]

@@ -1,0 +1,39 @@
+"""Student's t and the margin of a mean."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pagesim.experiments.sweeps.confidence import mean_and_margin, student_t
+
+
+@pytest.mark.parametrize(
+    ("degrees", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042), (120, 1.980)]
+)
+def test_t_is_that_of_the_printed_tables(degrees, t):
+    assert student_t(degrees) == pytest.approx(t, abs=5e-4)
+
+
+def test_t_is_scipys():
+    stats = pytest.importorskip("scipy.stats", reason="needs SciPy (the extra calibrate)")
+    for degrees in (*range(1, 60), 999, 1000):
+        assert student_t(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-10)
+
+
+def test_a_margin_covers_the_true_mean_nineteen_times_in_twenty():
+    draws = np.random.default_rng(1).normal(5.0, 2.0, (4000, 4))
+    both = [mean_and_margin(values) for values in draws]
+    covered = np.mean([abs(mean - 5.0) <= margin for mean, margin in both])
+    assert covered == pytest.approx(0.95, abs=0.01)
+
+
+def test_what_is_missing_is_left_out():
+    mean, margin = mean_and_margin(np.array([1.0, np.nan, 3.0]))
+    assert mean == 2.0
+    assert margin == pytest.approx(12.706 * 1.0, abs=1e-3)
+    assert mean_and_margin(np.array([4.0, np.nan]))[0] == 4.0
+    assert math.isnan(mean_and_margin(np.array([4.0, np.nan]))[1])
+    assert math.isnan(mean_and_margin(np.array([np.nan]))[0])

@@ -1,0 +1,26 @@
+"""A text as a content that a cache is asked for: a prompt, and then tokens that are nobody else's."""
+
+from collections.abc import Hashable, Sequence
+
+
+class Text:
+    """See `pagesim.kvcache.Content`."""
+
+    def __init__(self, prompt: Sequence[Hashable], block_size: int) -> None:
+        self.prompt = tuple(prompt)
+        self.block_size = block_size
+
+    def key(self, block: int) -> int:
+        end = (block + 1) * self.block_size
+        own = (id(self), end) if end > len(self.prompt) else None
+        return hash((self.prompt[:end], own))
+
+    def common(self, other: "Text") -> int:
+        if self is other:
+            return 1 << 30
+        tokens = 0
+        for mine, theirs in zip(self.prompt, other.prompt, strict=False):
+            if mine != theirs:
+                break
+            tokens += 1
+        return tokens // self.block_size

@@ -1,0 +1,213 @@
+"""A film shows what the ledger counts, and looking changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pagesim as ps
+from pagesim.accounting.ledger import ENTRIES
+from pagesim.api import run, trace_of
+from pagesim.results.report.film import Film, Picture
+from pagesim.results.report.picture import CACHED, FREE, blank
+from pagesim.results.report.replay import NoFilm, film
+from pagesim.results.result import Result
+from pagesim.setup.scenario import Scenario
+from pagesim.sim.clock import to_ticks
+
+COST = "affine:0.02,1e-4,1e-6"
+
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "static": {"policy": "static", "num_blocks": 400, "max_batch": 5},
+    "contiguous-max": {"policy": "contiguous-max", "num_blocks": 400},
+    "best fit": {"policy": "orca-oracle", "placement": "best-fit", "num_blocks": 200},
+    "buddy": {"policy": "orca-pow2", "num_blocks": 400},
+    "paged, reserved": {"policy": "orca-pow2", "placement": "paged", "num_blocks": 400},
+    "recomputing": {"policy": "vllm-sosp", "num_blocks": 90},
+    "swapping": {"policy": "vllm-sosp", "num_blocks": 120, "n": 3},
+    "choosing": {"policy": "vllm-sosp", "num_blocks": 90, "preemption": "auto"},
+    "beams": {"policy": "vllm-sosp", "num_blocks": 300, "beam_width": 4},
+    "vllm-v0": {"policy": "vllm-v0", "num_blocks": 120, "n": 2},
+    "vllm-v1": {"policy": "vllm-v1", "num_blocks": 120, "max_num_batched_tokens": 128},
+    "prefix caching": {
+        "policy": "vllm-v1",
+        "num_blocks": 150,
+        "prefix_caching": True,
+        "shared_prefix": "100:0.7",
+    },
+    "tokens": {"policy": "token-granular", "num_blocks": 1500},
+    "pages": {"policy": "virtual-contiguous", "num_blocks": 30},
+    "impatient": {"policy": "vllm-sosp", "num_blocks": 90, "client_timeout": 5.0},
+    "cut off": {"policy": "vllm-sosp", "num_blocks": 90, "until": 10.0},
+}
+"""Systems that are mostly too small for the load."""
+
+
+def scenario(name: str, **options: Any) -> Scenario:
+    fixed = {"trace": "sharegpt", "rate": 3.0, "num_requests": 40, "cost": COST, "max_model_len": 1024}
+    return Scenario(**{**fixed, **SYSTEMS[name], **options})
+
+
+def replayed(chosen: Scenario, instants: int = 60) -> tuple[Result, Film]:
+    result = run(chosen, trace_of(chosen), steps="iterations")
+    assert result.steps is not None
+    end = to_ticks(float(result.steps["clock"].iloc[-1] + result.steps["step_s"].iloc[-1]))
+    return result, film(result, np.linspace(0, end, instants).astype(np.int64).tolist())
+
+
+def unwound(taken: Film) -> Iterator[tuple[Picture, Any, Any]]:
+    """Yield each picture with owner, place and references of every block, and of the swap space."""
+    memory = taken.scheduler.memory
+    pools = blank(memory.num_blocks), blank(memory.cpu_blocks)
+    for picture in taken.pictures:
+        for pool, changed in zip(pools, (picture.cells, picture.swapped), strict=True):
+            pool[:, changed[0]] = changed[1:]
+        yield picture, pools[0].copy(), pools[1].copy()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_picture_shows_what_the_ledger_counts_in_that_iteration(name: str) -> None:
+    result, taken = replayed(scenario(name))
+    assert result.steps is not None
+    running = [each for each in unwound(taken) if each[0].iteration >= 0]
+    assert len(running) > 30
+    for picture, cells, swapped in running:
+        row = result.steps.iloc[picture.iteration]
+        assert picture.ledger.tolist() == [row[entry] for entry in ENTRIES]
+        assert picture.counts == (row["num_running"], row["num_waiting"], row["num_swapped"])
+        assert picture.clock == to_ticks(row["clock"])
+        assert picture.external == (row["external"] > 0)
+        assert (cells[2] > 0).sum() == row["num_physical_blocks"]
+        assert (swapped[2] > 0).sum() == swapped.shape[1] - row["free_cpu_blocks"]
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_blocks_are_where_they_would_be_if_every_iteration_were_planned(name: str) -> None:
+    _, leaping = replayed(scenario(name))
+    _, stepping = replayed(scenario(name, leap=False))
+    assert leaping.shown == stepping.shown
+    np.testing.assert_array_equal(leaping.stays, stepping.stays)
+    assert leaping.absences == stepping.absences
+    for a, b in zip(leaping.pictures, stepping.pictures, strict=True):
+        assert a.clock == b.clock
+        np.testing.assert_array_equal(a.cells, b.cells)
+        np.testing.assert_array_equal(a.swapped, b.swapped)
+        np.testing.assert_array_equal(a.lengths, b.lengths)
+
+
+@pytest.mark.parametrize("name", ["recomputing", "swapping", "beams", "prefix caching", "vllm-v1"])
+def test_how_often_one_looks_moves_no_block(name: str) -> None:
+    _, seldom = replayed(scenario(name), 41)
+    _, often = replayed(scenario(name), 2001)
+    assert len(often.pictures) > 20 * len(seldom.pictures)
+    cells = {picture.clock: (each, away) for picture, each, away in unwound(often)}
+    for picture, each, away in unwound(seldom):
+        # Stays are numbered as they are first seen.
+        for ours, theirs in zip((each, away), cells[picture.clock], strict=True):
+            np.testing.assert_array_equal(ours[1:], theirs[1:])
+            rows = [np.where(c[0] < 0, c[0], f.stays[c[0], 0]) for c, f in ((ours, seldom), (theirs, often))]
+            np.testing.assert_array_equal(*rows)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_whoever_is_on_a_picture_runs_at_that_time(name: str) -> None:
+    result, taken = replayed(scenario(name))
+    requests = result.requests
+    assert any(len(picture.stays) for picture in taken.pictures)
+    for picture in taken.pictures:
+        for stay in picture.stays.tolist():
+            row = requests.iloc[taken.stays[stay][0]]
+            assert to_ticks(row["first_scheduled_s"]) <= picture.clock
+            assert not to_ticks(np.nan_to_num(row["finish_s"], nan=1e6)) <= picture.clock
+
+
+def test_every_preemption_is_an_absence() -> None:
+    for name, kind in (("recomputing", "recompute"), ("swapping", "swap"), ("vllm-v1", "recompute")):
+        result, taken = replayed(scenario(name))
+        assert result.summary["preemptions"][kind] > 3
+        assert len(taken.absences) == sum(result.summary["preemptions"].values())
+        assert all(absence.swapped == (kind == "swap") for absence in taken.absences)
+        finished = result.requests["status"] == "finished"
+        assert all(a.end > a.start or (a.end == -1 and not finished[a.row]) for a in taken.absences)
+        if kind == "swap":
+            assert sum(a.blocks for a in taken.absences) == result.summary["swapped_blocks"]["out"]
+        else:
+            # Beyond the prompts that are computed anyway, minus the token that each prompt yields.
+            back = [a for a in taken.absences if a.end > 0]
+            again = sum(a.tokens for a in back)
+            requests = result.requests[result.requests["status"] == "finished"]
+            assert result.steps is not None
+            once = (requests["prompt_tokens"] + requests["output_tokens"] - 1).sum()
+            assert result.steps["num_tokens"].sum() == once + again - len(back)
+
+
+def test_what_lies_in_the_swap_space_is_of_those_who_are_away() -> None:
+    _, taken = replayed(scenario("swapping"))
+    seen = 0
+    for picture, _, swapped in unwound(taken):
+        owners = np.unique(swapped[0][swapped[2] > 0])
+        away = {a.row for a in taken.absences if a.start <= picture.clock and not -1 < a.end <= picture.clock}
+        rows = {taken.stays[owner][0] for owner in owners.tolist()}
+        assert rows <= away
+        assert len(rows) == picture.counts[2]
+        seen += len(owners)
+    assert seen > 20
+
+
+def test_each_kind_of_thing_is_seen() -> None:
+    def cells(name: str) -> list[Any]:
+        return [cells for _, cells, _ in unwound(replayed(scenario(name))[1])]
+
+    assert any((each[2] > 1).any() for each in cells("swapping")), "samples share their prompt's blocks"
+    assert any((each[2] > 1).any() for each in cells("beams"))
+    assert any((each[0] == CACHED).any() for each in cells("prefix caching"))
+    halves = [((each[0] == FREE) & (each[1] == 0)).sum() for each in cells("buddy")]
+    assert max(halves) > 3, "a buddy's free chunks are told apart"
+
+
+def test_a_window_is_looked_at_iteration_by_iteration() -> None:
+    chosen = scenario("recomputing")
+    result = run(chosen, trace_of(chosen), steps="iterations")
+    assert result.steps is not None
+    inside = result.steps[result.steps["clock"].between(3.0, 4.0)]
+    taken = film(result, np.linspace(to_ticks(3.0), to_ticks(4.0), 1000).astype(np.int64).tolist())
+    seen = [picture.iteration for picture in taken.pictures]
+    assert set(inside["step"]) <= set(seen)
+    assert seen == sorted(set(seen))
+
+
+def test_an_idle_pool_is_a_picture(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    pd.DataFrame({"arrival_s": [5.0, 20.0], "prompt_tokens": 50, "output_tokens": 10}).to_csv(file)
+    chosen = Scenario(trace=str(file), num_blocks=20, cost=COST)
+    taken = film(run(chosen, trace_of(chosen)), [to_ticks(s) for s in (1, 2, 5, 12, 13, 20, 30)])
+    assert [taken.pictures[at].iteration for at in taken.shown] == [-1, -1, 0, -1, -1, 10, -1]
+    assert len(taken.pictures) == 5
+
+
+def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    table = pd.DataFrame({"arrival_s": [0.0, 1.0], "prompt_tokens": [50, 60], "output_tokens": [10, 20]})
+    table.to_csv(file)
+    chosen = Scenario(trace=str(file), num_blocks=50, cost=COST)
+    run(chosen, trace_of(chosen)).save(tmp_path / "result")
+    stored = ps.load(tmp_path / "result")
+    assert film(stored, [0, 1]).pictures
+
+    table.assign(output_tokens=[11, 20]).to_csv(file)
+    with pytest.raises(NoFilm, match="another output_tokens than is stored"):
+        film(stored, [0, 1])
+    file.unlink()
+    with pytest.raises(NoFilm, match=r"cannot be replayed: .*trace\.csv"):
+        film(stored, [0, 1])
+    ps.simulate(ps.make_trace("fixed:10,10", num_requests=3)).save(tmp_path / "own")
+    with pytest.raises(NoFilm, match="trace was given as an object"):
+        film(ps.load(tmp_path / "own"), [0, 1])
+    live = Result(chosen, {**stored.summary, "clock": "measured"}, stored.request_columns)
+    with pytest.raises(NoFilm, match="carried out live"):
+        film(live, [0, 1])

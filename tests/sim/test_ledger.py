@@ -1,0 +1,151 @@
+"""The ledger, worked out from stays, against every slot looked at one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pagesim as ps
+from pagesim.accounting.ledger import LedgerError, Sharing, expand
+from pagesim.kvcache import Allocator, PrefixCachingAllocator
+from pagesim.scheduling import ContinuousBatching, Plan, StaticBatching, VllmV0, VllmV1
+from pagesim.scheduling.base import Scheduler
+
+OPTIONS: dict[str, Any] = {"steps": "iterations", "leap": False, "cost": "affine:0.02,1e-4,1e-6"}
+
+
+def slots(memory: Allocator, scheduler: Scheduler) -> dict[str, int]:
+    """Classify every slot that somebody holds, straight from the definitions."""
+    size = memory.block_size
+    blocks: dict[int, tuple[int, int, int]] = {}  # block → slots filled, fillable, promised
+    for group in scheduler.running():
+        for sequence, final in zip(group.sequences, group.finals, strict=True):
+            # Memory holds a static row at its padded length; only its own tokens are used.
+            length = min(group.base + memory.steps_grown, final)
+            held = [b for first, count in memory.extents(sequence) for b in range(first, first + count)]
+            promised = max(memory.reserved_tokens(sequence), final)
+            for place, block in enumerate(held):
+                here = (
+                    int(np.clip(length - place * size, 0, size)),
+                    int(np.clip(final - place * size, 0, size)),
+                    int(np.clip(promised - place * size, 0, size)),
+                )
+                before = blocks.get(block, (0, 0, 0))
+                blocks[block] = (max(here[0], before[0]), max(here[1], before[1]), max(here[2], before[2]))
+    count: Counter[str] = Counter()
+    for filled, fillable, promised in blocks.values():
+        count["used"] += filled
+        count["reserved"] += fillable - filled
+        count["over_reserved"] += promised - fillable
+        count["rounding"] += size - promised
+    if isinstance(memory, PrefixCachingAllocator):
+        memory.check_integrity()
+        count["cached"] = size * memory.cached_blocks
+    return {name: count[name] for name in ("used", "reserved", "over_reserved", "rounding", "cached")}
+
+
+@pytest.mark.parametrize("block_size", [1, 16])
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [
+        *product(("static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle"), ("one", "alike")),
+        *product(("vllm-sosp", "vllm-v0"), ("one", "alike", "beams")),
+        ("orca-pow2", "beams"),
+        ("vllm-v0", "unequal"),
+        ("vllm-v1", "one"),
+        ("vllm-v1", "prefix"),
+        *product(("token-granular", "virtual-contiguous"), ("one", "alike", "beams")),
+    ],
+)
+def test_every_iteration_classifies_every_slot(
+    policy: str, block_size: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(7)
+    trace = ps.Trace(np.cumsum(rng.exponential(0.02, 24)), rng.integers(1, 90, 24), rng.integers(1, 60, 24))
+    three = np.full(24, 3)
+    if kind == "beams":
+        trace = trace.with_columns({"beam_width": three})
+    elif kind == "prefix":
+        trace = trace.with_columns({"prefix_tokens": np.minimum(trace.prompt_tokens, 40)})
+    elif kind != "one":
+        trace = trace.with_columns({"n": three})
+    if kind == "unequal":
+        tokens = [(1 + longest // 3, longest, 1 + longest // 2) for longest in trace.output_tokens.tolist()]
+        trace = trace.with_columns(
+            {"sample_tokens": tokens, "output_tokens": np.array([max(each) for each in tokens])}
+        )
+    seen: list[dict[str, int]] = []
+    for scheduler in (ContinuousBatching, StaticBatching, VllmV0, VllmV1):
+        planned = scheduler.plan
+
+        def plan(self: Any, now: int, planned: Any = planned) -> Plan:
+            made: Plan = planned(self, now)
+            if made.is_iteration:
+                seen.append(slots(self.memory, self))
+            return made
+
+        monkeypatch.setattr(scheduler, "plan", plan)
+    sizes: dict[str, Any] = {"block_size": block_size, "cpu_blocks": 2400}
+    if policy == "token-granular":
+        block_size = sizes["block_size"] = 1
+    elif policy == "virtual-contiguous":
+        # The keys of a token of a layer are 10 KiB.
+        sizes, block_size = ({"page_size": "64K"}, 6) if block_size == 1 else ({"page_size": "256K"}, 25)
+    result = ps.simulate(
+        trace,
+        policy,
+        num_blocks=(400 if kind == "prefix" else 800) // block_size,
+        max_model_len=150,
+        **sizes,
+        **(OPTIONS | ({"max_num_batched_tokens": 64} if policy == "vllm-v1" else {})),
+        **({"prefix_caching": True} if kind == "prefix" else {}),
+    )
+    assert result.steps is not None
+    assert len(seen) == len(result.steps) > 60
+    for name in ("used", "reserved", "over_reserved", "rounding", "cached"):
+        np.testing.assert_array_equal(result.steps[name], [each[name] for each in seen], err_msg=name)
+    if kind == "prefix":
+        assert max(each["cached"] for each in seen) > 0
+        assert result.steps["num_logical_blocks"].sum() > result.steps["num_physical_blocks"].sum()
+    if policy.startswith(("vllm", "token", "virtual")):
+        assert sum(result.summary["preemptions"].values()) > 0, "the memory is meant to be too small"
+
+
+def test_free_memory_that_would_hold_the_head_of_the_queue_but_has_no_place_for_it_is_external() -> None:
+    # 24 blocks carve as 16 + 8. The first request takes the 8, the second 4 of the 16: 12 blocks are free
+    # and the third asks for 12, but the buddies left are 4 and 8. When the second is over they merge.
+    trace = ps.Trace(np.zeros(3), np.ones(3, int), np.array([7, 3, 11]))
+    steps = ps.simulate(trace, "orca-oracle", num_blocks=24, block_size=1, max_model_len=16, **OPTIONS).steps
+    assert steps is not None
+    assert steps["free_gpu_blocks"].tolist()[:4] == [12, 12, 12, 0]
+    assert steps["external"].tolist()[:4] == [12, 12, 12, 0]
+    assert steps["free"].tolist()[:4] == [0, 0, 0, 0]
+
+
+def test_orca_maxs_last_blocks_are_free_in_strict_and_external_in_the_papers_view() -> None:
+    trace = ps.Trace(np.zeros(20), np.full(20, 100), np.full(20, 100))
+    result = ps.simulate(trace, "orca-max", num_blocks=983, window="0:1", until=1.0, cost="affine:0.02,0,0")
+    memory = result.summary["memory"]
+    assert result.summary["batch"]["mean"] == 7
+    assert memory["strict"]["per_iteration"]["free"] == pytest.approx(100 * 87 / 983)
+    assert memory["strict"]["per_iteration"]["external"] == 0
+    assert memory["paper"]["per_iteration"]["external"] == pytest.approx(100 * 87 / 983)
+
+
+def test_stays_that_overfill_memory_are_noticed() -> None:
+    overfull = np.array([[0, 0, 9, 20, 3, 12, 1, 1]])
+    nothing = np.zeros(1, np.int64)
+    with pytest.raises(LedgerError, match="negative"):
+        expand(
+            overfull,
+            np.array([1]),
+            block_size=4,
+            num_blocks=2,
+            external_blocks=nothing,
+            sharing=Sharing(nothing, nothing, nothing),
+            cached_blocks=np.zeros_like,
+        )

@@ -1,0 +1,50 @@
+"""Gaps between tokens are counted, however many and long they are, as a list of all would have them."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pagesim.accounting import metrics
+from pagesim.accounting.metrics import PERCENTILES, TokenGaps
+from pagesim.sim.clock import TICKS_PER_SECOND
+
+
+def chunk(rng: np.random.Generator, size: int) -> SimpleNamespace:
+    """Return what `TokenGaps` looks at in a chunk: short gaps and long ones, of several sequences each."""
+    micros = np.where(
+        rng.random(size) < 0.5, rng.integers(1, 500, size), rng.integers(2**18, 2**18 + 90, size)
+    )
+    return SimpleNamespace(
+        ticks=micros * (TICKS_PER_SECOND // 10**6),
+        stretches={"continuing": rng.integers(0, 9, size)},
+        stretch=np.arange(size),
+        late=rng.integers(2**18, 2**21, 3) * (TICKS_PER_SECOND // 10**6),
+        late_counts=rng.integers(1, 4, 3),
+    )
+
+
+@pytest.mark.parametrize("pending", [5, 10**6])
+def test_mean_and_percentiles_are_those_of_all_gaps(pending, monkeypatch):
+    monkeypatch.setattr(metrics, "_UNSORTED", pending)
+    rng = np.random.default_rng(pending)
+    engines = [TokenGaps() for _ in range(3)]
+    every = []
+    for number in range(24):
+        taken = chunk(rng, 40)
+        engines[number % 3].add(taken)
+        every += [
+            np.repeat(taken.ticks, taken.stretches["continuing"]),
+            np.repeat(taken.late, taken.late_counts),
+        ]
+    whole = TokenGaps()
+    for engine in engines:
+        whole.include(engine)
+    gaps = np.sort(np.concatenate(every)) / TICKS_PER_SECOND
+    expected = {"mean": gaps.mean()}
+    expected |= {f"p{p}": gaps[-(-p * len(gaps) // 100) - 1] for p in PERCENTILES}
+    assert whole.summary() == pytest.approx(expected, rel=1e-12)
+
+
+def test_where_nobody_has_two_tokens_there_is_no_gap():
+    assert set(TokenGaps().summary().values()) == {None}
