@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from pagesim.accounting.timeline import Journal
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result, StepTable, batch_table, preemption_table
-from pagesim.setup.prepare import MakeExecutor, Server, Watch, prepare
+from pagesim.setup.prepare import MakeExecutor, Progress, Server, Watch, prepare
 from pagesim.setup.requests import aborts
 from pagesim.setup.scenario import COMPARED, Scenario, System, checked, each_policy
 from pagesim.sim.clock import to_tick_column
@@ -31,50 +31,12 @@ Rows = Literal["none", "stretches", "iterations"]
 """What the steps table holds: nothing, a row a stretch of like iterations, or a row an iteration."""
 
 
-class SystemOptions(TypedDict, total=False):
-    """Keywords of `simulate`: the fields of `System`, which says what each means and its default."""
-
-    scheduler: str | None
-    reservation: str | None
-    placement: str | None
-    model: str
-    gpu: str
-    tp: int
-    kv_dtype: str
-    sizing: str
-    gpu_memory_utilization: float
-    block_size: int | None
-    page_size: str | None
-    num_blocks: int | None
-    cpu_blocks: int | None
-    max_model_len: int | None
-    max_num_seqs: int | None
-    max_num_batched_tokens: int | None
-    max_batch: int | None
-    compat: str | None
-    max_paddings: int | None
-    chunked_prefill: bool | None
-    long_prefill_token_threshold: int | None
-    reserve_full_isl: bool | None
-    prefix_caching: bool | None
-    watermark: float | None
-    preemption: str
-    beam_drop: float
-    strict_compat: bool
-    seed: int
-    client_timeout: float | None
-    cost: str
-    window: str | None
-    until: float | None
-    leap: bool
-
-
 def simulate(
     trace: Trace | pd.DataFrame | str | PathLike[str],
     policy: str = "vllm-sosp",
     *,
     steps: Rows = "stretches",
-    **options: Unpack[SystemOptions],
+    **options: Any,
 ) -> Result:
     """Replay a trace under one policy.
 
@@ -105,7 +67,7 @@ def compare(
     policies: Sequence[str] = COMPARED,
     *,
     steps: Rows = "stretches",
-    **options: Unpack[SystemOptions],
+    **options: Any,
 ) -> dict[str, Result]:
     """Replay one trace under several policies; return the results by policy, in their order.
 
@@ -161,16 +123,16 @@ def run(
         consume=[] if steps == "none" else [table.add, *([] if journal is None else [journal.add])],
         aborts=aborts(setting.trace, system.client_timeout),
         executor=executor,
-        listen=None if journal is None else journal.listen,
-        watch=watch,
+        observers=[*([] if journal is None else [journal]), *([] if watch is None else [Progress(watch)])],
+        tables=executor is not None,
     )
     try:
-        server.engine.run()
+        server.engine.replay()
     except StrictCompatError as error:
         raise setting.stopped(error) from None
     except OverflowError:
         raise setting.too_long() from None
-    of_engine, decisions = server.summary(), server.recorder.decisions
+    of_engine, decisions = server.summary(), server.recorder.rows
     del server  # a long run's arrivals are a good part of all that it holds
     of_requests, columns = setting.summary(log)
     summary: dict[str, Any] = {
@@ -192,7 +154,7 @@ def run(
         request_columns=columns,
         steps=table.frame() if steps != "none" else None,
         batches=batch_table(columns) if not setting.streams else None,
-        preemptions=preemption_table(setting.trace, log) if system.preemption == "auto" else None,
+        preemptions=preemption_table(setting.trace, log) if system.option("preemption") == "auto" else None,
         notes=setting.notes(),
     )
 

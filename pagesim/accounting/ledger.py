@@ -1,18 +1,20 @@
 """The ledger: every token slot of the KV cache under one name, at every iteration, in exact integers.
 
-An engine that leaps does not look at memory in between. It leaves *stays* behind: from which iteration to
+An engine that fast-forwards does not look at memory in between. It leaves *intervals* behind: from which iteration to
 which a sequence held memory, how long it was then, and by what rule its memory follows from its length. From
 those the ledger of every single iteration follows, so leaping loses nothing. Terms: ``docs/metrics.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from pagesim.kvcache import KVGroup, SlidingWindow
 
 Column = npt.NDArray[np.int64]
 Slots = TypeVar("Slots", int, Column)
@@ -21,23 +23,24 @@ ENTRIES = ("used", "reserved", "over_reserved", "rounding", "external", "cached"
 """The strict view's entries; they sum to the capacity."""
 
 ON_DEMAND = -1
-"""In ``Stay.held_blocks``: memory is taken block by block as the sequence grows."""
+"""In ``Interval.held_blocks``: memory is taken block by block as the sequence grows."""
 
 
-class Stay(NamedTuple):
-    """A sequence's memory from one iteration to another, both included.
+class Interval(NamedTuple):
+    """A sequence's memory in one KV group from one iteration to another, both included.
 
-    A stay knows nothing of sharing: what sequences share is taken off for all of them together.
+    An interval knows nothing of sharing: what sequences share is taken off for all of them together.
 
     Attributes:
         first, last: iterations.
-        base: tokens whose KV is held once an iteration has run, less the steps of growth taken by then if the
-            stay grows.
+        base: tokens whose KV is held once an iteration has run, less ``growth`` for each step of growth taken
+            by then.
         final: tokens that the sequence will have in the end, the last one counted.
         held_blocks: blocks held throughout, or ``ON_DEMAND`` for as many as the tokens need.
         reserved: tokens that were reserved; 0 on demand.
-        sequences: how many there are alike, each with blocks of its own as far as the stay knows.
-        grows: 1 if every step of growth adds a token, 0 if the length rests.
+        sequences: how many there are alike, each with blocks of its own as far as the interval knows.
+        growth: tokens that a step adds; 0 where the length rests.
+        group: index of the KV group.
     """
 
     first: int
@@ -47,11 +50,12 @@ class Stay(NamedTuple):
     held_blocks: int
     reserved: int
     sequences: int
-    grows: int
+    growth: int
+    group: int
 
 
 class Sharing(NamedTuple):
-    """What the stays count too often, at each iteration: names of a block beyond its first, ``[I]`` each.
+    """What the intervals count too often, at each iteration: names of a block beyond its first, ``[I]`` each.
 
     Attributes:
         blocks: such names.
@@ -83,11 +87,16 @@ class LedgerError(AssertionError):
     """The stays and the allocator disagree: a fault in pagesim, never in its input."""
 
 
+def window_of(group: KVGroup) -> int:
+    """Return the tokens of a group's sliding window; 0 where nothing is released before the end."""
+    return group.rule.window if isinstance(group.rule, SlidingWindow) else 0
+
+
 def expand(
-    stays: Column,
+    intervals: Column,
     growth: Column,
     *,
-    block_size: int,
+    groups: Sequence[tuple[int, int]],
     num_blocks: int,
     external_blocks: Column,
     sharing: Sharing,
@@ -96,21 +105,54 @@ def expand(
     """Return the ledger of consecutive iterations.
 
     Args:
-        stays: rows of `Stay`, ``[S, 8]``; iterations count from the first of these.
+        intervals: rows of `Interval`, ``[S, 9]``; iterations count from the first of these.
         growth: how many steps of growth had been taken at each iteration, ``[I]``, never falling.
-        block_size: token slots a block.
+        groups: of each KV group the tokens a block and its window (0 for none).
         num_blocks: blocks of the cache.
         external_blocks: free blocks that are unusable for the head of the queue, ``[I]``.
-        sharing: see `Sharing`.
+        sharing: see `Sharing`; of the first group, where there is one.
         cached_blocks: tells free blocks whose content can still be found from the blocks held, ``[I]`` both.
     """
+    parts = [
+        _of_group(
+            intervals if len(groups) == 1 else intervals[intervals[:, 8] == number],
+            growth,
+            block_size,
+            window,
+            sharing if number == 0 else None,
+        )
+        for number, (block_size, window) in enumerate(groups)
+    ]
+    entries, logical, physical = parts[0]
+    for others, more, held in parts[1:]:
+        entries = {name: column + others[name] for name, column in entries.items()}
+        logical, physical = logical + more, physical + held
+    block_size = groups[0][0]
+    entries["external"] = external_blocks * block_size
+    entries["cached"] = cached_blocks(physical) * block_size
+    entries["free"] = (num_blocks - physical) * block_size - entries["external"] - entries["cached"]
+    if len(growth) and min(int(column.min()) for column in entries.values()) < 0:
+        raise LedgerError("an entry of the ledger is negative")
+    return Ledger({name: entries[name] for name in ENTRIES}, logical, physical)
+
+
+def _of_group(
+    intervals: Column, growth: Column, block_size: int, window: int, sharing: Sharing | None
+) -> tuple[dict[str, Column], Column, Column]:
+    """Return the entries of one KV group, its logical and its physical blocks, ``[I]`` each."""
     size = len(growth)
-    first, last, base, final, held, reserved, sequences, grows = stays.T
-    growing = grows.astype(bool)
+    first, last, base, final, held, reserved, sequences, rate, _ = intervals.T
+    growing = rate > 0
+    unit = not len(rate) or (int(rate.min()) == 1 == int(rate.max()))
     on_demand = held == ON_DEMAND
     reserves = not on_demand.all()
-    length = base + growth[first] * grows
-    end_length = base + growth[last] * grows
+    length = base + growth[first] * rate
+    end_length = base + growth[last] * rate
+
+    def step_at(tokens: Column, each: npt.NDArray[Any] | slice) -> Column:
+        """Return the steps of growth at which intervals reach a length."""
+        missing = tokens - base[each]
+        return missing if unit else -(-missing // np.maximum(rate[each], 1))
 
     a_step_each = bool((np.diff(growth) == 1).all())
 
@@ -129,15 +171,16 @@ def expand(
         weights = each * sequences
         return _sum_changes(size, (first, weights), (last + 1, -weights))
 
-    used = present(base) + growth * present(grows)
+    used = present(base) + growth * present(rate)
 
     # A static batch goes on generating for a row that has all its own tokens: those are nobody's.
     excess = np.maximum(end_length - final, 0)
     over = np.flatnonzero(excess)
     if len(over):
-        turn = reaching(growth[first[over]] + final[over] - length[over], "right")
+        turn = np.maximum(reaching(step_at(final[over] + 1, over)), first[over])
         rows = sequences[over]
         surplus = (final[over] - base[over]) * rows
+        rows = rows * rate[over]
         used -= _sum_changes(size, (turn, -surplus), (last[over] + 1, surplus))
         used -= growth * _sum_changes(size, (turn, rows), (last[over] + 1, -rows))
 
@@ -145,28 +188,40 @@ def expand(
     end_needed = -(-end_length // block_size)
     # Iterations at which a growing sequence opens a new block: at lengths needed·size + 1 and every size on.
     openings = np.where(growing, end_needed - needed, 0)
-    stay_of = np.repeat(np.arange(len(stays)), openings)
-    nth = np.arange(len(stay_of)) - np.repeat(np.cumsum(openings) - openings, openings)
-    at_growth = -base[stay_of] + (needed[stay_of] + nth) * block_size + 1
-    opened_at = reaching(at_growth)
+    opener, nth = _each(openings)
+    opened_at = reaching(step_at((needed[opener] + nth) * block_size + 1, opener))
 
     logical = _sum_changes(
         size,
         (first, sequences * needed),
-        (opened_at, sequences[stay_of]),
+        (opened_at, sequences[opener]),
         (last + 1, -sequences * end_needed),
     )
     # Reservations hold what they hold, whatever their tokens need, and share nothing.
     fixed = np.where(on_demand, 0, held)
-    physical = present(fixed) if reserves else logical - sharing.blocks
-    used -= sharing.blocks * block_size - sharing.slack
+    physical = present(np.where(on_demand, 0, held)) if reserves else logical
+    if reserves and on_demand.any():
+        whole = np.where(on_demand, sequences, 0)
+        physical = physical + _sum_changes(
+            size,
+            (first, whole * needed),
+            (opened_at, whole[opener]),
+            (last + 1, -whole * end_needed),
+        )
+    if window:
+        released = _released(intervals, growth, block_size, window, on_demand, step_at, reaching)
+        physical = physical - released
+        used -= released * block_size
+    if sharing is not None:
+        physical = physical - sharing.blocks
+        used -= sharing.blocks * block_size - sharing.slack
 
     # On demand, slots are lost for good only in the sequence's last block, from when it is opened.
     last_block = -(-final // block_size)
     lost = np.where(on_demand, last_block * block_size - final, 0) * sequences
     from_start = on_demand & (needed == last_block)
     opens_it = on_demand & ~from_start & (end_needed == last_block)
-    opening = (-base + (last_block - 1) * block_size + 1)[opens_it]
+    opening = step_at((last_block[opens_it] - 1) * block_size + 1, opens_it)
     rounding = _sum_changes(
         size,
         (first[from_start], lost[from_start]),
@@ -174,7 +229,8 @@ def expand(
         (reaching(opening), lost[opens_it]),
         (last[opens_it] + 1, -lost[opens_it]),
     )
-    rounding -= sharing.rounding
+    if sharing is not None:
+        rounding -= sharing.rounding
     over_reserved = np.zeros(size, np.int64)
     if reserves:
         fixed *= block_size
@@ -182,21 +238,50 @@ def expand(
         over_reserved = present(np.where(on_demand, 0, guess - final))
         rounding += present(np.where(on_demand, 0, np.maximum(fixed - guess, 0)))
 
-    allocated = physical * block_size
-    external = external_blocks * block_size
-    cached = cached_blocks(physical) * block_size
     entries = {
         "used": used,
-        "reserved": allocated - used - over_reserved - rounding,
+        "reserved": physical * block_size - used - over_reserved - rounding,
         "over_reserved": over_reserved,
         "rounding": rounding,
-        "external": external,
-        "cached": cached,
-        "free": num_blocks * block_size - allocated - external - cached,
     }
-    if size and min(int(column.min()) for column in entries.values()) < 0:
-        raise LedgerError("an entry of the ledger is negative")
-    return Ledger(entries, logical, physical)
+    return entries, logical, physical
+
+
+def _released(
+    intervals: Column,
+    growth: Column,
+    block_size: int,
+    window: int,
+    on_demand: npt.NDArray[np.bool_],
+    step_at: Callable[[Column, Column], Column],
+    reaching: Callable[[Column], Column],
+) -> Column:
+    """Return the blocks that a sliding window has released, ``[I]``.
+
+    In an iteration a window has released what no token after those that had run before it attends to.
+    """
+    first, last, base, _, _, _, sequences, rate, _ = intervals.T
+    weights = np.where(on_demand, sequences, 0)
+
+    def by(length: Column) -> Column:
+        blocks: Column = np.maximum(0, length - rate - window + 1) // block_size
+        return blocks
+
+    start, end = by(base + growth[first] * rate), by(base + growth[last] * rate)
+    releaser, nth = _each(np.where(rate > 0, end - start, 0))
+    tokens = (start[releaser] + nth + 1) * block_size + window - 1 + rate[releaser]
+    return _sum_changes(
+        len(growth),
+        (first, weights * start),
+        (reaching(step_at(tokens, releaser)), weights[releaser]),
+        (last + 1, -weights * np.where(rate > 0, end, start)),
+    )
+
+
+def _each(counts: Column) -> tuple[Column, Column]:
+    """Return for ``counts[i]`` events of each i the i, and which of its events each is, from 0."""
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def paper_view(entries: Mapping[str, Slots], capacity: int, *, reserves: bool) -> dict[str, Slots]:

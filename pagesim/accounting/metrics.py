@@ -70,7 +70,7 @@ class MemoryMeans:
         busy, iterations = int(lasting.sum()), len(clock[counted])
         self._busy += busy
         self._iterations += iterations
-        self._running += int(chunk.stretches["running_groups"][chunk.stretch][counted].sum())
+        self._running += int(chunk.rows["running_groups"][chunk.stretch][counted].sum())
         strict = chunk.ledger.entries
         by_iteration = {name: int(column[counted].sum()) for name, column in strict.items()}
         by_time = _exact_dots(strict, lasting)
@@ -152,7 +152,7 @@ class TokenGaps:
 
     def add(self, chunk: Chunk) -> None:
         """Take the tokens of a chunk's iterations into account."""
-        continuing = chunk.stretches["continuing"][chunk.stretch]
+        continuing = chunk.rows["continuing"][chunk.stretch]
         self._add(chunk.ticks, continuing)
         self._add(chunk.late, chunk.late_counts)
 

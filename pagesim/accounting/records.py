@@ -8,29 +8,31 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.accounting.ledger import ON_DEMAND, Column, Ledger, LedgerError, Sharing, Stay, expand
-from pagesim.kvcache import Allocator
-from pagesim.scheduling import Choice, Group
+from pagesim.accounting.ledger import (
+    ON_DEMAND,
+    Column,
+    Interval,
+    Ledger,
+    LedgerError,
+    Sharing,
+    expand,
+    window_of,
+)
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.request import EngineRequest, Status
 
 CHUNK_ITERATIONS = 1 << 15
 
 
-class Status(IntEnum):
-    """How a request ended."""
-
-    UNFINISHED = 0
-    FINISHED = 1
-    REJECTED = 2
-    STUCK = 3
-    IGNORED = 4
-    ABORTED = 5
+_FINISHED = int(Status.FINISHED)
 
 
 class Move(IntEnum):
@@ -42,94 +44,92 @@ class Move(IntEnum):
     ANSWERED = 3
 
 
-DECISION_FIELDS = (
-    "iteration",
-    "clock",
+ROW_FIELDS = (
+    "planned",
+    "start",
     "ticks",
+    "increment",
+    "iterations",
     "growth",
-    "running_groups",
     "running_sequences",
-    "swapped",
     "waiting",
     "free_blocks",
-    "free_cpu_blocks",
     "batched_tokens",
     "tokens",
     "context_tokens",
+    "continuing",
+)
+"""A row is a stretch of like iterations: one that was planned, or a fast-forward over several.
+
+    planned: 1 if a plan was made, 0 for a fast-forward.
+    start, ticks: when its first iteration was carried out, and how long it took, in ticks.
+    increment: ticks that each further one took more than the one before.
+    iterations: how many there are.
+    growth: steps of growth that memory had taken in the first.
+    running_sequences, waiting: how many.
+    free_blocks: on the device; of a fast-forward, just before it.
+    batched_tokens, tokens, context_tokens: of the first, see `Batch`.
+    continuing: sequences that also got a token in the iteration before.
+"""
+
+RARE_FIELDS = (
+    "running_groups",
+    "swapped",
+    "free_cpu_blocks",
     "swapped_in",
     "swapped_out",
     "copied",
     "preempted",
     "external_blocks",
-    "continuing",
     "shared_blocks",
     "shared_slack",
     "shared_rounding",
     "cached_blocks",
     "blocks_taken",
+    "waited",
 )
-"""What is written down of a planned iteration, all after scheduling.
+"""What is 0 in nearly every row is noted only where it is not.
 
-    iteration: its number.
-    clock, ticks: when it was scheduled, and how long it took, in ticks.
-    growth: steps of growth that memory had taken.
-    running_groups, running_sequences, swapped, waiting: how many.
-    free_blocks: on the device, as the allocator counts them.
-    free_cpu_blocks: in the swap space.
-    batched_tokens, tokens, context_tokens: see `Plan`.
+    running_groups: requests that run beyond those of one sample each, less than ``running_sequences``.
+    swapped: requests in the swap space.
+    free_cpu_blocks: blocks of the swap space in use, taken from all of them when columns are made.
     swapped_in, swapped_out, copied: blocks moved.
-    preempted: groups.
+    preempted: requests.
     external_blocks: free but unusable for the head of the queue.
-    continuing: sequences that also got a token in the iteration before.
-    shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a leap changes none of them.
-    cached_blocks, blocks_taken: see `Allocator`.
+    shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes none of them.
+    cached_blocks, blocks_taken: see `KVCache`.
+    waited: ticks between the decision and the start of the first iteration.
 """
-
-LEAP_FIELDS = ("leap", "leap_ticks", "leap_increment", "leap_context")
-"""The leap that followed: iterations, ticks of the first, how many more each took than the one before, and
-tokens of context in the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some consecutive decisions and the leaps that followed, iteration by iteration.
-
-    A stretch is a planned iteration or a leap: iterations that differ only by growth.
+    """Some consecutive rows, iteration by iteration.
 
     Attributes:
-        stretches: for each stretch, ``[S]``: the columns named in ``DECISION_FIELDS`` as they are in its
-            first iteration (``clock`` in a leap still that of the decision), ``iterations``, ``first_ticks``
-            and ``increment`` of the iterations' length, and ``context_growth``, tokens of context a step.
-        stretch: for each iteration the index of its stretch, ``[I]``.
-        offset: for each iteration its place in its stretch, ``[I]``.
-        clock, ticks: when each iteration was scheduled and how long it took, ``[I]``, in ticks.
+        rows: for each row, ``[S]``: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``iteration``,
+            the number of its first, ``context_growth``, tokens of context a step, and ``seen``,
+            when the queue was looked at.
+        stretch: for each iteration the index of its row, ``[I]``.
+        offset: for each iteration its place in its row, ``[I]``.
+        clock: when each iteration was decided, ``[I]``, in ticks.
+        start: when it was carried out.
+        ticks: how long it took.
         ledger: of each iteration.
         late: gaps between two tokens of sequences that lost their place or stood still in between, in ticks,
             ``[G]``.
         late_counts: how many sequences each is of, ``[G]``.
     """
 
-    stretches: dict[str, Column]
+    rows: dict[str, Column]
     stretch: Column
     offset: Column
     clock: Column
+    start: Column
     ticks: Column
     ledger: Ledger
     late: Column
     late_counts: Column
-
-
-class _OpenStay(NamedTuple):
-    """The present stay of a running group: what `Stay` needs to know of its beginning.
-
-    ``finals`` are the final lengths of its samples, ``held`` the blocks and the tokens that are reserved for
-    each, if they are.
-    """
-
-    first: int
-    base: int
-    finals: tuple[int, ...]
-    held: list[tuple[int, int]]
 
 
 class RequestLog:
@@ -146,7 +146,8 @@ class RequestLog:
         cached_tokens: of prompts, found in the cache when they were admitted first, by row.
         sample_finish: where the samples of a request differ in length, when each was over, by row and sample.
         moves: (row, a `Move`, ticks) flat, in order: who lost its place, came back, and had a token again;
-            None unless somebody put an array here before the run.
+            None unless an array was put here before the run.
+        notes_samples: whether samples may differ in length, so that each has a time of its own.
     """
 
     def __init__(self, requests: int) -> None:
@@ -159,247 +160,394 @@ class RequestLog:
         self.choices: list[tuple[int, ...]] = []
         self.cached_tokens: dict[int, int] = {}
         self.sample_finish: dict[int, dict[int, int]] = {}
+        self.notes_samples = False
         self.moves: array[int] | None = None
 
 
-class Recorder:
+class Recorder(Observer):
     """Collects what happens in one engine and hands it on in chunks.
 
     Args:
-        memory: the allocator of the run.
+        scheduler: with its memory, empty.
         log: where requests' times go.
         consume: called with each chunk, in order.
+
+    Attributes:
+        iterations: planned so far, and passed in fast-forwards.
+        rows: handed on so far.
     """
 
-    def __init__(self, memory: Allocator, log: RequestLog, consume: Callable[[Chunk], None]) -> None:
-        self.memory = memory
+    def __init__(self, scheduler: Scheduler, log: RequestLog, consume: Callable[[Chunk], None]) -> None:
+        self.scheduler = scheduler
+        self.memory = scheduler.memory
+        self.log = log
         self.consume = consume
         self.iterations = 0
-        self.decisions = 0  # how many were handed on
-        self.first_scheduled = log.first_scheduled
-        self.first_token = log.first_token
-        self.finish = log.finish
-        self.recomputes = log.recomputes
-        self.swaps = log.swaps
-        self.status = log.status
-        self.choices = log.choices
-        self.cached_tokens = log.cached_tokens
-        self.sample_finish = log.sample_finish
-        self.moves = log.moves
+        self.rows = 0
         self.recomputed_total = 0
         self.swapped_total = 0
         self.blocks_in = 0
         self.blocks_out = 0
         self._chunk_start = 0
-        self.full_at = CHUNK_ITERATIONS  # how many iterations make a chunk that should be handed on
-        self._decisions = array("q")
-        self._stays = array("q")
-        self._open: dict[int, _OpenStay] = {}  # by the request's row
-        self._late = array("q")  # pairs of a gap and how many sequences it is of
-        # When the last token was there: of groups that lost their place, and, while decoding stands still for
-        # prompts, of everybody else and of those who joined meanwhile.
-        self._away_since: dict[int, int] = {}
-        self.stalled_since: int | None = None
-        self._joined_at: dict[int, int] = {}
-
-    # Requests
-
-    def enter(self, group: Group, now: int, end: int | None) -> None:
-        """A group starts to run in an iteration that lasts from ``now`` to ``end``.
-
-        Args:
-            group: with its memory.
-            now: ticks.
-            end: ticks; None if it gets no token by then.
-        """
-        row = group.row
+        self._lag = scheduler.in_flight > 1
         memory = self.memory
-        held = (
-            []
-            if memory.grows_on_demand
-            else [(memory.held_blocks(s), memory.reserved_tokens(s)) for s in group.sequences]
+        self._notes_state = (
+            memory.caches_prefixes
+            or not memory.grows
+            or scheduler.widest > 1
+            or scheduler.preemption in ("swap", "auto")
         )
-        self._open[row] = _OpenStay(self.iterations, group.base, group.finals, held)
-        if self.first_scheduled[row] < 0:
-            self.first_scheduled[row] = now
-            if group.cached:
-                self.cached_tokens[row] = group.cached
-        else:
-            self._move(row, Move.BACK, now)
-        if end is not None:
-            self.answer(group, end)
-
-    def answer(self, group: Group, end: int) -> None:
-        """A group gets a token at ``end``: its first, or the first after it lost its place or its turn."""
-        self._answer(group.row, end, group.samples)
-
-    def skip(self, group: Group, now: int) -> None:
-        """A group that decodes gets no token in the iteration that starts at ``now``."""
-        self._away_since.setdefault(group.row, now)
-
-    def rebase(self, group: Group) -> None:
-        """A running group's memory no longer follows from its length as it did.
-
-        Some of its samples are over, or its length does not grow by one in this iteration.
-        """
-        self._close(group.row)
-        self._open[group.row] = _OpenStay(self.iterations, group.base, group.finals, [])
-
-    def preempt(self, group: Group, now: int, *, swapped: bool) -> None:
-        """A group lost its place before this iteration."""
-        self._close(group.row)
-        self._move(group.row, Move.SWAPPED if swapped else Move.PREEMPTED, now)
-        if swapped:
-            self._go_away(group.row, now)
-            self.swaps[group.row] += 1
-            self.swapped_total += 1
-        else:
-            self.lose(group.row, now)
-
-    def choose(self, choice: Choice, now: int) -> None:
-        """A victim was preempted as is cheaper: row, ticks, swapped, tokens, blocks, both prices."""
-        group = choice.group
-        self.choices.append(
-            (group.row, now, choice.swaps, group.length, choice.blocks, choice.swap, choice.recompute)
-        )
-
-    def stall(self, now: int) -> None:
-        """An iteration that starts at ``now`` computes prompts alone: everybody else gets no token."""
-        if self.stalled_since is None:
-            self.stalled_since = now
-
-    def go_on(self, groups: Iterable[Group], now: int, end: int) -> None:
-        """The first iteration after a stall decodes until ``end``: note the gaps of these groups."""
-        for group in groups:
-            self._late.extend((end - self._last_token(group.row, now), group.samples))
-        self.stalled_since = None
-        self._joined_at.clear()
-
-    def end(self, group: Group, now: int) -> None:
-        """Samples of a group have their last tokens: all of them, or some while the others go on."""
-        if group.outputs is not None:
-            times = self.sample_finish.setdefault(group.row, {})
-            times.update(dict.fromkeys(group.ended, now))
-        if group.samples:
-            self.rebase(group)
-        else:
-            self.leave(group.row, now, Status.FINISHED)
-
-    def leave(self, row: int, now: int, status: Status) -> None:
-        """A request is over; ``now`` is when its last token was there, or when it was given up."""
-        self._close(row)
-        self._away_since.pop(row, None)
-        self.finish[row] = now
-        self.status[row] = status
+        self.full_at = CHUNK_ITERATIONS  # how many iterations make a chunk that should be handed on
+        self._rows = array("q")
+        self._count = 0  # of rows
+        self._rare: dict[str, tuple[array[int], array[int]]] = {}
+        self._plain = array("q")  # intervals of single sequences on demand: first, last, base, final
+        self._intervals = array("q")  # all others, as `Interval`
+        self._late = array("q")  # pairs of a gap and how many sequences it is of
+        # When the last token was there: of requests that lost their place, and, while decoding stands still
+        # for prompts, of everything that decodes and of what joined meanwhile.
+        self._away_since: dict[int, int] = {}
+        self._stalled_since: int | None = None
+        self._joined_at: dict[int, int] = {}
 
     # Iterations
 
-    def decide(self, decision: list[int], leap: tuple[int, int, int, int]) -> None:
-        """Write down a planned iteration and the leap that followed; no group has changed since.
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        scheduler, memory = self.scheduler, self.memory
+        end = start + ticks
+        continuing = batch.decoding
+        if not batch.decodes:
+            if self._stalled_since is None:
+                self._stalled_since = start
+        elif self._stalled_since is not None:
+            self._go_on(batch, end)
+            continuing = 0
+        if batch.prompts:
+            self._admitted(batch, start, end)
+        if batch.completed:
+            for request in batch.completed:
+                self._answer(request, end)
+        if batch.resumed or batch.skipped or batch.caught_up:
+            continuing -= self._return(batch, start, end)
+        free = memory.free_blocks
+        # fmt: off
+        self._rows.fromlist([
+            1, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting, free,
+            batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
+        ])
+        # fmt: on
+        if self._notes_state:
+            self._note_state(batch.sequences)
+            if batch.copied:
+                self._note("copied", batch.copied)
+            if batch.swapped_in or batch.swapped_out_blocks:
+                self._note("swapped_in", batch.swapped_in)
+                self._note("swapped_out", batch.swapped_out_blocks)
+        if batch.recomputed or batch.swapped_out:
+            self._note("preempted", batch.preempted)
+        if self._lag:
+            self._note("waited", start - now)
+        if memory.releases:
+            for request in (*batch.prompts, *batch.completed):
+                self._write_as_held(request, self.iterations, self.iterations)
+                request.since = self.iterations + 1
+        self._count += 1
+        self.iterations += 1
 
-        Args:
-            decision: as ``DECISION_FIELDS``.
-            leap: as ``LEAP_FIELDS``.
-        """
-        decision += leap
-        self._decisions.fromlist(decision)
-        self.iterations += 1 + leap[0]
+    def fast_forwarded(self, run: FastForward) -> None:
+        scheduler, memory = self.scheduler, self.memory
+        start, steps, first, increment, context, sequences, waited = run
+        tokens = sequences * scheduler.tokens_per_step
+        # fmt: off
+        self._rows.fromlist([
+            0, start, first, increment, steps, memory.steps + 1, sequences, scheduler.queue.waiting,
+            memory.free_blocks, tokens, tokens, context, sequences,
+        ])
+        # fmt: on
+        if self._notes_state:
+            self._note_state(sequences)
+        if waited:
+            self._note("waited", waited)
+        self._count += 1
+        self.iterations += steps
 
-    # What a lane writes down of requests that are one sequence each; it keeps their stays itself
+    def departed(self, batch: Batch, now: int) -> None:
+        for request in batch.recomputed:
+            self._move(request.row, Move.PREEMPTED, now)
+            self._go_away(request.row, now)
+            self._joined_at.pop(request.row, None)
+            self.log.recomputes[request.row] += 1
+            self.recomputed_total += 1
+        for request in batch.swapped_out:
+            self._move(request.row, Move.SWAPPED, now)
+            self._go_away(request.row, now)
+            self.log.swaps[request.row] += 1
+            self.swapped_total += 1
+        for request, swaps, *prices in batch.choices:
+            blocks, swap, recompute = prices
+            self.log.choices.append((request.row, now, swaps, request.length, blocks, swap, recompute))
 
-    def join(self, row: int, now: int, end: int) -> None:
-        """A request starts to run in an iteration that lasts from ``now`` to ``end``, and gets a token."""
-        if self.first_scheduled[row] < 0:
-            self.first_scheduled[row] = now
-        self._answer(row, end, 1)
+    # Requests
 
-    def lose(self, row: int, now: int) -> None:
-        """A request lost its memory before this iteration, and will be recomputed."""
-        self._go_away(row, now)
-        if self._joined_at:
-            self._joined_at.pop(row, None)
-        self.recomputes[row] += 1
-        self.recomputed_total += 1
+    def interval_ended(self, request: EngineRequest) -> None:
+        since, now = request.since, self.iterations
+        request.since = now
+        if since >= now:
+            return
+        memory = self.memory
+        if request.decodes and request.family is None and memory.is_plain and request.growth == 1:
+            self._plain.fromlist([since, now - 1, request.base, request.prompt + request.output])
+        else:
+            self._write_interval(request, since, now - 1)
 
-    def go_on_all(self, sequences: int, end: int) -> None:
-        """As `go_on`, where all of so many sequences go on."""
-        assert self.stalled_since is not None
-        self._late.extend((end - self.stalled_since, sequences - len(self._joined_at)))
-        for joined in self._joined_at.values():
-            self._late.extend((end - joined, 1))
-        self.stalled_since = None
-        self._joined_at.clear()
+    def finished(self, request: EngineRequest, now: int) -> None:
+        row, log = request.row, self.log
+        if request.family is not None and log.notes_samples and not request.family.alike:
+            times = log.sample_finish.setdefault(row, {})
+            times.update(dict.fromkeys(request.family.ended, now))
+        if not request.samples:
+            log.finish[row] = now
+            log.status[row] = _FINISHED
+            if self._away_since:
+                self._away_since.pop(row, None)
+            if self._joined_at:
+                self._joined_at.pop(row, None)
 
-    def forget(self, rows: Iterable[int]) -> None:
-        """These requests are over before decoding goes on."""
-        for row in rows:
-            self._joined_at.pop(row, None)
-
-    def take(self, decisions: Column, stays: Column) -> None:
-        """Take what was written down elsewhere.
-
-        Args:
-            decisions: rows of ``DECISION_FIELDS`` and ``LEAP_FIELDS``, ``[D, 28]``.
-            stays: first and last iteration, base and final length, ``[S, 4]``, of single sequences on demand.
-        """
-        self._decisions.frombytes(decisions.tobytes())
-        whole = np.empty((len(stays), len(Stay._fields)), np.int64)
-        whole[:, :4] = stays
-        whole[:, 4:] = ON_DEMAND, 0, 1, 1
-        self._stays.frombytes(whole.tobytes())
-
-    def give(self, row: int) -> int:
-        """Return the first iteration of a request's present stay, which is kept elsewhere from now on."""
-        return self._open.pop(row).first
+    def left(self, row: int, now: int, status: Status) -> None:
+        self._away_since.pop(row, None)
+        self._joined_at.pop(row, None)
+        self.log.finish[row] = now
+        self.log.status[row] = status
 
     def flush(self) -> None:
         """Hand on what there is as a chunk."""
         if self.iterations == self._chunk_start:
             return
-        for row, stay in list(self._open.items()):
-            self._close(row)
-            # It goes on in the next iteration unless the engine says otherwise first.
-            self._open[row] = stay._replace(first=self.iterations)
-        names = DECISION_FIELDS + LEAP_FIELDS
-        table = np.array(self._decisions, np.int64).reshape(-1, len(names)).T
-        decisions = dict(zip(names, table, strict=True))
-        stays = np.array(self._stays, np.int64).reshape(-1, len(Stay._fields))
-        stays[:, :2] -= self._chunk_start
-        self.blocks_in += int(decisions["swapped_in"].sum())
-        self.blocks_out += int(decisions["swapped_out"].sum())
-        self._decisions, self._stays = array("q"), array("q")
-        self.decisions += len(table[0])
+        for request in self.scheduler.running.values():
+            self.interval_ended(request)
+        rows = np.array(self._rows, np.int64).reshape(-1, len(ROW_FIELDS)).T
+        columns = dict(zip(ROW_FIELDS, rows, strict=True))
+        for name in RARE_FIELDS:
+            columns[name] = column = np.zeros(self._count, np.int64)
+            if name in self._rare:
+                places, values = self._rare[name]
+                column[np.array(places)] = values
+        columns["running_groups"] = columns["running_sequences"] - columns["running_groups"]
+        columns["free_cpu_blocks"] = self.memory.cpu_blocks - columns["free_cpu_blocks"]
+        self.blocks_in += int(columns["swapped_in"].sum())
+        self.blocks_out += int(columns["swapped_out"].sum())
+        columns["iteration"] = self._chunk_start + np.cumsum(columns["iterations"]) - columns["iterations"]
+        intervals = self._all_intervals()
+        late = np.array(self._late, np.int64).reshape(-1, 2)
+        self.rows += self._count
+        self._rows, self._count, self._rare = array("q"), 0, {}
+        self._plain, self._intervals, self._late = array("q"), array("q"), array("q")
         self._chunk_start = self.iterations
         self.full_at = self.iterations + CHUNK_ITERATIONS
-        late, self._late = np.array(self._late, np.int64).reshape(-1, 2), array("q")
-        self.consume(self._expand(decisions, stays, late))
+        self.consume(self._expand(columns, intervals, late))
 
-    def _expand(self, decisions: dict[str, Column], stays: Column, late: Column) -> Chunk:
-        stretches = _stretches(decisions)
-        counts = stretches["iterations"]
+    # Inside
+
+    def _admitted(self, batch: Batch, start: int, end: int) -> None:
+        log, iteration, incomplete = self.log, self.iterations, batch.incomplete
+        first_scheduled, first_token = log.first_scheduled, log.first_token
+        for request in batch.prompts:
+            row = request.row
+            request.since = iteration
+            if first_scheduled[row] < 0:
+                first_scheduled[row] = start
+                if request.cached:
+                    log.cached_tokens[row] = request.cached
+                if not incomplete and self._stalled_since is None:
+                    first_token[row] = end
+                    continue
+            else:
+                self._move(row, Move.BACK, start)
+            if not (incomplete and request in incomplete):
+                self._answer(request, end)
+
+    def _answer(self, request: EngineRequest, end: int) -> None:
+        """Note a token at ``end``: the first, or the first after a request lost its place or its turn."""
+        row = request.row
+        if row in self._away_since:
+            self._late.extend((end - self._away_since.pop(row), request.samples))
+            self._move(row, Move.ANSWERED, end)
+        if self._stalled_since is not None:
+            self._joined_at[row] = end
+        if self.log.first_token[row] < 0:
+            self.log.first_token[row] = end
+
+    def _return(self, batch: Batch, start: int, end: int) -> int:
+        """Note which requests get a token again and which get none; return the sequences of the former."""
+        returning = 0
+        for request in batch.resumed:
+            request.since = self.iterations
+            self._move(request.row, Move.BACK, start)
+            self._answer(request, end)
+            returning += request.samples
+        for request in batch.skipped:
+            self._away_since.setdefault(request.row, start)
+        for request in batch.caught_up:
+            self._answer(request, end)
+            returning += request.samples
+        return returning
+
+    def _go_on(self, batch: Batch, end: int) -> None:
+        """Note the gaps of the first iteration after a stall, which decodes until ``end``."""
+        assert self._stalled_since is not None
+        joined, gaps = self._joined_at, Counter[int]()
+        if joined or batch.resumed:
+            for request in self.scheduler.running.values():
+                if request not in batch.resumed:
+                    gaps[joined.get(request.row, self._stalled_since)] += request.samples
+        else:
+            gaps[self._stalled_since] = batch.decoding
+        for last, sequences in gaps.items():
+            self._late.extend((end - last, sequences))
+        self._stalled_since = None
+        joined.clear()
+
+    def _go_away(self, row: int, now: int) -> None:
+        """Note when a request that loses its place had its last token, if it had one."""
+        if self.log.first_token[row] >= 0:
+            stalled = self._stalled_since
+            last = now if stalled is None else self._joined_at.get(row, stalled)
+            self._away_since.setdefault(row, last)
+
+    def _move(self, row: int, move: Move, now: int) -> None:
+        if self.log.moves is not None:
+            self.log.moves.extend((row, move, now))
+
+    def _note(self, name: str, value: int) -> None:
+        """Note a rare field of the row at hand."""
+        if value:
+            places, values = self._rare.setdefault(name, (array("q"), array("q")))
+            places.append(self._count)
+            values.append(value)
+
+    def _note_state(self, sequences: int) -> None:
+        """Note what samples, swaps, placements and prefix caches make of memory."""
+        scheduler, memory = self.scheduler, self.memory
+        if memory.caches_prefixes:
+            self._note("shared_blocks", memory.shared_blocks)
+            self._note("cached_blocks", memory.cached_blocks)
+            self._note("blocks_taken", memory.blocks_taken)
+            return
+        if not memory.grows and scheduler.blocked_externally():
+            self._note("external_blocks", memory.free_blocks)
+        self._note("running_groups", sequences - len(scheduler.running))
+        if memory.free_cpu_blocks != memory.cpu_blocks:
+            self._note("free_cpu_blocks", memory.cpu_blocks - memory.free_cpu_blocks)
+            self._note("swapped", len(scheduler.swapped))
+        if memory.shared_blocks:
+            self._note("shared_blocks", memory.shared_blocks)
+            if memory.copies_on_write:
+                self._note_shared_tails()
+
+    def _note_shared_tails(self) -> None:
+        """Note what last blocks that several samples share hold too often: see `ledger.Sharing`."""
+        memory, size = self.memory, self.memory.block_size
+        slack = rounding = 0
+        for request in self.scheduler.running.values():
+            copies = memory.copies_due(request)
+            if copies:
+                held = memory.length(request)
+                end = held + -held % size
+                slack += copies * (end - held)
+                lost = sorted(max(0, end - final) for final in request.finals)
+                # Samples of different lengths all share one block, which the longest fills most.
+                rounding += sum(lost[-copies:])
+        self._note("shared_slack", slack)
+        self._note("shared_rounding", rounding)
+
+    def _write_interval(self, request: EngineRequest, first: int, last: int) -> None:
+        memory = self.memory
+        if memory.releases and not request.decodes:
+            self._write_as_held(request, first, last)
+            return
+        growth, base = (request.growth, request.base) if request.decodes else (0, request.tokens)
+        blocks, reserved = memory.held_and_reserved(request) or (ON_DEMAND, 0)
+        for group in range(len(memory.groups)):
+            for final, alike in Counter(request.finals).items():
+                self._intervals.fromlist([first, last, base, final, blocks, reserved, alike, growth, group])
+
+    def _write_as_held(self, request: EngineRequest, first: int, last: int) -> None:
+        """Note what a request holds in iterations in which its windows have released less than they will."""
+        memory = self.memory
+        for group, (tokens, blocks) in enumerate(memory.held_by_group(request)):
+            room = blocks * memory.groups[group].block_size
+            self._intervals.fromlist([first, last, tokens, room, blocks, room, 1, 0, group])
+
+    def _all_intervals(self) -> Column:
+        """Return rows of `Interval`, ``[N, 9]``, counted from the first iteration of the chunk."""
+        plain = np.array(self._plain, np.int64).reshape(-1, 4)
+        others = np.array(self._intervals, np.int64).reshape(-1, len(Interval._fields))
+        whole = np.empty((len(plain) + len(others), len(Interval._fields)), np.int64)
+        whole[: len(plain), :4] = plain
+        whole[: len(plain), 4:] = ON_DEMAND, 0, 1, 1, 0
+        whole[len(plain) :] = others
+        whole[:, :2] -= self._chunk_start
+        return whole
+
+    def _expand(self, rows: dict[str, Column], intervals: Column, late: Column) -> Chunk:
+        counts = rows["iterations"]
         stretch = np.repeat(np.arange(len(counts)), counts)
         offset = np.arange(len(stretch)) - np.repeat(np.cumsum(counts) - counts, counts)
 
         def spread(name: str) -> Column:
-            """Return a column of stretches over the iterations; many are 0 throughout."""
-            column = stretches[name]
+            """Return a column of rows over the iterations; many are 0 throughout."""
+            column = rows[name]
             return column[stretch] if column.any() else np.zeros(len(stretch), np.int64)
 
-        first, increment = spread("first_ticks"), spread("increment")
+        first, increment = spread("ticks"), spread("increment")
         ticks = first + offset * increment
-        # Iterations follow one another without a gap until the next decision.
-        clock = stretches["starts"][stretch] + offset * first + increment * (offset * (offset - 1) // 2)
+        start = spread("start") + offset * first + increment * (offset * (offset - 1) // 2)
+        # Of several batches in flight each is decided when the one before it begins.
+        waited = np.where(offset > 0, ticks - increment, spread("waited")) if self._lag else 0
+        ledger = expand(
+            intervals,
+            spread("growth") + offset,
+            groups=[(group.block_size, window_of(group)) for group in self.memory.groups],
+            num_blocks=self.memory.num_blocks,
+            external_blocks=spread("external_blocks"),
+            sharing=Sharing(*(spread(f"shared_{name}") for name in Sharing._fields)),
+            cached_blocks=self._cached_blocks(spread),
+        )
+        # The memory's own count, taken in every planned iteration, must agree with the ledger's.
+        planned = np.flatnonzero(rows["planned"])
+        held = self.memory.num_blocks - rows["free_blocks"][planned]
+        counted = ledger.physical_blocks[rows["iteration"][planned] - rows["iteration"][0]]
+        if (counted != held).any():
+            at = int(np.argmax(counted != held))
+            raise LedgerError(
+                f"iteration {rows['iteration'][planned[at]]}: memory holds {held[at]} blocks, "
+                f"the ledger counts {counted[at]}"
+            )
+        # A fast-forward passed without a look at the queue: its first iteration was decided with the row before.
+        rows["seen"] = np.where(
+            (rows["planned"] == 1) | (np.arange(len(counts)) == 0), rows["start"], np.roll(rows["start"], 1)
+        )
+        rows["seen"] -= rows["waited"]
+        rows["context_growth"] = np.where(
+            rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.tokens_per_step
+        )
+        return Chunk(rows, stretch, offset, start - waited, start, ticks, ledger, late[:, 0], late[:, 1])
+
+    def _cached_blocks(self, spread: Callable[[str], Column]) -> Callable[[Column], Column]:
+        """Return what tells cached blocks from blocks held: a fast-forward only takes blocks.
+
+        The order in which they were taken was noted where content was evicted on the way.
+        """
         lost, lost_in_a_row = np.array(self.memory.take_evictions(), np.int64).reshape(-1, 2).T
 
         def lost_by(taken: Column) -> Column:
-            """Return how much content had been lost when so many blocks had been taken."""
+            """Return how much content had been evicted when so many blocks had been taken."""
             turn = np.searchsorted(lost, taken, "right")
             last = np.maximum(turn - 1, 0)
             kept = np.maximum(lost[last] + lost_in_a_row[last] - 1 - taken, 0)
             return np.where(turn > 0, np.cumsum(lost_in_a_row)[last] - kept, 0)
 
         def cached_blocks(held: Column) -> Column:
-            """A leap only takes blocks, in an order that was noted where content was lost on the way."""
             cached = spread("cached_blocks")
             if len(lost):
                 before = spread("blocks_taken")
@@ -407,83 +555,4 @@ class Recorder:
                 cached += lost_by(before) - lost_by(taken)
             return cached
 
-        ledger = expand(
-            stays,
-            spread("growth") + offset,
-            block_size=self.memory.block_size,
-            num_blocks=self.memory.num_blocks,
-            external_blocks=spread("external_blocks"),
-            sharing=Sharing(*(spread(f"shared_{name}") for name in Sharing._fields)),
-            cached_blocks=cached_blocks,
-        )
-        # The allocator's own count, taken in every planned iteration, must agree with the ledger's.
-        planned = decisions["iteration"] - decisions["iteration"][0]
-        held = self.memory.num_blocks - decisions["free_blocks"]
-        differs = ledger.physical_blocks[planned] != held
-        if differs.any():
-            at = int(np.argmax(differs))
-            raise LedgerError(
-                f"iteration {decisions['iteration'][at]}: the allocator holds {held[at]} blocks, "
-                f"the ledger counts {ledger.physical_blocks[planned[at]]}"
-            )
-        return Chunk(stretches, stretch, offset, clock, ticks, ledger, late[:, 0], late[:, 1])
-
-    def _answer(self, row: int, end: int, sequences: int) -> None:
-        if row in self._away_since:
-            self._late.extend((end - self._away_since.pop(row), sequences))
-            self._move(row, Move.ANSWERED, end)
-        if self.stalled_since is not None:
-            self._joined_at[row] = end
-        if self.first_token[row] < 0:
-            self.first_token[row] = end
-
-    def _move(self, row: int, move: Move, now: int) -> None:
-        if self.moves is not None:
-            self.moves.extend((row, move, now))
-
-    def _go_away(self, row: int, now: int) -> None:
-        """Note when a request that loses its place had its last token, if it had one."""
-        if self.first_token[row] >= 0:
-            self._away_since.setdefault(row, self._last_token(row, now))
-
-    def _last_token(self, row: int, now: int) -> int:
-        return now if self.stalled_since is None else self._joined_at.get(row, self.stalled_since)
-
-    def _close(self, row: int) -> None:
-        """Write down the stay of a group that ran until the last iteration."""
-        stay = self._open.pop(row, None)
-        if stay is None or stay.first == self.iterations:
-            return
-        first, base, finals, held = stay
-        last = self.iterations - 1
-        if held:
-            for final, (blocks, reserved) in zip(finals, held, strict=True):
-                self._stays.fromlist([first, last, base, final, blocks, reserved, 1, 1])
-        elif len(finals) == 1:
-            self._stays.fromlist([first, last, base, finals[0], ON_DEMAND, 0, 1, 1])
-        else:
-            for final, alike in Counter(finals).items():
-                self._stays.fromlist([first, last, base, final, ON_DEMAND, 0, alike, 1])
-
-
-def _stretches(decisions: dict[str, Column]) -> dict[str, Column]:
-    """Return the columns of `Chunk.stretches`, and ``starts``, when each stretch's first iteration began."""
-    leaps = decisions["leap"] > 0
-    of = np.repeat(np.arange(len(leaps)), 1 + leaps)
-    leap = np.ones(len(of), bool)
-    leap[np.cumsum(1 + leaps) - (1 + leaps)] = False
-    columns = {name: decisions[name][of] for name in DECISION_FIELDS}
-    sequences = columns["running_sequences"]
-    columns["iterations"] = np.where(leap, decisions["leap"][of], 1)
-    columns["starts"] = columns["clock"] + np.where(leap, columns["ticks"], 0)
-    columns["first_ticks"] = np.where(leap, decisions["leap_ticks"][of], columns["ticks"])
-    columns["increment"] = np.where(leap, decisions["leap_increment"][of], 0)
-    columns["context_growth"] = np.where(leap, sequences, 0)
-    columns["context_tokens"] = np.where(leap, decisions["leap_context"][of], columns["context_tokens"])
-    columns["iteration"] += leap
-    columns["growth"] += leap
-    for name in ("batched_tokens", "tokens", "continuing"):
-        columns[name] = np.where(leap, sequences, columns[name])
-    for name in ("swapped_in", "swapped_out", "copied", "preempted"):
-        columns[name] = np.where(leap, 0, columns[name])
-    return columns
+        return cached_blocks

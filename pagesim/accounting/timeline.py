@@ -9,18 +9,20 @@ from itertools import pairwise
 import numpy as np
 
 from pagesim.accounting.ledger import Column
-from pagesim.accounting.records import Chunk, Move, Recorder, RequestLog, Status
-from pagesim.costs import CostModel, DecodeRun, IterationShape
-from pagesim.scheduling import Plan
+from pagesim.accounting.records import Chunk, Move, RequestLog
+from pagesim.costs import CostModel, IterationShape
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.request import Status
 from pagesim.sim.clock import to_tick_column
-from pagesim.sim.executors import Executor, shape_of
+from pagesim.sim.executors import shape_of
 from pagesim.workloads.trace import Trace
 
 Slices = list[tuple[str, int, int]]
 """What a request did, from when to when, in ticks."""
 
 
-class Journal:
+class Journal(Observer):
     """Listens to one run; give it to `pagesim.api.run`.
 
     Args:
@@ -40,15 +42,19 @@ class Journal:
         self.every = every
         self._ends: list[Column] = []
         self._shapes = array("q")
+        self._iterations = 0
 
     def begin(self, cost: CostModel, trace: Trace, log: RequestLog) -> None:
         """Say what is going to run."""
         self.cost, self.trace, self.log = cost, trace, log
         log.moves = array("q")
 
-    def listen(self, executor: Executor, recorder: Recorder) -> Executor:
-        """Return the executor that the engine is to use instead of this one."""
-        return _Listening(executor, recorder, self._shapes)
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        self._shapes.extend((self._iterations, *shape_of(batch)))
+        self._iterations += 1
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        self._iterations += run.steps
 
     def add(self, chunk: Chunk) -> None:
         """Take a chunk's rows."""
@@ -91,22 +97,6 @@ class Journal:
                 if until > start and log.status[row] != Status.REJECTED
             ]
             yield row, Status(log.status[row]).name.lower(), arrival, slices
-
-
-class _Listening:
-    """Carries iterations out as another executor does, and keeps what each computes and moves."""
-
-    def __init__(self, executor: Executor, recorder: Recorder, shapes: array[int]) -> None:
-        self._executor = executor
-        self._recorder = recorder
-        self._shapes = shapes
-
-    def execute(self, plan: Plan) -> int:
-        self._shapes.extend((self._recorder.iterations, *shape_of(plan)))
-        return self._executor.execute(plan)
-
-    def decode_run(self, sequences: int, context: int) -> DecodeRun | None:
-        return self._executor.decode_run(sequences, context)
 
 
 def _turns(arrival: int, scheduled: int, token: int, moves: list[list[int]]) -> list[tuple[int, str]]:

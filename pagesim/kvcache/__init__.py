@@ -1,34 +1,41 @@
-"""Allocators: who holds which block of the KV cache. They know ids and lengths, never time."""
+"""The KV cache: which request holds how many blocks, and which. It knows blocks and lengths, never time."""
 
-from pagesim.kvcache.base import Allocator, AllocatorError, Copy, Extent, Fit, OutOfBlocks, UnknownSequence
+from pagesim.kvcache.base import Fit, Holder, KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.buddy import Buddy
-from pagesim.kvcache.contiguous import ContiguousAllocator, contiguous
+from pagesim.kvcache.contiguous import ContiguousKV, contiguous
+from pagesim.kvcache.counted import CountedKV
+from pagesim.kvcache.extents import Copy, Extent
 from pagesim.kvcache.fit import BestFit, FirstFit
-from pagesim.kvcache.paged import PagedAllocator
-from pagesim.kvcache.pieces import Content
+from pagesim.kvcache.groups import Full, KVGroup, Reserved, Rule, SlidingWindow
 from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
-from pagesim.kvcache.prefix import PrefixCachingAllocator
+from pagesim.kvcache.prefix import PrefixCachedKV
 from pagesim.kvcache.reservation import RESERVATIONS, Reservation
+from pagesim.kvcache.tabled import TabledKV
 
 __all__ = [
     "RESERVATIONS",
-    "Allocator",
-    "AllocatorError",
     "BestFit",
     "Buddy",
-    "Content",
-    "ContiguousAllocator",
+    "ContiguousKV",
     "Copy",
+    "CountedKV",
     "Extent",
     "FirstFit",
     "Fit",
+    "Full",
+    "Holder",
+    "KVCache",
+    "KVCacheError",
+    "KVGroup",
     "OutOfBlocks",
-    "PagedAllocator",
     "Placement",
     "Pool",
-    "PrefixCachingAllocator",
+    "PrefixCachedKV",
     "Reservation",
-    "UnknownSequence",
+    "Reserved",
+    "Rule",
+    "SlidingWindow",
+    "TabledKV",
     "contiguous",
 ]

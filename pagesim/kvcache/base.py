@@ -1,16 +1,13 @@
-"""The allocator's contract: what a scheduler may ask of a KV cache, and what must hold after each answer."""
+"""The memory contract: what a scheduler may ask of a KV cache, in requests and blocks, and what must hold."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
-Extent = tuple[int, int]
-"""A run of neighbouring blocks: (first block, number of blocks)."""
-
-Copy = tuple[int, int]
-"""A block to be copied: (from, to)."""
+from pagesim.kvcache.groups import Full, KVGroup, SlidingWindow, check_groups
 
 
 class Fit(Enum):
@@ -21,76 +18,196 @@ class Fit(Enum):
     NEVER = "never"
 
 
-class AllocatorError(Exception):
-    """An operation that the contract forbids; the allocator is as it was before the call."""
+class KVCacheError(Exception):
+    """An operation that the contract forbids; the memory is as it was before the call."""
 
 
-class UnknownSequence(AllocatorError):
-    """The sequence is not in this memory (never was, or was freed)."""
-
-
-class OutOfBlocks(AllocatorError):
+class OutOfBlocks(KVCacheError):
     """There are not enough free blocks, or no place for them."""
 
 
-class Allocator(ABC):
-    """A KV cache of ``num_blocks`` blocks of ``block_size`` token slots, shared out among sequences.
+class Holder:
+    """What memory knows of one request; a scheduler's request derives from it.
 
-    Beside it stands a swap space of ``cpu_blocks`` blocks, which only an allocator that can swap uses.
+    A holder *rests* at ``tokens`` (a prompt in chunks, a request that was just admitted or is swapped out),
+    or it *decodes*: then every step of growth adds ``growth`` tokens, and it holds
+    ``base + growth · KVCache.steps`` of them.
 
-    A sequence is known by an integer that its owner chooses. Lengths are in tokens, sizes in blocks.
-    An operation that raises leaves everything as it was.
-
-    Most sequences spend their lives gaining one token an iteration. Such a sequence is *growing* (from
-    ``start_growing`` on): ``grow(steps)`` gives every growing sequence its next tokens at once, and
-    ``demand(steps)`` says beforehand how many blocks that will take. This is what lets an engine leap over
-    iterations, and it takes as many blocks as ``append`` would, one token at a time.
-
-    A subclass keeps ``_lengths`` for resting sequences and adds what it needs; it must implement the
-    abstract methods and may override the rest.
+    Attributes:
+        samples: sequences that share the prompt and are not over.
+        output: tokens that the longest sample generates; only a reservation that is told the future looks.
+        tokens: tokens of each sample whose KV is held, while it rests.
+        base: while it decodes, its length less ``growth`` times the steps of growth taken.
+        growth: tokens that a step adds to each sample.
+        decodes: whether it takes part in ``KVCache.grow``.
+        order: counts admissions; memory serves decoding holders in this order.
+        shared: leading blocks that all samples share for good: the full ones of the prompt.
+        tail_shared: whether they share the last, partly filled block as well, until one of them writes to it.
+        kv: what a memory keeps with its holder.
     """
 
-    grows_on_demand = False
-    """Whether a growing sequence may take further blocks; if not, everything is taken at allocation."""
+    __slots__ = (
+        "base",
+        "decodes",
+        "growth",
+        "kv",
+        "order",
+        "output",
+        "samples",
+        "shared",
+        "tail_shared",
+        "tokens",
+    )
 
-    sharing_tails: Collection[int] = ()
-    """Growing sequences that may share a last block that is not full: their next token copies it."""
+    samples: int
+    output: int
+    tokens: int
+    base: int
+    growth: int
+    decodes: bool
+    order: int
+    shared: int
+    tail_shared: bool
+    kv: Any
 
-    shares = False
-    """Whether a fork takes no block of its own until it is written to; if not, it is a second copy."""
+    def __init__(self, tokens: int, output: int = 0, samples: int = 1) -> None:
+        self.samples = samples
+        self.output = output
+        self.tokens = tokens
+        self.base = 0
+        self.growth = 1
+        self.decodes = False
+        self.order = 0
+        self.shared = 0
+        self.tail_shared = False
+        self.kv = None
 
-    def __init__(self, num_blocks: int, block_size: int, cpu_blocks: int = 0) -> None:
+
+class KVCache(ABC):
+    """A pool of ``num_blocks`` equal blocks, shared by the KV groups of a model and by all requests.
+
+    Beside it stands a swap space of ``cpu_blocks`` blocks. Sizes are in blocks, lengths in tokens. An
+    operation that raises leaves everything as it was.
+
+    A request spends most of its life decoding: ``grow(steps)`` gives every decoding holder its next tokens at
+    once, ``blocks_needed(steps)`` says beforehand how many blocks that takes, and ``steps_that_fit`` for how
+    many steps the free blocks last. A run of steps leaves what as many single steps leave.
+
+    In an iteration a group first releases what no later token attends to, then takes blocks; over all holders
+    the blocks are taken before any is released, unless ``trim`` released them.
+
+    Args:
+        num_blocks: on the device.
+        groups: the KV groups of the model.
+        cpu_blocks: of swap space.
+        shares: whether samples of a request share the blocks of their prompt; if not, each has its own.
+
+    Attributes:
+        steps: steps of growth taken so far.
+        free_blocks: blocks that no holder has.
+        free_cpu_blocks: the same of the swap space.
+        shared_blocks: over the blocks on the device, the holders' tables that name one beyond the first.
+        block_size: tokens a block, of the first group.
+        is_plain: whether what a sequence holds is its length over the block size, rounded up.
+        releases: whether a group gives blocks back before the end.
+    """
+
+    grows: bool
+    """Whether decoding holders take further blocks; if not, everything is taken at admission."""
+
+    caches_prefixes = False
+    """Whether full blocks can be found by their content until they are taken again."""
+
+    names_blocks = False
+    """Whether blocks have numbers: tables, extents and transfers can be asked for."""
+
+    steps: int
+    free_blocks: int
+    free_cpu_blocks: int
+    shared_blocks: int
+
+    def __init__(
+        self, num_blocks: int, groups: Sequence[KVGroup], cpu_blocks: int = 0, *, shares: bool = True
+    ) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}; at least 1 is needed")
-        if block_size < 1:
-            raise ValueError(f"block_size is {block_size}; at least 1 is needed")
         if cpu_blocks < 0:
             raise ValueError(f"cpu_blocks is {cpu_blocks}; it cannot be negative")
+        self.groups = tuple(groups)
+        check_groups(self.groups)
         self.num_blocks = num_blocks
-        self.block_size = block_size
         self.cpu_blocks = cpu_blocks
-        self.steps_grown = 0
-        # A resting sequence has its length here; a growing one has length − steps_grown in _bases, so that a
-        # step touches no sequence at all.
-        self._lengths: dict[int, int] = {}
-        self._bases: dict[int, int] = {}
+        self.block_size = self.groups[0].block_size
+        self.grows = any(group.rule.grows for group in self.groups)
+        self.shares = shares and all(group.rule.grows for group in self.groups)
+        self.is_plain = len(self.groups) == 1 and self.groups[0].rule == Full()
+        self.releases = any(isinstance(group.rule, SlidingWindow) for group in self.groups)
+        self.steps = 0
+        self.free_blocks = num_blocks
+        self.free_cpu_blocks = cpu_blocks
+        self.shared_blocks = 0
 
     # Questions
 
-    @property
-    @abstractmethod
-    def free_blocks(self) -> int:
-        """Blocks that nobody holds."""
+    def blocks_for(self, tokens: int) -> int:
+        """Return the blocks that one sequence of so many tokens takes, on demand and with nothing released."""
+        return sum([-(-tokens // group.block_size) for group in self.groups])
 
-    @property
-    def free_cpu_blocks(self) -> int:
-        """Blocks of the swap space that nobody holds."""
-        return self.cpu_blocks
+    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+        """Return the free blocks that a holder takes when it is admitted with so many tokens.
 
-    @property
-    def shared_blocks(self) -> int:
-        """What sharing saves: over the blocks on the device, the sequences that name one beyond the first."""
+        What ``match_prefix`` found for it counts as far as it is free; a placement may round the rest up.
+        """
+        blocks = sum([group.blocks_at_admission(tokens, holder.output) for group in self.groups])
+        return blocks if self.shares else blocks * holder.samples
+
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        """Say whether a holder could be admitted now, with ``spare`` blocks left free (a watermark)."""
+        return self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
+
+    def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
+        """Say whether a holder could be admitted now, later, or not even to empty memory."""
+        if self.can_admit(holder, tokens, spare):
+            return Fit.NOW
+        wanted = self.blocks_to_admit(holder, tokens) + spare
+        return Fit.LATER if wanted <= self.num_blocks else Fit.NEVER
+
+    def match_prefix(self, holder: Holder, tokens: int) -> int:
+        """Look a holder's first tokens up, all but the last; return how many are cached: whole blocks."""
         return 0
+
+    @abstractmethod
+    def held_blocks(self, holder: Holder) -> int:
+        """Return the distinct blocks that a holder has, on the device or, swapped out, in the swap space."""
+
+    def length(self, holder: Holder) -> int:
+        """Return the tokens of each sample whose KV is held or, for a window, has been."""
+        return holder.base + holder.growth * self.steps if holder.decodes else holder.tokens
+
+    @abstractmethod
+    def blocks_needed(self, steps: int = 1) -> int:
+        """Return the blocks that decoding holders take over the next steps, what they release not counted."""
+
+    @abstractmethod
+    def blocks_needed_by(self, holder: Holder) -> int:
+        """Return those that one decoding holder takes in the next step."""
+
+    @abstractmethod
+    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+        """Return the blocks that a resting holder takes for further tokens, what it releases not counted."""
+
+    @abstractmethod
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        """Return how many of the next steps can grow and leave ``spare`` blocks free after each.
+
+        At most 1 where that step copies on write, and no further than a closed form reaches: what decides is
+        that every step counted here can be taken.
+        """
+
+    @property
+    def copies_on_write(self) -> bool:
+        """Whether the next step copies blocks that samples still share."""
+        return False
 
     @property
     def cached_blocks(self) -> int:
@@ -102,218 +219,132 @@ class Allocator(ABC):
         """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
         return 0
 
-    def accounts(self, steps: int = 0) -> tuple[int, int, int, int, int]:
-        """Return free_blocks, free_cpu_blocks, shared_blocks, cached_blocks and blocks_taken at once.
-
-        They are as they will be after so many steps of growth, of which none copies on write.
-        """
-        return (
-            self.free_blocks - self.demand(steps),
-            self.free_cpu_blocks,
-            self.shared_blocks,
-            self.cached_blocks,
-            self.blocks_taken,
-        )
-
     def take_evictions(self) -> Sequence[tuple[int, int]]:
-        """Hand over when content was lost since the last call.
+        """Hand over when cached content was evicted since the last call.
 
         Returns:
             For blocks that were taken in a row, the value of ``blocks_taken`` with the first, and how many.
         """
         return ()
 
-    def copies_due(self, sequences: Iterable[int]) -> int:
-        """Return the blocks that the next token of these growing sequences copies on write."""
+    def fits_elsewhere(self, holder: Holder, tokens: int) -> bool:
+        """Say whether free memory would hold a holder and only no placement exists (external fragments)."""
+        return False
+
+    def copies_due(self, holder: Holder) -> int:
+        """Return the blocks that the next step of a decoding holder copies on write."""
         return 0
 
-    @abstractmethod
-    def blocks_for(self, tokens: int, output_tokens: int) -> int:
-        """Return the blocks that one sequence asks for at allocation, before a placement rounds them."""
+    def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
+        """Return of each KV group the tokens that it stores for a holder of one sample, and its blocks."""
+        return [(self.length(holder), self.held_blocks(holder))]
 
-    @abstractmethod
-    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
-        """Say whether ``sequences`` samples of one request of ``tokens`` could be allocated.
+    def held_and_reserved(self, holder: Holder) -> tuple[int, int] | None:
+        """Return the blocks that each sample holds throughout and the tokens reserved for it.
 
-        Args:
-            tokens: length of the prompt (or of what must be recomputed).
-            output_tokens: tokens still to come; only a reservation policy that is told the future looks.
-            sequences: samples that share the prompt, each its own copy where memory cannot share.
-            spare: blocks that must remain free afterwards (a watermark).
+        None where memory is taken on demand.
         """
-
-    def demand(self, steps: int = 1) -> int:
-        """Return the blocks that the growing sequences will take over the next ``steps`` iterations."""
-        return 0
-
-    def growable(self, steps: int, spare: int) -> int:
-        """Return how many of the next ``steps`` iterations can grow and still leave ``spare`` blocks free.
-
-        At most 1 while that step copies on write: copies end a leap. An allocator that takes everything at
-        allocation can always grow, whatever is free.
-        """
-        return steps
-
-    def length(self, sequence: int) -> int:
-        """Return the tokens whose KV the sequence holds."""
-        base = self._bases.get(sequence)
-        if base is not None:
-            return base + self.steps_grown
-        try:
-            return self._lengths[sequence]
-        except KeyError:
-            raise self._unknown(sequence) from None
-
-    def sequences(self) -> Iterable[int]:
-        """Return the sequences whose KV is on the device."""
-        return (*self._lengths, *self._bases)
-
-    @abstractmethod
-    def extents(self, sequence: int) -> list[Extent]:
-        """Return where the sequence's blocks are, in token order; neighbouring blocks are joined."""
-
-    def held_blocks(self, sequence: int) -> int:
-        """Return how many blocks the sequence names, shared ones included."""
-        return sum(blocks for _, blocks in self.extents(sequence))
-
-    def reserved_tokens(self, sequence: int) -> int:
-        """Return the tokens that were reserved for the sequence; 0 where memory is taken on demand."""
-        self.length(sequence)  # raises if the sequence is not here
-        return 0
-
-    @abstractmethod
-    def block_table(self, sequence: int) -> list[int]:
-        """Return the sequence's blocks, one for each ``block_size`` tokens, in token order."""
-
-    @abstractmethod
-    def free_extents(self) -> list[Extent]:
-        """Return the maximal runs of free blocks, by address."""
-
-    def free_chunks(self) -> list[Extent]:
-        """Return the free runs by address as they are kept: a buddy's halves are two, though they touch."""
-        return self.free_extents()
-
-    def cached_extents(self) -> list[Extent]:
-        """Return the maximal runs of free blocks whose content can still be found, by address."""
-        return []
-
-    @abstractmethod
-    def check_integrity(self) -> None:
-        """Raise AssertionError unless every block is either free or held, and no bookkeeping disagrees."""
+        return None
 
     # Changes
 
     @abstractmethod
-    def allocate(self, sequence: int, tokens: int, output_tokens: int = 0) -> None:
-        """Give a new sequence room for ``tokens`` (and for what its reservation policy adds).
+    def admit(self, holder: Holder, tokens: int) -> None:
+        """Give a new holder room for its first tokens, what ``match_prefix`` found last included; it rests.
 
         Raises:
-            OutOfBlocks: ``probe`` would not have said NOW.
-            AllocatorError: the sequence is already here, or ``tokens`` is below 1.
+            OutOfBlocks: there are too few blocks, or no place for them.
         """
 
     @abstractmethod
-    def append(self, sequence: int) -> Copy | None:
-        """Make room for one more token of a resting sequence; return the block copied for it, if any.
+    def extend(self, holder: Holder, tokens: int) -> None:
+        """Make room for further tokens of a resting holder of one sample: the next chunk of a prompt.
 
         Raises:
-            UnknownSequence: the sequence is not here, or is growing.
-            OutOfBlocks: no block is free, or a fixed reservation is full.
+            OutOfBlocks: there are too few blocks.
         """
-
-    def extend(self, sequence: int, tokens: int) -> None:
-        """Make room for more tokens of a resting sequence that shares nothing: the next chunk of a prompt.
-
-        Raises:
-            UnknownSequence: the sequence is not here, or is growing.
-            OutOfBlocks: there is not enough room; the sequence is as it was.
-        """
-        raise AllocatorError("this memory takes all of a prompt at once; chunks need paged memory on demand")
 
     @abstractmethod
-    def fork(self, parent: int, child: int) -> None:
-        """Make a new sequence with the parent's tokens: shared where memory can share, else a second copy."""
+    def append(self, holder: Holder) -> int:
+        """Make room for one more token of each sample of a resting holder; return the blocks copied for it.
 
-    def adopt(self, sequence: int, parent: int) -> list[Copy]:
-        """Replace what a sequence holds by the tokens of another of the same length, as a beam's fork does.
+        Raises:
+            OutOfBlocks: there are too few blocks.
+        """
 
-        Where memory can share, the two share; here every block that the sequence holds becomes a copy.
+    @abstractmethod
+    def start_decoding(self, holder: Holder) -> None:
+        """From now on ``grow`` gives this holder its tokens."""
+
+    @abstractmethod
+    def stop_decoding(self, holder: Holder) -> None:
+        """Let a decoding holder rest at its present length."""
+
+    def trim(self, holder: Holder) -> None:
+        """Release now what the next step of a holder, or its next chunk, would release at its beginning."""
+        return
+
+    def cache_full_blocks(self, holder: Holder) -> None:
+        """Make the blocks findable that a decoding holder has filled, where prefixes are cached."""
+        return
+
+    def set_aside(self, blocks: int) -> None:
+        """Take so many free blocks out of the free list for what is going to be taken next.
+
+        Where a request is preempted in the middle of a plan, those before it have taken theirs already. Only
+        memory in which it matters which blocks are taken looks.
+        """
+        return
+
+    @abstractmethod
+    def grow(self, steps: int = 1) -> int:
+        """Give every decoding holder its tokens of so many steps; return the blocks copied on write.
+
+        Raises:
+            OutOfBlocks: ``blocks_needed(steps)`` exceeds the free blocks, if nothing is released.
+        """
+
+    @abstractmethod
+    def release(self, holder: Holder) -> None:
+        """Take everything back that a holder has on the device."""
+
+    @abstractmethod
+    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+        """Take back what some samples of a holder have; at least one other remains.
+
+        Args:
+            holder: its ``samples`` is lowered here.
+            samples: their places among those that are not over, rising.
+        """
+
+    def swap_out(self, holder: Holder) -> int:
+        """Move a holder to the swap space, sharing preserved; return the distinct blocks moved.
+
+        Raises:
+            OutOfBlocks: the swap space has too few free blocks.
+        """
+        raise KVCacheError("this memory has no swap space")
+
+    def swap_in(self, holder: Holder) -> int:
+        """Bring a holder back, which rests as long as it was; return the distinct blocks moved.
+
+        Raises:
+            OutOfBlocks: the device has too few free blocks.
+        """
+        raise KVCacheError("this memory has no swap space")
+
+    def drop_swapped(self, holder: Holder) -> None:
+        """Give up a holder in the swap space."""
+        raise KVCacheError("this memory has no swap space")
+
+    def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
+        """Let one sample of a decoding holder go on from what another one holds, as a beam's fork does.
+
+        Args:
+            holder: of samples of one length.
+            dropped, survivor: their places among the samples.
 
         Returns:
-            The blocks to be copied.
-
-        Raises:
-            UnknownSequence: one of them is not here.
-            AllocatorError: they are one, or differ in length or in the blocks that they hold.
+            The blocks copied: none where memory shares.
         """
-        self._check_adoption(sequence, parent)
-        mine, theirs = self._blocks(sequence), self._blocks(parent)
-        if len(mine) != len(theirs):
-            raise AllocatorError(
-                f"sequence {sequence} holds {len(mine)} blocks, {parent} holds {len(theirs)}: "
-                "one cannot become the other"
-            )
-        return list(zip(theirs, mine, strict=True))
-
-    @abstractmethod
-    def free(self, sequence: int) -> None:
-        """Take the sequence's blocks back (those that no other sequence shares)."""
-
-    def start_growing(self, sequence: int) -> None:
-        """From now on ``grow`` gives this sequence a token a step."""
-        self._bases[sequence] = self._pop_resting(sequence) - self.steps_grown
-
-    def stop_growing(self, sequence: int) -> None:
-        """Let a growing sequence rest at its present length."""
-        if sequence not in self._bases:
-            raise self._unknown(sequence)
-        self._lengths[sequence] = self._bases.pop(sequence) + self.steps_grown
-
-    def grow(self, steps: int = 1) -> list[Copy]:
-        """Give every growing sequence ``steps`` more tokens; return the blocks copied on write.
-
-        Nobody looks at single sequences here: that none grows past a fixed reservation is its owner's care.
-
-        Raises:
-            OutOfBlocks: ``demand(steps)`` exceeds the free blocks.
-        """
-        self.steps_grown += steps
-        return []
-
-    # For subclasses
-
-    def _unknown(self, sequence: int) -> UnknownSequence:
-        return UnknownSequence(f"sequence {sequence} is not in memory")
-
-    def _pop_resting(self, sequence: int) -> int:
-        try:
-            return self._lengths.pop(sequence)
-        except KeyError:
-            raise self._unknown(sequence) from None
-
-    def _blocks(self, sequence: int) -> list[int]:
-        return [b for first, count in self.extents(sequence) for b in range(first, first + count)]
-
-    def _check_adoption(self, sequence: int, parent: int) -> None:
-        if self.length(sequence) != self.length(parent) or sequence == parent:
-            raise AllocatorError(
-                f"sequence {sequence} of {self.length(sequence)} tokens cannot become a copy of {parent} of "
-                f"{self.length(parent)}: two sequences of one length are needed"
-            )
-
-    def _check_new(self, sequence: int, tokens: int) -> None:
-        if sequence in self._lengths or sequence in self._bases:
-            raise AllocatorError(f"sequence {sequence} is already in memory")
-        if tokens < 1:
-            raise AllocatorError(f"sequence {sequence} asks for {tokens} tokens; at least 1 is needed")
-
-
-def join_extents(blocks: Iterable[int]) -> list[Extent]:
-    """Return runs of neighbouring blocks, in the order given."""
-    runs: list[Extent] = []
-    for block in blocks:
-        if runs and block == sum(runs[-1]):
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((block, 1))
-    return runs
+        raise KVCacheError("this memory cannot fork samples; beams need block tables")

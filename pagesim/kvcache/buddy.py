@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagesim.kvcache.base import Extent, join_extents
+from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.placement import Placement
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from pagesim.kvcache.base import Allocator, Copy, Extent, Fit, OutOfBlocks
+from pagesim.kvcache.base import Fit, Holder, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.extents import Extent
+from pagesim.kvcache.groups import KVGroup, Reserved
 from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.reservation import Reservation
 
 
-class ContiguousAllocator(Allocator):
+class ContiguousKV(KVCache):
     """A reservation policy times a placement: nothing grows, nothing is shared.
+
+    Where a run goes depends on the addresses of all others, so there is no counted form of this memory.
 
     Args:
         placement: where runs go; its pool is this memory.
@@ -20,70 +24,115 @@ class ContiguousAllocator(Allocator):
         cpu_blocks: swap space, never used.
     """
 
+    names_blocks = True
+
     def __init__(
         self, placement: Placement, block_size: int, reservation: Reservation, cpu_blocks: int = 0
     ) -> None:
-        super().__init__(placement.num_blocks, block_size, cpu_blocks)
+        super().__init__(placement.num_blocks, [KVGroup(block_size, Reserved(reservation))], cpu_blocks)
         self.placement = placement
         self.reservation = reservation
-        self._free_blocks = placement.num_blocks
-        # sequence → (first block, blocks asked for, tokens reserved)
-        self._held: dict[int, tuple[int, int, int]] = {}
+        self._holders: dict[Holder, None] = {}
 
-    @property
-    def free_blocks(self) -> int:
-        return self._free_blocks
+    # `Holder.kv`: (first block of each sample, blocks of a run, tokens reserved)
 
-    def reserved_tokens(self, sequence: int) -> int:
-        return self._holding(sequence)[2]
+    def held_blocks(self, holder: Holder) -> int:
+        firsts, blocks, _ = holder.kv
+        return len(firsts) * self.placement.rounded(blocks)
 
-    def held_blocks(self, sequence: int) -> int:
-        return self.placement.rounded(self._holding(sequence)[1])
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        blocks = self._run(holder, tokens)
+        taken = self.placement.rounded(blocks) * holder.samples
+        return taken + spare <= self.free_blocks and self.placement.fits(blocks, holder.samples)
 
-    def blocks_for(self, tokens: int, output_tokens: int) -> int:
-        return -(-self.reservation.tokens(tokens, output_tokens) // self.block_size)
-
-    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
-        blocks = self.blocks_for(tokens, output_tokens)
-        taken = self.placement.rounded(blocks) * sequences
-        if taken + spare <= self._free_blocks and self.placement.fits(blocks, sequences):
+    def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
+        if self.can_admit(holder, tokens, spare):
             return Fit.NOW
-        if self._free_blocks == self.num_blocks or taken + spare > self.num_blocks:
-            return Fit.NEVER
-        return Fit.LATER
+        taken = self.placement.rounded(self._run(holder, tokens)) * holder.samples
+        never = self.free_blocks == self.num_blocks or taken + spare > self.num_blocks
+        return Fit.NEVER if never else Fit.LATER
 
-    def allocate(self, sequence: int, tokens: int, output_tokens: int = 0) -> None:
-        self._check_new(sequence, tokens)
-        reserved = self.reservation.tokens(tokens, output_tokens)
-        self._take(sequence, reserved, tokens)
+    def fits_elsewhere(self, holder: Holder, tokens: int) -> bool:
+        blocks = self._run(holder, tokens) * holder.samples
+        return blocks <= self.free_blocks and not self.can_admit(holder, tokens)
 
-    def append(self, sequence: int) -> Copy | None:
-        length = self._pop_resting(sequence)
-        room = self._held[sequence][1] * self.block_size
-        self._lengths[sequence] = min(length + 1, room)
-        if length == room:
-            raise OutOfBlocks(f"sequence {sequence} has filled its reservation of {room} tokens")
-        return None
+    def blocks_needed(self, steps: int = 1) -> int:
+        return 0
 
-    def fork(self, parent: int, child: int) -> None:
-        tokens = self.length(parent)
-        self._check_new(child, tokens)
-        self._take(child, self._held[parent][2], tokens)
+    def blocks_needed_by(self, holder: Holder) -> int:
+        return 0
 
-    def free(self, sequence: int) -> None:
-        if self._lengths.pop(sequence, None) is None and self._bases.pop(sequence, None) is None:
-            raise self._unknown(sequence)
-        first, blocks, _ = self._held.pop(sequence)
-        self.placement.give_back(first, blocks)
-        self._free_blocks += self.placement.rounded(blocks)
+    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+        raise KVCacheError("this memory takes all of a prompt at once; chunks need paged memory on demand")
 
-    def extents(self, sequence: int) -> list[Extent]:
-        return [(self._holding(sequence)[0], self.held_blocks(sequence))]
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        return steps
 
-    def block_table(self, sequence: int) -> list[int]:
-        blocks = -(-self.length(sequence) // self.block_size)
-        first = self._held[sequence][0]
-        return list(range(first, first + blocks))
+    def held_and_reserved(self, holder: Holder) -> tuple[int, int]:
+        _, blocks, reserved = holder.kv
+        return self.placement.rounded(blocks), reserved
+
+    def admit(self, holder: Holder, tokens: int) -> None:
+        reserved = self.reservation.tokens(tokens, holder.output)
+        blocks = -(-reserved // self.block_size)
+        if not self.placement.fits(blocks, holder.samples):
+            raise OutOfBlocks(f"no {holder.samples} runs of {blocks} neighbouring blocks are free")
+        firsts = [self.placement.take(blocks) for _ in range(holder.samples)]
+        self.free_blocks -= len(firsts) * self.placement.rounded(blocks)
+        holder.kv = (firsts, blocks, reserved)
+        holder.tokens = tokens
+        self._holders[holder] = None
+
+    def extend(self, holder: Holder, tokens: int) -> None:
+        self.blocks_to_extend(holder, tokens)
+
+    def append(self, holder: Holder) -> int:
+        firsts, blocks, _ = holder.kv
+        if holder.tokens == blocks * self.block_size:
+            raise OutOfBlocks(f"a reservation of {holder.tokens} tokens is full")
+        holder.tokens += 1
+        return 0
+
+    def start_decoding(self, holder: Holder) -> None:
+        holder.base = holder.tokens - holder.growth * self.steps
+        holder.decodes = True
+
+    def stop_decoding(self, holder: Holder) -> None:
+        holder.tokens = self.length(holder)
+        holder.decodes = False
+
+    def grow(self, steps: int = 1) -> int:
+        # That none grows past its reservation is the scheduler's care: no holder is looked at here.
+        self.steps += steps
+        return 0
+
+    def release(self, holder: Holder) -> None:
+        firsts, blocks, _ = holder.kv
+        for first in firsts:
+            self.placement.give_back(first, blocks)
+        self.free_blocks += len(firsts) * self.placement.rounded(blocks)
+        holder.decodes = False
+        del self._holders[holder]
+
+    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+        firsts, blocks, _ = holder.kv
+        for place in reversed(samples):
+            self.placement.give_back(firsts.pop(place), blocks)
+        self.free_blocks += len(samples) * self.placement.rounded(blocks)
+        holder.samples -= len(samples)
+
+    def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
+        return int(self.placement.rounded(holder.kv[1]))
+
+    # Addresses
+
+    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
+        firsts, blocks, _ = holder.kv
+        return [(firsts[sample], self.placement.rounded(blocks))]
+
+    def block_table(self, holder: Holder, sample: int = 0) -> list[int]:
+        first = holder.kv[0][sample]
+        return list(range(first, first - (-self.length(holder) // self.block_size)))
 
     def free_extents(self) -> list[Extent]:
         return self.placement.free_extents()
@@ -93,43 +142,32 @@ class ContiguousAllocator(Allocator):
 
     def check_integrity(self) -> None:
         self.placement.check_integrity()
-        owner = [0] * self.num_blocks
-        extents = [run for sequence in self._held for run in self.extents(sequence)]
-        for first, blocks in extents + self.free_extents():
+        owners = [0] * self.num_blocks
+        runs = [run for h in self._holders for sample in range(len(h.kv[0])) for run in self.extents(h, sample)]
+        for first, blocks in runs + self.free_extents():
             for block in range(first, first + blocks):
-                owner[block] += 1
-        wrong = [block for block, owners in enumerate(owner) if owners != 1]
+                owners[block] += 1
+        wrong = [block for block, count in enumerate(owners) if count != 1]
         assert not wrong, f"blocks {wrong[:5]} are owned twice or lost"
-        assert self._free_blocks == sum(blocks for _, blocks in self.free_extents())
-        assert set(self._held) == set(self.sequences())
-        for sequence, (_, blocks, _) in self._held.items():
-            assert self.length(sequence) <= blocks * self.block_size, (
-                f"{sequence} has outgrown its reservation"
-            )
+        assert self.free_blocks == sum(blocks for _, blocks in self.free_extents())
+        for holder in self._holders:
+            assert len(holder.kv[0]) == holder.samples
+            assert self.length(holder) <= holder.kv[1] * self.block_size, "a reservation was outgrown"
 
-    def _holding(self, sequence: int) -> tuple[int, int, int]:
-        try:
-            return self._held[sequence]
-        except KeyError:
-            raise self._unknown(sequence) from None
-
-    def _take(self, sequence: int, reserved: int, tokens: int) -> None:
-        blocks = -(-reserved // self.block_size)
-        first = self.placement.take(blocks)
-        self._held[sequence] = (first, blocks, reserved)
-        self._free_blocks -= self.placement.rounded(blocks)
-        self._lengths[sequence] = tokens
+    def _run(self, holder: Holder, tokens: int) -> int:
+        """Return the blocks of the run that one sample reserves."""
+        return -(-self.reservation.tokens(tokens, holder.output) // self.block_size)
 
 
-def contiguous(place: Callable[[int], Placement]) -> Callable[[Pool], Allocator]:
+def contiguous(place: Callable[[int], Placement]) -> Callable[[Pool], KVCache]:
     """Return what makes contiguous memory of a pool, with a placement made from the number of blocks.
 
     What is returned raises ValueError for a pool without a reservation.
     """
 
-    def make(pool: Pool) -> Allocator:
+    def make(pool: Pool) -> KVCache:
         if pool.reservation is None:
             raise ValueError("contiguous memory needs a reservation such as oracle; it cannot grow")
-        return ContiguousAllocator(place(pool.num_blocks), pool.block_size, pool.reservation, pool.cpu_blocks)
+        return ContiguousKV(place(pool.num_blocks), pool.block_size, pool.reservation, pool.cpu_blocks)
 
     return make

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from pagesim.kvcache.base import Extent
+from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.placement import Placement
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from pagesim.kvcache.base import Extent, OutOfBlocks
+from pagesim.kvcache.base import OutOfBlocks
+from pagesim.kvcache.extents import Extent
 
 
 class Placement(ABC):

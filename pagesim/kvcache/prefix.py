@@ -1,398 +1,462 @@
-"""Paged memory that remembers: full blocks are found by their content until they are taken again."""
+"""Prefix caching: full blocks are found by their content until they are taken again."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pagesim.kvcache.base import AllocatorError, Copy, Extent, OutOfBlocks, join_extents
-from pagesim.kvcache.paged import PagedAllocator
-from pagesim.kvcache.pieces import Content, FreeQueue, Piece, block_array
+from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
+from pagesim.kvcache.extents import Extent, join_extents
+from pagesim.kvcache.groups import KVGroup
+from pagesim.kvcache.runs import Content, FreeQueue, Run, block_array
 
 
-class _Way(NamedTuple):
-    """What was found last: somebody who looks usually takes it next."""
+class _Match(NamedTuple):
+    """What was looked up last: the scheduler usually takes it next."""
 
-    content: Content | None
+    holder: Holder | None
     version: int
-    most: int
     blocks: int
-    pieces: list[tuple[Piece, int]]  # each with how many of its blocks
+    runs: list[tuple[Run, int]]  # each with how many of its blocks
 
 
-class PrefixCachingAllocator(PagedAllocator):
-    """On demand as its parent; beside it, what was computed can be found again.
+class CachedTable:
+    """What `PrefixCachedKV` keeps with a holder.
 
-    The free blocks are a queue. Blocks are taken at its front, and lose what they held; a request gives its
-    blocks back last block first. A prompt that begins as another one did takes over that one's full blocks,
-    in use (then they are shared) or free (then they leave the queue from wherever they are).
-
-    Only what ``allocate_cached`` allocates is findable. A block is from the moment on at which room is made
-    for its last token; of a growing sequence, whose own tokens nobody else can ask for, not before it is
-    freed or ``publish`` is called.
-
-    Decided is block by block, counted is by the piece: blocks that one request computed and that all others
-    hold all or none of. A piece is cut in two where somebody takes over a part of it. Because of the order in
-    which blocks are given back, content is lost from its end on: what comes before a block that can be found
-    can be found, too.
-
-    Args:
-        num_blocks: blocks on the device.
-        block_size: token slots a block.
-        cpu_blocks: blocks of the swap space; only for what cannot be found.
-        reuses_unfilled_first: whether blocks that nobody can ask for go to the front of the queue (vLLM
-            0.33); if not, all blocks queue up behind one another (0.11).
+    Attributes:
+        content: of its prompt, and of what it generates.
+        table: its blocks, in token order.
+        runs: those of its leading blocks that can be found.
+        hashed: how many blocks these are.
     """
 
+    __slots__ = ("content", "hashed", "runs", "table")
+
+    def __init__(self, content: Content | None, table: array[int], runs: list[Run], hashed: int) -> None:
+        self.content = content
+        self.table = table
+        self.runs = runs
+        self.hashed = hashed
+
+
+class PrefixCachedKV(KVCache):
+    """See `KVCache`: memory with tables of one KV group of full attention and single samples, and a cache.
+
+    The free blocks are a queue. Blocks are taken at its front, and then their content is evicted; a request
+    gives its blocks back last block first. A prompt that begins as another one did takes over that one's full
+    blocks, in use (then they are shared) or free (then they leave the queue from wherever they are).
+
+    A block can be found from the moment on at which room is made for its last token. Blocks that a decoding
+    holder fills are hashed when it is released or ``cache_full_blocks`` is called: before that no other
+    request can ask for them.
+
+    What is decided block by block is kept by the run: blocks that one request computed and that all others
+    hold all or none of. A run is cut in two where a request takes over a part of it. Because of the order in
+    which blocks are given back, content is evicted from its end on: what comes before a block that can be
+    found can be found, too.
+
+    Args:
+        num_blocks: on the device.
+        block_size: token slots a block.
+        cpu_blocks: swap space, never used.
+        reuses_unhashed_first: whether blocks that cannot be found go to the front of the queue (vLLM 0.33);
+            if not, all blocks queue up behind one another (0.11 and 0.19).
+    """
+
+    names_blocks = True
+    caches_prefixes = True
+
     def __init__(
-        self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unfilled_first: bool = True
+        self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True
     ) -> None:
-        # A fork is a copy: only what was found is shared.
-        super().__init__(num_blocks, block_size, cpu_blocks, shares=False)
-        self.reuses_unfilled_first = reuses_unfilled_first
-        self._free = []  # the queue takes its place
+        super().__init__(num_blocks, [KVGroup(block_size)], cpu_blocks, shares=False)
+        self.reuses_unhashed_first = reuses_unhashed_first
         self._queue = FreeQueue()
-        self._queue.push(Piece(block_array(reversed(range(num_blocks)))))
-        # Taken from the queue for growing sequences and not yet named in their tables, or set aside.
-        self._promised = block_array()
-        # The piece that the key of its first block finds: the first that had this content. Later ones, which
+        self._queue.push(Run(block_array(reversed(range(num_blocks)))))
+        self._aside = block_array()  # taken out of the queue for what is going to be taken next
+        # The run that the key of its first block finds: the first that had this content. Duplicates, which
         # have just as many blocks, wait behind it.
-        self._found: dict[int, Piece] = {}
-        self._twins: dict[int, list[Piece]] = {}
-        self._contents: dict[int, Content] = {}
-        self._held: dict[int, list[Piece]] = {}  # by sequence: its leading blocks that can be found
-        self._findable: dict[int, int] = {}  # how many these are
+        self._found: dict[int, Run] = {}
+        self._duplicates: dict[int, list[Run]] = {}
         self._version = 0  # of what can be found
-        self._way = _Way(None, 0, 0, 0, [])
-        self._idle = 0
+        self._match = _Match(None, 0, 0, [])
+        self._cached = 0
         self._taken = 0
         self._evictions: list[tuple[int, int]] = []
+        self._buckets: list[dict[Holder, None]] = [{} for _ in range(block_size)]
+        self._in_order = True
+        self._decoding = 0
+        self._holders_of: dict[Run, list[Holder]] = {}
+        self.holders: dict[Holder, None] = {}
 
     # Questions
 
     @property
     def cached_blocks(self) -> int:
-        self._settle()
-        return self._idle
+        return self._cached
 
     @property
     def blocks_taken(self) -> int:
-        self._settle()
         return self._taken
 
-    def accounts(self, steps: int = 0) -> tuple[int, int, int, int, int]:
-        self._settle()
-        free, free_cpu, shared, _, _ = super().accounts(steps)
-        if not steps:
-            return free, free_cpu, shared, self._idle, self._taken
-        taken = max(0, self._free_blocks - free - (len(self._promised) - self._unnamed))
-        lost, left = 0, taken
-        for piece in self._queue if left else ():
-            blocks = min(left, len(piece.blocks))
-            lost += blocks if piece.content is not None else 0
-            left -= blocks
-            if not left:
-                break
-        return free, free_cpu, shared, self._idle - lost, self._taken + taken
-
-    def cached_extents(self) -> list[Extent]:
-        self._settle()
-        cached = (piece.blocks for piece in self._queue if piece.content is not None)
-        return join_extents(sorted(chain.from_iterable(cached)))
-
     def take_evictions(self) -> Sequence[tuple[int, int]]:
-        self._settle()
         evictions, self._evictions = self._evictions, []
         return evictions
 
-    def hits(self, content: Content, tokens: int) -> int:
-        """Return the leading blocks of a prompt that are there already; never all of its tokens."""
-        self._settle()
-        return self._follow(content, (tokens - 1) // self.block_size).blocks
+    def held_blocks(self, holder: Holder) -> int:
+        return len(holder.kv.table)
 
-    def blocks_wanted(self, content: Content, hits: int, tokens: int) -> int:
-        """Return the free blocks that a prompt takes: new ones, and those of its hits that are free."""
-        wanted = -(-tokens // self.block_size) - hits
-        for piece, blocks in self._follow(content, hits).pieces:
-            if not piece.users:
-                wanted += blocks
-        return wanted
+    def blocks_needed(self, steps: int = 1) -> int:
+        size, first = self.block_size, (self.steps + 1) % self.block_size
+        if steps == 1:
+            return len(self._buckets[first])
+        rounds, rest = divmod(steps, size)
+        blocks = rounds * self._decoding
+        for step in range(first, first + rest):
+            blocks += len(self._buckets[step % size])
+        return blocks
+
+    def blocks_needed_by(self, holder: Holder) -> int:
+        return int((holder.base + self.steps) % self.block_size == 0)
+
+    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+        size = self.block_size
+        return -(-(holder.tokens + tokens) // size) - -(-holder.tokens // size)
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        room, size = self.free_blocks - spare, self.block_size
+        if (steps // size + 1) * self._decoding <= room or self.blocks_needed(steps) <= room:
+            return steps
+        if room < 0:
+            return 0
+        rounds, room = divmod(room, self._decoding)
+        for step in range(size):
+            room -= len(self._buckets[(self.steps + 1 + step) % size])
+            if room < 0:
+                return rounds * size + step
+        return rounds * size + size
+
+    def match_prefix(self, holder: Holder, tokens: int) -> int:
+        return self._look_up(holder, (tokens - 1) // self.block_size).blocks * self.block_size
+
+    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+        match = self._match
+        blocks = -(-tokens // self.block_size)
+        if match.holder is not holder:
+            return blocks
+        blocks -= match.blocks
+        for run, count in match.runs:
+            if not run.users:
+                blocks += count
+        return blocks
 
     # Changes
 
-    def allocate_cached(self, sequence: int, content: Content, hits: int, tokens: int) -> None:
-        """Give a new sequence room for ``tokens``, the first ``hits`` blocks found and not computed.
-
-        Args:
-            sequence: its id.
-            content: of its prompt, and of what it will generate.
-            hits: at most what ``hits`` said.
-            tokens: as far as its prompt is computed now, the hits included.
-
-        Raises:
-            OutOfBlocks: ``blocks_wanted`` exceeds the free blocks.
-            AllocatorError: the sequence is already here, or ``tokens`` is below 1.
-        """
-        self._check_new(sequence, tokens)
-        self._settle()
-        wanted = self.blocks_wanted(content, hits, tokens)
-        if wanted > self._free_blocks:
-            raise OutOfBlocks(f"{wanted} blocks are needed, {self._free_blocks} are free")
-        held = self._held[sequence] = []
+    def admit(self, holder: Holder, tokens: int) -> None:
+        content = _content_of(holder)
+        match = self._match
+        if match.holder is not holder or match.version != self._version:
+            match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
+        wanted = self.blocks_to_admit(holder, tokens)
+        if wanted > self.free_blocks:
+            raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
+        runs: list[Run] = []
         table = block_array()
-        for piece, blocks in self._follow(content, hits).pieces:
-            if blocks < len(piece.blocks):
-                self._split(piece, blocks)
-            if piece.users:
-                self._shared_blocks += blocks
+        for run, blocks in match.runs:
+            if blocks < len(run.blocks):
+                self._split(run, blocks)
+            if run.users:
+                self.shared_blocks += blocks
             else:
-                self._queue.remove(piece)
-                self._idle -= blocks
-                self._free_blocks -= blocks
-            piece.users.add(sequence)
-            held.append(piece)
-            table.extend(piece.blocks)
-        table.extend(self._take(-(-tokens // self.block_size) - hits))
-        self._tables[sequence] = table
-        self._lengths[sequence] = tokens
-        self._contents[sequence] = content
-        self._findable[sequence] = hits
-        self.publish(sequence)
+                self._queue.remove(run)
+                self._cached -= blocks
+                self.free_blocks -= blocks
+            run.users += 1
+            self._holders_of[run].append(holder)
+            runs.append(run)
+            table.extend(run.blocks)
+        table.extend(self._take(-(-tokens // self.block_size) - match.blocks))
+        holder.kv = CachedTable(content, table, runs, match.blocks)
+        holder.tokens = tokens
+        self.holders[holder] = None
+        self._hash(holder, tokens)
 
-    def publish(self, sequence: int) -> None:
-        """Make those blocks of a sequence findable that it has filled by now."""
-        content = self._contents.get(sequence)
-        if content is None:
-            return
-        table = self._table(sequence)
-        start, full = self._findable[sequence], self.length(sequence) // self.block_size
-        if start == full:
-            return
-        self._findable[sequence] = full
-        self._version += 1
-        held = self._held[sequence]
-        while start < full:
-            key = content.key(start)
-            twin = self._found.get(key)
-            blocks = full - start
-            if twin is None:
-                last = held[-1] if held else None
-                if last is not None and self._ends_here(last, content, start):
-                    last.blocks.extend(table[start:full])
-                    return
-            else:
-                blocks = min(_alike(twin, content), blocks)
-                if blocks < len(twin.blocks):
-                    self._split(twin, blocks)
-            piece = Piece(table[start : start + blocks], content, start, key)
-            piece.users.add(sequence)
-            held.append(piece)
-            if twin is None:
-                self._found[key] = piece
-            else:
-                self._twins.setdefault(key, []).append(piece)
-            start += blocks
+    def extend(self, holder: Holder, tokens: int) -> None:
+        blocks = self.blocks_to_extend(holder, tokens)
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        holder.kv.table.extend(self._take(blocks))
+        holder.tokens += tokens
+        self._hash(holder, holder.tokens)
+
+    def append(self, holder: Holder) -> int:
+        self.extend(holder, 1)
+        return 0
+
+    def start_decoding(self, holder: Holder) -> None:
+        holder.base = holder.tokens - self.steps
+        holder.decodes = True
+        bucket = self._buckets[(1 - holder.base) % self.block_size]
+        if bucket and next(reversed(bucket)).order > holder.order:
+            self._in_order = False
+        bucket[holder] = None
+        self._decoding += 1
+
+    def stop_decoding(self, holder: Holder) -> None:
+        holder.tokens = self.length(holder)
+        self._leave_bucket(holder)
+
+    def grow(self, steps: int = 1) -> int:
+        blocks = self.blocks_needed(steps)
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        if blocks:
+            if not self._in_order:
+                self._buckets = [
+                    dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
+                ]
+                self._in_order = True
+            taken, size, buckets = iter(self._take(blocks)), self.block_size, self._buckets
+            for step in range(self.steps + 1, self.steps + 1 + steps):
+                for holder in buckets[step % size]:
+                    holder.kv.table.append(next(taken))
+        self.steps += steps
+        return 0
+
+    def cache_full_blocks(self, holder: Holder) -> None:
+        self._hash(holder, self.length(holder))
 
     def set_aside(self, blocks: int) -> None:
-        """Take so many blocks from the queue for what is going to be taken next, before others come back."""
-        self._settle()
-        self._promised += self._pop(self._unnamed + blocks - len(self._promised))
+        if blocks > len(self._aside):
+            self._aside += self._pop(blocks - len(self._aside))
 
-    def extend(self, sequence: int, tokens: int) -> None:
-        super().extend(sequence, tokens)
-        self.publish(sequence)
-
-    def adopt(self, sequence: int, parent: int) -> list[Copy]:
-        self._check_own(sequence)
-        return super().adopt(sequence, parent)
-
-    def swap_out(self, sequences: Sequence[int]) -> list[Copy]:
-        for sequence in sequences:
-            self._check_own(sequence)
-        return super().swap_out(sequences)
-
-    def swap_in(self, sequences: Sequence[int]) -> list[Copy]:
-        moves = super().swap_in(sequences)
-        for sequence in sequences:
-            self._tables[sequence] = block_array(self._tables[sequence])
-        return moves
-
-    def free(self, sequence: int) -> None:
-        table = self._table(sequence)
-        self.publish(sequence)
-        if self._lengths.pop(sequence, None) is None:
-            self._leave_growing(sequence)
-        self._settle()
-        del self._tables[sequence]
-        self._contents.pop(sequence, None)
-        unfilled = Piece(table[self._findable.pop(sequence, 0) :])
-        if unfilled.blocks:
-            self._free_blocks += len(unfilled.blocks)
-            if self.reuses_unfilled_first:
-                self._queue.push_first(unfilled)
+    def release(self, holder: Holder) -> None:
+        cached: CachedTable = holder.kv
+        self._hash(holder, self.length(holder))
+        if holder.decodes:
+            self._leave_bucket(holder)
+        unhashed = cached.table[cached.hashed :]
+        if unhashed:
+            self.free_blocks += len(unhashed)
+            run = Run(unhashed)
+            if self.reuses_unhashed_first:
+                self._queue.push_first(run)
             else:
-                self._queue.push(unfilled)
-        for piece in reversed(self._held.pop(sequence, ())):
-            piece.users.remove(sequence)
-            blocks = len(piece.blocks)
-            if piece.users:
-                self._shared_blocks -= blocks
+                self._queue.push(run)
+        for run in reversed(cached.runs):
+            run.users -= 1
+            self._holders_of[run].remove(holder)
+            blocks = len(run.blocks)
+            if run.users:
+                self.shared_blocks -= blocks
             else:
-                self._queue.push(piece)
-                self._idle += blocks
-                self._free_blocks += blocks
+                self._queue.push(run)
+                self._cached += blocks
+                self.free_blocks += blocks
+        del self.holders[holder]
+
+    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+        raise ValueError("a prefix cache serves every sample as a request of its own")
+
+    # Tables
+
+    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
+        """Return a holder's blocks, in token order."""
+        return list(holder.kv.table)
+
+    def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
+        """As ``block_table``."""
+        return list(holder.kv.table)
+
+    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
+        """Return where a holder's blocks are, in token order; neighbouring blocks are joined."""
+        return join_extents(holder.kv.table)
+
+    def free_extents(self) -> list[Extent]:
+        """Return the maximal runs of free blocks, by address."""
+        return join_extents(sorted(chain(self._aside, self._queue.blocks())))
+
+    def free_chunks(self) -> list[Extent]:
+        """As ``free_extents``: a queue keeps no runs."""
+        return self.free_extents()
+
+    def cached_extents(self) -> list[Extent]:
+        """Return the maximal runs of free blocks whose content can still be found, by address."""
+        cached = (run.blocks for run in self._queue if run.content is not None)
+        return join_extents(sorted(chain.from_iterable(cached)))
 
     def check_integrity(self) -> None:
-        self._name_all()
-        assert not self._promised, "blocks were promised to nobody"
-        super().check_integrity()
+        """Raise AssertionError unless every block is free or held, and no bookkeeping disagrees."""
+        free = [*self._aside, *self._queue.blocks()]
+        named = {block for holder in self.holders for block in holder.kv.table}
+        names = sum(len(holder.kv.table) for holder in self.holders)
+        assert sorted([*named, *free]) == list(range(self.num_blocks)), "blocks are owned twice or lost"
+        assert self.free_blocks == len(free), "free blocks are miscounted"
+        assert self.shared_blocks == names - len(named), "shared blocks are miscounted"
         queued = set(self._queue)
-        cached = [len(piece.blocks) for piece in queued if piece.content is not None]
-        assert self._idle == sum(cached), "cached blocks are miscounted"
-        assert self._twins.keys() <= self._found.keys(), "a double is left of what cannot be found"
-        findable: set[Piece] = set()
+        cached = [len(run.blocks) for run in queued if run.content is not None]
+        assert self._cached == sum(cached), "cached blocks are miscounted"
+        assert self._duplicates.keys() <= self._found.keys(), "a duplicate is left of what cannot be found"
+        findable: set[Run] = set()
         for key, first in self._found.items():
-            for piece in (first, *self._twins.get(key, ())):
-                findable.add(piece)
-                assert piece.content is not None
-                assert piece.content.key(piece.start) == piece.key == key, (
-                    "a piece is found under a key not its own"
-                )
-                assert len(piece.blocks) == len(first.blocks) > 0, "a piece and its double differ"
-                assert bool(piece.users) != (piece in queued), "a piece is held and free, or neither"
-        assert findable >= {piece for piece in queued if piece.content is not None}
-        assert self._contents.keys() == self._held.keys() == self._findable.keys() <= self._tables.keys()
-        for sequence, held in self._held.items():
-            assert findable.issuperset(held), "a piece is held that cannot be found"
-            assert all(sequence in piece.users for piece in held)
-            named = block_array(chain.from_iterable(piece.blocks for piece in held))
-            assert named == self._tables[sequence][: self._findable[sequence]], "pieces are not the table's"
+            for run in (first, *self._duplicates.get(key, ())):
+                findable.add(run)
+                assert run.content is not None
+                assert run.content.key(run.start) == run.key == key, "a run is found under a key not its own"
+                assert len(run.blocks) == len(first.blocks) > 0, "a run and its duplicate differ"
+                assert bool(run.users) != (run in queued), "a run is held and free, or neither"
+                assert len(self._holders_of[run]) == run.users, "a run's users are miscounted"
+        assert findable == self._holders_of.keys(), "a run is kept that cannot be found"
+        assert findable >= {run for run in queued if run.content is not None}
+        for holder in self.holders:
+            held: CachedTable = holder.kv
+            assert findable.issuperset(held.runs), "a run is held that cannot be found"
+            blocks = block_array(chain.from_iterable(run.blocks for run in held.runs))
+            assert blocks == held.table[: held.hashed], "runs are not the table's"
+            assert len(held.table) == -(-self.length(holder) // self.block_size), "a table's length is off"
 
     # Inside
 
-    def _follow(self, content: Content, most: int) -> _Way:
-        """Find the pieces of a content's leading blocks, as far as they are there, up to so many."""
-        way = self._way
-        if way.content is content and way.version == self._version and most in (way.most, way.blocks):
-            return way
-        found, pieces = self._found, []
+    def _look_up(self, holder: Holder, most: int) -> _Match:
+        """Find the runs of a request's leading blocks, as far as they are there, up to so many."""
+        content, found = _content_of(holder), self._found
+        runs: list[tuple[Run, int]] = []
         block = 0
-        while block < most:
-            piece = found.get(content.key(block))
-            if piece is None:
+        while content is not None and block < most:
+            run = found.get(content.key(block))
+            if run is None:
                 break
-            blocks = min(_alike(piece, content), most - block)
-            pieces.append((piece, blocks))
+            blocks = min(_alike(run, content), most - block)
+            runs.append((run, blocks))
             block += blocks
-        self._way = _Way(content, self._version, most, block, pieces)
-        return self._way
+        self._match = match = _Match(holder, self._version, block, runs)
+        return match
 
-    def _check_own(self, sequence: int) -> None:
-        if sequence in self._contents:
-            raise AllocatorError(f"sequence {sequence} must stay as it is: others may find what it holds")
+    def _hash(self, holder: Holder, tokens: int) -> None:
+        """Make the blocks of a holder findable that are full at this length."""
+        cached: CachedTable = holder.kv
+        content, start, full = cached.content, cached.hashed, tokens // self.block_size
+        if start == full or content is None:
+            return
+        cached.hashed = full
+        self._version += 1
+        table, runs = cached.table, cached.runs
+        while start < full:
+            key = content.key(start)
+            first = self._found.get(key)
+            blocks = full - start
+            if first is None:
+                last = runs[-1] if runs else None
+                if last is not None and self._goes_on(last, content, start):
+                    last.blocks.extend(table[start:full])
+                    return
+            else:
+                blocks = min(_alike(first, content), blocks)
+                if blocks < len(first.blocks):
+                    self._split(first, blocks)
+            run = Run(table[start : start + blocks], content, start, key, 1)
+            self._holders_of[run] = [holder]
+            runs.append(run)
+            if first is None:
+                self._found[key] = run
+            else:
+                self._duplicates.setdefault(key, []).append(run)
+            start += blocks
 
-    def _sharing(self) -> dict[int, int]:
-        shared = {piece for held in self._held.values() for piece in held if len(piece.users) > 1}
-        return {block: len(piece.users) for piece in shared for block in piece.blocks}
-
-    def _free_list(self) -> Iterable[int]:
-        return self._queue.blocks()
-
-    def _ends_here(self, piece: Piece, content: Content, start: int) -> bool:
-        """Say whether a piece can simply go on: computed by the same request, and by nobody else."""
+    def _goes_on(self, run: Run, content: Content, start: int) -> bool:
+        """Say whether a run can simply be longer: computed by the same request, and held by no other."""
         return (
-            piece.content is content
-            and piece.start + len(piece.blocks) == start
-            and len(piece.users) == 1
-            and piece.key not in self._twins
+            run.content is content
+            and run.start + len(run.blocks) == start
+            and run.users == 1
+            and run.key not in self._duplicates
         )
 
-    def _split(self, piece: Piece, blocks: int) -> None:
-        """Cut a piece in two after so many blocks, and all that have the same content."""
+    def _split(self, run: Run, blocks: int) -> None:
+        """Cut a run in two after so many blocks, and all that have the same content."""
         self._version += 1
-        twins = self._twins.get(piece.key)
-        rest = self._cut(self._found[piece.key], blocks)
+        duplicates = self._duplicates.get(run.key)
+        rest = self._cut(self._found[run.key], blocks)
         self._found[rest.key] = rest
-        if twins is not None:
-            self._twins[rest.key] = [self._cut(each, blocks) for each in twins]
+        if duplicates is not None:
+            self._duplicates[rest.key] = [self._cut(each, blocks) for each in duplicates]
 
-    def _cut(self, piece: Piece, blocks: int) -> Piece:
-        rest = piece.split(blocks)
-        if not rest.users:
-            self._queue.push_ahead(rest, piece)
-        for sequence in rest.users:
-            held = self._held[sequence]
-            held.insert(held.index(piece) + 1, rest)
+    def _cut(self, run: Run, blocks: int) -> Run:
+        rest = run.split(blocks)
+        holders = self._holders_of[run]
+        self._holders_of[rest] = list(holders)
+        if not holders:
+            self._queue.push_ahead(rest, run)
+        for holder in holders:
+            runs = holder.kv.runs
+            runs.insert(runs.index(run) + 1, rest)
         return rest
 
-    def _settle(self) -> None:
-        """Take the blocks from the queue that growing sequences took since: from now on others come after."""
-        missing = self._unnamed - len(self._promised)
-        if missing > 0:
-            self._promised += self._pop(missing)
-
     def _pop(self, blocks: int) -> array[int]:
-        """Take so many blocks from the queue; what they held is lost."""
+        """Take so many blocks out of the queue; what they held is evicted."""
         taken = block_array()
         while blocks > 0:
-            piece = self._queue.first
-            there = len(piece.blocks)
+            run = self._queue.first
+            there = len(run.blocks)
             count = blocks if blocks < there else there
-            if piece.content is not None:
-                if count < there and piece.key in self._twins:
-                    self._split(piece, there - count)
+            if run.content is not None:
+                if count < there and run.key in self._duplicates:
+                    self._split(run, there - count)
                     continue  # with the part that goes, which is now first
-                self._idle -= count
+                self._cached -= count
                 self._version += 1
                 self._evictions.append((self._taken + 1, count))
                 if count == there:
-                    self._lose(piece)
+                    self._evict(run)
             if count == there:
-                self._queue.remove(piece)
-            taken.extend(piece.blocks[: -count - 1 : -1])
-            del piece.blocks[-count:]
+                self._queue.remove(run)
+                run.blocks.reverse()
+                taken.extend(run.blocks)
+            else:
+                taken.extend(run.blocks[: -count - 1 : -1])
+                del run.blocks[-count:]
             self._taken += count
             blocks -= count
         return taken
 
-    def _lose(self, piece: Piece) -> None:
-        """Let a piece not be found any more; its double is, if there is one."""
-        key = piece.key
-        twins = self._twins.get(key)
-        if twins is None:
+    def _evict(self, run: Run) -> None:
+        """Take a run out of the index; a duplicate with the same key takes its place."""
+        key = run.key
+        del self._holders_of[run]
+        duplicates = self._duplicates.get(key)
+        if duplicates is None:
             del self._found[key]
             return
-        if self._found[key] is piece:
-            self._found[key] = twins.pop(0)
+        if self._found[key] is run:
+            self._found[key] = duplicates.pop(0)
         else:
-            twins.remove(piece)
-        if not twins:
-            del self._twins[key]
+            duplicates.remove(run)
+        if not duplicates:
+            del self._duplicates[key]
 
     def _take(self, blocks: int) -> array[int]:
-        self._settle()
-        if blocks > self._free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self._free_blocks} are free")
-        self._free_blocks -= blocks
-        aside = min(blocks, len(self._promised) - self._unnamed)
+        """Take so many free blocks, which there are."""
+        self.free_blocks -= blocks
+        aside = min(blocks, len(self._aside))
         if not aside:
             return self._pop(blocks)
-        return self._from_promised(aside) + self._pop(blocks - aside)
+        taken = self._aside[:aside]
+        del self._aside[:aside]
+        return taken + self._pop(blocks - aside)
 
-    def _take_promised(self, blocks: int) -> array[int]:
-        self._settle()
-        self._unnamed -= blocks
-        return self._from_promised(blocks)
-
-    def _from_promised(self, blocks: int) -> array[int]:
-        taken = self._promised[:blocks]
-        del self._promised[:blocks]
-        return taken
+    def _leave_bucket(self, holder: Holder) -> None:
+        del self._buckets[(1 - holder.base) % self.block_size][holder]
+        self._decoding -= 1
+        holder.decodes = False
 
 
-def _alike(piece: Piece, content: Content) -> int:
-    """Return the blocks of a piece that another content goes on with, which has its first one."""
-    assert piece.content is not None
-    return min(len(piece.blocks), content.common(piece.content) - piece.start)
+def _content_of(holder: Holder) -> Any:
+    return getattr(holder, "content", None)
+
+
+def _alike(run: Run, content: Content) -> int:
+    """Return the blocks of a run that another content goes on with, which has its first one."""
+    assert run.content is not None
+    return min(len(run.blocks), content.common(run.content) - run.start)

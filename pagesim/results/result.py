@@ -305,11 +305,11 @@ class StepTable:
     def add(self, chunk: Chunk) -> None:
         """Take a chunk's rows."""
         rows = np.arange(len(chunk.clock)) if self.every else np.flatnonzero(chunk.offset == 0)
-        stretches = {name: column[chunk.stretch[rows]] for name, column in chunk.stretches.items()}
+        stretches = {name: column[chunk.stretch[rows]] for name, column in chunk.rows.items()}
         clock = chunk.clock[rows]
-        # Arrivals join the queue while the engine leaps.
+        # Arrivals join the queue while the engine fast-forwards.
         joined = np.searchsorted(self.arrivals, clock, "right") - np.searchsorted(
-            self.arrivals, stretches["clock"], "right"
+            self.arrivals, stretches["seen"], "right"
         )
         entries = {name: column[rows] for name, column in chunk.ledger.entries.items()}
         paper = paper_view(entries, self.capacity, reserves=self.reserves)

@@ -1,47 +1,74 @@
 """Iteration-level scheduling, first come first served: Orca's loop and the paper's vLLM.
 
 Prompts and decodes run together in one iteration. What tells the two systems apart is their memory: where
-everything is reserved at admission nobody is ever preempted; where memory grows on demand the latest arrival
-makes room for the others. Rules as in the schedulers of the PagedAttention paper's artifact.
+everything is reserved at admission no request is ever preempted; where memory grows on demand the latest
+arrival makes room for the others. Rules as in the schedulers of the PagedAttention paper's artifact.
 """
 
 from __future__ import annotations
 
-from pagesim.kvcache import Allocator, Fit
-from pagesim.scheduling.base import Plan
+from pydantic import Field
+
+from pagesim.kvcache import KVCache
+from pagesim.scheduling.arrivals import Arrivals
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler, fits_never
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.group import Group
-from pagesim.scheduling.preemptive import Preemption, Preemptive, Prices
+from pagesim.scheduling.options import MOST, LimitedOptions, PreemptingOptions, Prices
 from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.request import EngineRequest
 
 
-class ContinuousBatching(Preemptive):
+class OrcaOptions(LimitedOptions):
+    """See `Orca`."""
+
+    max_num_batched_tokens: int = Field(
+        2560, ge=1, le=MOST, description="Running sequences plus prompts that join an iteration at most."
+    )
+
+
+class SospOptions(PreemptingOptions):
+    """See `VllmSosp`."""
+
+    max_num_seqs: int = Field(2048, ge=1, le=MOST, description="Running requests at most.")
+    max_num_batched_tokens: int = Field(
+        2560, ge=1, le=MOST, description="Running sequences plus prompts that join an iteration at most."
+    )
+
+
+class ContinuousBatching(Scheduler):
     """See `Scheduler` for the contract.
+
+    ``max_num_seqs`` limits running requests plus the samples of the one that joins, as in the paper's system.
 
     Args:
         memory: empty.
-        watermark: share of the blocks that an admission must leave free.
-        max_num_seqs: limit on running groups plus the samples of the one that joins.
-        max_num_batched_tokens: limit on running sequences plus the prompts that join, in one iteration.
-        max_model_len: no request is longer.
-        preemption, prices: see `Preemptive`.
+        options: see ``Options``.
+        max_model_len, prices: see `Scheduler`.
     """
 
     def __init__(
         self,
-        memory: Allocator,
+        memory: KVCache,
+        options: OrcaOptions | SospOptions,
         *,
-        watermark: float,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
         max_model_len: int,
-        preemption: Preemption = "default",
         prices: Prices | None = None,
     ) -> None:
-        super().__init__(memory, WaitingQueue(), watermark=watermark, preemption=preemption, prices=prices)
-        self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_model_len = max_model_len
+        super().__init__(
+            memory,
+            WaitingQueue(),
+            options,
+            max_model_len=max_model_len,
+            watermark=options.watermark,
+            prices=prices,
+        )
+        self.max_num_seqs = options.max_num_seqs
+        self.max_num_batched_tokens = options.max_num_batched_tokens
+
+    def expect(self, arrivals: Arrivals) -> None:
+        super().expect(arrivals)
+        self.spare_blocks = self.widest  # the rule asks for them even where no new block is due
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         memory = self.memory
@@ -49,76 +76,73 @@ class ContinuousBatching(Preemptive):
             return False
         if prompt_tokens > self.max_num_batched_tokens:
             return False
-        if memory.probe(prompt_tokens, output_tokens, samples, self.watermark_blocks) is Fit.NEVER:
+        if fits_never(memory, EngineRequest.like(prompt_tokens, output_tokens, samples), self.watermark_blocks):
             return False
-        if not memory.grows_on_demand:
+        if not memory.grows:
             return True
         # The last token's KV is never stored.
         shared = prompt_tokens // memory.block_size if memory.shares else 0
-        longest = -(-(prompt_tokens + output_tokens - 1) // memory.block_size)
+        longest = memory.blocks_for(prompt_tokens + output_tokens - 1)
         return shared + samples * (longest - shared) <= memory.num_blocks
 
     def blocked_externally(self) -> bool:
-        if self.memory.grows_on_demand:
+        if self.memory.grows:
             return False
         head = self.queue.head()
-        if head is None:
-            return False
-        memory = self.memory
-        blocks = memory.blocks_for(head.length, head.output) * head.samples
-        return (
-            blocks <= memory.free_blocks
-            and memory.probe(head.length, head.output, head.samples) is not Fit.NOW
-        )
+        return head is not None and self.memory.fits_elsewhere(head, head.length)
 
-    def plan(self, now: int) -> Plan:
-        self.queue.arrive(now)
-        plan = Plan()
-        # A: everybody who runs stays, if there is room. B: who was swapped out comes back. C: others join.
-        self._keep_running(plan)
-        if self._swapped and not plan.swapped_out:
-            self._swap_in(plan)
-        plan.batched_tokens = plan.tokens = plan.decoding = self.running_sequences
-        plan.decode_context = self._context
-        self.restless = bool(plan.swapped_out)
-        if not self._swapped:
-            self._admit(plan)
-        plan.context_tokens = self._context
-        plan.sequences = self.running_sequences
-        return plan
+    def plan(self, now: int) -> Batch:
+        batch = Batch()
+        # A: every running request stays, if there is room. B: swapped ones come back. C: others join.
+        self.keep_running(batch)
+        if self.swapped and not batch.swapped_out:
+            self.swap_in(batch)
+        batch.batched_tokens = batch.tokens = batch.decoding = self.running_sequences
+        batch.decode_context = self.context
+        self.must_replan = bool(batch.swapped_out)
+        if not self.swapped and self.queue.waiting:
+            self._admit(batch)
+        batch.context_tokens = self.context
+        batch.sequences = self.running_sequences
+        return batch
 
-    def _admit(self, plan: Plan) -> None:
-        memory = self.memory
-        queue = self.queue
-        while (group := queue.head()) is not None:
-            length, samples = group.length, group.samples
-            fits = memory.probe(length, group.output, samples, self.watermark_blocks) is Fit.NOW
-            if plan.recomputed and group in plan.recomputed:
+    def _admit(self, batch: Batch) -> None:
+        memory, queue = self.memory, self.queue
+        while (request := queue.head()) is not None:
+            length = request.length
+            fits = memory.can_admit(request, length, self.watermark_blocks)
+            if batch.recomputed and request in batch.recomputed:
                 # It may come back in the next iteration; if it does not fit now it will not fit then.
-                self.restless = fits
+                self.must_replan = fits
                 return
-            too_long = plan.batched_tokens + length > self.max_num_batched_tokens
-            if not fits or too_long or not self.may_join(group):
-                if self.running_groups:
+            too_long = batch.batched_tokens + length > self.max_num_batched_tokens
+            if not fits or too_long or not self.may_join(request):
+                if self.running:
                     # The batch's tokens are fewer in the next iteration; memory and seats are not.
-                    self.restless = fits and too_long
+                    self.must_replan = fits and too_long
                     return
                 # Nothing that holds memory or tokens will ever leave: it can never be admitted.
-                queue.pop(group)
-                plan.stuck += ((group, DeadEnd.NEVER_ADMITTED),)
+                queue.pop(request)
+                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
-            queue.pop(group)
-            first = group.sequences[0]
-            memory.allocate(first, length, group.output)
-            for sequence in group.sequences[1:]:
-                memory.fork(first, sequence)
-            plan.prompts += (group,)
-            plan.batched_tokens += length
-            copies = 1 if memory.shares else samples
-            plan.tokens += copies * length
-            plan.query_key_pairs += copies * (length * (length + 1) // 2)
-            self._start(group)
+            self.admit(request, batch)
+            batch.batched_tokens += length
+            copies = 1 if memory.shares else request.samples
+            batch.tokens += copies * length
+            batch.query_key_pairs += copies * (length * (length + 1) // 2)
 
-    def may_join(self, group: Group) -> bool:
+    def may_join(self, request: EngineRequest) -> bool:
         # The paper's system adds groups and sequences here.
-        return self.running_groups + group.samples <= self.max_num_seqs
+        return len(self.running) + request.samples <= self.max_num_seqs
+
+
+class Orca(ContinuousBatching):
+    """Orca: iteration-level scheduling over memory that is usually reserved at admission."""
+
+    Options = OrcaOptions
+
+
+class VllmSosp(ContinuousBatching):
+    """The paper's vLLM: blocks on demand, preemption by recomputation or swap."""
+
+    Options = SospOptions

@@ -2,142 +2,155 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import Allocator
-from pagesim.scheduling.base import Plan
-from pagesim.scheduling.group import Arrivals, Group
+from pagesim.kvcache import KVCache
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.options import MOST, MemoryKind, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.request import EngineRequest
+
+SHORT_OF = 8
+"""The artifact's FasterTransformer stops at 2040 of 2048 tokens."""
 
 
-class StaticBatching:
+class StaticOptions(SchedulerOptions):
+    """See `StaticBatching`."""
+
+    max_batch: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Requests in a static batch at most; what the cache holds when left out.",
+    )
+
+
+class StaticBatching(Scheduler):
     """See `Scheduler` for the contract.
 
-    When nothing runs, the longest prefix of the queue forms a batch; nobody joins or leaves it. Inputs are
-    padded to the longest, every row generates as many tokens as the longest output, and all finish together.
-    Each row reserves the padded length, so memory must be one that reserves exactly what it is told.
+    When nothing runs, the longest prefix of the queue forms a batch; no request joins or leaves it. Inputs
+    are padded to the longest, every row generates as many tokens as the longest output, and all finish
+    together. Each row reserves the padded length, so memory must be one that reserves exactly what it is
+    told.
 
     Args:
         memory: empty; reserves prompt + output.
-        max_batch: requests a batch at most: what the engine was found to hold, an input and not a result.
-        max_length: limit on the longest input plus the longest output of a batch.
+        options: see ``Options``; ``max_batch`` is what the engine was found to hold, an input and no result.
+        max_model_len: limit on the longest input plus the longest output of a batch, and 8 tokens.
+        prices: not looked at.
     """
 
-    def __init__(self, memory: Allocator, *, max_batch: int, max_length: int) -> None:
-        self.memory = memory
-        self.queue = WaitingQueue()
-        self.max_batch = max_batch
-        self.max_length = max_length
-        self.running_groups = 0
-        self.running_sequences = 0
-        self._batch: list[Group] = []
+    Options = StaticOptions
+    streams = False
+
+    @classmethod
+    def check_memory(cls, memory: MemoryKind) -> None:
+        if memory.reservation != "oracle":
+            raise PagesimError(
+                "scheduler static needs reservation oracle: a static batch reserves its own padded length, "
+                f"not {memory.reservation}"
+            )
+        if not memory.is_own:
+            raise PagesimError(
+                f"scheduler static cannot use placement {memory.placement}: a batch is made for memory that "
+                "holds its rows without rounding; choose first-fit, best-fit or paged"
+            )
+        if memory.placement == "buddy":
+            raise PagesimError(
+                "scheduler static cannot use placement buddy, whose powers of two hold fewer rows than the "
+                "batch was made for; choose first-fit, best-fit or paged"
+            )
+
+    def __init__(
+        self,
+        memory: KVCache,
+        options: StaticOptions,
+        *,
+        max_model_len: int,
+        prices: Prices | None = None,
+    ) -> None:
+        super().__init__(memory, WaitingQueue(), options, max_model_len=max_model_len, prices=prices)
+        self.max_length = max_model_len - SHORT_OF
+        slots = memory.num_blocks * memory.block_size
+        self.max_batch = options.max_batch or max(1, slots // max(1, self.max_length))
         self._padded_input = 0
         self._padded_output = 0
-        self._steps_done = 0
-
-    @property
-    def waiting(self) -> int:
-        return self.queue.waiting
-
-    @property
-    def swapped(self) -> int:
-        return 0
-
-    @property
-    def next_arrival(self) -> int | None:
-        return self.queue.next_arrival
-
-    @property
-    def arrival_matters(self) -> bool:
-        return not self._batch
-
-    @property
-    def next_context(self) -> int:
-        return self.running_sequences * (self._padded_input + self._steps_done + 1)
-
-    def running(self) -> Iterable[Group]:
-        return self._batch
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         if prompt_tokens + output_tokens > self.max_length:
             return False
-        return self.memory.blocks_for(prompt_tokens, output_tokens) * samples <= self.memory.num_blocks
+        request = EngineRequest.like(prompt_tokens, output_tokens, samples)
+        return self.memory.blocks_to_admit(request, prompt_tokens) <= self.memory.num_blocks
 
-    def expect(self, arrivals: Arrivals) -> None:
-        self.queue.expect(arrivals)
+    @property
+    def arrival_matters(self) -> bool:
+        return not self.running
 
-    def plan(self, now: int) -> Plan:
-        self.queue.arrive(now)
-        plan = Plan()
-        if self._batch:
-            self.memory.grow(1)
-            self._steps_done += 1
-            plan.batched_tokens = plan.tokens = plan.decoding = self.running_sequences
-            plan.decode_context = self.running_sequences * (self._padded_input + self._steps_done)
-        else:
-            self._form_batch(plan)
-        plan.sequences = self.running_sequences
-        plan.context_tokens = self.running_sequences * (self._padded_input + self._steps_done)
-        return plan
-
-    def steady(self) -> int:
-        return self._padded_output - 1 - self._steps_done if self._batch else 0
-
-    def announce(self) -> None:
-        self.queue.announce()
-
-    def undisturbed(self, now: int) -> int:
-        return 0  # a batch is over when somebody is
-
-    def advance(self, steps: int) -> None:
-        self.memory.grow(steps)
-        self._steps_done += steps
+    def plan(self, now: int) -> Batch:
+        batch = Batch()
+        if self.running:
+            self.keep_running(batch)
+            batch.batched_tokens = batch.tokens = batch.decoding = self.running_sequences
+            batch.decode_context = self.context
+        elif self.queue.waiting:
+            self._form_batch(batch)
+        batch.sequences = self.running_sequences
+        batch.context_tokens = self.context
+        return batch
 
     def abort(self, row: int, now: int) -> int:
         raise PagesimError(
             "a static batch cannot be left: leave out abort_s and client_timeout, or choose another policy"
         )
 
-    def finish(self) -> list[Group]:
-        if not self._batch or self._steps_done < self._padded_output - 1:
-            return []
-        done, self._batch = self._batch, []
-        for group in done:
-            for sequence in group.end(group.final_length):
-                self.memory.free(sequence)
-        self.running_groups = self.running_sequences = 0
+    def may_join(self, request: EngineRequest) -> bool:
+        return False
+
+    def finish(self, now: int) -> list[EngineRequest]:
+        done = super().finish(now)
+        if done:
+            self.context = 0  # of padded rows, which no request's length tells
         return done
 
-    def blocked_externally(self) -> bool:
-        return False  # the queue waits for the batch, not for memory
+    def _form_batch(self, batch: Batch) -> None:
+        memory, chosen = self.memory, self._next_batch()
+        longest, padded_output = self._padded_input, self._padded_output
+        for request in chosen:
+            request.order = self._orders
+            self._orders += 1
+            own, request.output = request.output, padded_output
+            memory.admit(request, longest)
+            request.output = own
+            memory.start_decoding(request)
+            request.base = request.prompt - memory.steps  # of its own tokens; the others are padding
+            request.last_step = memory.steps + padded_output - 1
+            self._finishing.append((-request.last_step, request.order, request))
+            self.running[request.order] = request
+        self.running_sequences = sequences = sum([request.samples for request in chosen])
+        self.context = sequences * longest
+        batch.prompts = tuple(chosen)
+        batch.batched_tokens = batch.tokens = sequences * longest
+        batch.query_key_pairs = sequences * (longest * (longest + 1) // 2)
 
-    def _form_batch(self, plan: Plan) -> None:
-        longest_input = longest_output = sequences = 0
-        while (group := self.queue.head()) is not None and len(self._batch) < self.max_batch:
-            width = max(longest_input, group.prompt)
-            output = max(longest_output, group.output)
-            rows = sequences + group.samples
+    def _next_batch(self) -> list[EngineRequest]:
+        """Take the longest prefix of the queue that makes a batch out of it."""
+        memory, queue = self.memory, self.queue
+        longest_input = longest_output = rows = 0
+        chosen: list[EngineRequest] = []
+        while (request := queue.head()) is not None and len(chosen) < self.max_batch:
+            width, output = max(longest_input, request.prompt), max(longest_output, request.output)
+            rows += request.samples
             if width + output > self.max_length:
                 break
-            if self._batch and group.samples != self._batch[0].samples:
+            if chosen and request.samples != chosen[0].samples:
                 break
-            if rows * self.memory.blocks_for(width, output) > self.memory.num_blocks:
+            padded = EngineRequest.like(width, output, rows)
+            if memory.blocks_to_admit(padded, width) > memory.num_blocks:
                 break
-            self.queue.pop(group)
-            self._batch.append(group)
-            longest_input, longest_output, sequences = width, output, rows
+            queue.pop(request)
+            chosen.append(request)
+            longest_input, longest_output = width, output
         self._padded_input, self._padded_output = longest_input, longest_output
-        self._steps_done = 0
-        self.running_groups = len(self._batch)
-        self.running_sequences = sequences
-        step = self.memory.steps_grown
-        for group in self._batch:
-            group.base = group.prompt - step
-            group.last_step = step + group.output - 1  # of its own tokens; padding follows
-            for sequence in group.sequences:
-                self.memory.allocate(sequence, longest_input, longest_output)
-                self.memory.start_growing(sequence)
-        plan.prompts = tuple(self._batch)
-        plan.batched_tokens = plan.tokens = sequences * longest_input
-        plan.query_key_pairs = sequences * (longest_input * (longest_input + 1) // 2)
+        return chosen

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from pagesim.kvcache import Allocator, Fit
-from pagesim.scheduling.base import Plan
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from pagesim.errors import PagesimError
+from pagesim.kvcache import Fit, KVCache
+from pagesim.scheduling.arrivals import Arrivals
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.group import Group
-from pagesim.scheduling.preemptive import Preemption, Preemptive, Prices
+from pagesim.scheduling.options import MOST, MemoryKind, PreemptingOptions, Prices
 from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.request import EngineRequest
+from pagesim.workloads.trace import IntColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,140 +43,177 @@ RELEASES = {
 }
 
 
-class VllmV0(Preemptive):
+class VllmV0Options(PreemptingOptions):
+    """See `VllmV0`."""
+
+    vllm_version: Literal["0.1.7", "0.2.0", "0.2.7"] = Field("0.2.7", description="Release to decide as.")
+    max_num_batched_tokens: int | None = Field(
+        None, ge=1, le=MOST, description="Tokens of a batch of prompts at most; as the release when left out."
+    )
+    max_paddings: int = Field(
+        256, ge=0, le=MOST, description="Padding of a batch of prompts at most, where the release pads."
+    )
+
+
+class VllmV0(Scheduler):
     """See `Scheduler` for the contract.
 
     Args:
         memory: empty.
-        release: a value of ``RELEASES``.
-        watermark: share of the blocks that an admission must leave free (vLLM: 0.01).
-        max_num_seqs: limit on running sequences (vLLM: 256).
-        max_num_batched_tokens: limit on the tokens of a batch of prompts.
-        max_paddings: limit on its padding, where the release pads (vLLM: 256).
+        options: see ``Options``; ``max_num_seqs`` limits running sequences.
         max_model_len: a longer prompt is ignored.
-        preemption, prices: see `Preemptive`.
+        prices: see `Scheduler`.
     """
+
+    Options = VllmV0Options
+    samples = "apart"
+
+    @classmethod
+    def check_memory(cls, memory: MemoryKind) -> None:
+        check_paged("vllm-v0", memory)
+
+    @classmethod
+    def longest_sequence(cls, max_model_len: int) -> int:
+        return max_model_len + 1  # it is checked after the token that goes beyond
+
+    @classmethod
+    def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
+        return np.ones(len(prompt), bool)
 
     def __init__(
         self,
-        memory: Allocator,
-        release: Release,
+        memory: KVCache,
+        options: VllmV0Options,
         *,
-        watermark: float,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-        max_paddings: int,
         max_model_len: int,
-        preemption: Preemption = "default",
         prices: Prices | None = None,
     ) -> None:
         super().__init__(
             memory,
             WaitingQueue(preempted_first=True),
-            watermark=watermark,
-            preemption=preemption,
+            options,
+            max_model_len=max_model_len,
+            watermark=options.watermark,
             prices=prices,
         )
-        self.release = release
-        self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_paddings = max_paddings
-        self.prompt_limit = min(max_model_len, max_num_batched_tokens)
+        self.release = release = RELEASES[options.vllm_version]
+        self.max_num_seqs = options.max_num_seqs
+        self.max_num_batched_tokens = options.max_num_batched_tokens or max(
+            max_model_len, release.batched_tokens
+        )
+        self.max_paddings = options.max_paddings
+        self.prompt_limit = min(max_model_len, self.max_num_batched_tokens)
+
+    def expect(self, arrivals: Arrivals) -> None:
+        super().expect(arrivals)
+        self.spare_blocks = self.widest  # the rule asks for them even where no new block is due
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        return True  # nobody is turned away at the door: what cannot be served is ignored in its turn
+        return True  # no request is rejected at submission: what cannot be served is ignored in its turn
 
-    def blocked_externally(self) -> bool:
-        return False  # a block is as good as any other
-
-    def plan(self, now: int) -> Plan:
-        self.queue.arrive(now)
-        plan = Plan()
-        plan.counts_empty = True
-        self.restless = False
-        if not self._swapped:
-            self._prefill(plan)
-        if plan.prompts or (plan.ignored and self.release.gives_up):
-            plan.decodes = False
+    def plan(self, now: int) -> Batch:
+        batch = Batch()
+        batch.counts_empty = True
+        self.must_replan = False
+        if not self.swapped and self.queue.waiting:
+            self._prefill(batch)
+        if batch.prompts or (batch.ignored and self.release.gives_up):
+            batch.decodes = False
             # The samples of a prompt are forked once its first token is there.
-            plan.sequences = self.running_sequences - sum([group.samples - 1 for group in plan.prompts])
+            batch.sequences = self.running_sequences - sum([each.samples - 1 for each in batch.prompts])
             # What comes next is another batch of prompts, or the first step of those at hand.
-            self.restless = True
+            self.must_replan = True
         else:
-            self._decode(plan)
-        return plan
+            self._decode(batch)
+        return batch
 
-    def _prefill(self, plan: Plan) -> None:
+    def _prefill(self, batch: Batch) -> None:
         """Admit prompts, as many as the limits allow; the head of the queue is never overtaken."""
-        memory, queue = self.memory, self.queue
+        memory, queue, pads = self.memory, self.queue, self.release.pads
         longest = 0
-        while (group := queue.head()) is not None:
-            length = group.length
-            if length > self.prompt_limit:
-                queue.pop(group)
-                plan.ignored += (group,)
+        while (request := queue.head()) is not None:
+            length = request.length
+            fits = memory.can_admit(request, length, self.watermark_blocks)
+            if self._never(request, fits):
+                queue.pop(request)
+                batch.ignored += (request,)
                 continue
-            fit = memory.probe(length, group.output, group.samples, self.watermark_blocks)
-            if fit is Fit.NEVER and self.release.gives_up:
-                queue.pop(group)
-                plan.ignored += (group,)
+            joins = self.may_join(request)
+            if not self.running and not (fits and joins):
+                # No request will ever make room: the real one blocks the queue for ever.
+                queue.pop(request)
+                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
-            alone = not self.running_groups
-            if alone and (fit is not Fit.NOW or not self.may_join(group)):
-                # Nobody will ever make room: the real one blocks the queue for ever.
-                queue.pop(group)
-                plan.stuck += ((group, DeadEnd.NEVER_ADMITTED),)
-                continue
-            if fit is not Fit.NOW:
+            if not fits:
                 return
             width = max(longest, length)
-            padded = (len(plan.prompts) + 1) * width if self.release.pads else plan.tokens + length
-            if padded > self.max_num_batched_tokens or not self.may_join(group):
+            padded = (len(batch.prompts) + 1) * width if pads else batch.tokens + length
+            if padded > self.max_num_batched_tokens or not joins:
                 return
-            if self.release.pads and padded - plan.tokens - length > self.max_paddings:
+            if pads and padded - batch.tokens - length > self.max_paddings:
                 return
             longest = width
-            plan.batched_tokens = padded
-            plan.tokens += length
-            plan.context_tokens += length
-            plan.query_key_pairs += length * (length + 1) // 2
-            queue.pop(group)
-            self._admit(group, plan)
+            batch.batched_tokens = padded
+            batch.tokens += length
+            batch.context_tokens += length
+            batch.query_key_pairs += length * (length + 1) // 2
+            if request.generated_before:
+                batch.leaked += (request,)
+            self.admit(request, batch)
 
-    def _admit(self, group: Group, plan: Plan) -> None:
-        memory = self.memory
-        first = group.sequences[0]
-        memory.allocate(first, group.length, group.output)
-        for sequence in group.sequences[1:]:
-            memory.fork(first, sequence)
-        if group.generated:
-            plan.leaked += (group,)
-        plan.prompts += (group,)
-        self._start(group)
+    def _never(self, request: EngineRequest, fits: bool) -> bool:
+        """Say whether the real engine drops a request when its turn comes."""
+        length = request.length
+        if length > self.prompt_limit:
+            return True
+        return (
+            not fits
+            and self.release.gives_up
+            and self.memory.fit(request, length, self.watermark_blocks) is Fit.NEVER
+        )
 
-    def _decode(self, plan: Plan) -> None:
-        """Give everybody who runs a token; bring back who was swapped out unless somebody lost his place."""
-        waited = bool(self._swapped)
-        self._keep_running(plan)
-        preempted = bool(plan.recomputed or plan.swapped_out)
-        if self._swapped and not preempted:
-            self._swap_in(plan)
-        plan.batched_tokens = plan.tokens = plan.sequences = plan.decoding = self.running_sequences
-        plan.context_tokens = plan.decode_context = self._context
-        plan.launches = bool(plan.swaps_in or plan.swaps_out)
-        # The next iteration tries swapped groups if this one could not, or prompts if this one did not or if
-        # memory was freed since.
-        if self._swapped:
-            self.restless = preempted
+    def _decode(self, batch: Batch) -> None:
+        """Give every running request a token; bring swapped ones back unless a request lost its place."""
+        waited = bool(self.swapped)
+        self.keep_running(batch)
+        preempted = bool(batch.recomputed or batch.swapped_out)
+        if self.swapped and not preempted:
+            self.swap_in(batch)
+        batch.batched_tokens = batch.tokens = batch.sequences = batch.decoding = self.running_sequences
+        batch.context_tokens = batch.decode_context = self.context
+        batch.launches = bool(batch.swapped_in or batch.swapped_out_blocks)
+        # The next iteration tries swapped requests if this one could not, or prompts if this one did not or
+        # if memory was freed since.
+        if self.swapped:
+            self.must_replan = preempted
         else:
-            self.restless = (preempted or waited or bool(plan.stuck)) and self._head_fits()
+            self.must_replan = (preempted or waited or bool(batch.stuck)) and self._head_moves()
 
-    def _head_fits(self) -> bool:
-        group = self.queue.head()
-        if group is None:
+    def _head_moves(self) -> bool:
+        """Say whether the head of the queue would be admitted or dropped now."""
+        request = self.queue.head()
+        if request is None:
             return False
-        fit = self.memory.probe(group.length, group.output, group.samples, self.watermark_blocks)
-        return fit is not Fit.LATER or group.length > self.prompt_limit
+        fits = self.memory.can_admit(request, request.length, self.watermark_blocks)
+        return fits or self._never(request, fits)
 
-    def may_join(self, group: Group) -> bool:
-        return self.running_sequences + group.samples <= self.max_num_seqs
+    def may_join(self, request: EngineRequest) -> bool:
+        return self.running_sequences + request.samples <= self.max_num_seqs
+
+
+def check_paged(name: str, memory: MemoryKind) -> None:
+    """Refuse memory in which vLLM's releases cannot share blocks or let sequences grow.
+
+    Raises:
+        PagesimError: the sentence says what to choose.
+    """
+    if memory.reservation != "on-demand":
+        raise PagesimError(
+            f"scheduler {name} needs reservation on-demand, not {memory.reservation}: vLLM takes blocks as "
+            "sequences grow"
+        )
+    if memory.is_own and memory.placement != "paged":
+        raise PagesimError(
+            f"scheduler {name} needs placement paged, not {memory.placement}: vLLM's releases share blocks; "
+            "choose vllm-sosp or orca"
+        )

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heappush
+from typing import Literal
 
-from pagesim.kvcache import Allocator, PrefixCachingAllocator
-from pagesim.scheduling.base import Plan
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from pagesim.kvcache import KVCache
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.group import Group
-from pagesim.scheduling.preemptive import Preemptive
+from pagesim.scheduling.options import MOST, LimitedOptions, MemoryKind, Prices
 from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.vllm_v0 import check_paged
+from pagesim.workloads.trace import IntColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +28,16 @@ class Release:
         reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
         has_watermark: an admission beside others leaves a share of the blocks free.
         spares_single: the long-prefill threshold does not hold while there is only one request.
-        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it.
-        reuses_unfilled_first: freed blocks whose content nobody can ask for are the next to be taken.
+        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it;
+            several that were passed are then in front in reverse order.
+        reuses_unhashed_first: freed blocks that cannot be found are the next to be taken.
     """
 
     reserves_full_isl: bool
     has_watermark: bool
     spares_single: bool
     overtakes: bool
-    reuses_unfilled_first: bool
+    reuses_unhashed_first: bool
 
 
 RELEASES = {
@@ -38,387 +46,352 @@ RELEASES = {
         has_watermark=False,
         spares_single=False,
         overtakes=True,
-        reuses_unfilled_first=False,
+        reuses_unhashed_first=False,
+    ),
+    # Logs prove each flag: v1_019_prefix reserves_full_isl and reuses_unhashed_first, v1_019_threshold
+    # spares_single, v1_019_unchunked overtakes. There is no watermark among the options of this release.
+    "0.19.0": Release(
+        reserves_full_isl=True,
+        has_watermark=False,
+        spares_single=False,
+        overtakes=False,
+        reuses_unhashed_first=False,
     ),
     "0.33.0": Release(
         reserves_full_isl=True,
         has_watermark=True,
         spares_single=True,
         overtakes=False,
-        reuses_unfilled_first=True,
+        reuses_unhashed_first=True,
     ),
 }
 
 
-class VllmV1(Preemptive):
+class VllmV1Options(LimitedOptions):
+    """See `VllmV1`."""
+
+    vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field("0.33.0", description="Release to decide as.")
+    max_num_batched_tokens: int = Field(2048, ge=1, le=MOST, description="Tokens of an iteration at most.")
+    chunked_prefill: bool = Field(True, description="Whether a prompt may run in chunks.")
+    long_prefill_token_threshold: int = Field(
+        0, ge=0, le=MOST, description="A request's tokens in an iteration at most; 0 for no limit."
+    )
+    reserve_full_isl: bool | None = Field(
+        None, description="Admit a prompt only if all of it fits; as the release when left out."
+    )
+    prefix_caching: bool = Field(False, description="Find blocks of prompts that were computed before.")
+
+
+class VllmV1(Scheduler):
     """See `Scheduler` for the contract.
 
-    Every step gives tokens to those who run, in the order of their admission, then to those who wait, until
-    the budget is used up. A request whose prompt has not run whole gets a chunk of it, any other one token.
-    Who finds no block preempts whoever was admitted last, himself at worst; nothing is ever swapped.
+    Every iteration gives tokens to running requests, in the order of their admission, then to waiting ones,
+    until the budget is used up. A request whose prompt has not run whole gets a chunk of it, any other one
+    token. A request without a free block preempts the most recently admitted one, possibly itself; nothing is
+    ever swapped.
 
     Args:
-        memory: empty, without the null block; prompts are looked for in it if it caches prefixes.
-        release: a value of ``RELEASES``.
-        watermark: share of the blocks that an admission leaves free, where the release has one (vLLM: 0).
-        max_num_seqs: limit on running requests.
-        max_num_batched_tokens: the budget of a step.
-        max_model_len: no sequence is longer.
-        chunked_prefill: whether a prompt may run in chunks.
-        long_prefill_token_threshold: limit on a request's tokens in a step; 0 for none.
-        reserve_full_isl: see `Release`; None for the release's own.
+        memory: empty, without the null block; prompts are looked up in it if it caches prefixes.
+        options: see ``Options``.
+        max_model_len: tokens; no sequence is longer.
+        prices: not looked at.
     """
+
+    Options = VllmV1Options
+    samples = "requests"
+    has_beams = False
+    null_blocks = 1
+
+    @classmethod
+    def check_memory(cls, memory: MemoryKind) -> None:
+        check_paged("vllm-v1", memory)
+
+    @classmethod
+    def longest_sequence(cls, max_model_len: int) -> int:
+        return max_model_len
+
+    @classmethod
+    def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
+        return prompt < max_model_len  # its front end looks at the prompt
+
+    @classmethod
+    def caches_prefixes(cls, options: VllmV1Options) -> bool:
+        return options.prefix_caching
+
+    @classmethod
+    def reuses_unhashed_first(cls, options: VllmV1Options) -> bool:
+        return RELEASES[options.vllm_version].reuses_unhashed_first
 
     def __init__(
         self,
-        memory: Allocator,
-        release: Release,
+        memory: KVCache,
+        options: VllmV1Options,
         *,
-        watermark: float,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
         max_model_len: int,
-        chunked_prefill: bool = True,
-        long_prefill_token_threshold: int = 0,
-        reserve_full_isl: bool | None = None,
+        prices: Prices | None = None,
     ) -> None:
+        self.release = release = RELEASES[options.vllm_version]
         super().__init__(
             memory,
             WaitingQueue(preempted_first=True),
-            watermark=watermark if release.has_watermark else 0.0,
-            preemption="default",
+            options,
+            max_model_len=max_model_len,
+            watermark=options.watermark if release.has_watermark else 0.0,
+            prices=prices,
         )
-        self.release = release
-        self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_model_len = max_model_len
-        self.chunked_prefill = chunked_prefill
-        self.threshold = long_prefill_token_threshold
-        self.full_isl = release.reserves_full_isl if reserve_full_isl is None else reserve_full_isl
-        self._in_chunks: dict[int, Group] = {}  # by Group.order: those whose prompt has not run whole
-        self._skipped: list[Group] = []
-        self._cache = memory if isinstance(memory, PrefixCachingAllocator) else None
-        self._answering: dict[int, Group] = {}  # who runs, by the name of what it generates
-
-    @property
-    def is_plain(self) -> bool:
-        return not (self._in_chunks or self._skipped) and super().is_plain
+        self.max_num_seqs = options.max_num_seqs
+        self.max_num_batched_tokens = options.max_num_batched_tokens
+        self.chunked_prefill = options.chunked_prefill
+        self.threshold = options.long_prefill_token_threshold
+        self.full_isl = (
+            release.reserves_full_isl if options.reserve_full_isl is None else options.reserve_full_isl
+        )
+        # Requests whose prompt has not run whole, and decoding ones that got no token, by `Holder.order`.
+        self._in_chunks: dict[int, EngineRequest] = {}
+        self._skipped: dict[int, EngineRequest] = {}
+        self._unserved_context = 0  # tokens of running requests that get none in the iteration at hand
+        self._answering: dict[int, EngineRequest] = {}  # by the name of what they generate
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        # The front end turns away what leaves no room for a token; the check at start-up, a cache that is
+        # The front end rejects what leaves no room for a token; the check at start-up, a cache that is
         # smaller than the longest sequence.
         if samples > 1 or prompt_tokens >= self.max_model_len:
             return False
-        tokens = prompt_tokens + output_tokens - 1
         if not self.chunked_prefill and prompt_tokens > self.max_num_batched_tokens:
             return False
-        return -(-tokens // self.memory.block_size) <= self.memory.num_blocks
+        return self.memory.blocks_for(prompt_tokens + output_tokens - 1) <= self.memory.num_blocks
 
-    def dismiss(self, group: Group) -> None:
-        if self._cache is None:
-            super().dismiss(group)
-            return
-        self._context -= self._held(group)
-        self._stop(group, 1)
-
-    def readmit(self, group: Group) -> None:
-        """As its parent; a prompt may be in chunks, and beside a cache a group has kept its memory."""
-        in_chunks, last_step = 0 < group.computed < group.length, group.last_step
-        if self._cache is None:
-            if not in_chunks:
-                super().readmit(group)
-                return
-            self.memory.allocate(group.sequences[0], group.computed)
-        self._enter(group)
-        if in_chunks:
-            self._context += group.computed
-            return
-        del self._in_chunks[group.order]
-        group.last_step = last_step
-        self._context += self._held(group)
-        heappush(self._finishes, (last_step, group.order, group))
-
-    def blocked_externally(self) -> bool:
-        return False  # a block is as good as any other
-
-    def plan(self, now: int) -> Plan:
-        self.queue.arrive(now)
-        plan = Plan()
-        plan.counts_empty = True
-        memory = self.memory
+    def plan(self, now: int) -> Batch:
+        batch = Batch()
+        batch.counts_empty = True
+        self.must_replan = False
         budget = self.max_num_batched_tokens
-        running = self.running_groups
-        self.restless = False
-        if self._in_chunks or self._skipped or running > budget or memory.demand(1) > memory.free_blocks:
-            if not self._run_together(plan):
-                self._run_one_by_one(plan)
-        else:
-            memory.grow(1)
-            self._context += running
-            plan.batched_tokens = plan.decoding = running
-            plan.context_tokens = plan.decode_context = self._context
-        if plan.recomputed:
+        if not self._run_together(batch, budget):
+            self._run_one_by_one(batch, budget)
+        if batch.recomputed:
             overtakes = self.release.overtakes and not self.chunked_prefill
-            self.restless = bool(self.waiting) if overtakes else self._head_fits()
-        else:
-            self._admit(plan, budget - plan.batched_tokens)
-        if self._in_chunks or self._skipped:
-            self.restless = True
-        plan.tokens = plan.batched_tokens
-        plan.sequences = self.running_sequences
-        return plan
+            self.must_replan = bool(self.queue.waiting) if overtakes else self._head_fits()
+        elif self.queue.waiting:
+            self._admit(batch, budget - batch.batched_tokens)
+        if self._in_chunks or self._skipped or self.running_sequences > budget:
+            self.must_replan = True
+        batch.tokens = batch.batched_tokens
+        batch.context_tokens = self.context - self._unserved_context
+        batch.sequences = self.running_sequences
+        return batch
 
-    # Those who run, in the order of their admission
+    # Running requests, in the order of their admission
 
-    def _run_together(self, plan: Plan) -> bool:
-        """Share out budget and blocks if prompts in chunks come last and there is enough for everybody.
+    def _run_together(self, batch: Batch, budget: int) -> bool:
+        """Share out budget and blocks if prompts in chunks come last and there is enough for all.
 
-        That is the ordinary case of what `_run_one_by_one` does, without a look at those who decode.
+        That is the ordinary case of what `_run_one_by_one` does, without a look at those that decode.
         """
-        memory = self.memory
-        in_chunks = list(self._in_chunks.values())
-        decoding = self.running_groups - len(in_chunks)
-        budget = self.max_num_batched_tokens - decoding
-        last = zip(reversed(self._running), reversed(in_chunks), strict=False)
-        if self._skipped or any(order != group.order for order, group in last):
+        memory, in_chunks = self.memory, self._in_chunks
+        decoding = len(self.running) - len(in_chunks)
+        blocks, budget = memory.blocks_needed(1), budget - decoding
+        if budget < 0 or blocks > memory.free_blocks or self._skipped:
             return False
-        chunks: list[tuple[Group, int]] = []
-        blocks = memory.demand(1)
-        for group in in_chunks:
-            tokens = self._capped(group.length - group.computed, budget)
-            if tokens <= 0:
+        chunks: list[tuple[EngineRequest, int]] = []
+        if in_chunks:
+            last = zip(reversed(self.running), reversed(in_chunks), strict=False)
+            if any(order != other for order, other in last):
                 return False
-            budget -= tokens
-            size = memory.block_size
-            blocks += -(-(group.computed + tokens) // size) - -(-group.computed // size)
-            chunks.append((group, tokens))
-        if budget < 0 or blocks > memory.free_blocks:
-            return False
+            for request in in_chunks.values():
+                tokens = self._capped(request.length - request.tokens, budget)
+                if tokens <= 0:
+                    return False
+                budget -= tokens
+                blocks += memory.blocks_to_extend(request, tokens)
+                chunks.append((request, tokens))
+            if blocks > memory.free_blocks:
+                return False
         memory.grow(1)
-        self._context += decoding
-        plan.batched_tokens = plan.decoding = decoding
-        plan.decode_context = self._context - sum([group.computed for group in in_chunks])
-        plan.context_tokens = plan.decode_context
-        for group, tokens in chunks:
-            memory.extend(group.sequences[0], tokens)
-            self._compute(group, tokens, plan)
+        self.context += decoding
+        self._unserved_context = 0
+        batch.batched_tokens = batch.decoding = decoding
+        batch.decode_context = self.context - sum([each.tokens for each in in_chunks.values()])
+        for request, tokens in chunks:
+            self._go_on(request, tokens, batch)
         return True
 
-    def _run_one_by_one(self, plan: Plan) -> None:
-        """Share out budget and blocks where not everybody simply gets a token."""
+    def _run_one_by_one(self, batch: Batch, budget: int) -> None:
+        """Share out budget and blocks where not every request simply gets a token."""
         memory = self.memory
-        size, grown = memory.block_size, memory.steps_grown
-        order = list(self._running.values())
-        budget, free = self.max_num_batched_tokens, memory.free_blocks
-        chunks: list[tuple[Group, int]] = []
-        place = 0
+        order = list(self.running.values())
+        taken, place = 0, 0
+        chunks: list[tuple[EngineRequest, int]] = []
         while place < len(order) and budget > 0:
-            group = order[place]
-            if group.order in self._in_chunks:
-                tokens = self._capped(group.length - group.computed, budget)
-                needed = -(-(group.computed + tokens) // size) - -(-group.computed // size)
+            request = order[place]
+            memory.trim(request)
+            chunked = request.order in self._in_chunks
+            if chunked:
+                tokens = self._capped(request.length - request.tokens, budget)
+                needed = memory.blocks_to_extend(request, tokens)
             else:
-                tokens = 1
-                needed = int((group.base + grown) % size == 0)
-            while needed > free and len(order) > place:
-                if self._cache is not None:
-                    # Those before it have taken theirs, and what they took is lost to the cache.
-                    self._cache.set_aside(memory.free_blocks - free)
-                free -= memory.free_blocks
-                self._lose(order.pop(), plan)
-                free += memory.free_blocks
+                tokens, needed = 1, memory.blocks_needed_by(request)
+            while taken + needed > memory.free_blocks and len(order) > place:
+                memory.set_aside(taken)
+                self.preempt(order.pop(), batch)
             if place == len(order):
                 break  # it preempted itself
-            free -= needed
+            taken += needed
             budget -= tokens
-            if group.order in self._in_chunks:
-                chunks.append((group, tokens))
+            if chunked:
+                chunks.append((request, tokens))
             place += 1
-        self._decode(order[:place], order[place:], plan)
-        for group, tokens in chunks:
-            memory.extend(group.sequences[0], tokens)
-            self._compute(group, tokens, plan)
+        self._decode(order[:place], order[place:], batch)
+        for request, tokens in chunks:
+            self._go_on(request, tokens, batch)
 
-    def _decode(self, served: list[Group], unserved: list[Group], plan: Plan) -> None:
-        """Give a token to everybody who decodes, except those for whom the budget did not reach."""
-        memory = self.memory
-        plan.skipped = tuple([group for group in unserved if group.order not in self._in_chunks])
-        for group in plan.skipped:
-            memory.stop_growing(group.sequences[0])
+    def _decode(
+        self, served: list[EngineRequest], unserved: list[EngineRequest], batch: Batch
+    ) -> None:
+        """Give a token to every request that decodes, except those for which the budget did not reach."""
+        memory, in_chunks, before = self.memory, self._in_chunks, self._skipped
+        self._skipped = {each.order: each for each in unserved if each.order not in in_chunks}
+        for order, request in self._skipped.items():
+            if order not in before:
+                self.events.interval_ended(request)
+                self._leave_finishing(request)
+                memory.stop_decoding(request)
+        again = tuple(request for order, request in before.items() if order not in self._skipped)
+        for request in again:
+            if request.order in self.running:
+                self.events.interval_ended(request)
+                self.start_decoding(request)
         memory.grow(1)
-        for group in plan.skipped:
-            memory.start_growing(group.sequences[0])
-            group.base -= 1
-            group.last_step += 1
-            heappush(self._finishes, (group.last_step, group.order, group))
-        for group in unserved:
-            if group.order in self._in_chunks:
-                group.base = group.computed - memory.steps_grown
-        plan.rebased = tuple(unserved)
-        decoding = [group for group in served if group.order not in self._in_chunks]
-        plan.caught_up = tuple([group for group in decoding if group in self._skipped])
-        self._skipped = list(plan.skipped)
-        self._context += len(decoding)
-        plan.decoding = len(decoding)
-        plan.batched_tokens += len(decoding)
-        held = sum([group.base for group in decoding]) + len(decoding) * memory.steps_grown
-        plan.context_tokens += held
-        plan.decode_context = held
+        batch.skipped = tuple(self._skipped.values())
+        decoding = [each for each in served if each.order not in in_chunks]
+        batch.caught_up = tuple(each for each in decoding if each.order in before)
+        self.context += len(decoding)
+        batch.decoding = batch.batched_tokens = len(decoding)
+        batch.decode_context = sum([memory.length(each) for each in decoding])
+        self._unserved_context = sum([memory.length(each) for each in unserved])
 
-    def _leave(self, group: Group) -> int:
-        generated = super()._leave(group)
-        if group in self._skipped:
-            self._skipped.remove(group)
-        if self._in_chunks.pop(group.order, None) is None:
-            return generated
-        return group.length - group.prompt
+    def _go_on(self, request: EngineRequest, tokens: int, batch: Batch) -> None:
+        """Run the next chunk of a prompt, for which there is room."""
+        self.events.interval_ended(request)
+        computed = request.tokens
+        self.memory.extend(request, tokens)
+        self._compute(request, computed, tokens, batch)
+        if request.order not in self._in_chunks:
+            batch.completed += (request,)
 
-    def _held(self, group: Group) -> int:
-        return group.computed if group.order in self._in_chunks else super()._held(group)
+    # Waiting requests
 
-    def _lose(self, group: Group, plan: Plan) -> None:
-        """Preempt a group: all its KV is lost, and it waits at the very front."""
-        in_chunks = self._in_chunks.pop(group.order, None) is not None
-        held = group.computed if in_chunks else group.base + self.memory.steps_grown
-        self._context -= held
-        if not in_chunks:
-            group.length = held + 1
-        self._stop(group, 1)
-        self.memory.free(group.sequences[0])
-        self.queue.requeue(group)
-        plan.recomputed += (group,)
-
-    # Those who wait
-
-    def _admit(self, plan: Plan, budget: int) -> None:
+    def _admit(self, batch: Batch, budget: int) -> None:
         memory, queue = self.memory, self.queue
-        overtaken: list[Group] = []
-        while (group := queue.head()) is not None:
+        overtaken: list[EngineRequest] = []
+        while (request := queue.head()) is not None:
             if budget <= 0:
-                self.restless = True
+                self.must_replan = True
                 break
-            if not self.may_join(group):
+            if not self.may_join(request):
                 break
-            hits = self._look_up(group)
-            rest = group.length - hits * memory.block_size
+            found = self._look_up(request)
+            rest = request.length - found
             tokens = self._capped(rest, budget if self.chunked_prefill else rest)
             too_long = tokens > budget
             if too_long and self.release.overtakes:
-                queue.pop(group)
-                overtaken.append(group)
+                queue.pop(request)
+                overtaken.append(request)
                 continue
-            if too_long or not self._fits(group, hits, tokens):
-                if self.running_groups:
-                    self.restless = self.restless or too_long
+            if too_long or not self._fits(request, found + tokens):
+                if self.running:
+                    self.must_replan = self.must_replan or too_long
                     break
-                # Nobody will ever make room: the real one waits for ever.
-                queue.pop(group)
-                plan.stuck += ((group, DeadEnd.NEVER_ADMITTED),)
+                # No request will ever make room: the real one waits for ever.
+                queue.pop(request)
+                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
-            queue.pop(group)
-            self._place(group, hits, tokens)
-            plan.prompts += (group,)
-            self._compute(group, tokens, plan, first=True)
-            if group.order in self._in_chunks:
-                plan.incomplete += (group,)
+            queue.pop(request)
+            memory.admit(request, found + tokens)
+            request.cached = found
+            self._enter(request)
+            self.context += found
+            batch.prompts += (request,)
+            self._compute(request, found, tokens, batch)
+            if request.order in self._in_chunks:
+                batch.incomplete += (request,)
             budget -= tokens
         if overtaken:
-            self.restless = True
-        for group in reversed(overtaken):
-            if self.running_groups:
-                queue.requeue(group)  # each keeps its place in front
+            self.must_replan = True
+        # In front again, but as in the release the one that was overtaken last before the others.
+        for request in overtaken:
+            if self.running:
+                queue.requeue(request)
             else:
-                plan.stuck += ((group, DeadEnd.NEVER_ADMITTED),)
+                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
 
-    def _look_up(self, group: Group) -> int:
-        """Return how many leading blocks of a waiting request's prompt are in the cache."""
-        if self._cache is None:
+    def _look_up(self, request: EngineRequest) -> int:
+        """Return the tokens of a waiting request's prompt that are cached."""
+        if request.content is None:
             return 0
-        assert group.content is not None
-        for name in group.content.follows:
+        for name in request.content.follows:
             before = self._answering.get(name)
             if before is not None:
-                # The round before is still being answered: what it fills can be found as it goes on.
-                self._cache.publish(before.sequences[0])
-                self.restless = True
-        return self._cache.hits(group.content, group.length)
+                # The turn before is still being answered: what it fills can be found as it goes on.
+                self.memory.cache_full_blocks(before)
+                self.must_replan = True
+        return self.memory.match_prefix(request, request.length)
 
-    def _place(self, group: Group, hits: int, tokens: int) -> None:
-        """Give a request memory for its first chunk."""
-        group.computed = hits * self.memory.block_size
-        if self._cache is None:
-            self.memory.allocate(group.sequences[0], tokens)
-        else:
-            assert group.content is not None
-            self._cache.allocate_cached(group.sequences[0], group.content, hits, group.computed + tokens)
-            group.cached = group.computed
-        self._enter(group)
-        self._context += group.computed
+    def _fits(self, request: EngineRequest, tokens: int) -> bool:
+        spare = self.watermark_blocks if self.running else 0
+        return self.memory.can_admit(request, request.length if self.full_isl else tokens, spare)
 
-    def _enter(self, group: Group) -> None:
-        """Let a request run, first in chunks."""
-        if group.content is not None:
-            self._answering[group.content.answer] = group
-        group.order = self._orders
-        group.last_step = -1
-        self._orders += 1
-        self._running[group.order] = group
-        self._in_chunks[group.order] = group
-        self.running_groups += 1
-        self.running_sequences += 1
-
-    def _compute(self, group: Group, tokens: int, plan: Plan, *, first: bool = False) -> None:
-        """Run a chunk for which there is room; the last one gives the next token."""
-        memory = self.memory
-        step = memory.steps_grown
-        plan.batched_tokens += tokens
-        plan.query_key_pairs += tokens * group.computed + tokens * (tokens + 1) // 2
-        group.computed += tokens
-        group.base = group.computed - step
-        self._context += tokens
-        plan.context_tokens += group.computed
-        if not first:
-            plan.rebased += (group,)
-        if group.computed < group.length:
-            return
-        del self._in_chunks[group.order]
-        memory.start_growing(group.sequences[0])
-        group.last_step = step + group.final_length - group.length - 1
-        heappush(self._finishes, (group.last_step, group.order, group))
-        if not first:
-            plan.completed += (group,)
+    def _head_fits(self) -> bool:
+        request = self.queue.head()
+        return request is not None and self._fits(request, self._look_up(request) + 1)
 
     def _capped(self, tokens: int, budget: int) -> int:
         threshold = self.threshold
-        if threshold and not (self.release.spares_single and self.running_groups + self.waiting == 1):
+        if threshold and not (
+            self.release.spares_single and len(self.running) + self.queue.waiting == 1
+        ):
             tokens = min(tokens, threshold)
         return min(tokens, budget)
 
-    def _fits(self, group: Group, hits: int, tokens: int) -> bool:
-        memory = self.memory
-        spare = self.watermark_blocks if self.running_groups else 0
-        wanted = group.length if self.full_isl else hits * memory.block_size + tokens
-        if self._cache is None:
-            return -(-wanted // memory.block_size) + spare <= memory.free_blocks
-        assert group.content is not None
-        return self._cache.blocks_wanted(group.content, hits, wanted) + spare <= memory.free_blocks
+    def _enter(self, request: EngineRequest) -> None:
+        """Let a request run, first in chunks."""
+        request.order = order = self._orders
+        self._orders = order + 1
+        request.last_step = -1
+        self.running[order] = self._in_chunks[order] = request
+        self.running_sequences += 1
+        if request.content is not None:
+            self._answering[request.content.answer] = request
 
-    def undisturbed(self, now: int) -> int:
-        if self._in_chunks or self._skipped or self.running_groups > self.max_num_batched_tokens:
-            return 0
-        return super().undisturbed(now)
+    def _compute(self, request: EngineRequest, computed: int, tokens: int, batch: Batch) -> None:
+        """Run a chunk that memory has room for; the last one gives the next token."""
+        batch.batched_tokens += tokens
+        batch.query_key_pairs += tokens * computed + tokens * (tokens + 1) // 2
+        self.context += tokens
+        if request.tokens == request.length:
+            del self._in_chunks[request.order]
+            self.start_decoding(request)
 
-    def _head_fits(self) -> bool:
-        group = self.queue.head()
-        return group is not None and self._fits(group, self._look_up(group), 1)
+    def preempt(self, request: EngineRequest, batch: Batch) -> None:
+        chunked = request.order in self._in_chunks
+        length = request.length
+        super().preempt(request, batch)
+        if chunked:
+            request.length = length
 
-    def _stop(self, group: Group, samples: int) -> None:
-        super()._stop(group, samples)
-        if group.content is not None:
-            del self._answering[group.content.answer]
+    def may_join(self, request: EngineRequest) -> bool:
+        return len(self.running) < self.max_num_seqs
 
-    def may_join(self, group: Group) -> bool:
-        return self.running_groups < self.max_num_seqs
+    def _swaps(self, request: EngineRequest, batch: Batch) -> bool:
+        return False
 
-    def _spare_blocks(self) -> int:
-        return 0  # nobody needs a free block unless a new one is due
+    def _abort_running(self, request: EngineRequest) -> int:
+        chunked = request.order in self._in_chunks
+        generated = super()._abort_running(request)
+        return request.length - request.prompt if chunked else generated
+
+    def _leave(self, request: EngineRequest) -> None:
+        super()._leave(request)
+        self._in_chunks.pop(request.order, None)
+        self._skipped.pop(request.order, None)
+        if request.content is not None:
+            del self._answering[request.content.answer]

@@ -49,6 +49,10 @@ class Plugins(Generic[T]):
         """Return every name, pagesim's own first."""
         return tuple(dict.fromkeys((*self._own, *self._registered, *self._installed())))
 
+    def own(self) -> tuple[str, ...]:
+        """Return the names of those that come with pagesim."""
+        return tuple(self._own)
+
     def owns(self, name: str) -> bool:
         """Whether the part of that name comes with pagesim."""
         return name in self._own

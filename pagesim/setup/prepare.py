@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 
 from pagesim.accounting.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
-from pagesim.accounting.records import Chunk, Recorder, RequestLog, Status
+from pagesim.accounting.records import Chunk, Recorder, RequestLog
 from pagesim.costs import CostModel, PreemptionPrices, parse_cost
 from pagesim.costs.specs import Capacity, capacity, gpu, model
 from pagesim.errors import PagesimError
 from pagesim.results.result import request_columns
-from pagesim.scheduling import Arrivals, Contents, DeadEnd, Scheduler
+from pagesim.scheduling.arrivals import Arrivals
+from pagesim.scheduling.content import Contents
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.options import SchedulerOptions
+from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.setup.options import chosen
 from pagesim.setup.presets import Policy, build_memory, build_scheduler, granularity, parts_of
-from pagesim.setup.registry import Limits
-from pagesim.setup.requests import accepted_rows, entering_rows, take_in
+from pagesim.setup.registry import SCHEDULERS
+from pagesim.setup.requests import accepted_rows, take_in
 from pagesim.setup.scenario import MOST_BLOCKS, System
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.engine import Engine, StrictCompatError
@@ -42,7 +49,8 @@ class Setting:
         system: see there.
         policy: its parts.
         sized: its memory, the null block of vllm-v1 left out.
-        limits: the scheduler's.
+        options: the scheduler's.
+        max_model_len: tokens; no request is longer.
         cost: what iterations take.
         trace: the requests as the engine sees them.
         accepted: rows of the requests that are not turned away at the door.
@@ -52,7 +60,8 @@ class Setting:
     system: System
     policy: Policy
     sized: Capacity
-    limits: Limits
+    options: SchedulerOptions
+    max_model_len: int
     cost: CostModel
     trace: Trace
     accepted: IntColumn
@@ -66,16 +75,19 @@ class Setting:
     @property
     def streams(self) -> bool:
         """Whether a token has a time of its own; a static batch is answered as a whole."""
-        return self.policy.scheduler != "static"
+        return SCHEDULERS.find(self.policy.scheduler).streams
 
-    def new_scheduler(self) -> Scheduler:
-        """Return a scheduler with empty memory."""
-        return _new_scheduler(self.policy, self.sized, self.limits, self.cost)
+    def new_scheduler(self, *, tables: bool = False) -> Scheduler:
+        """Return a scheduler with empty memory; ``tables`` if something looks at single blocks."""
+        needs_tables = tables or int(self.trace.beam_width.max(initial=1)) > 1
+        return _new_scheduler(
+            self.policy, self.sized, self.options, self.max_model_len, self.cost, tables=needs_tables
+        )
 
     def arrivals(self) -> Arrivals:
         """Return the requests that take part, as a scheduler may see them."""
         contents = None
-        if self.limits.prefix_caching:
+        if SCHEDULERS.find(self.policy.scheduler).caches_prefixes(self.options):
             rows = self.accepted
             contents = Contents(self.trace.take(rows), self.request_of[rows], self.sized.block_size)
         system = self.system
@@ -84,6 +96,7 @@ class Setting:
     def new_log(self) -> RequestLog:
         """Return an empty log, in which those are rejected who were turned away."""
         log = RequestLog(len(self.trace))
+        log.notes_samples = self.trace.sample_tokens is not None
         turned_away = np.ones(len(self.trace), bool)
         turned_away[self.accepted] = False
         for row in np.flatnonzero(turned_away).tolist():
@@ -143,13 +156,18 @@ def prepare(system: System, trace: Trace) -> Setting:
         PagesimError: an option, the trace or their combination is off; the sentence says what to do.
     """
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
-    sized, limits, cost = equip(system, policy)
-    trace, request_of = take_in(trace, policy, limits)
-    setting = Setting(system, policy, sized, limits, cost, trace, np.arange(len(trace)), request_of)
+    options = chosen(policy.scheduler, system.scheduler_options)
+    sized, max_model_len, cost = equip(system, policy)
+    scheduler = SCHEDULERS.find(policy.scheduler)
+    trace, request_of = take_in(trace, policy.scheduler, scheduler, max_model_len)
+    setting = Setting(
+        system, policy, sized, options, max_model_len, cost, trace, np.arange(len(trace)), request_of
+    )
     accepted = accepted_rows(trace, setting.new_scheduler())
     if system.strict_compat:
-        entering = entering_rows(trace, policy, limits)
-        if policy.scheduler == "static" and len(accepted) < len(entering):
+        takes_in = scheduler.takes_in(trace.prompt_tokens, trace.output_tokens, max_model_len)
+        entering = np.flatnonzero(takes_in)
+        if not scheduler.streams and len(accepted) < len(entering):
             row = int(np.setdiff1d(entering, accepted)[0])
             raise setting.stopped(StrictCompatError(DeadEnd.NEVER_BATCHED, row, 0))
         accepted = entering
@@ -163,7 +181,28 @@ def check(system: System) -> None:
         PagesimError: as `prepare` would; what only a trace can show is not looked for.
     """
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
-    _new_scheduler(policy, *equip(system, policy))
+    sized, max_model_len, cost = equip(system, policy)
+    _new_scheduler(policy, sized, chosen(policy.scheduler, system.scheduler_options), max_model_len, cost)
+
+
+class Progress(Observer):
+    """Counts the requests that are over, for a progress bar.
+
+    Args:
+        callback: called with their number.
+    """
+
+    def __init__(self, callback: Watch) -> None:
+        self.callback = callback
+        self.over = 0
+
+    def finished(self, request: EngineRequest, now: int) -> None:
+        if not request.samples:
+            self.left(request.row, now, Status.FINISHED)
+
+    def left(self, row: int, now: int, status: Status) -> None:
+        self.over += 1
+        self.callback(self.over)
 
 
 class Server:
@@ -173,12 +212,11 @@ class Server:
         setting: what it has in common with others.
         log: where requests' times go.
         arrivals: the requests that it serves.
-        consume: hears of each chunk of its records.
+        consume: told of each chunk of its records.
         aborts: when whose client goes away, see `Engine`.
         executor: what carries out the iterations; left out, the system's cost model predicts them.
-        listen: returns an executor that does the same and hears of each iteration.
-        watch: for a progress bar.
-        kind: of engine.
+        observers: what else listens to the engine.
+        tables: whether something looks at single blocks.
     """
 
     def __init__(
@@ -190,13 +228,12 @@ class Server:
         consume: Sequence[Consume] = (),
         aborts: Sequence[tuple[int, int]] = (),
         executor: MakeExecutor | None = None,
-        listen: Callable[[Executor, Recorder], Executor] | None = None,
-        watch: Watch | None = None,
-        kind: type[Engine] = Engine,
+        observers: Sequence[Observer] = (),
+        tables: bool = False,
     ) -> None:
         system = setting.system
         self.setting = setting
-        self.scheduler = setting.new_scheduler()
+        self.scheduler = setting.new_scheduler(tables=tables)
         self.scheduler.expect(arrivals)
         window = system.window_s
         self.means = MemoryMeans(
@@ -214,19 +251,19 @@ class Server:
             for account in accounts:
                 account(chunk)
 
-        self.recorder = Recorder(self.scheduler.memory, log, tell)
+        self.recorder = Recorder(self.scheduler, log, tell)
         carrying_out: Executor = PredictedExecutor(setting.cost)
         if executor is not None:
             carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))
-        self.engine = kind(
+        self.engine = Engine(
             self.scheduler,
-            carrying_out if listen is None else listen(carrying_out, self.recorder),
+            carrying_out,
             self.recorder,
-            leap=system.leap,
+            observers=observers,
+            fast_forward=system.fast_forward,
             until=None if system.until is None else to_ticks(system.until),
             aborts=aborts,
             strict_compat=system.strict_compat,
-            watch=watch,
         )
 
     def summary(self) -> dict[str, Any]:
@@ -250,27 +287,14 @@ class Server:
         }
 
 
-def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
-    """Return the memory (the null block of vllm-v1 left out), the limits and the costs of a system.
+def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
+    """Return the memory of a system (null blocks left out), its longest request and its costs.
 
     Raises:
         PagesimError: an option is off, or the model does not fit.
     """
     spec, device = model(system.model), gpu(system.gpu)
-    limits = Limits(
-        max_model_len=system.max_model_len or spec.max_model_len,
-        max_num_seqs=system.max_num_seqs,
-        max_num_batched_tokens=system.max_num_batched_tokens,
-        max_batch=system.max_batch,
-        compat=system.compat,
-        max_paddings=system.max_paddings,
-        chunked_prefill=system.chunked_prefill,
-        long_prefill_token_threshold=system.long_prefill_token_threshold,
-        reserve_full_isl=system.reserve_full_isl,
-        prefix_caching=system.prefix_caching,
-        watermark=system.watermark,
-        preemption=system.preemption,
-    )
+    max_model_len = system.max_model_len or spec.max_model_len
     # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later ones
     # refuse to.
     checks_length = system.sizing == "vllm" and system.num_blocks is None
@@ -284,8 +308,8 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
         kv_dtype=system.kv_dtype,
         sizing=system.sizing,
         gpu_memory_utilization=system.gpu_memory_utilization,
-        max_num_batched_tokens=system.max_num_batched_tokens,
-        max_model_len=limits.max_model_len if checks_length else None,
+        max_num_batched_tokens=system.option("max_num_batched_tokens"),
+        max_model_len=max_model_len if checks_length else None,
         num_blocks=system.num_blocks,
     )
     if page_bytes is not None and system.cpu_blocks:
@@ -301,11 +325,14 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
             f"num_blocks of {spec.name} comes to {sized.num_blocks} blocks of {sized.block_size} tokens; the "
             f"bound is {MOST_BLOCKS}: give num_blocks, or a larger block_size"
         )
-    if policy.scheduler == "vllm-v1":
-        # Block 0 is the null block; no sequence ever holds it.
-        sized = replace(sized, num_blocks=sized.num_blocks - 1)
-        if not sized.num_blocks:
-            raise PagesimError("num_blocks is 1; vllm-v1 needs at least 2, of which one is its null block")
+    null_blocks = SCHEDULERS.find(policy.scheduler).null_blocks
+    if null_blocks:  # which no sequence ever holds
+        sized = replace(sized, num_blocks=sized.num_blocks - null_blocks)
+        if sized.num_blocks < 1:
+            raise PagesimError(
+                f"num_blocks is {sized.num_blocks + null_blocks}; {policy.scheduler} needs at least "
+                f"{null_blocks + 1}, of which {null_blocks} is its null block"
+            )
     cost = parse_cost(
         system.cost,
         model=spec,
@@ -314,15 +341,25 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, Limits, CostModel]:
         block_size=sized.block_size,
         kv_dtype=system.kv_dtype,
     )
-    return sized, limits, cost
+    return sized, max_model_len, cost
 
 
-def _new_scheduler(policy: Policy, sized: Capacity, limits: Limits, cost: CostModel) -> Scheduler:
+def _new_scheduler(
+    policy: Policy,
+    sized: Capacity,
+    options: SchedulerOptions,
+    max_model_len: int,
+    cost: CostModel,
+    *,
+    tables: bool = False,
+) -> Scheduler:
     memory = build_memory(
         policy,
+        options,
         num_blocks=sized.num_blocks,
         block_size=sized.block_size,
         cpu_blocks=sized.cpu_blocks,
-        limits=limits,
+        max_model_len=max_model_len,
+        tables=tables,
     )
-    return build_scheduler(policy, memory, limits, PreemptionPrices(cost))
+    return build_scheduler(policy, memory, options, max_model_len=max_model_len, prices=PreemptionPrices(cost))

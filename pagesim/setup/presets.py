@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import RESERVATIONS, Allocator, PagedAllocator, Pool, PrefixCachingAllocator
-from pagesim.scheduling import V1_RELEASES, Prices, Scheduler
+from pagesim.kvcache import RESERVATIONS, KVCache, Pool, PrefixCachedKV
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.options import MemoryKind, Prices, SchedulerOptions
 from pagesim.setup.plugins import Plugins
-from pagesim.setup.registry import ALLOCATORS, RELEASES, SCHEDULERS, Limits
+from pagesim.setup.registry import PLACEMENTS, SCHEDULERS
 
 ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
 PageSize = Literal["64K", "128K", "256K", "2M"]
@@ -127,8 +128,8 @@ def parts_of(
     if policy.reservation not in get_args(ReservationName):
         known = ", ".join(get_args(ReservationName))
         raise PagesimError(f"reservation is {policy.reservation!r}; it must be one of {known}")
-    SCHEDULERS.find(policy.scheduler)
-    ALLOCATORS.find(policy.placement)
+    scheduler_kind = SCHEDULERS.find(policy.scheduler)
+    PLACEMENTS.find(policy.placement)
     if policy.reservation == "on-demand" and policy.placement in CONTIGUOUS:
         raise PagesimError(
             f"reservation on-demand needs placement paged or virtual, not {policy.placement}: "
@@ -139,31 +140,9 @@ def parts_of(
             f"placement virtual needs reservation on-demand, not {policy.reservation}: it reserves "
             "addresses, and maps memory as a sequence grows"
         )
-    if policy.placement == "virtual" and policy.scheduler in RELEASES:
-        raise PagesimError(
-            f"scheduler {policy.scheduler} needs placement paged, not virtual: vLLM's releases share blocks; "
-            "choose vllm-sosp or orca"
-        )
-    if policy.scheduler == "static" and policy.reservation != "oracle":
-        raise PagesimError(
-            "scheduler static needs reservation oracle: a static batch reserves its own padded length, "
-            f"not {policy.reservation}"
-        )
-    if policy.scheduler in RELEASES and policy.reservation != "on-demand":
-        raise PagesimError(
-            f"scheduler {policy.scheduler} needs reservation on-demand, not {policy.reservation}: vLLM takes "
-            "blocks as sequences grow"
-        )
-    if policy.scheduler == "static" and not ALLOCATORS.owns(policy.placement):
-        raise PagesimError(
-            f"scheduler static cannot use placement {policy.placement}: a batch is made for memory that "
-            "holds its rows without rounding; choose first-fit, best-fit or paged"
-        )
-    if policy.scheduler == "static" and policy.placement == "buddy":
-        raise PagesimError(
-            "scheduler static cannot use placement buddy, whose powers of two hold fewer rows than the "
-            "batch was made for; choose first-fit, best-fit or paged"
-        )
+    scheduler_kind.check_memory(
+        MemoryKind(policy.reservation, policy.placement, PLACEMENTS.owns(policy.placement))
+    )
     return policy
 
 
@@ -200,110 +179,98 @@ def granularity(
 
 
 def build_memory(
-    policy: Policy, *, num_blocks: int, block_size: int, cpu_blocks: int, limits: Limits
-) -> Allocator:
-    """Return the empty memory of a policy."""
-    if limits.prefix_caching:
+    policy: Policy,
+    options: SchedulerOptions,
+    *,
+    num_blocks: int,
+    block_size: int,
+    cpu_blocks: int,
+    max_model_len: int,
+    tables: bool = False,
+) -> KVCache:
+    """Return the empty memory of a policy.
+
+    Args:
+        policy: its parts.
+        options: of its scheduler.
+        num_blocks: that sequences can hold, null blocks left out.
+        block_size: token slots a block.
+        cpu_blocks: of swap space.
+        max_model_len: tokens.
+        tables: whether blocks must have numbers, because something is going to look at them.
+    """
+    if SCHEDULERS.find(policy.scheduler).caches_prefixes(options):
         if policy.placement != "paged":
             raise PagesimError(
-                f"prefix_caching needs placement paged, not {policy.placement}: it brings its own allocator"
+                f"prefix_caching needs placement paged, not {policy.placement}: it brings its own memory"
             )
-        release = V1_RELEASES[limits.compat or RELEASES["vllm-v1"][-1]]
-        return PrefixCachingAllocator(
-            num_blocks, block_size, cpu_blocks, reuses_unfilled_first=release.reuses_unfilled_first
+        return PrefixCachedKV(
+            num_blocks,
+            block_size,
+            cpu_blocks,
+            reuses_unhashed_first=SCHEDULERS.find(policy.scheduler).reuses_unhashed_first(options),
         )
     on_demand = policy.reservation == "on-demand"
     pool = Pool(
         num_blocks,
         block_size,
-        limits.max_model_len,
-        None if on_demand else RESERVATIONS[policy.reservation](limits.max_model_len),
+        max_model_len,
+        None if on_demand else RESERVATIONS[policy.reservation](max_model_len),
         cpu_blocks,
+        tables,
     )
-    memory = ALLOCATORS.make(policy.placement, lambda make: make(pool))
-    if not ALLOCATORS.owns(policy.placement):
+    memory = PLACEMENTS.make(policy.placement, lambda make: make(pool))
+    if not PLACEMENTS.owns(policy.placement):
         _check_foreign(policy, memory, pool)
     return memory
 
 
-def _check_foreign(policy: Policy, memory: Allocator, pool: Pool) -> None:
-    """Refuse an allocator of others that is not what the rest of the policy takes it for."""
+def _check_foreign(policy: Policy, memory: KVCache, pool: Pool) -> None:
+    """Refuse a plug-in's memory that is not what the rest of the policy takes it for."""
     where = f"placement {policy.placement}"
-    if not isinstance(memory, Allocator):
-        raise PagesimError(f"{where} makes a {type(memory).__name__}; it must make an Allocator")
+    if not isinstance(memory, KVCache):
+        raise PagesimError(f"{where} makes a {type(memory).__name__}; it must make a KVCache")
     if (memory.num_blocks, memory.block_size) != (pool.num_blocks, pool.block_size):
         raise PagesimError(
             f"{where} has {memory.num_blocks} blocks of {memory.block_size} tokens; it was asked for "
             f"{pool.num_blocks} of {pool.block_size}"
         )
-    if memory.grows_on_demand != (pool.reservation is None):
+    if memory.grows != (pool.reservation is None):
         raise PagesimError(
-            f"{where} takes blocks {'as sequences grow' if memory.grows_on_demand else 'at admission only'}, "
+            f"{where} takes blocks {'as sequences grow' if memory.grows else 'at admission only'}, "
             f"which does not go with reservation {policy.reservation}; choose "
-            f"{'on-demand' if memory.grows_on_demand else 'max, pow2 or oracle'}"
-        )
-    if memory.shares and not isinstance(memory, PagedAllocator):
-        raise PagesimError(
-            f"{where} shares blocks and is no PagedAllocator; derive it from that, since schedulers swap "
-            "what is shared"
-        )
-    if policy.scheduler in RELEASES and not memory.shares:
-        raise PagesimError(
-            f"scheduler {policy.scheduler} needs memory that shares blocks, and {where} does not; "
-            "choose vllm-sosp or orca"
+            f"{'on-demand' if memory.grows else 'max, pow2 or oracle'}"
         )
 
 
-def build_scheduler(policy: Policy, memory: Allocator, limits: Limits, prices: Prices) -> Scheduler:
+def build_scheduler(
+    policy: Policy, memory: KVCache, options: SchedulerOptions, *, max_model_len: int, prices: Prices
+) -> Scheduler:
     """Return the scheduler of a policy over its memory; ``prices`` tell it how to preempt under ``auto``.
 
     Raises:
-        PagesimError: a limit does not go with the scheduler.
+        PagesimError: an option does not go with the memory.
     """
-    _check_limits(policy.scheduler, limits)
-    if not memory.grows_on_demand and limits.preemption != "default":
+    check_preemption(policy, options)
+    return SCHEDULERS.make(
+        policy.scheduler, lambda make: make(memory, options, max_model_len=max_model_len, prices=prices)
+    )
+
+
+def check_preemption(policy: Policy, options: SchedulerOptions) -> None:
+    """Refuse a way to preempt that a policy's memory does not have.
+
+    Raises:
+        PagesimError: the sentence says why.
+    """
+    preemption = getattr(options, "preemption", "default")
+    if policy.reservation != "on-demand" and preemption != "default":
         raise PagesimError(
-            f"preemption {limits.preemption} needs reservation on-demand: where memory is reserved "
-            "nobody is ever preempted"
+            f"preemption {preemption} needs reservation on-demand: where memory is reserved no request is "
+            "ever preempted"
         )
-    if policy.placement == "virtual" and limits.preemption in ("swap", "auto"):
+    if policy.placement != "paged" and preemption in ("swap", "auto"):
         raise PagesimError(
-            f"preemption {limits.preemption} is not for placement virtual: its pages are unmapped and "
-            "never moved to the host, so whoever is preempted is recomputed"
-        )
-    if not isinstance(memory, PagedAllocator) and limits.preemption in ("swap", "auto"):
-        raise PagesimError(
-            f"preemption {limits.preemption} is not for placement {policy.placement}, which cannot swap"
-        )
-    return SCHEDULERS.make(policy.scheduler, lambda make: make(memory, limits, prices))
-
-
-def longest_output(scheduler: str, max_model_len: int) -> int | None:
-    """Return prompt + output at which the engine ends a sequence; None where it takes no longer requests."""
-    # v0 checks after the token that goes beyond, v1 before it.
-    return {"vllm-v0": max_model_len + 1, "vllm-v1": max_model_len}.get(scheduler)
-
-
-def _check_limits(scheduler: str, limits: Limits) -> None:
-    """Refuse what the scheduler does not have."""
-    belongs = {
-        "max_batch": ("static",),
-        "compat": ("vllm-v0", "vllm-v1"),
-        "max_paddings": ("vllm-v0",),
-        "chunked_prefill": ("vllm-v1",),
-        "long_prefill_token_threshold": ("vllm-v1",),
-        "reserve_full_isl": ("vllm-v1",),
-        "prefix_caching": ("vllm-v1",),
-    }
-    for name, schedulers in belongs.items():
-        if getattr(limits, name) is not None and scheduler not in schedulers:
-            raise PagesimError(f"{name} is for scheduler {' and '.join(schedulers)}, not {scheduler}")
-    if scheduler == "static" and limits.max_num_seqs is not None:
-        raise PagesimError("max_num_seqs is not for scheduler static, which takes max_batch")
-    if limits.compat is not None and limits.compat not in RELEASES[scheduler]:
-        known = ", ".join(RELEASES[scheduler])
-        raise PagesimError(f"compat is {limits.compat!r}; scheduler {scheduler} can decide as {known}")
-    if scheduler == "vllm-v1" and limits.preemption in ("swap", "auto"):
-        raise PagesimError(
-            f"preemption {limits.preemption} is not for scheduler vllm-v1: since v1 vLLM only recomputes"
+            f"preemption {preemption} is not for placement {policy.placement}, which cannot swap: a request "
+            "that is preempted is recomputed"
         )

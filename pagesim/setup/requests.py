@@ -7,9 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.errors import PagesimError
-from pagesim.scheduling import Scheduler
-from pagesim.setup.presets import Policy, longest_output
-from pagesim.setup.registry import Limits
+from pagesim.scheduling.core import Scheduler
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 from pagesim.workloads.trace import MAX_SAMPLES, MAX_TOKENS, IntColumn, Trace
 
@@ -26,11 +24,17 @@ class Intake(NamedTuple):
     request_of: IntColumn
 
 
-def take_in(trace: Trace, policy: Policy, limits: Limits) -> Intake:
-    """Return the requests as the engine of a policy sees them.
+def take_in(trace: Trace, name: str, scheduler: type[Scheduler], max_model_len: int) -> Intake:
+    """Return the requests as the engine of a scheduler sees them.
 
-    Under vllm-v1 every sample is a request of its own. vllm-v0 frees a sample when it is over; elsewhere all
-    samples of a request run as long as the longest. Outputs that the engine ends early are cut.
+    What becomes of samples is a trait of the scheduler: `Scheduler.samples`. Outputs that the engine ends
+    early are cut.
+
+    Args:
+        trace: as it was given.
+        name: of the scheduler.
+        scheduler: its class.
+        max_model_len: tokens.
 
     Raises:
         PagesimError: there are no requests, or one is of a kind that the engine does not know.
@@ -42,23 +46,14 @@ def take_in(trace: Trace, policy: Policy, limits: Limits) -> Intake:
             f"request {trace.request_id[-1]}: arrival_s is {trace.arrival_s[-1]:g}; "
             f"it must be at most {LONGEST_S:g} s, the longest time that is simulated"
         )
-    _check_beams(trace, policy)
+    _check_beams(trace, name, scheduler)
     intake = Intake(trace, np.arange(len(trace)))
-    if policy.scheduler == "vllm-v1":
-        intake = _split_samples(trace)
-    elif policy.scheduler != "vllm-v0" and trace.sample_tokens is not None:
+    if scheduler.samples == "requests":
+        intake = _split_samples(trace, name)
+    elif scheduler.samples == "together" and trace.sample_tokens is not None:
         note = "samples of a request run as long as the longest: this engine ends them together"
         intake = intake._replace(trace=trace.with_columns({"sample_tokens": None}, note))
-    return intake._replace(trace=_cut(intake.trace, longest_output(policy.scheduler, limits.max_model_len)))
-
-
-def entering_rows(trace: Trace, policy: Policy, limits: Limits) -> IntColumn:
-    """Return the rows of the requests that the real engine takes in, in order, served or not."""
-    if policy.scheduler == "vllm-v0":
-        return np.arange(len(trace))
-    if policy.scheduler == "vllm-v1":  # its front end looks at the prompt
-        return np.flatnonzero(trace.prompt_tokens < limits.max_model_len)
-    return np.flatnonzero(trace.prompt_tokens + trace.output_tokens <= limits.max_model_len)
+    return intake._replace(trace=_cut(intake.trace, scheduler.longest_sequence(max_model_len)))
 
 
 def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
@@ -84,15 +79,15 @@ def aborts(trace: Trace, client_timeout: float | None) -> list[tuple[int, int]]:
     return list(zip(to_tick_column(when[rows]).tolist(), rows.tolist(), strict=True))
 
 
-def _check_beams(trace: Trace, policy: Policy) -> None:
+def _check_beams(trace: Trace, name: str, scheduler: type[Scheduler]) -> None:
     wide = trace.beam_width > 1
     if not wide.any():
         return
-    if policy.scheduler == "vllm-v1":
+    if not scheduler.has_beams:
         row = int(np.argmax(wide))
         raise PagesimError(
-            f"request {trace.request_id[row]}: beam_width is {trace.beam_width[row]}; since v1 vLLM's "
-            "scheduler knows no beam search, so it must be 1 (vllm-v0 and vllm-sosp have it)"
+            f"request {trace.request_id[row]}: beam_width is {trace.beam_width[row]}; scheduler {name} knows "
+            "no beam search, so it must be 1 (vllm-v0 and vllm-sosp have it)"
         )
     more = wide & (trace.n > trace.beam_width)
     if more.any():
@@ -103,7 +98,7 @@ def _check_beams(trace: Trace, policy: Policy) -> None:
         )
 
 
-def _split_samples(trace: Trace) -> Intake:
+def _split_samples(trace: Trace, name: str) -> Intake:
     """Return a trace in which every sample is a request, its id that of the request and its number."""
     if int(trace.n.max()) == 1:
         return Intake(trace, np.arange(len(trace)))
@@ -124,7 +119,7 @@ def _split_samples(trace: Trace) -> Intake:
         "output_tokens": outputs,
         "sample_tokens": None,
     }
-    note = f"{len(trace)} requests became {len(rows)}: vllm-v1 serves every sample as a request of its own"
+    note = f"{len(trace)} requests became {len(rows)}: {name} serves every sample as a request of its own"
     return Intake(trace.with_columns(columns, note), rows)
 
 

@@ -7,13 +7,23 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from pagesim.costs.specs import model, paged_block
 from pagesim.errors import PagesimError, brief, reason
-from pagesim.scheduling import BEAM_DROP, Preemption
+from pagesim.scheduling.beams import DROP as BEAM_DROP
+from pagesim.scheduling.options import MOST
+from pagesim.setup.options import chosen, declared, fields_of
 from pagesim.setup.plugins import HOMES, needs, plugins
 from pagesim.setup.presets import (
     BLOCK_SIZE,
@@ -21,10 +31,11 @@ from pagesim.setup.presets import (
     PageSize,
     Policy,
     ReservationName,
+    check_preemption,
     granularity,
     parts_of,
 )
-from pagesim.setup.registry import RELEASES
+from pagesim.setup.registry import SCHEDULERS
 from pagesim.sim.clock import LONGEST_S
 
 NEEDS = "needs"
@@ -35,14 +46,11 @@ COMPARED = ("contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp
 MOST_BLOCKS = 10_000_000
 """More blocks than this are taken for a mistake; an allocator keeps a number for each."""
 
-MOST = 1_000_000_000
-"""More tokens or requests than this are taken for a mistake."""
 
+class SystemFields(BaseModel):
+    """What every system has; the options of its scheduler are added in `System`."""
 
-class System(BaseModel):
-    """The system that serves: model, GPU, memory, scheduler and costs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     policy: str = Field(
         "vllm-sosp", description="Named bundle of scheduler and allocator (pagesim policies)."
@@ -86,49 +94,6 @@ class System(BaseModel):
     max_model_len: int | None = Field(
         None, ge=1, le=MOST, description="Longest request; the model's own when left out."
     )
-    max_num_seqs: int | None = Field(
-        None, ge=1, le=MOST, description="Running requests at most (vllm-sosp 2048, others 256)."
-    )
-    max_num_batched_tokens: int | None = Field(
-        None,
-        ge=1,
-        le=MOST,
-        description="Tokens an iteration at most (2560; vllm-v0 as its release, vllm-v1 2048).",
-    )
-    max_batch: int | None = Field(
-        None,
-        ge=1,
-        le=MOST,
-        description="Requests in a static batch at most; what the cache holds when left out.",
-    )
-    watermark: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="Share of the blocks that an admission leaves free (vllm-sosp, vllm-v0 0.01, others 0).",
-    )
-    compat: str | None = Field(
-        None, description="Release to decide as (vllm-v0 0.1.7, 0.2.0, 0.2.7; vllm-v1 0.11.2, 0.33.0)."
-    )
-    max_paddings: int | None = Field(
-        None, ge=0, le=MOST, description="Padding of a batch of prompts at most (vllm-v0: 256)."
-    )
-    chunked_prefill: bool | None = Field(
-        None, description="Whether a prompt may run in chunks (vllm-v1: it may)."
-    )
-    long_prefill_token_threshold: int | None = Field(
-        None, ge=0, le=MOST, description="A request's tokens in a step at most (vllm-v1: 0, no limit)."
-    )
-    reserve_full_isl: bool | None = Field(
-        None, description="Admit a prompt only if all of it fits (vllm-v1: as the release)."
-    )
-    prefix_caching: bool | None = Field(
-        None, description="Find prompts' blocks that were computed before (vllm-v1; off)."
-    )
-    preemption: Preemption = Field(
-        "default",
-        description="default recomputes one sequence and swaps a group of several; auto takes the cheaper.",
-    )
     beam_drop: float = Field(
         BEAM_DROP, gt=0, lt=1, description="A beam's chance, at each token, of being dropped for a fork."
     )
@@ -150,7 +115,9 @@ class System(BaseModel):
     until: float | None = Field(
         None, ge=0, le=LONGEST_S, description="Schedule no iteration after this instant, in seconds."
     )
-    leap: bool = Field(True, description="Take iterations that decide nothing at once (exact; for checking).")
+    fast_forward: bool = Field(
+        True, description="Take iterations that decide nothing at once (exact; off for checking)."
+    )
 
     @field_validator("window")
     @classmethod
@@ -163,6 +130,46 @@ class System(BaseModel):
     def window_s(self) -> tuple[float, float] | None:
         """The window's first and last second, or None."""
         return None if self.window is None else _parse_window(self.window)
+
+
+    @model_validator(mode="after")
+    def _options_exist(self) -> Self:
+        """Refuse an option that no scheduler has, of a plug-in either."""
+        for name in self.model_extra or {}:
+            if not any(name in SCHEDULERS.find(each).Options.model_fields for each in SCHEDULERS.foreign()):
+                known = type(self).model_fields
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise PagesimError(f"there is no option {name[:200]}{hint}")
+        return self
+
+    def option(self, name: str) -> Any:
+        """Return a scheduler's option as it was given; None where it was left out."""
+        return getattr(self, name, None)
+
+    @property
+    def scheduler_options(self) -> dict[str, Any]:
+        """The options of schedulers that were given, by name."""
+        given = {name: getattr(self, name) for name in SCHEDULER_FIELDS}
+        return {name: value for name, value in {**given, **(self.model_extra or {})}.items() if value is not None}
+
+
+SCHEDULER_FIELDS = fields_of(declared(tuple(SCHEDULERS.own())))
+"""The options of pagesim's own schedulers, by name."""
+
+if TYPE_CHECKING:
+
+    class System(SystemFields):
+        """The system that serves: model, GPU, memory, scheduler and its options, and costs."""
+
+else:
+    System = create_model(
+        "System",
+        __base__=SystemFields,
+        __module__=__name__,
+        __doc__="The system that serves: model, GPU, memory, scheduler and its options, and costs.",
+        **SCHEDULER_FIELDS,
+    )
 
 
 class Scenario(System):
@@ -252,31 +259,15 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
         name: parts_of(name, system.scheduler, system.reservation, system.placement) for name in policies
     }
 
-    def having(scheduler: str) -> list[str]:
-        return [name for name in policies if parts[name].scheduler == scheduler]
-
     virtual = [name for name in policies if parts[name].placement == "virtual"]
     users = {
         "block_size": [name for name in policies if not parts[name].has_own_blocks],
         "page_size": virtual,
         "cpu_blocks": [name for name in policies if name not in virtual],
-        "max_batch": having("static"),
-        "max_num_seqs": [name for name in policies if parts[name].scheduler != "static"],
-        "compat": [name for name in policies if system.compat in RELEASES.get(parts[name].scheduler, ())],
-        "max_paddings": having("vllm-v0"),
-        "chunked_prefill": having("vllm-v1"),
-        "long_prefill_token_threshold": having("vllm-v1"),
-        "reserve_full_isl": having("vllm-v1"),
-        "prefix_caching": having("vllm-v1"),
-        "preemption": [
-            name
-            for name in policies
-            if parts[name].reservation == "on-demand"
-            and (
-                system.preemption == "recompute"
-                or not (parts[name].scheduler == "vllm-v1" or name in virtual)
-            )
-        ],
+        **{
+            option: [name for name in policies if _can_use(parts[name], option, value)]
+            for option, value in system.scheduler_options.items()
+        },
     }
     alike = len({(part.placement == "virtual", part.block_size) for part in parts.values()}) == 1
     return {
@@ -285,7 +276,7 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
                 "policy": policy,
                 **({} if alike else _same_memory(system, policy, parts[policy])),
                 **{
-                    option: System.model_fields[option].default
+                    option: None
                     for option, names in users.items()
                     if names and policy not in names
                 },
@@ -293,6 +284,17 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
         )
         for policy in policies
     }
+
+
+def _can_use(policy: Policy, option: str, value: Any) -> bool:
+    """Say whether a policy's scheduler has an option, takes this value, and its memory goes with it."""
+    if option not in SCHEDULERS.find(policy.scheduler).Options.model_fields:
+        return False
+    try:
+        check_preemption(policy, chosen(policy.scheduler, {option: value}))
+    except PagesimError:
+        return False
+    return True
 
 
 def _same_memory(system: System, name: str, policy: Policy) -> dict[str, int]:

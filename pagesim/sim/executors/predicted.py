@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from pagesim.costs import CostModel, DecodeRun, IterationShape
-from pagesim.scheduling import Plan
+from pagesim.scheduling.batch import Batch
 
 
 class Executor(Protocol):
     """Carries out what a scheduler planned and says how many ticks it took."""
 
-    def execute(self, plan: Plan) -> int:
+    def execute(self, batch: Batch) -> int:
         """Carry out one iteration; return its ticks."""
 
     def decode_run(self, sequences: int, context: int) -> DecodeRun | None:
@@ -25,22 +25,22 @@ class PredictedExecutor:
         self.cost = cost
         self.decode_run = cost.decode  # asked at every decision: not through a method of one line
 
-    def execute(self, plan: Plan) -> int:
-        return self.cost.iteration(shape_of(plan))
+    def execute(self, batch: Batch) -> int:
+        return self.cost.iteration(shape_of(batch))
 
 
-def shape_of(plan: Plan) -> IterationShape:
-    """Return what a plan computes and moves."""
+def shape_of(batch: Batch) -> IterationShape:
+    """Return what a batch computes and moves."""
     return IterationShape(
-        plan.batched_tokens,
-        plan.tokens,
-        plan.context_tokens,
-        plan.decode_context,
-        plan.query_key_pairs,
-        len(plan.swaps_out),
-        len(plan.swaps_in),
-        len(plan.copies),
-        plan.decoding,
-        plan.decoding + len(plan.prompts) - len(plan.incomplete) + len(plan.completed),
-        plan.launches,
+        batch.batched_tokens,
+        batch.tokens,
+        batch.context_tokens,
+        batch.decode_context,
+        batch.query_key_pairs,
+        batch.swapped_out_blocks,
+        batch.swapped_in,
+        batch.copied,
+        batch.decoding,
+        batch.decoding + len(batch.prompts) - len(batch.incomplete) + len(batch.completed),
+        batch.launches,
     )

@@ -1,0 +1,98 @@
+"""Cached runs: blocks that are held, found and evicted together, and the queue of the free ones."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Protocol, Self
+
+
+class Content(Protocol):
+    """What a sequence's tokens are, as far as another one may have the same ones, block by block."""
+
+    def key(self, block: int) -> int:
+        """Name a block: two contents have one name for it where all tokens up to its end are the same."""
+
+    def common(self, other: Self) -> int:
+        """Return how many leading blocks of this and of another content have the same name."""
+
+
+def block_array(blocks: Iterable[int] = ()) -> array[int]:
+    """Return numbers of blocks as an array."""
+    return array("i", blocks)
+
+
+class Run:
+    """Blocks of one table that follow one another.
+
+    Attributes:
+        blocks: their numbers, in token order.
+        content: of the request that computed them; None where they cannot be found.
+        start: the place of the first one in that content.
+        key: its name there.
+        users: how many holders have them.
+    """
+
+    __slots__ = ("_ahead", "_behind", "blocks", "content", "key", "start", "users")
+
+    def __init__(
+        self, blocks: array[int], content: Content | None = None, start: int = 0, key: int = 0, users: int = 0
+    ) -> None:
+        self.blocks = blocks
+        self.content = content
+        self.start = start
+        self.key = key
+        self.users = users
+        self._ahead = self._behind = self
+
+    def split(self, blocks: int) -> Run:
+        """Keep so many blocks; return a run of the others, with as many users."""
+        assert self.content is not None
+        start = self.start + blocks
+        rest = Run(self.blocks[blocks:], self.content, start, self.content.key(start), self.users)
+        del self.blocks[blocks:]
+        return rest
+
+
+class FreeQueue:
+    """Runs that no holder has, in the order in which they are taken; of a run the last block first."""
+
+    __slots__ = ("_ring",)
+
+    def __init__(self) -> None:
+        self._ring = Run(block_array())  # stands between the last one and the first
+
+    @property
+    def first(self) -> Run:
+        """The next to be taken; there is one."""
+        return self._ring._behind
+
+    def __iter__(self) -> Iterator[Run]:
+        run = self._ring._behind
+        while run is not self._ring:
+            yield run
+            run = run._behind
+
+    def blocks(self) -> Iterator[int]:
+        """Yield all blocks, in the order in which they are taken."""
+        for run in self:
+            yield from reversed(run.blocks)
+
+    def push(self, run: Run) -> None:
+        """Put a run at the end."""
+        self.push_ahead(run, self._ring)
+
+    def push_first(self, run: Run) -> None:
+        """Put a run at the very front."""
+        self.push_ahead(run, self._ring._behind)
+
+    def push_ahead(self, run: Run, other: Run) -> None:
+        """Put a run just ahead of another one."""
+        run._ahead, run._behind = other._ahead, other
+        other._ahead._behind = run
+        other._ahead = run
+
+    def remove(self, run: Run) -> None:
+        """Take a run out, wherever it is."""
+        run._ahead._behind = run._behind
+        run._behind._ahead = run._ahead

@@ -1,0 +1,92 @@
+"""Arrivals: the requests to come, in columns."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from pagesim.sim.clock import to_tick_column
+from pagesim.scheduling.beams import DROP, BeamSearch
+from pagesim.scheduling.content import Content, Contents
+from pagesim.scheduling.request import EngineRequest, Family
+from pagesim.workloads.trace import IntColumn, Trace
+
+NEVER = 1 << 62
+"""Later than any instant of a simulation, in ticks."""
+
+
+class Arrivals:
+    """The columns of a trace that a scheduler may see, one Python integer at a time.
+
+    Args:
+        trace: requests in order of arrival.
+        rows: the rows of the trace that take part, ``[N]``; the others were rejected at submission.
+        drop: a beam's chance of being dropped at a token, see `BeamSearch`.
+        seed: of the beams.
+        contents: of these requests, by index; None where nothing looks for prefixes.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        rows: IntColumn,
+        *,
+        drop: float = DROP,
+        seed: int = 0,
+        contents: Contents | None = None,
+    ) -> None:
+        def column(values: IntColumn) -> array[int]:
+            return array("q", values.astype(np.int64).tobytes())
+
+        trace = trace.take(rows)
+        self.row = column(rows)
+        self.ticks = column(to_tick_column(trace.arrival_s))
+        self.prompt = column(trace.prompt_tokens)
+        self.output = column(trace.output_tokens)
+        self.samples = column(np.maximum(trace.n, trace.beam_width))
+        self.widest = max(self.samples, default=1)  # samples of the widest request
+        self.has_beams = int(trace.beam_width.max(initial=1)) > 1
+        self._beams = column(trace.beam_width) if self.has_beams else None
+        self._sample_tokens = trace.sample_tokens
+        self._drop = drop
+        self._seed = seed
+        self._contents = contents
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def request(self, index: int) -> EngineRequest:
+        """Return the request of an index; contents are asked for in the order of the arrivals."""
+        samples = self.samples[index]
+        return EngineRequest(
+            index,
+            self.row[index],
+            self.ticks[index],
+            self.prompt[index],
+            self.output[index],
+            None if samples == 1 else self.family_of(index),
+            None if self._contents is None else self.content_of(index),
+        )
+
+    def family_of(self, index: int) -> Family:
+        """Return the samples of a request that has several."""
+        outputs = None if self._sample_tokens is None else self._sample_tokens[index]
+        return Family(
+            self.prompt[index], outputs or [self.output[index]] * self.samples[index], self.beams_of(index)
+        )
+
+    def content_of(self, index: int) -> Content | None:
+        """Return what a request's tokens are."""
+        return None if self._contents is None else self._contents.of(index)
+
+    def beams_of(self, index: int) -> BeamSearch | None:
+        """Return the beam search of a request, if it has one."""
+        if self._beams is None or self._beams[index] == 1:
+            return None
+        return BeamSearch(self._beams[index], self._drop, (self._seed << 32) + self.row[index])
+
+
+NO_ARRIVALS = Arrivals(
+    Trace(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)), np.empty(0, np.int64)
+)

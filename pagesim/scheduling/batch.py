@@ -1,0 +1,119 @@
+"""Batch: what one iteration computes, and what happened to memory on the way to it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.request import EngineRequest
+
+class Choice(NamedTuple):
+    """How a victim was preempted, where that was free to choose.
+
+    Attributes:
+        request: the victim, of one sample.
+        swaps: whether it was swapped out; if not, it is recomputed.
+        blocks: that it held.
+        swap, recompute: what either costs, in ticks.
+    """
+
+    request: EngineRequest
+    swaps: bool
+    blocks: int
+    swap: int
+    recompute: int
+
+
+class Batch:
+    """One planned iteration.
+
+    Attributes:
+        prompts: requests admitted in this iteration, of which a prompt (or what must be recomputed) runs.
+        incomplete: those of them of which only a first chunk runs.
+        completed: requests admitted before, of which the last chunk runs.
+        resumed: requests that came back from the swap space.
+        skipped: decoding requests that get no token, because the budget did not reach.
+        caught_up: requests that were skipped and get a token again.
+        recomputed: requests that lost their memory and wait again.
+        swapped_out: requests that moved to the swap space.
+        choices: how victims were preempted, where that was free to choose.
+        stuck: requests that can never go on, and why; they leave with what they have.
+        leaked: requests that got memory back which the real engine would never free.
+        ignored: requests that the real engine drops when their turn comes.
+        decodes: whether every running request gets a token; if not, prompts run alone and the others wait.
+        launches: whether the model is run even if there is nothing to compute.
+        counts_empty: whether an iteration that computes and moves nothing is one all the same, of no length.
+        sequences: that the running requests consist of.
+        decoding: those of them that get a token and have had one before.
+        batched_tokens: tokens as the scheduler's own limit counts them.
+        tokens: tokens whose KV is computed, a padded one included.
+        context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
+        decode_context: the part of it that belongs to decoding sequences.
+        query_key_pairs: over the prompts, pairs of a query and a key that it attends to (causal).
+        swapped_in, swapped_out_blocks, copied: blocks moved, and copied on write.
+    """
+
+    __slots__ = (
+        "batched_tokens",
+        "caught_up",
+        "choices",
+        "completed",
+        "context_tokens",
+        "copied",
+        "counts_empty",
+        "decode_context",
+        "decodes",
+        "decoding",
+        "ignored",
+        "incomplete",
+        "launches",
+        "leaked",
+        "prompts",
+        "query_key_pairs",
+        "recomputed",
+        "resumed",
+        "sequences",
+        "skipped",
+        "stuck",
+        "swapped_in",
+        "swapped_out",
+        "swapped_out_blocks",
+        "tokens",
+    )
+
+    prompts: tuple[EngineRequest, ...]
+    incomplete: tuple[EngineRequest, ...]
+    completed: tuple[EngineRequest, ...]
+    resumed: tuple[EngineRequest, ...]
+    skipped: tuple[EngineRequest, ...]
+    caught_up: tuple[EngineRequest, ...]
+    recomputed: tuple[EngineRequest, ...]
+    swapped_out: tuple[EngineRequest, ...]
+    choices: tuple[Choice, ...]
+    stuck: tuple[tuple[EngineRequest, DeadEnd], ...]
+    leaked: tuple[EngineRequest, ...]
+    ignored: tuple[EngineRequest, ...]
+
+    def __init__(self) -> None:
+        self.prompts = self.incomplete = self.completed = self.resumed = ()
+        self.skipped = self.caught_up = self.recomputed = self.swapped_out = ()
+        self.leaked = self.ignored = ()
+        self.choices = self.stuck = ()
+        self.decodes = True
+        self.launches = self.counts_empty = False
+        self.sequences = self.decoding = 0
+        self.batched_tokens = self.tokens = self.context_tokens = self.decode_context = 0
+        self.query_key_pairs = 0
+        self.swapped_in = self.swapped_out_blocks = self.copied = 0
+
+    @property
+    def is_iteration(self) -> bool:
+        """Whether anything is computed or moved; if not, the batch takes no time and leaves no row."""
+        if self.tokens or self.swapped_out_blocks or self.swapped_in:
+            return True
+        return self.counts_empty and bool(self.ignored or self.recomputed)
+
+    @property
+    def preempted(self) -> int:
+        """Requests that lost their place."""
+        return len(self.recomputed) + len(self.swapped_out)

@@ -1,0 +1,482 @@
+"""The scheduling core: who runs, in which order requests finish, who is preempted, when to decide again.
+
+A scheduler is a subclass that says in which phases an iteration is planned and which requests are admitted.
+Everything here stands once, for all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.errors import PagesimError
+from pagesim.kvcache import Fit, KVCache
+from pagesim.scheduling.arrivals import Arrivals
+from pagesim.scheduling.batch import Batch, Choice
+from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.options import MemoryKind, Preemption, Prices, SchedulerOptions
+from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.request import EngineRequest
+from pagesim.workloads.trace import IntColumn
+
+SampleMode = Literal["together", "apart", "requests"]
+
+_NONE: list[EngineRequest] = []
+
+
+class Scheduler(ABC):
+    """Decides, iteration by iteration, which requests run; applies its decisions to memory as it takes them.
+
+    Decisions within an iteration depend on what the earlier ones left free, so a scheduler works on memory
+    itself, as the real ones do, and reports in a `Batch` what it did.
+
+    The engine's loop is: ``plan(now)``; if that is an iteration, time passes; ``steps_until_next_decision()``
+    says for how many further iterations nothing would be decided, and ``advance(steps)`` takes them at once;
+    ``finish(now)`` lets the requests go that have their last token.
+
+    Args:
+        memory: empty.
+        queue: empty; where preempted requests go is its affair.
+        options: of the scheduler's own kind, see ``Options``.
+        max_model_len: tokens; no request is longer.
+        watermark: share of the blocks, null blocks included, that an admission must leave free.
+        prices: for preemption ``auto``.
+
+    Attributes:
+        running: the running requests in their order, by `Holder.order`.
+        running_sequences: their samples.
+        context: tokens that those hold.
+        spare_blocks: that must be free after a step for every running request to go on without a decision.
+        widest: samples of the widest request that is expected.
+        must_replan: whether the next iteration must be planned, whatever it does.
+        events: what hears of changes that no batch tells.
+    """
+
+    Options: ClassVar[type[SchedulerOptions]] = SchedulerOptions
+    """What can be chosen: each field is a flag, a field of a scenario file and a keyword."""
+
+    samples: ClassVar[SampleMode] = "together"
+    """What becomes of the samples of a request: they end together or apart, or are requests of their own."""
+
+    has_beams: ClassVar[bool] = True
+    """Whether requests may search beams."""
+
+    streams: ClassVar[bool] = True
+    """Whether a token has a time of its own; if not, requests are answered as a whole."""
+
+    null_blocks: ClassVar[int] = 0
+    """Blocks of the cache that no sequence ever holds."""
+
+    tokens_per_step: ClassVar[int] = 1
+    """Tokens that a decoding sequence gains in an iteration."""
+
+    in_flight: ClassVar[int] = 1
+    """Batches that are scheduled before the outcome of the first of them is known."""
+
+    @classmethod
+    def check_memory(cls, memory: MemoryKind) -> None:
+        """Refuse memory that the scheduler cannot work on.
+
+        Raises:
+            PagesimError: the sentence says which would do.
+        """
+
+    @classmethod
+    def longest_sequence(cls, max_model_len: int) -> int | None:
+        """Return prompt + output at which the engine ends a sequence; None where it rejects longer ones."""
+        return None
+
+    @classmethod
+    def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
+        """Say which requests the real engine takes in, served or not, ``[N]``."""
+        return prompt + output <= max_model_len
+
+    @classmethod
+    def caches_prefixes(cls, options: Any) -> bool:
+        """Whether memory must find blocks by their content under these options."""
+        return False
+
+    @classmethod
+    def reuses_unhashed_first(cls, options: Any) -> bool:
+        """Whether freed blocks that cannot be found are taken before cached ones."""
+        return True
+
+    def __init__(
+        self,
+        memory: KVCache,
+        queue: WaitingQueue,
+        options: SchedulerOptions,
+        *,
+        max_model_len: int,
+        watermark: float = 0.0,
+        prices: Prices | None = None,
+    ) -> None:
+        self.memory = memory
+        self.queue = queue
+        self.max_model_len = max_model_len
+        self.watermark_blocks = int(watermark * (memory.num_blocks + self.null_blocks))
+        self.preemption: Preemption = getattr(options, "preemption", "default")
+        self.prices = prices
+        self.events = Observer()
+        self.running: dict[int, EngineRequest] = {}
+        self.running_sequences = 0
+        self.context = 0
+        self.spare_blocks = 0
+        self.must_replan = False
+        self.swapped: list[EngineRequest] = []
+        # Decoding requests by the step at which one of their samples is over, the first of them last.
+        self._finishing: list[tuple[int, int, EngineRequest]] = []
+        self._forks: list[tuple[int, int, EngineRequest]] = []  # a heap: whose beams fork at which step
+        self._copied = 0  # blocks copied between two iterations
+        self._orders = 0
+        self.widest = 1
+
+    # What the engine asks
+
+    @abstractmethod
+    def plan(self, now: int) -> Batch:
+        """Decide the next iteration; the requests that have arrived by ``now`` are in the queue."""
+
+    @abstractmethod
+    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        """Say whether an empty system could ever serve such a request; if not, it is rejected."""
+
+    def expect(self, arrivals: Arrivals) -> None:
+        """Say, once and before anything else happens, which requests are going to arrive.
+
+        Raises:
+            PagesimError: the scheduler does not serve such requests under its options.
+        """
+        self.queue.expect(arrivals)
+        self.widest = arrivals.widest
+        if self.preemption == "recompute" and self.widest > 1 and self.memory.shares:
+            raise PagesimError(
+                "preemption recompute cannot be forced on requests of several samples: the engine swaps them"
+            )
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request runs, waits or is swapped out."""
+        return bool(self.running or self.queue.waiting or self.swapped)
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether the next iteration needs no plan unless a decision is due: no request waits for a place."""
+        return not (self.queue.waiting or self.swapped)
+
+    @property
+    def arrival_matters(self) -> bool:
+        """Whether the next arrival could change a decision before a request finishes.
+
+        A head that is blocked stays blocked until then, and no other request overtakes it.
+        """
+        return not (self.queue.waiting or self.swapped)
+
+    def steps_until_next_decision(self) -> int:
+        """Return for how many iterations from here no decision can differ, if no request arrives."""
+        finishing = self._finishing
+        if self.must_replan or not finishing or self._copied:
+            return 0
+        memory = self.memory
+        if memory.copies_on_write:
+            return 0
+        steps = -finishing[-1][0] - memory.steps
+        if self._forks:
+            steps = min(steps, self._next_fork() - memory.steps)
+        return memory.steps_that_fit(steps, self.spare_blocks) if steps > 0 else 0
+
+    def advance(self, steps: int) -> None:
+        """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
+        self.memory.grow(steps)
+        self.context += steps * self.tokens_per_step * self.running_sequences
+
+    def finish(self, now: int) -> list[EngineRequest]:
+        """End the iteration: let the samples go whose last token was generated, and fork beams.
+
+        Returns:
+            The requests of these samples, in running order; those without samples are over.
+        """
+        finishing, step = self._finishing, self.memory.steps
+        done = _NONE
+        if finishing and -finishing[-1][0] <= step:
+            done = [finishing.pop()[2]]
+            while finishing and -finishing[-1][0] <= step:
+                done.append(finishing.pop()[2])
+            if len(done) > 1:
+                over = {request.order for request in done}
+                done = [request for order, request in self.running.items() if order in over]
+            for request in done:
+                self._end(request, now)
+        if self._forks:
+            self._fork_beams(step)
+        return done
+
+    def abort(self, row: int, now: int) -> int:
+        """Free what a request holds whose client went away, and forget it, wherever it is.
+
+        Args:
+            row: of the trace; the request has arrived and is not over.
+            now: ticks; between two iterations.
+
+        Returns:
+            Tokens that were generated for it in vain.
+
+        Raises:
+            PagesimError: the scheduler cannot let a request go.
+        """
+        for request in self.running.values():
+            if request.row == row:
+                return self._abort_running(request)
+        for place, request in enumerate(self.swapped):
+            if request.row == row:
+                del self.swapped[place]
+                self.memory.drop_swapped(request)
+                return request.generated_waiting
+        waiting = self.queue.abort(row)
+        return 0 if waiting is None else waiting.generated_waiting
+
+    def blocked_externally(self) -> bool:
+        """Say whether free memory would hold the head of the queue and only no placement exists."""
+        return False
+
+    # The running set
+
+    def start_decoding(self, request: EngineRequest) -> None:
+        """Let a request that holds its tokens decode from now on."""
+        memory = self.memory
+        request.growth = growth = self.tokens_per_step
+        memory.start_decoding(request)
+        # The last token's KV is never stored.
+        missing = request.next_final - request.tokens - 1
+        request.last_step = memory.steps + (missing if growth == 1 else -(-missing // growth))
+        insort(self._finishing, (-request.last_step, request.order, request))
+        if request.family is not None and request.family.beams is not None:
+            self._await_fork(request)
+
+    def start(self, request: EngineRequest) -> None:
+        """Let a request run that was just admitted whole, behind those that run or in order of arrival."""
+        request.order = order = self._orders
+        self._orders = order + 1
+        self.start_decoding(request)
+        running = self.running
+        out_of_order = running and running[next(reversed(running))].arrival > request.arrival
+        running[order] = request
+        if out_of_order:
+            self.running = dict(sorted(running.items(), key=lambda item: item[1].arrival))
+        samples = request.samples
+        self.running_sequences += samples
+        self.context += samples * request.tokens
+
+    def admit(self, request: EngineRequest, batch: Batch) -> None:
+        """Give the head of the queue memory for all its tokens, and let it run."""
+        self.queue.pop(request)
+        self.memory.admit(request, request.length)
+        batch.prompts += (request,)
+        self.start(request)
+
+    def latest(self) -> EngineRequest:
+        """Return the request that is preempted first: the last of those that run."""
+        return self.running[next(reversed(self.running))]
+
+    def keep_running(self, batch: Batch) -> None:
+        """Give every running request room for the token sampled last; the latest make room for the others."""
+        memory = self.memory
+        if memory.grows:
+            while self.running and not self.all_fit():
+                self.preempt(self.latest(), batch)
+        batch.copied = memory.grow(1) + self._copied
+        self._copied = 0
+        self.context += self.running_sequences * self.tokens_per_step
+
+    def all_fit(self) -> bool:
+        """Say whether every request in turn finds a free block for each of its samples.
+
+        The rule asks for that block even where no new one is due. It goes through the requests in order and
+        preempts from the end until the one at hand fits; so it keeps the longest prefix in which all fit, and
+        preempting from the end while one does not comes to the same.
+        """
+        memory = self.memory
+        left = memory.free_blocks - memory.blocks_needed(1)
+        if left >= self.widest:
+            return True
+        if left < 0:
+            return False
+        if self.widest == 1:
+            # All but the last have theirs; a free block is left for it, or it takes the last one itself.
+            return left > 0 or memory.blocks_needed_by(self.latest()) > 0
+        free = memory.free_blocks
+        for request in self.running.values():
+            if free < request.samples:
+                return False
+            free -= memory.blocks_needed_by(request)
+        return True
+
+    def preempt(self, request: EngineRequest, batch: Batch) -> None:
+        """Take a running request's place, and its memory: it is recomputed or swapped out."""
+        memory = self.memory
+        held = memory.length(request)
+        self.context -= request.samples * held
+        self._stop(request)
+        request.length = held + 1
+        if not memory.shares or (request.samples == 1 and not self._swaps(request, batch)):
+            memory.release(request)
+            self.queue.requeue(request)
+            batch.recomputed += (request,)
+        elif memory.held_blocks(request) <= memory.free_cpu_blocks:
+            batch.swapped_out_blocks += memory.swap_out(request)
+            self.swapped.append(request)
+            batch.swapped_out += (request,)
+        else:
+            memory.release(request)
+            batch.stuck += ((request, DeadEnd.SWAP_SPACE_FULL),)
+
+    def swap_in(self, batch: Batch) -> None:
+        """Bring requests back from the swap space, first come first served, as far as there is room."""
+        memory = self.memory
+        self.swapped.sort(key=lambda request: request.arrival)
+        while self.swapped:
+            request = self.swapped[0]
+            blocks = memory.held_blocks(request) + request.samples
+            if memory.free_blocks - blocks < self.watermark_blocks:
+                if self.running or memory.free_blocks < memory.num_blocks:
+                    return
+                memory.drop_swapped(request)  # the device is empty and still too small
+                batch.stuck += ((self.swapped.pop(0), DeadEnd.NEVER_SWAPPED_IN),)
+                continue
+            if not self.may_join(request):
+                return
+            del self.swapped[0]
+            batch.swapped_in += memory.swap_in(request)
+            batch.copied += memory.append(request)
+            batch.resumed += (request,)
+            self.start(request)
+
+    @abstractmethod
+    def may_join(self, request: EngineRequest) -> bool:
+        """Say whether the limits let a request run beside those that do.
+
+        A subclass may add conditions. While no request runs they must all hold, or the request is given up as
+        stuck; and for fast-forward to stay exact, one that fails may begin to hold only when a request
+        leaves.
+        """
+
+    # Inside
+
+    def _swaps(self, request: EngineRequest, batch: Batch) -> bool:
+        """Say whether a victim of one sample is swapped out."""
+        if self.preemption != "auto":
+            return self.preemption == "swap"
+        assert self.prices is not None
+        blocks = self.memory.held_blocks(request)
+        swap, recompute = self.prices(request.length, blocks, self.running_sequences, self.context)
+        swaps = swap < recompute and blocks <= self.memory.free_cpu_blocks
+        batch.choices += (Choice(request, swaps, blocks, swap, recompute),)
+        return swaps
+
+    def _stop(self, request: EngineRequest) -> None:
+        """Take a request out of those that run; it still has its memory."""
+        self.events.interval_ended(request)
+        self._leave(request)
+        self.running_sequences -= request.samples
+        if request.last_step >= 0:
+            self._leave_finishing(request)
+
+    def _leave(self, request: EngineRequest) -> None:
+        """Take a request out of those that run; a subclass forgets what it noted of it."""
+        del self.running[request.order]
+
+    def _leave_finishing(self, request: EngineRequest) -> None:
+        del self._finishing[bisect_left(self._finishing, (-request.last_step, request.order))]
+        request.last_step = -1
+
+    def _end(self, request: EngineRequest, now: int) -> None:
+        """Let those samples of a request go whose last token was generated."""
+        memory, family = self.memory, request.family
+        held = memory.length(request)
+        if family is None or family.alike:
+            self.context -= request.samples * held
+            self.running_sequences -= request.samples
+            self._leave(request)
+            request.last_step = -1
+            self.events.interval_ended(request)
+            memory.release(request)
+            request.samples = 0
+            request.length = held + 1
+        else:
+            self._end_some(request, held)
+        self.events.finished(request, now)
+
+    def _end_some(self, request: EngineRequest, held: int) -> None:
+        family, memory = request.family, self.memory
+        assert family is not None
+        self.events.interval_ended(request)
+        places = family.over_at(held + 1)
+        self.context -= len(places) * held
+        self.running_sequences -= len(places)
+        whole = len(places) == request.samples
+        family.end(places, held + 1 - request.prompt)
+        if whole:
+            self._leave(request)
+            request.last_step = -1
+            memory.release(request)
+            request.samples = 0
+            request.length = held + 1
+            return
+        memory.end_samples(request, places)
+        missing = min(family.finals) - held - 1
+        request.last_step = memory.steps + -(-missing // request.growth)
+        insort(self._finishing, (-request.last_step, request.order, request))
+
+    def _abort_running(self, request: EngineRequest) -> int:
+        held, samples = self.memory.length(request), request.samples
+        self.context -= samples * held
+        self._stop(request)
+        self.memory.release(request)
+        # The token sampled last has no KV yet.
+        return request.generated_before + samples * max(0, held + 1 - request.prompt)
+
+    # Beams
+
+    def _next_fork(self) -> int:
+        """Return the step at which the next beams fork; there may be none left."""
+        forks = self._forks
+        while forks and not self._forks_at(*forks[0]):
+            heappop(forks)
+        return forks[0][0] if forks else 1 << 62
+
+    def _forks_at(self, step: int, order: int, request: EngineRequest) -> bool:
+        """Whether an entry of the heap still holds: its request may have lost its place since."""
+        return request.order == order and request.last_step >= step
+
+    def _fork_beams(self, step: int) -> None:
+        forks = self._forks
+        while forks and forks[0][0] <= step:
+            at, order, request = heappop(forks)
+            if not self._forks_at(at, order, request):
+                continue
+            assert request.family is not None
+            assert request.family.beams is not None
+            for dropped, survivor in request.family.beams.fork():
+                self._copied += self.memory.fork(request, dropped, survivor)
+            self._await_fork(request)
+
+    def _await_fork(self, request: EngineRequest) -> None:
+        """Note when a running request's beams fork next, if it runs so long."""
+        assert request.family is not None
+        assert request.family.beams is not None
+        # Token t is sampled at the step at which a beam holds t − 1 tokens beyond the prompt.
+        step = request.prompt + request.family.beams.token - 1 - request.base
+        if step < request.last_step:
+            heappush(self._forks, (step, request.order, request))
+
+
+def fits_never(memory: KVCache, request: EngineRequest, spare: int) -> bool:
+    """Say whether even empty memory has no room for a request."""
+    return memory.fit(request, request.length, spare) is Fit.NEVER
+

@@ -1,0 +1,123 @@
+"""Observer: the only way to listen to an engine; it changes no decision and no path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from pagesim.scheduling.arrivals import NEVER
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.request import EngineRequest, Status
+
+
+class FastForward(NamedTuple):
+    """Iterations that only decode, with the same requests, and decide nothing.
+
+    Attributes:
+        start: when the first of them is carried out, in ticks.
+        steps: how many there are.
+        first: ticks of the first.
+        increment: ticks that each takes more than the one before.
+        context: tokens of context in the first.
+        sequences: that decode.
+        waited: ticks between the decision and the start of the first.
+    """
+
+    start: int
+    steps: int
+    first: int
+    increment: int
+    context: int
+    sequences: int
+    waited: int = 0
+
+
+class Observer:
+    """What can be heard of an engine. A subclass overrides what it wants to hear; only that is called.
+
+    Times are in ticks. A request that is passed on is the engine's own: it is looked at, never changed.
+    """
+
+    def submitted(self, row: int, now: int) -> None:
+        """A request arrives that was not expected before: a router's."""
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        """An iteration was decided at ``now`` and is carried out from ``start`` for so many ticks.
+
+        Memory is as it will be while the iteration runs.
+        """
+
+    def departed(self, batch: Batch, now: int) -> None:
+        """Requests lost their place or were given up at ``now``, whether or not an iteration follows.
+
+        Told before `planned` of the same batch.
+        """
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        """Iterations passed without a decision; told when they are over, before memory has grown."""
+
+    def interval_ended(self, request: EngineRequest) -> None:
+        """From this iteration on a request's memory does not follow from its length as it did."""
+
+    def finished(self, request: EngineRequest, now: int) -> None:
+        """Samples of a request have their last tokens at ``now``: all of them, or some (``Family.ended``)."""
+
+    def left(self, row: int, now: int, status: Status) -> None:
+        """A request is over without being finished: given up, ignored or aborted."""
+
+    def idle(self, now: int, until: int) -> None:
+        """No request runs or waits from ``now`` to ``until`` (``NEVER``: for good)."""
+
+    def next_look(self) -> int:
+        """Return the instant at which an iteration must be planned, so that this observer sees it.
+
+        ``NEVER`` if none is; an instant that has passed asks for every iteration.
+        """
+        return NEVER
+
+
+_NAMES = tuple(name for name in vars(Observer) if not name.startswith("_"))
+
+
+class Observers(Observer):
+    """Several observers as one; each is called only for what it overrides.
+
+    Args:
+        observers: in the order in which they are told.
+    """
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        for name in _NAMES:
+            hears = [
+                getattr(observer, name)
+                for observer in observers
+                if getattr(type(observer), name) is not getattr(Observer, name)
+            ]
+            setattr(self, name, _earliest(hears) if name == "next_look" else _all_of(hears))
+
+
+def _all_of(hears: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    if not hears:
+        return _unheard
+    if len(hears) == 1:
+        return hears[0]
+
+    def tell(*event: Any) -> None:
+        for hear in hears:
+            hear(*event)
+
+    return tell
+
+
+def _earliest(looks: Sequence[Callable[[], int]]) -> Callable[[], int]:
+    if not looks:
+        return _never
+    return looks[0] if len(looks) == 1 else lambda: min([look() for look in looks])
+
+
+def _unheard(*event: object) -> None:
+    return
+
+
+def _never() -> int:
+    return NEVER

@@ -1,0 +1,57 @@
+"""Options: what a user may choose of a scheduler, and what is known of its memory when one is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST = 1_000_000_000
+"""More tokens or requests than this are taken for a mistake."""
+
+Preemption = Literal["default", "recompute", "swap", "auto"]
+
+Prices = Callable[[int, int, int, int], tuple[int, int]]
+"""Tells what swapping a sequence and what recomputing it costs, in ticks, from its tokens and blocks and from
+the sequences and the context tokens that run beside it."""
+
+
+class SchedulerOptions(BaseModel):
+    """The options of a scheduler. Each field has a default, bounds and a description, and that is all.
+
+    A subclass adds fields; the field's name is the flag, the keyword and the name in a scenario file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class LimitedOptions(SchedulerOptions):
+    """What every scheduler of single iterations has."""
+
+    max_num_seqs: int = Field(256, ge=1, le=MOST, description="Running requests at most.")
+    watermark: float = Field(0.0, ge=0, lt=1, description="Share of the blocks that an admission leaves free.")
+
+
+class PreemptingOptions(LimitedOptions):
+    """What schedulers have that preempt by recomputing or by swapping."""
+
+    watermark: float = Field(0.01, ge=0, lt=1, description="Share of the blocks that an admission leaves free.")
+    preemption: Preemption = Field(
+        "default",
+        description="default recomputes one sample and swaps a request of several; auto takes the cheaper.",
+    )
+
+
+class MemoryKind(NamedTuple):
+    """What is known of a system's memory before it is made.
+
+    Attributes:
+        reservation: ``max``, ``pow2``, ``oracle`` or ``on-demand``.
+        placement: by name.
+        is_own: whether the placement comes with pagesim.
+    """
+
+    reservation: str
+    placement: str
+    is_own: bool
