@@ -60,7 +60,8 @@ class VllmV1(Preemptive):
     Args:
         memory: empty, without the null block; prompts are looked for in it if it caches prefixes.
         release: a value of ``RELEASES``.
-        watermark: share of the blocks that an admission leaves free, where the release has one (vLLM: 0).
+        watermark: share of the blocks, the null block among them, that an admission leaves free, where the
+            release has one (vLLM: 0).
         max_num_seqs: limit on running requests.
         max_num_batched_tokens: the budget of a step.
         max_model_len: no sequence is longer.
@@ -88,6 +89,9 @@ class VllmV1(Preemptive):
             watermark=watermark if release.has_watermark else 0.0,
             preemption="default",
         )
+        if release.has_watermark:
+            # A share of all blocks: the null block, which is not in the memory here, counts.
+            self.watermark_blocks = int(watermark * (memory.num_blocks + 1))
         self.release = release
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
