@@ -21,7 +21,8 @@ class Release:
         reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
         has_watermark: an admission beside others leaves a share of the blocks free.
         spares_single: the long-prefill threshold does not hold while there is only one request.
-        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it.
+        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it;
+            several that were passed are then in front in reverse order.
         reuses_unfilled_first: freed blocks whose content nobody can ask for are the next to be taken.
     """
 
@@ -328,9 +329,10 @@ class VllmV1(Preemptive):
             budget -= tokens
         if overtaken:
             self.restless = True
-        for group in reversed(overtaken):
+        # In front again, but as in the release the one that was overtaken last before the others.
+        for group in overtaken:
             if self.running_groups:
-                queue.requeue(group)  # each keeps its place in front
+                queue.requeue(group)
             else:
                 plan.stuck += ((group, DeadEnd.NEVER_ADMITTED),)
 
