@@ -108,7 +108,8 @@ class System(BaseModel):
         description="Share of the blocks that an admission leaves free (vllm-sosp, vllm-v0 0.01, others 0).",
     )
     compat: str | None = Field(
-        None, description="Release to decide as (vllm-v0 0.1.7, 0.2.0, 0.2.7; vllm-v1 0.11.2, 0.33.0)."
+        None,
+        description="Release to decide as (vllm-v0 0.1.7, 0.2.0, 0.2.7; vllm-v1 0.11.2, 0.19.0, 0.33.0).",
     )
     max_paddings: int | None = Field(
         None, ge=0, le=MOST, description="Padding of a batch of prompts at most (vllm-v0: 256)."

@@ -1,4 +1,4 @@
-"""vLLM's scheduler since v1 (0.11.2, 0.33.0): prompts in chunks and decodes share a budget of tokens."""
+"""vLLM's scheduler since v1 (0.11.2 to 0.33.0): prompts in chunks and decodes share a budget of tokens."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ RELEASES = {
         has_watermark=False,
         spares_single=False,
         overtakes=True,
+        reuses_unfilled_first=False,
+    ),
+    # Logs prove each flag: v1_019_prefix reserves_full_isl and reuses_unfilled_first, v1_019_threshold
+    # spares_single, v1_019_unchunked overtakes. There is no watermark among the options of this release.
+    "0.19.0": Release(
+        reserves_full_isl=True,
+        has_watermark=False,
+        spares_single=False,
+        overtakes=False,
         reuses_unfilled_first=False,
     ),
     "0.33.0": Release(

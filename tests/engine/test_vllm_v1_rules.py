@@ -27,6 +27,7 @@ def trace(*requests: tuple[float, int, int], **columns: Any) -> ps.Trace:
     ("compat", "first"),
     [
         ("0.33.0", [0.02, 0.04, 0.06]),
+        ("0.19.0", [0.02, 0.04, 0.06]),
         ("0.11.2", [0.02, 0.04, 0.02]),
     ],
 )
