@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import simpy
 from hypothesis import settings
@@ -20,10 +18,6 @@ settings.register_profile("search", max_examples=10_000)
 settings.load_profile("repeatable")
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
-
-
-CLOCK_TOLERANCE = 1e-9
-TIMES = ("clock", "step_s")
 
 QUIET_TIMEOUT_S = 0.68e-6
 """What a bare SimPy timeout takes on the machine for which times are stated, with nothing else running."""
@@ -68,28 +62,3 @@ def shared() -> Path:
 def sharegpt(shared: Path) -> Path:
     """Return the PagedAttention paper's own ShareGPT lengths."""
     return shared / "data" / "sharegpt_sosp23_opt.parquet"
-
-
-@pytest.fixture(scope="session")
-def first_difference() -> Callable[[pd.DataFrame, pd.DataFrame], str]:
-    """Return a comparison with a golden log: a text that names the first difference, or none."""
-
-    def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
-        rows = min(len(ours), len(theirs))
-        differs = np.zeros(rows, bool)
-        columns = []
-        for name in theirs.columns:
-            a, b = ours[name].to_numpy()[:rows], theirs[name].to_numpy()[:rows]
-            bad = np.abs(a - b) > CLOCK_TOLERANCE * np.maximum(1, b) if name in TIMES else a != b
-            if bad.any():
-                columns.append(name)
-                differs |= bad
-        if differs.any():
-            at = int(np.argmax(differs))
-            both = pd.DataFrame({"ours": ours.iloc[at], "golden": theirs.iloc[at]}).loc[list(theirs.columns)]
-            return f"iteration {at} is the first that differs, in {columns}:\n{both.to_string()}"
-        if len(ours) != len(theirs):
-            return f"{len(ours)} iterations against {len(theirs)} in the golden log"
-        return ""
-
-    return compare

@@ -16,6 +16,7 @@ from pagesim.cli import (
     compare,
     demo,
     doctor,
+    golden,
     lists,
     live,
     profile,
@@ -46,6 +47,7 @@ cli.command("capacity")(capacity.command)
 cli.command("live")(live.command)
 cli.command("calibrate")(calibrate.command)
 cli.command("validate")(validate.command)
+cli.command("golden")(golden.command)
 cli.add_typer(trace.cli, name="trace")
 cli.add_typer(bench.cli, name="bench")
 cli.add_typer(profile.cli, name="profile")

@@ -41,7 +41,7 @@ def plain_runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
         "until": draw(st.sampled_from([None, 1.0])),
     }
     if policy in ("vllm-v0", "vllm-v1"):
-        releases = {"vllm-v0": ["0.1.7", "0.2.0", "0.2.7"], "vllm-v1": ["0.11.2", "0.33.0"]}
+        releases = {"vllm-v0": ["0.1.7", "0.2.0", "0.2.7"], "vllm-v1": ["0.11.2", "0.19.0", "0.33.0"]}
         options["compat"] = draw(st.sampled_from(releases[policy]))
     if policy == "vllm-v1":
         options["long_prefill_token_threshold"] = draw(st.sampled_from([None, 7]))
@@ -82,7 +82,7 @@ def caching_runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
         "max_num_seqs": draw(st.sampled_from([None, 3])),
         "max_num_batched_tokens": draw(st.sampled_from([None, 8, 40, 100])),
         "long_prefill_token_threshold": draw(st.sampled_from([None, 7])),
-        "compat": draw(st.sampled_from(["0.11.2", "0.33.0"])),
+        "compat": draw(st.sampled_from(["0.11.2", "0.19.0", "0.33.0"])),
         "until": draw(st.sampled_from([None, 1.0])),
     }
     trace = ps.Trace(arrivals, prompts, outputs, **columns)

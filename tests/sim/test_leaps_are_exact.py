@@ -87,7 +87,7 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
             options["max_paddings"] = draw(st.sampled_from([0, 10, 256]))
     if policy == "vllm-v1":
         options["num_blocks"] += 1
-        options["compat"] = draw(st.sampled_from(["0.11.2", "0.33.0"]))
+        options["compat"] = draw(st.sampled_from(["0.11.2", "0.19.0", "0.33.0"]))
         options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 5, 50]))
         options["prefix_caching"] = draw(st.sampled_from([None, True, True]))
         trace = trace.with_columns(shared(draw, rng, trace))

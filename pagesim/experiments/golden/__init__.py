@@ -1,0 +1,18 @@
+"""Golden logs: what a real engine decided, iteration by iteration, beside what pagesim decides."""
+
+from __future__ import annotations
+
+from pagesim.experiments.golden.compare import CLOCK_TOLERANCE_S, Difference, first_difference
+from pagesim.experiments.golden.manifest import GoldenLog, read_manifest, read_manifests
+from pagesim.experiments.golden.replay import Comparison, compare_log
+
+__all__ = [
+    "CLOCK_TOLERANCE_S",
+    "Comparison",
+    "Difference",
+    "GoldenLog",
+    "compare_log",
+    "first_difference",
+    "read_manifest",
+    "read_manifests",
+]

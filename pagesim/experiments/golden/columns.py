@@ -1,0 +1,93 @@
+"""Columns: pagesim's tables with the names, the texts and the rows that a golden log's have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pagesim.errors import PagesimError
+from pagesim.experiments.golden.manifest import GoldenLog
+
+if TYPE_CHECKING:  # pandas takes long to import
+    import pandas as pd
+
+OURS = {
+    "arrival": "arrival_s",
+    "output_target": "output_tokens",
+    "first_scheduled": "first_scheduled_s",
+    "first_token_time": "first_token_s",
+    "finish_time": "finish_s",
+    "preemptions": "recomputes",
+    "batch_start": "first_scheduled_s",
+}
+"""Columns that some logs name otherwise, and pagesim's name of each."""
+
+
+def alike(
+    log: GoldenLog, table: str, ours: pd.DataFrame, theirs: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return both tables with the same columns, the log's, so that equal decisions are equal cells.
+
+    Args:
+        log: what the tables belong to.
+        table: ``steps``, ``batches`` or ``requests``.
+        ours: pagesim's table, ``[M]`` rows.
+        theirs: the log's, ``[N]`` rows.
+
+    Raises:
+        PagesimError: a column of the log is neither in pagesim's table nor among ``not_compared``, or one of
+            ``not_compared`` is not in the log.
+    """
+    left_out = [name.partition(".")[2] for name in log.not_compared if name.partition(".")[0] == table]
+    if unknown := [name for name in left_out if name not in theirs]:
+        raise PagesimError(f"log {log.name}: not_compared names {table}.{unknown[0]}, which the log lacks")
+    theirs = theirs.drop(columns=left_out).copy()
+    absent = [name for name in theirs.columns if OURS.get(name, name) not in ours]
+    if absent:
+        raise PagesimError(
+            f"log {log.name}: pagesim's {table} lack the column {absent[0]}; "
+            f"not_compared must name {table}.{absent[0]} and say why"
+        )
+    if table == "steps" and log.without_flush:
+        ours = _without_flush(ours)
+    mine = ours[[OURS.get(name, name) for name in theirs.columns]].set_axis(theirs.columns, axis=1).copy()
+    if table == "requests":
+        # Under vllm-v1 the samples of a request are 3.0, 3.1 and so on, and the column is text.
+        for each in (mine, theirs):
+            each["request_id"] = each["request_id"].astype(str)
+        for name in theirs.columns.intersection(["output_tokens", "output_target"]):
+            mine[name] = _each_sample(ours, last_first=log.last_sample_first)
+            theirs[name] = _spread(theirs[name], ours["n"])
+    return mine, theirs
+
+
+def _without_flush(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps without those in which the engine is empty, and numbered without them."""
+    load = ["num_batched_tokens", "num_running", "num_waiting", "num_swapped"]
+    empty = (steps[load] == 0).all(axis=1)
+    kept = steps[~empty].reset_index(drop=True)
+    kept["step"] -= np.cumsum(empty.to_numpy())[~empty.to_numpy()]
+    return kept
+
+
+def _each_sample(requests: pd.DataFrame, *, last_first: bool) -> list[str]:
+    """Return the tokens that each sample of each request generates, such as ``5;7``; none if ignored."""
+    if "sample_tokens" in requests:
+        lengths = requests["sample_tokens"].tolist()
+    else:
+        pairs = zip(requests["output_tokens"].tolist(), requests["n"].tolist(), strict=True)
+        lengths = [[tokens] * n for tokens, n in pairs]
+    if last_first:
+        lengths = [[*own[-1:], *own[:-1]] for own in lengths]
+    ignored = (requests["status"] == "ignored").tolist()
+    return ["" if none else ";".join(map(str, own)) for own, none in zip(lengths, ignored, strict=True)]
+
+
+def _spread(outputs: pd.Series, n: pd.Series) -> list[str]:
+    """Return a log's outputs with one length a sample; it has a single one where all are equally long."""
+    texts = [str(output) for output in outputs]
+    return [
+        ";".join([text] * samples) if text and ";" not in text else text
+        for text, samples in zip(texts, n, strict=False)
+    ]
