@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError, brief, reason
+from pagesim.setup.reading import parse_json
 from pagesim.workloads.arrivals import arrival_rate, gap_cv
 from pagesim.workloads.files import has_recorded_arrivals
-from pagesim.workloads.reading import parse_json
 from pagesim.workloads.trace import MAX_TOKENS, FloatColumn, IntColumn, Trace
 
 SCHEMA = "pagesim-lengths"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import TraceError, reason
-from pagesim.workloads.reading import read_parquet
+from pagesim.setup.reading import read_parquet
 from pagesim.workloads.rows import OnBadRow, Rows, listed, shown
 from pagesim.workloads.values import Column
 

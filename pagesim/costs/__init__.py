@@ -1,19 +1,22 @@
 """Cost models: how long an iteration takes, in ticks, from what it computes and moves."""
 
-from pagesim.costs.affine import Affine
-from pagesim.costs.base import (
-    NOWHERE,
-    UNBOUNDED,
-    CostModel,
-    DecodeRun,
-    Itemised,
-    IterationShape,
-    step_shape,
-)
-from pagesim.costs.parse import COST_MODELS, MakeCost, Target, parse_cost
-from pagesim.costs.preemption import PreemptionPrices
-from pagesim.costs.profiled import Profiled
-from pagesim.costs.roofline import Efficiency, Roofline
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pagesim.costs.affine import Affine
+    from pagesim.costs.base import (
+        NOWHERE,
+        UNBOUNDED,
+        CostModel,
+        DecodeRun,
+        Itemised,
+        IterationShape,
+        step_shape,
+    )
+    from pagesim.costs.parse import COST_MODELS, MakeCost, Target, parse_cost
+    from pagesim.costs.preemption import PreemptionPrices
+    from pagesim.costs.profiled import Profiled
+    from pagesim.costs.roofline import Efficiency, Roofline
 
 __all__ = [
     "COST_MODELS",
@@ -33,3 +36,31 @@ __all__ = [
     "parse_cost",
     "step_shape",
 ]
+
+_HOMES = {
+    "COST_MODELS": "parse",
+    "Affine": "affine",
+    "Efficiency": "roofline",
+    "MakeCost": "parse",
+    "PreemptionPrices": "preemption",
+    "Profiled": "profiled",
+    "Roofline": "roofline",
+    "Target": "parse",
+    "parse_cost": "parse",
+}
+"""Where each is; what is not here is in ``base``."""
+
+
+def __getattr__(name: str) -> Any:
+    # The command line needs only the names of models and GPUs below; --help shall not wait for the rest.
+    if name not in __all__:
+        raise AttributeError(f"module 'pagesim.costs' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"pagesim.costs.{_HOMES.get(name, 'base')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -16,9 +16,9 @@ from pagesim.accounting.ledger import ENTRIES, paper_view
 from pagesim.accounting.records import Chunk, RequestLog, Status
 from pagesim.errors import PagesimError, reason
 from pagesim.setup.files import publish
+from pagesim.setup.reading import parse_json, read_parquet
 from pagesim.setup.scenario import Scenario, System, read_scenario, read_toml, to_toml
 from pagesim.sim.clock import to_seconds, to_tick_column
-from pagesim.workloads.reading import parse_json, read_parquet
 from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:  # see pagesim.api

@@ -20,7 +20,7 @@ HOMES = {
     "policy": "pagesim.setup.presets",
     "scheduler": "pagesim.setup.registry",
     "placement": "pagesim.setup.registry",
-    "cost": "pagesim.costs",
+    "cost": "pagesim.costs.parse",
     "gpu": "pagesim.costs.specs",
     "router": "pagesim.experiments.clusters",
 }

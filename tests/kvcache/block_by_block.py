@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from tests.memory.text import Text
+from tests.kvcache.text import Text
 
 
 class BlockByBlock:

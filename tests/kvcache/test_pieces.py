@@ -4,10 +4,10 @@ import random
 from itertools import chain
 
 import pytest
-from tests.memory.block_by_block import BlockByBlock
-from tests.memory.text import Text
 
 from pagesim.kvcache import PrefixCachingAllocator
+from tests.kvcache.block_by_block import BlockByBlock
+from tests.kvcache.text import Text
 
 BLOCKS = 29
 CHANGES = 400

@@ -1,9 +1,9 @@
 """What a prompt finds in the cache, and in what order blocks are lost, as vLLM's v1 does it."""
 
 import pytest
-from tests.memory.text import Text
 
 from pagesim.kvcache import AllocatorError, OutOfBlocks, PrefixCachingAllocator
+from tests.kvcache.text import Text
 
 SIZE = 4
 

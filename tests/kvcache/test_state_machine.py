@@ -16,7 +16,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.memory.text import Text
 
 from pagesim.kvcache import (
     RESERVATIONS,
@@ -35,6 +34,7 @@ from pagesim.kvcache import (
     Reservation,
 )
 from pagesim.kvcache.mirror import Mirror
+from tests.kvcache.text import Text
 
 T = TypeVar("T")
 

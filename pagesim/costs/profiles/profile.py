@@ -13,7 +13,7 @@ from pagesim.costs.profiles.samples import TERMS, Sample
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.setup.files import put
-from pagesim.workloads.reading import parse_json
+from pagesim.setup.reading import parse_json
 
 SCHEMA = 1
 """Raised whenever a field changes its meaning."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
 from pagesim.errors import PagesimError, brief, reason
-from pagesim.workloads.reading import parse_json
+from pagesim.setup.reading import parse_json
 
 _LAYER_NORM: dict[str, Any] = {"gated": False, "layer_norm": True}
 _BIASES: dict[str, Any] = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}

@@ -10,7 +10,7 @@ from pathlib import Path
 from pagesim.errors import PagesimError, reason
 from pagesim.experiments.paper.numbers import Number, shown
 from pagesim.experiments.paper.setting import Setting
-from pagesim.workloads.reading import parse_json
+from pagesim.setup.reading import parse_json
 
 SETTING = "setting.json"
 

@@ -15,7 +15,7 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps import traces
 from pagesim.experiments.sweeps.traces import StoredTrace
 from pagesim.setup.files import put
-from pagesim.workloads.reading import parse_json
+from pagesim.setup.reading import parse_json
 from pagesim.workloads.trace import Trace
 
 MARKER = "store.json"
