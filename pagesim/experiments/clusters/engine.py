@@ -1,17 +1,19 @@
-"""The engine of a replica: it learns of its requests only when they are routed to it."""
+"""A replica of a cluster: an engine that learns of its requests only when they are routed to it."""
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Generator, Sequence
 from typing import Any
 
 import simpy
 
 from pagesim.experiments.clusters.replicas import Replicas, Says
-from pagesim.scheduling import Arrivals, BeamSearch, Content, Plan
-from pagesim.sim.clock import span_of, steps_before
-from pagesim.sim.engine import STAY, Engine
+from pagesim.scheduling.arrivals import NEVER, Arrivals
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.content import Content
+from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.sim.engine import NO_FAST_FORWARD, Engine
 
 
 class Routed(Arrivals):
@@ -29,9 +31,10 @@ class Routed(Arrivals):
             column[:0] for column in (whole.row, whole.ticks, whole.prompt, whole.output, whole.samples)
         )
         self.widest = whole.widest
+        self.has_beams = whole.has_beams
 
     def add(self, index: int) -> None:
-        """A request is routed here; all are asked about in the order in which they arrive."""
+        """Add a request; all are added in the order in which they arrive."""
         whole = self._whole
         self.row.append(whole.row[index])
         self.ticks.append(whole.ticks[index])
@@ -43,54 +46,72 @@ class Routed(Arrivals):
             self._content[len(self._index)] = content
         self._index.append(index)
 
-    def outputs_of(self, index: int) -> tuple[int, ...] | None:
-        return self._whole.outputs_of(self._index[index])
+    def request(self, index: int) -> EngineRequest:
+        return EngineRequest(
+            index,
+            self.row[index],
+            self.ticks[index],
+            self.prompt[index],
+            self.output[index],
+            None if self.samples[index] == 1 else self._whole.family_of(self._index[index]),
+            self._content.get(index),
+        )
 
-    def content_of(self, index: int) -> Content | None:
-        return self._content.get(index)
 
-    def beams_of(self, index: int) -> BeamSearch | None:
-        return self._whole.beams_of(self._index[index])
+class Replica(Observer):
+    """Runs one engine of a cluster, and tells the router's view what becomes of its requests.
 
+    The engine fast-forwards until a request is routed to it; then it decides again at that instant. A
+    fast-forward is carried out when its time has passed, so cutting it short costs nothing.
 
-class ReplicaEngine(Engine):
-    """An engine that goes on leaping until a request is routed to it, and then cuts the leap short.
-
-    A leap is carried out when its time has passed, so cutting it costs nothing.
+    Args:
+        number: of the replica.
+        replicas: the router's view.
+        routed: what its scheduler expects.
+        prompts: prompt tokens of every row of the trace.
     """
 
-    can_be_cut = True
+    engine: Engine
 
-    _environment: simpy.Environment
-    _alarm: simpy.Event  # rings when the time that passes is over
-
-    def join(self, replicas: Replicas, number: int, routed: Routed, prompts: Sequence[int]) -> None:
-        """Become one replica of a cluster.
-
-        Args:
-            replicas: where it says what it does.
-            number: its own.
-            routed: what its scheduler expects.
-            prompts: prompt tokens of every row of the trace.
-        """
-        self._replicas = replicas
+    def __init__(self, number: int, replicas: Replicas, routed: Routed, prompts: Sequence[int]) -> None:
+        self.routed = routed
         self._number = number
-        replicas.ask[number] = self._says
-        self._routed = routed
+        self._replicas = replicas
         self._prompts = prompts
-        self.counts_over = True
-        self._wake: simpy.Event | None = None  # while it has nothing to do
-        self._passing = False
-        self._closed = False
-        if self.lane is not None:
-            self.lane.welcome = self._welcome
+        self._never_ran: set[int] = set()  # rows
+        self._busy = self._closed = False
+        self._idle: simpy.Event | None = None
+        self._process: simpy.Process | None = None
+        replicas.ask[number] = self._says
 
-    def start(self, environment: simpy.Environment) -> None:
+    # What becomes of requests
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        for request in batch.prompts:
+            self._waits_no_longer(request.row)
+
+    def finished(self, request: EngineRequest, now: int) -> None:
+        if not request.samples:
+            self._replicas.outstanding[self._number] -= 1
+
+    def left(self, row: int, now: int, status: Status) -> None:
+        self._replicas.outstanding[self._number] -= 1
+        self._waits_no_longer(row)
+
+    def _waits_no_longer(self, row: int) -> None:
+        if row in self._never_ran:
+            self._never_ran.remove(row)
+            self._replicas.waiting_tokens[self._number] -= self._prompts[row]
+
+    # On the cluster's clock
+
+    def start(self, environment: simpy.Environment, engine: Engine) -> None:
         """Begin to serve."""
+        self.engine = engine
         self._environment = environment
-        environment.process(self.serve(environment))
+        self._process = environment.process(self._serve())
 
-    def route(self, index: int, row: int, now: int, abort: int | None) -> None:
+    def submit(self, index: int, row: int, now: int, abort: int | None) -> None:
         """Take a request that arrives now.
 
         Args:
@@ -99,83 +120,68 @@ class ReplicaEngine(Engine):
             now: ticks.
             abort: when its client goes away, if it does.
         """
-        matters = self.front.arrival_matters
-        self._routed.add(index)
-        self.front.announce()
+        engine = self.engine
+        matters = engine.scheduler.arrival_matters
+        self.routed.add(index)
+        engine.scheduler.queue.announce()
+        self._never_ran.add(row)
         self._replicas.outstanding[self._number] += 1
         self._replicas.waiting_tokens[self._number] += self._prompts[row]
         if abort is not None:
-            insort(self.aborts, (abort, row), lo=self._abort)
-        if self._wake is not None:
-            self._wake.succeed()
-            self._wake = None
-        elif self._passing:
+            engine.abort_at(abort, row)
+        if self._busy:
+            before = engine.over_at
             if matters:
-                self._cut(now)
+                engine.replan_at(now)
             if abort is not None:
-                self._cut(abort)
+                engine.replan_at(abort)
+            if engine.over_at < before:
+                assert self._process is not None
+                self._process.interrupt()
+        else:
+            self._wake()
 
     def close(self) -> None:
         """Nothing more will be routed."""
         self._closed = True
-        if self._wake is not None:
-            self._wake.succeed()
-            self._wake = None
+        self._wake()
 
-    def _cut(self, instant: int) -> None:
-        """Let no step of the leap start at or after an instant."""
-        turn = self.turn
-        steps, first, increment, _ = turn.ahead
-        kept = steps_before(first, increment, instant - turn.ahead_start) if steps else 0
-        if kept < steps:
-            turn.cut(kept)
-            over_at = turn.ahead_start + span_of(first, increment, kept)
-            # Whoever waits for the alarm waits for an earlier one now; the first rings for nobody.
-            earlier = self._environment.event()
-            earlier.callbacks, self._alarm.callbacks = self._alarm.callbacks, []
-            self._ring(earlier, over_at)
+    def _wake(self) -> None:
+        if self._idle is not None:
+            self._idle.succeed()
+            self._idle = None
 
-    def _ring(self, alarm: simpy.Event, at: int) -> None:
-        """Say what it does until an instant, at which the alarm rings."""
-        self._replicas.changed.add(self._number)
-        self._alarm = alarm
-        alarm._ok, alarm._value = True, None
-        self._environment.schedule(alarm, delay=at - self._environment.now)
-
-    def _pass(self, environment: simpy.Environment, ticks: int) -> Generator[simpy.Event, Any, None]:
-        self._ring(environment.event(), int(environment.now) + ticks)
-        self._passing = True
-        yield self._alarm
-        self._passing = False
-
-    def _idle(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
-        if not self._closed:
-            self._wake = environment.event()
+    def _serve(self) -> Generator[simpy.Event, Any, None]:
+        environment, engine = self._environment, self.engine
+        queue, recorder = engine.scheduler.queue, engine.recorder
+        while (now := int(environment.now)) <= engine.until:
+            if engine.decide(now):
+                self._replicas.changed.add(self._number)
+                self._busy = True
+                while engine.over_at > (now := int(environment.now)):
+                    try:
+                        yield environment.timeout(engine.over_at - now)
+                    except simpy.Interrupt:
+                        self._replicas.changed.add(self._number)
+                if engine.over_at == now and engine.run is not NO_FAST_FORWARD and not engine.run.steps:
+                    yield environment.timeout(0)  # what else is due at this instant happens first
+                self._busy = False
+                engine.complete(now)
+                if recorder.iterations >= recorder.full_at:
+                    recorder.flush()
+                continue
             self._replicas.changed.add(self._number)
-            yield self._wake
-        elif self.front.next_arrival is None:
-            self._replicas.changed.add(self._number)
-
-    def _iterate(self, plan: Plan, now: int) -> int:
-        began = self.recorder.first_scheduled
-        for group in plan.prompts:
-            if began[group.row] < 0:
-                self._welcome(group.row)
-        return super()._iterate(plan, now)
-
-    def _welcome(self, row: int) -> None:
-        """A request runs for the first time."""
-        self._replicas.waiting_tokens[self._number] -= self._prompts[row]
-
-    def _count_over(self, rows: Sequence[int]) -> None:
-        super()._count_over(rows)
-        self._replicas.outstanding[self._number] -= len(rows)
-        for row in rows:
-            if self.recorder.first_scheduled[row] < 0:
-                self._welcome(row)  # it waits no longer either
+            if queue.next_arrival != NEVER:
+                yield environment.timeout(queue.next_arrival - now)
+            elif self._closed:
+                return
+            else:
+                self._idle = environment.event()
+                yield self._idle
 
     def _says(self) -> Says:
-        if not self._passing:  # it has nothing to do
-            return Says(0, int(self._environment.now), STAY, 0)
-        turn = self.turn
-        return Says(turn.held, turn.ahead_start, turn.ahead, self.front.running_sequences)
+        if not self._busy:  # it has nothing to do
+            return Says(0, int(self._environment.now), (0, 0, 0, 0), 0)
+        scheduler, run = self.engine.scheduler, self.engine.run
+        start = run.start if run.steps else self.engine.over_at
+        return Says(scheduler.context, start, run[1:5], scheduler.running_sequences)

@@ -10,10 +10,10 @@ import simpy
 
 from pagesim.accounting.records import RequestLog
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.engine import ReplicaEngine, Routed
+from pagesim.experiments.clusters.engine import Replica, Routed
 from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import Router
-from pagesim.setup.prepare import Server, Setting, Watch
+from pagesim.setup.prepare import Progress, Server, Setting, Watch
 from pagesim.setup.requests import aborts
 from pagesim.workloads.trace import IntColumn, Trace
 
@@ -50,15 +50,11 @@ def replay_together(
     states = Replicas(replicas)
     prompts = setting.trace.prompt_tokens.tolist()
     servers: list[Server] = []
-    engines: list[ReplicaEngine] = []
-    for number, hears in enumerate(_watches(watch, replicas)):
-        routed = Routed(whole)
-        server = Server(setting, log, routed, watch=hears, kind=ReplicaEngine)
-        engine = server.engine
-        assert isinstance(engine, ReplicaEngine)
-        engine.join(states, number, routed, prompts)
-        servers.append(server)
-        engines.append(engine)
+    fleet: list[Replica] = []
+    for number, progress in enumerate(_progress(watch, replicas)):
+        replica = Replica(number, states, Routed(whole), prompts)
+        servers.append(Server(setting, log, replica.routed, observers=[replica, *progress]))
+        fleet.append(replica)
     replica_of = np.full(len(setting.trace), -1, np.int64)
     leaves = {row: when for when, row in aborts(setting.trace, setting.system.client_timeout)}
     environment = simpy.Environment()
@@ -70,16 +66,16 @@ def replay_together(
                 yield _ArrivalEvent(environment, ticks - now)
                 now = ticks
             replica_of[row] = number = _chosen(router, setting.trace, row, states, now)
-            engines[number].route(index, row, now, leaves.get(row))
-        for engine in engines:
-            engine.close()
+            fleet[number].submit(index, row, now, leaves.get(row))
+        for replica in fleet:
+            replica.close()
 
-    for engine in engines:
-        engine.start(environment)
+    for replica, server in zip(fleet, servers, strict=True):
+        replica.start(environment, server.engine)
     environment.process(route())
     environment.run()
-    for engine in engines:
-        engine.flush()
+    for server in servers:
+        server.recorder.flush()
     return servers, replica_of
 
 
@@ -105,24 +101,24 @@ def replay_apart(
         if replica_of[row] >= 0:
             leaving[replica_of[row]].append((when, row))
     servers = []
-    for arrivals, leaves, hears in zip(routed, leaving, _watches(watch, replicas), strict=True):
-        server = Server(setting, log, arrivals, aborts=leaves, watch=hears)
-        server.engine.run()
+    for arrivals, leaves, progress in zip(routed, leaving, _progress(watch, replicas), strict=True):
+        server = Server(setting, log, arrivals, aborts=leaves, observers=progress)
+        server.engine.replay()
         servers.append(server)
     return servers, replica_of
 
 
-def _watches(watch: Watch | None, replicas: int) -> list[Watch | None]:
-    """Return for each replica who hears how many requests are over there, so that ``watch`` hears the sum."""
+def _progress(watch: Watch | None, replicas: int) -> list[list[Progress]]:
+    """Return for each replica what counts its requests that are over, so that ``watch`` is told the sum."""
     if watch is None:
-        return [None] * replicas
+        return [[]] * replicas
     over = [0] * replicas
 
-    def hear(number: int, there: int) -> None:
+    def tell(number: int, there: int) -> None:
         over[number] = there
         watch(sum(over))
 
-    return [partial(hear, number) for number in range(replicas)]
+    return [[Progress(partial(tell, number))] for number in range(replicas)]
 
 
 def _chosen(router: Router, trace: Trace, row: int, states: Replicas, now: int) -> int:

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.metrics import TokenGaps, latencies, throughput
-from pagesim.api import SystemOptions, as_trace, peak_rss_mb
+from pagesim.api import as_trace, peak_rss_mb
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.replay import replay_apart, replay_together
 from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
-from pagesim.scheduling import DeadEnd
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.setup.prepare import Server, Watch, prepare
 from pagesim.setup.scenario import System, checked
 from pagesim.sim.engine import StrictCompatError
@@ -65,7 +65,7 @@ def simulate_cluster(
     *,
     replicas: int,
     router: str | Router = "round-robin",
-    **options: Unpack[SystemOptions],
+    **options: Any,
 ) -> ClusterResult:
     """Replay a trace on several replicas of a system behind a router.
 
@@ -150,7 +150,7 @@ def run_cluster(
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": peak_rss_mb(),
-            "decisions": sum(server.recorder.decisions for server in servers),
+            "decisions": sum(server.recorder.rows for server in servers),
         },
     }
     return ClusterResult(system, summary, columns, table, setting.notes())
