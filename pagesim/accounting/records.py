@@ -238,11 +238,11 @@ class Recorder(Observer):
         # fmt: on
         if self._notes_state:
             self._note_state(batch.sequences)
-            if batch.copied:
-                self._note("copied", batch.copied)
-            if batch.swapped_in or batch.swapped_out_blocks:
-                self._note("swapped_in", batch.swapped_in)
-                self._note("swapped_out", batch.swapped_out_blocks)
+            if batch.blocks_copied:
+                self._note("copied", batch.blocks_copied)
+            if batch.blocks_in or batch.blocks_out:
+                self._note("swapped_in", batch.blocks_in)
+                self._note("swapped_out", batch.blocks_out)
         if batch.recomputed or batch.swapped_out:
             self._note("preempted", batch.preempted)
         if self._lag:
@@ -256,20 +256,20 @@ class Recorder(Observer):
 
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
-        start, steps, first, increment, context, sequences, waited = run
+        sequences = run.sequences
         tokens = sequences * scheduler.tokens_per_step
         # fmt: off
         self._rows.fromlist([
-            0, start, first, increment, steps, memory.steps + 1, sequences, scheduler.queue.waiting,
-            memory.free_blocks, tokens, tokens, context, sequences,
+            0, run.start, run.first, run.increment, run.steps, memory.steps + 1, sequences,
+            scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context, sequences,
         ])
         # fmt: on
         if self._notes_state:
             self._note_state(sequences)
-        if waited:
-            self._note("waited", waited)
+        if run.waited:
+            self._note("waited", run.waited)
         self._count += 1
-        self.iterations += steps
+        self.iterations += run.steps
 
     def departed(self, batch: Batch, now: int) -> None:
         for request in batch.recomputed:
@@ -301,17 +301,19 @@ class Recorder(Observer):
             self._write_interval(request, since, now - 1)
 
     def finished(self, request: EngineRequest, now: int) -> None:
+        self.interval_ended(request)
         row, log = request.row, self.log
-        if request.family is not None and log.notes_samples and not request.family.alike:
-            times = log.sample_finish.setdefault(row, {})
-            times.update(dict.fromkeys(request.family.ended, now))
-        if not request.samples:
-            log.finish[row] = now
-            log.status[row] = _FINISHED
-            if self._away_since:
-                self._away_since.pop(row, None)
-            if self._joined_at:
-                self._joined_at.pop(row, None)
+        log.finish[row] = now
+        log.status[row] = _FINISHED
+        if self._away_since:
+            self._away_since.pop(row, None)
+        if self._joined_at:
+            self._joined_at.pop(row, None)
+
+    def samples_finished(self, request: EngineRequest, now: int) -> None:
+        assert request.family is not None
+        times = self.log.sample_finish.setdefault(request.row, {})
+        times.update(dict.fromkeys(request.family.ended, now))
 
     def left(self, row: int, now: int, status: Status) -> None:
         self._away_since.pop(row, None)

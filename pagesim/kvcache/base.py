@@ -200,8 +200,8 @@ class KVCache(ABC):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         """Return how many of the next steps can grow and leave ``spare`` blocks free after each.
 
-        At most 1 where that step copies on write, and no further than a closed form reaches: what decides is
-        that every step counted here can be taken.
+        0 where the next step copies on write, and no further than a closed form reaches: what decides is that
+        every step counted here can be taken, and looks like the others.
         """
 
     @property

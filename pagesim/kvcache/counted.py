@@ -107,19 +107,23 @@ class CountedKV(KVCache):
     def copies_on_write(self) -> bool:
         return bool(self._tails)
 
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        size = self._size
+        if size and holder.samples == 1:
+            return -(-tokens // size) + spare <= self.free_blocks
+        return self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
+
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self._tails:
-            steps = min(steps, 1)
+            return 0
         if self._windows_due:
             # Beyond the step at which a window fills the ring does not say yet what is released.
             steps = min(steps, self._windows_due[0][0] - self.steps)
         room, whole = self.free_blocks - spare, self._period
         # A period at most takes so much: nearly always answer enough.
-        if (steps // whole + 1) * self._per_period <= room and not self._tails:
+        if (steps // whole + 1) * self._per_period <= room or self.blocks_needed(steps) <= room:
             return steps
-        if self.blocks_needed(steps) <= room:
-            return steps
-        if room < 0 or self._tails:
+        if room < 0:
             return 0
         first = (self.steps + 1) % whole
         if not self._windows:
@@ -154,17 +158,18 @@ class CountedKV(KVCache):
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
-        blocks = self.blocks_to_admit(holder, tokens)
+        size, plain = self._size, holder.samples == 1
+        blocks = -(-tokens // size) if size and plain else self.blocks_to_admit(holder, tokens)
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
         self.free_blocks -= blocks
         holder.tokens = tokens
-        if not self._size:
+        if not size:
             if self.grows:
                 holder.kv = [0] * len(self._windows)
             else:
                 holder.kv = blocks // holder.samples, self.groups[0].rule.reserved(tokens, holder.output)
-        if holder.samples > 1:
+        if not plain:
             self._share(holder)
 
     def extend(self, holder: Holder, tokens: int) -> None:
@@ -225,7 +230,10 @@ class CountedKV(KVCache):
             holder.kv = target
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
+        if steps == 1 and not (self._tails or self._windows):
+            blocks = self._takes[(self.steps + 1) % self._period]
+        else:
+            blocks = self.blocks_needed(steps)
         copies = 0
         if self._windows:
             self._grow_with_windows(steps, blocks)

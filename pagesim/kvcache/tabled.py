@@ -105,8 +105,7 @@ class TabledKV(KVCache):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         room = self.free_blocks - spare
         if self._tails:
-            steps = min(steps, 1)
-            return steps if self.blocks_needed(steps) <= room else 0
+            return 0
         if not self.grows:
             return steps
         if self.blocks_needed(steps) <= room:

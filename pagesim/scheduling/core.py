@@ -166,11 +166,6 @@ class Scheduler(ABC):
         return bool(self.running or self.queue.waiting or self.swapped)
 
     @property
-    def undisturbed(self) -> bool:
-        """Whether the next iteration needs no plan unless a decision is due: no request waits for a place."""
-        return not (self.queue.waiting or self.swapped)
-
-    @property
     def arrival_matters(self) -> bool:
         """Whether the next arrival could change a decision before a request finishes.
 
@@ -181,15 +176,15 @@ class Scheduler(ABC):
     def steps_until_next_decision(self) -> int:
         """Return for how many iterations from here no decision can differ, if no request arrives."""
         finishing = self._finishing
-        if self.must_replan or not finishing or self._copied:
+        if self.must_replan or not finishing:
             return 0
         memory = self.memory
-        if memory.copies_on_write:
-            return 0
         steps = -finishing[-1][0] - memory.steps
         if self._forks:
             steps = min(steps, self._next_fork() - memory.steps)
-        return memory.steps_that_fit(steps, self.spare_blocks) if steps > 0 else 0
+        if steps <= 0 or self._copied:
+            return 0
+        return memory.steps_that_fit(steps, self.spare_blocks)
 
     def advance(self, steps: int) -> None:
         """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
@@ -287,10 +282,10 @@ class Scheduler(ABC):
     def keep_running(self, batch: Batch) -> None:
         """Give every running request room for the token sampled last; the latest make room for the others."""
         memory = self.memory
-        if memory.grows:
+        if memory.free_blocks - memory.blocks_needed(1) < self.widest and memory.grows:
             while self.running and not self.all_fit():
                 self.preempt(self.latest(), batch)
-        batch.copied = memory.grow(1) + self._copied
+        batch.blocks_copied = memory.grow(1) + self._copied
         self._copied = 0
         self.context += self.running_sequences * self.tokens_per_step
 
@@ -329,7 +324,7 @@ class Scheduler(ABC):
             self.queue.requeue(request)
             batch.recomputed += (request,)
         elif memory.held_blocks(request) <= memory.free_cpu_blocks:
-            batch.swapped_out_blocks += memory.swap_out(request)
+            batch.blocks_out += memory.swap_out(request)
             self.swapped.append(request)
             batch.swapped_out += (request,)
         else:
@@ -352,8 +347,8 @@ class Scheduler(ABC):
             if not self.may_join(request):
                 return
             del self.swapped[0]
-            batch.swapped_in += memory.swap_in(request)
-            batch.copied += memory.append(request)
+            batch.blocks_in += memory.swap_in(request)
+            batch.blocks_copied += memory.append(request)
             batch.resumed += (request,)
             self.start(request)
 
@@ -404,15 +399,14 @@ class Scheduler(ABC):
             self.running_sequences -= request.samples
             self._leave(request)
             request.last_step = -1
-            self.events.interval_ended(request)
+            self.events.finished(request, now)
             memory.release(request)
             request.samples = 0
             request.length = held + 1
         else:
-            self._end_some(request, held)
-        self.events.finished(request, now)
+            self._end_some(request, held, now)
 
-    def _end_some(self, request: EngineRequest, held: int) -> None:
+    def _end_some(self, request: EngineRequest, held: int, now: int) -> None:
         family, memory = request.family, self.memory
         assert family is not None
         self.events.interval_ended(request)
@@ -421,9 +415,11 @@ class Scheduler(ABC):
         self.running_sequences -= len(places)
         whole = len(places) == request.samples
         family.end(places, held + 1 - request.prompt)
+        self.events.samples_finished(request, now)
         if whole:
             self._leave(request)
             request.last_step = -1
+            self.events.finished(request, now)
             memory.release(request)
             request.samples = 0
             request.length = held + 1

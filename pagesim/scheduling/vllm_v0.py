@@ -181,7 +181,7 @@ class VllmV0(Scheduler):
             self.swap_in(batch)
         batch.batched_tokens = batch.tokens = batch.sequences = batch.decoding = self.running_sequences
         batch.context_tokens = batch.decode_context = self.context
-        batch.launches = bool(batch.swapped_in or batch.swapped_out_blocks)
+        batch.launches = bool(batch.blocks_in or batch.blocks_out)
         # The next iteration tries swapped requests if this one could not, or prompts if this one did not or
         # if memory was freed since.
         if self.swapped:

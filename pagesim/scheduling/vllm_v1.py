@@ -189,9 +189,18 @@ class VllmV1(Scheduler):
         """
         memory, in_chunks = self.memory, self._in_chunks
         decoding = len(self.running) - len(in_chunks)
-        blocks, budget = memory.blocks_needed(1), budget - decoding
-        if budget < 0 or blocks > memory.free_blocks or self._skipped:
+        budget -= decoding
+        if budget < 0 or self._skipped:
             return False
+        blocks = memory.blocks_needed(1)
+        if blocks > memory.free_blocks:
+            if in_chunks or memory.releases:
+                return False
+            # All decode: the latest are preempted until the others find the blocks that are due.
+            while memory.blocks_needed(1) > memory.free_blocks:
+                memory.set_aside(memory.free_blocks)
+                self.preempt(self.latest(), batch)
+            decoding = len(self.running)
         chunks: list[tuple[EngineRequest, int]] = []
         if in_chunks:
             last = zip(reversed(self.running), reversed(in_chunks), strict=False)
