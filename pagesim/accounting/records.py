@@ -208,7 +208,7 @@ class Recorder(Observer):
         # for prompts, of everything that decodes and of what joined meanwhile.
         self._away_since: dict[int, int] = {}
         self._stalled_since: int | None = None
-        self._joined_at: dict[int, int] = {}
+        self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
 
     # Iterations
 
@@ -375,7 +375,7 @@ class Recorder(Observer):
             self._late.extend((end - self._away_since.pop(row), request.samples))
             self._move(row, Move.ANSWERED, end)
         if self._stalled_since is not None:
-            self._joined_at[row] = end
+            self._joined_at[row] = end, request
         if self.log.first_token[row] < 0:
             self.log.first_token[row] = end
 
@@ -397,23 +397,20 @@ class Recorder(Observer):
     def _go_on(self, batch: Batch, end: int) -> None:
         """Note the gaps of the first iteration after a stall, which decodes until ``end``."""
         assert self._stalled_since is not None
-        joined, gaps = self._joined_at, Counter[int]()
-        if joined or batch.resumed:
-            for request in self.scheduler.running.values():
-                if request not in batch.resumed:
-                    gaps[joined.get(request.row, self._stalled_since)] += request.samples
-        else:
-            gaps[self._stalled_since] = batch.decoding
-        for last, sequences in gaps.items():
-            self._late.extend((end - last, sequences))
+        stood = batch.decoding - sum([request.samples for request in batch.resumed])
+        for joined, request in self._joined_at.values():
+            self._late.extend((end - joined, request.samples))
+            stood -= request.samples
+        self._late.extend((end - self._stalled_since, stood))
         self._stalled_since = None
-        joined.clear()
+        self._joined_at.clear()
 
     def _go_away(self, row: int, now: int) -> None:
         """Note when a request that loses its place had its last token, if it had one."""
         if self.log.first_token[row] >= 0:
-            stalled = self._stalled_since
-            last = now if stalled is None else self._joined_at.get(row, stalled)
+            last = now
+            if self._stalled_since is not None:
+                last = self._joined_at[row][0] if row in self._joined_at else self._stalled_since
             self._away_since.setdefault(row, last)
 
     def _move(self, row: int, move: Move, now: int) -> None:

@@ -98,7 +98,7 @@ class CountedKV(KVCache):
     def blocks_needed_by(self, holder: Holder) -> int:
         before = self.length(holder)
         taken = self.blocks_for(before + holder.growth) - self.blocks_for(before)
-        return taken * holder.samples + (holder.samples - 1 if holder.tail_shared else 0)
+        return taken if holder.samples == 1 else taken * holder.samples + self.copies_due(holder)
 
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
         return self.blocks_for(holder.tokens + tokens) - self.blocks_for(holder.tokens)
@@ -137,7 +137,7 @@ class CountedKV(KVCache):
         return min(steps, whole)
 
     def copies_due(self, holder: Holder) -> int:
-        return holder.samples - 1 if holder.tail_shared else 0
+        return holder.samples - 1 if holder.samples > 1 and holder.tail_shared else 0
 
     def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
         length = self.length(holder)
@@ -182,10 +182,8 @@ class CountedKV(KVCache):
         holder.tokens += tokens
 
     def append(self, holder: Holder) -> int:
-        samples, copies = holder.samples, 0
-        blocks = (self.blocks_for(holder.tokens + 1) - self.blocks_for(holder.tokens)) * samples
-        if holder.tail_shared:
-            copies = samples - 1
+        blocks = self.blocks_to_extend(holder, 1) * holder.samples
+        copies = self.copies_due(holder)
         if blocks + copies > self.free_blocks:
             raise OutOfBlocks(f"{blocks + copies} blocks are needed, {self.free_blocks} are free")
         if copies:
@@ -209,7 +207,7 @@ class CountedKV(KVCache):
             self._enter_ring(holder, samples)
             for number in range(len(self._windows)):
                 self._await_window(holder, number)
-        if holder.tail_shared:
+        if samples > 1 and holder.tail_shared:
             self._tails[holder] = None
 
     def stop_decoding(self, holder: Holder) -> None:

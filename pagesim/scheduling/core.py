@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import Fit, KVCache
+from pagesim.kvcache import KVCache
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch, Choice
 from pagesim.scheduling.dead_ends import DeadEnd
@@ -248,10 +248,12 @@ class Scheduler(ABC):
         request.growth = growth = self.tokens_per_step
         memory.start_decoding(request)
         # The last token's KV is never stored.
-        missing = request.next_final - request.tokens - 1
-        request.last_step = memory.steps + (missing if growth == 1 else -(-missing // growth))
-        insort(self._finishing, (-request.last_step, request.order, request))
-        if request.family is not None and request.family.beams is not None:
+        family = request.family
+        final = request.prompt + request.output if family is None else min(family.finals)
+        missing = final - request.tokens - 1
+        request.last_step = last = memory.steps + (missing if growth == 1 else -(-missing // growth))
+        insort(self._finishing, (-last, request.order, request))
+        if family is not None and family.beams is not None:
             self._await_fork(request)
 
     def start(self, request: EngineRequest) -> None:
@@ -282,11 +284,13 @@ class Scheduler(ABC):
     def keep_running(self, batch: Batch) -> None:
         """Give every running request room for the token sampled last; the latest make room for the others."""
         memory = self.memory
-        if memory.free_blocks - memory.blocks_needed(1) < self.widest and memory.grows:
+        if memory.grows and memory.free_blocks - memory.blocks_needed(1) < self.widest:
             while self.running and not self.all_fit():
                 self.preempt(self.latest(), batch)
-        batch.blocks_copied = memory.grow(1) + self._copied
-        self._copied = 0
+        batch.blocks_copied = memory.grow(1)
+        if self._copied:
+            batch.blocks_copied += self._copied
+            self._copied = 0
         self.context += self.running_sequences * self.tokens_per_step
 
     def all_fit(self) -> bool:
@@ -377,14 +381,10 @@ class Scheduler(ABC):
     def _stop(self, request: EngineRequest) -> None:
         """Take a request out of those that run; it still has its memory."""
         self.events.interval_ended(request)
-        self._leave(request)
+        del self.running[request.order]
         self.running_sequences -= request.samples
         if request.last_step >= 0:
             self._leave_finishing(request)
-
-    def _leave(self, request: EngineRequest) -> None:
-        """Take a request out of those that run; a subclass forgets what it noted of it."""
-        del self.running[request.order]
 
     def _leave_finishing(self, request: EngineRequest) -> None:
         del self._finishing[bisect_left(self._finishing, (-request.last_step, request.order))]
@@ -396,15 +396,18 @@ class Scheduler(ABC):
         held = memory.length(request)
         if family is None or family.alike:
             self.context -= request.samples * held
-            self.running_sequences -= request.samples
-            self._leave(request)
-            request.last_step = -1
-            self.events.finished(request, now)
-            memory.release(request)
-            request.samples = 0
-            request.length = held + 1
+            self._over(request, held, now)
         else:
             self._end_some(request, held, now)
+
+    def _over(self, request: EngineRequest, held: int, now: int) -> None:
+        """Let a request go that has its last token."""
+        self.running_sequences -= request.samples
+        del self.running[request.order]
+        request.last_step = -1
+        self.events.finished(request, now)
+        self.memory.release(request)
+        request.length = held + 1
 
     def _end_some(self, request: EngineRequest, held: int, now: int) -> None:
         family, memory = request.family, self.memory
@@ -412,18 +415,12 @@ class Scheduler(ABC):
         self.events.interval_ended(request)
         places = family.over_at(held + 1)
         self.context -= len(places) * held
-        self.running_sequences -= len(places)
-        whole = len(places) == request.samples
         family.end(places, held + 1 - request.prompt)
         self.events.samples_finished(request, now)
-        if whole:
-            self._leave(request)
-            request.last_step = -1
-            self.events.finished(request, now)
-            memory.release(request)
-            request.samples = 0
-            request.length = held + 1
+        if len(places) == request.samples:
+            self._over(request, held, now)
             return
+        self.running_sequences -= len(places)
         memory.end_samples(request, places)
         missing = min(family.finals) - held - 1
         request.last_step = memory.steps + -(-missing // request.growth)
@@ -470,9 +467,3 @@ class Scheduler(ABC):
         step = request.prompt + request.family.beams.token - 1 - request.base
         if step < request.last_step:
             heappush(self._forks, (step, request.order, request))
-
-
-def fits_never(memory: KVCache, request: EngineRequest, spare: int) -> bool:
-    """Say whether even empty memory has no room for a request."""
-    return memory.fit(request, request.length, spare) is Fit.NEVER
-

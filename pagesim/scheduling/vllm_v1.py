@@ -384,6 +384,7 @@ class VllmV1(Scheduler):
         chunked = request.order in self._in_chunks
         length = request.length
         super().preempt(request, batch)
+        self._forget(request)
         if chunked:
             request.length = length
 
@@ -396,10 +397,16 @@ class VllmV1(Scheduler):
     def _abort_running(self, request: EngineRequest) -> int:
         chunked = request.order in self._in_chunks
         generated = super()._abort_running(request)
+        self._forget(request)
         return request.length - request.prompt if chunked else generated
 
-    def _leave(self, request: EngineRequest) -> None:
-        super()._leave(request)
+    def _over(self, request: EngineRequest, held: int, now: int) -> None:
+        super()._over(request, held, now)
+        if request.content is not None:
+            del self._answering[request.content.answer]
+
+    def _forget(self, request: EngineRequest) -> None:
+        """Forget what was noted of a request that runs no longer."""
         self._in_chunks.pop(request.order, None)
         self._skipped.pop(request.order, None)
         if request.content is not None:

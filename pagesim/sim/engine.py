@@ -199,26 +199,23 @@ class Engine:
         if linear < steps:
             steps = linear
         end = start + steps * first + increment * (steps * (steps - 1) >> 1)
-        horizon = self._horizon(end)
+        # From the horizon on no iteration starts without a decision.
+        horizon = self.until + 1
+        if scheduler.queue.next_arrival < end and scheduler.arrival_matters:
+            horizon = min(horizon, scheduler.queue.next_arrival)
+        if self._next_abort < len(self.aborts):
+            horizon = min(horizon, self.aborts[self._next_abort][0])
+        if self._looks:
+            horizon = min(horizon, self.events.next_look())
         if horizon < end:
             steps = min(steps, steps_before(first, increment, horizon - start))
             if steps <= 0:
                 return start
-            end = start + span_of(first, increment, steps)
+            end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         run = self.run
         run.start, run.steps, run.first, run.increment = start, steps, first, increment
         run.context, run.sequences = context, sequences
         return end
-
-    def _horizon(self, end: int) -> int:
-        """Return the instant from which on no iteration starts without a decision; ``end`` if it is later."""
-        scheduler, horizon = self.scheduler, min(end, self.until + 1)
-        arrival = scheduler.queue.next_arrival
-        if arrival < horizon and scheduler.arrival_matters:
-            horizon = arrival
-        if self._next_abort < len(self.aborts):
-            horizon = min(horizon, self.aborts[self._next_abort][0])
-        return min(horizon, self.events.next_look()) if self._looks else horizon
 
     def _abort_until(self, now: int) -> None:
         """Let requests go whose clients went away by now; leave the next such instant for fast-forwards."""
