@@ -201,6 +201,7 @@ class Recorder(Observer):
         self._rows = array("q")
         self._count = 0  # of rows
         self._rare: dict[str, tuple[array[int], array[int]]] = {}
+        self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks, blocks_taken
         self._plain = array("q")  # intervals of single sequences on demand: first, last, base, final
         self._intervals = array("q")  # all others, as `Interval`
         self._late = array("q")  # pairs of a gap and how many sequences it is of
@@ -334,6 +335,9 @@ class Recorder(Observer):
             if name in self._rare:
                 places, values = self._rare[name]
                 column[np.array(places)] = values
+        if self._cache_rows:
+            state = np.array(self._cache_rows, np.int64).reshape(-1, 3).T
+            columns |= zip(("shared_blocks", "cached_blocks", "blocks_taken"), state, strict=True)
         columns["running_groups"] = columns["running_sequences"] - columns["running_groups"]
         columns["free_cpu_blocks"] = self.memory.cpu_blocks - columns["free_cpu_blocks"]
         self.blocks_in += int(columns["swapped_in"].sum())
@@ -342,7 +346,7 @@ class Recorder(Observer):
         intervals = self._all_intervals()
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += self._count
-        self._rows, self._count, self._rare = array("q"), 0, {}
+        self._rows, self._cache_rows, self._count, self._rare = array("q"), array("q"), 0, {}
         self._plain, self._intervals, self._late = array("q"), array("q"), array("q")
         self._chunk_start = self.iterations
         self.full_at = self.iterations + CHUNK_ITERATIONS
@@ -428,9 +432,7 @@ class Recorder(Observer):
         """Note what samples, swaps, placements and prefix caches make of memory."""
         scheduler, memory = self.scheduler, self.memory
         if memory.caches_prefixes:
-            self._note("shared_blocks", memory.shared_blocks)
-            self._note("cached_blocks", memory.cached_blocks)
-            self._note("blocks_taken", memory.blocks_taken)
+            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
             return
         if not memory.grows and scheduler.blocked_externally():
             self._note("external_blocks", memory.free_blocks)
