@@ -243,6 +243,10 @@ class Scheduler(ABC):
         """Say whether free memory would hold the head of the queue and only no placement exists."""
         return False
 
+    def stored_length(self, request: EngineRequest) -> int:
+        """Return the tokens of each sample of a running request whose KV is stored, padded ones included."""
+        return self.memory.length(request)
+
     # The running set
 
     def start_decoding(self, request: EngineRequest) -> None:
@@ -463,6 +467,7 @@ class Scheduler(ABC):
                 blocks = self.memory.fork(request, dropped, survivor)
                 if blocks:
                     self._fork_copies.append((request, blocks))
+                self.events.forked(request, dropped, survivor)
             self._await_fork(request)
 
     def _await_fork(self, request: EngineRequest) -> None:

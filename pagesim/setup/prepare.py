@@ -213,7 +213,8 @@ class Server:
         arrivals: the requests that it serves.
         consume: told of each chunk of its records.
         aborts: when whose client goes away, see `Engine`.
-        executor: what carries out the iterations; left out, the system's cost model predicts them.
+        executor: what carries out the iterations; left out, the system's cost model predicts them. One that
+            is an `Observer` listens, too.
         observers: what else listens to the engine.
         tables: whether something looks at single blocks.
     """
@@ -254,6 +255,8 @@ class Server:
         carrying_out: Executor = PredictedExecutor(setting.cost)
         if executor is not None:
             carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))
+            if isinstance(carrying_out, Observer):
+                observers = [carrying_out, *observers]
         self.engine = Engine(
             self.scheduler,
             carrying_out,
