@@ -191,6 +191,7 @@ class Recorder(Observer):
         self._lag = scheduler.in_flight > 1
         self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
+        self._is_plain = memory.is_plain
         self._notes_state = (
             memory.caches_prefixes
             or not memory.grows
@@ -291,8 +292,7 @@ class Recorder(Observer):
         request.since = now
         if since >= now:
             return
-        memory = self.memory
-        if request.decodes and request.family is None and memory.is_plain and request.growth == 1:
+        if self._is_plain and request.decodes and request.family is None and request.growth == 1:
             self._plain.fromlist([since, now - 1, request.base, request.prompt + request.output])
         else:
             self._write_interval(request, since, now - 1)

@@ -403,8 +403,8 @@ class VllmV1(Scheduler):
         self._forget(request)
         return request.length - request.prompt if chunked else generated
 
-    def _over(self, request: EngineRequest, held: int, now: int) -> None:
-        super()._over(request, held, now)
+    def _over(self, request: EngineRequest, now: int) -> None:
+        super()._over(request, now)
         if request.content is not None:
             del self._answering[request.content.answer]
 
