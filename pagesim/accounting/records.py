@@ -176,6 +176,35 @@ class Recorder(Observer):
         rows: handed on so far.
     """
 
+    __slots__ = (
+        "_away_since",
+        "_cache_rows",
+        "_chunk_start",
+        "_count",
+        "_intervals",
+        "_is_plain",
+        "_joined_at",
+        "_lag",
+        "_last_start",
+        "_late",
+        "_notes_state",
+        "_plain",
+        "_rare",
+        "_rows",
+        "_stalled_since",
+        "blocks_in",
+        "blocks_out",
+        "consume",
+        "full_at",
+        "iterations",
+        "log",
+        "memory",
+        "recomputed_total",
+        "rows",
+        "scheduler",
+        "swapped_total",
+    )
+
     def __init__(self, scheduler: Scheduler, log: RequestLog, consume: Callable[[Chunk], None]) -> None:
         self.scheduler = scheduler
         self.memory = scheduler.memory

@@ -58,6 +58,27 @@ class Scheduler(ABC):
         events: what hears of changes that no batch tells.
     """
 
+    __slots__ = (
+        "_finishing",
+        "_fork_copies",
+        "_forks",
+        "_orders",
+        "context",
+        "events",
+        "max_model_len",
+        "memory",
+        "must_replan",
+        "preemption",
+        "prices",
+        "queue",
+        "running",
+        "running_sequences",
+        "spare_blocks",
+        "swapped",
+        "watermark_blocks",
+        "widest",
+    )
+
     Options: ClassVar[type[SchedulerOptions]] = SchedulerOptions
     """What can be chosen: each field is a flag, a field of a scenario file and a keyword."""
 

@@ -97,6 +97,19 @@ class VllmV1(Scheduler):
         prices: not looked at.
     """
 
+    __slots__ = (
+        "_answering",
+        "_in_chunks",
+        "_skipped",
+        "_unserved_context",
+        "chunked_prefill",
+        "full_isl",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "release",
+        "threshold",
+    )
+
     Options = VllmV1Options
     samples = "requests"
     has_beams = False
