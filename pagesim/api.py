@@ -139,7 +139,7 @@ def run(
         raise setting.stopped(error) from None
     except OverflowError:
         raise setting.too_long() from None
-    of_engine, decisions = server.summary(), server.recorder.rows
+    of_engine, rows = server.summary(), server.recorder.rows
     del server  # a long run's arrivals are a good part of all that it holds
     of_requests, columns = setting.summary(log)
     summary: dict[str, Any] = {
@@ -152,7 +152,7 @@ def run(
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": peak_rss_mb(),
-            "decisions": decisions,
+            "rows": rows,
         },
     }
     return Result(

@@ -1,4 +1,4 @@
-"""The ledger, worked out from stays, against every slot looked at one by one."""
+"""The ledger, worked out from intervals, against every slot looked at one by one."""
 
 from __future__ import annotations
 
@@ -11,41 +11,55 @@ import pytest
 
 import pagesim as ps
 from pagesim.accounting.ledger import LedgerError, Sharing, expand
-from pagesim.kvcache import Allocator, PrefixCachingAllocator
-from pagesim.scheduling import ContinuousBatching, Plan, StaticBatching, VllmV0, VllmV1
-from pagesim.scheduling.base import Scheduler
+from pagesim.results.result import StepTable
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import Observer
+from pagesim.setup.prepare import Server, prepare
+from pagesim.setup.scenario import System, checked
+from pagesim.sim.clock import to_tick_column
 
-OPTIONS: dict[str, Any] = {"steps": "iterations", "leap": False, "cost": "affine:0.02,1e-4,1e-6"}
+OPTIONS: dict[str, Any] = {"steps": "iterations", "fast_forward": False, "cost": "affine:0.02,1e-4,1e-6"}
 
 
-def slots(memory: Allocator, scheduler: Scheduler) -> dict[str, int]:
-    """Classify every slot that somebody holds, straight from the definitions."""
-    size = memory.block_size
-    blocks: dict[int, tuple[int, int, int]] = {}  # block → slots filled, fillable, promised
-    for group in scheduler.running():
-        for sequence, final in zip(group.sequences, group.finals, strict=True):
-            # Memory holds a static row at its padded length; only its own tokens are used.
-            length = min(group.base + memory.steps_grown, final)
-            held = [b for first, count in memory.extents(sequence) for b in range(first, first + count)]
-            promised = max(memory.reserved_tokens(sequence), final)
-            for place, block in enumerate(held):
-                here = (
-                    int(np.clip(length - place * size, 0, size)),
-                    int(np.clip(final - place * size, 0, size)),
-                    int(np.clip(promised - place * size, 0, size)),
-                )
-                before = blocks.get(block, (0, 0, 0))
-                blocks[block] = (max(here[0], before[0]), max(here[1], before[1]), max(here[2], before[2]))
-    count: Counter[str] = Counter()
-    for filled, fillable, promised in blocks.values():
-        count["used"] += filled
-        count["reserved"] += fillable - filled
-        count["over_reserved"] += promised - fillable
-        count["rounding"] += size - promised
-    if isinstance(memory, PrefixCachingAllocator):
+class SlotBySlot(Observer):
+    """Classifies every slot that a request holds, in every iteration, straight from the definitions."""
+
+    scheduler: Scheduler
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, int]] = []
+
+    def next_look(self) -> int:
+        return 0  # every iteration
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        memory = self.scheduler.memory
+        size = memory.block_size
+        blocks: dict[int, tuple[int, int, int]] = {}  # block → slots filled, fillable, promised
+        for request in self.scheduler.running.values():
+            reserved = memory.held_and_reserved(request)
+            for sample, final in enumerate(request.finals):
+                # Memory holds a static row at its padded length; only its own tokens are used.
+                length = min(memory.length(request), final)
+                extents = memory.extents(request, sample)
+                held = [block for first, count in extents for block in range(first, first + count)]
+                promised = max(0 if reserved is None else reserved[1], final)
+                for place, block in enumerate(held):
+                    here = tuple(int(np.clip(each - place * size, 0, size)) for each in (length, final, promised))
+                    before = blocks.get(block, (0, 0, 0))
+                    blocks[block] = tuple(map(max, here, before))
+        count: Counter[str] = Counter()
+        for filled, fillable, promised in blocks.values():
+            count["used"] += filled
+            count["reserved"] += fillable - filled
+            count["over_reserved"] += promised - fillable
+            count["rounding"] += size - promised
+        if memory.caches_prefixes:
+            count["cached"] = size * sum(count for _, count in memory.cached_extents())
         memory.check_integrity()
-        count["cached"] = size * memory.cached_blocks
-    return {name: count[name] for name in ("used", "reserved", "over_reserved", "rounding", "cached")}
+        names = ("used", "reserved", "over_reserved", "rounding", "cached")
+        self.seen.append({name: count[name] for name in names})
 
 
 @pytest.mark.parametrize("block_size", [1, 16])
@@ -62,7 +76,7 @@ def slots(memory: Allocator, scheduler: Scheduler) -> dict[str, int]:
     ],
 )
 def test_every_iteration_classifies_every_slot(
-    policy: str, block_size: int, kind: str, monkeypatch: pytest.MonkeyPatch
+    policy: str, block_size: int, kind: str
 ) -> None:
     rng = np.random.default_rng(7)
     trace = ps.Trace(np.cumsum(rng.exponential(0.02, 24)), rng.integers(1, 90, 24), rng.integers(1, 60, 24))
@@ -78,41 +92,44 @@ def test_every_iteration_classifies_every_slot(
         trace = trace.with_columns(
             {"sample_tokens": tokens, "output_tokens": np.array([max(each) for each in tokens])}
         )
-    seen: list[dict[str, int]] = []
-    for scheduler in (ContinuousBatching, StaticBatching, VllmV0, VllmV1):
-        planned = scheduler.plan
-
-        def plan(self: Any, now: int, planned: Any = planned) -> Plan:
-            made: Plan = planned(self, now)
-            if made.is_iteration:
-                seen.append(slots(self.memory, self))
-            return made
-
-        monkeypatch.setattr(scheduler, "plan", plan)
     sizes: dict[str, Any] = {"block_size": block_size, "cpu_blocks": 2400}
     if policy == "token-granular":
         block_size = sizes["block_size"] = 1
     elif policy == "virtual-contiguous":
         # The keys of a token of a layer are 10 KiB.
         sizes, block_size = ({"page_size": "64K"}, 6) if block_size == 1 else ({"page_size": "256K"}, 25)
-    result = ps.simulate(
-        trace,
-        policy,
-        num_blocks=(400 if kind == "prefix" else 800) // block_size,
-        max_model_len=150,
+    options = {
+        "policy": policy,
+        "num_blocks": (400 if kind == "prefix" else 800) // block_size,
+        "max_model_len": 150,
+        "cost": "affine:0.02,1e-4,1e-6",
         **sizes,
-        **(OPTIONS | ({"max_num_batched_tokens": 64} if policy == "vllm-v1" else {})),
+        **({"max_num_batched_tokens": 64} if policy == "vllm-v1" else {}),
         **({"prefix_caching": True} if kind == "prefix" else {}),
+    }
+    setting = prepare(checked(System, options), trace)
+    table = StepTable(
+        to_tick_column(setting.trace.arrival_s)[setting.accepted],
+        every=True,
+        num_blocks=setting.sized.num_blocks,
+        block_size=setting.sized.block_size,
+        reserves=setting.reserves,
     )
-    assert result.steps is not None
-    assert len(seen) == len(result.steps) > 60
+    looks = SlotBySlot()
+    server = Server(
+        setting, setting.new_log(), setting.arrivals(), consume=[table.add], observers=[looks], tables=True
+    )
+    looks.scheduler = server.scheduler
+    server.engine.replay()
+    steps, seen = table.frame(), looks.seen
+    assert len(seen) == len(steps) > 60
     for name in ("used", "reserved", "over_reserved", "rounding", "cached"):
-        np.testing.assert_array_equal(result.steps[name], [each[name] for each in seen], err_msg=name)
+        np.testing.assert_array_equal(steps[name], [each[name] for each in seen], err_msg=name)
     if kind == "prefix":
         assert max(each["cached"] for each in seen) > 0
-        assert result.steps["num_logical_blocks"].sum() > result.steps["num_physical_blocks"].sum()
+        assert steps["num_logical_blocks"].sum() > steps["num_physical_blocks"].sum()
     if policy.startswith(("vllm", "token", "virtual")):
-        assert sum(result.summary["preemptions"].values()) > 0, "the memory is meant to be too small"
+        assert sum(server.summary()["preemptions"].values()) > 0, "the memory is meant to be too small"
 
 
 def test_free_memory_that_would_hold_the_head_of_the_queue_but_has_no_place_for_it_is_external() -> None:
@@ -136,14 +153,14 @@ def test_orca_maxs_last_blocks_are_free_in_strict_and_external_in_the_papers_vie
     assert memory["paper"]["per_iteration"]["external"] == pytest.approx(100 * 87 / 983)
 
 
-def test_stays_that_overfill_memory_are_noticed() -> None:
-    overfull = np.array([[0, 0, 9, 20, 3, 12, 1, 1]])
+def test_intervals_that_overfill_memory_are_noticed() -> None:
+    overfull = np.array([[0, 0, 9, 20, 3, 12, 1, 1, 0]])
     nothing = np.zeros(1, np.int64)
     with pytest.raises(LedgerError, match="negative"):
         expand(
             overfull,
             np.array([1]),
-            block_size=4,
+            groups=[(4, 0)],
             num_blocks=2,
             external_blocks=nothing,
             sharing=Sharing(nothing, nothing, nothing),

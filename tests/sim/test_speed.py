@@ -1,4 +1,4 @@
-"""Cost grows with decisions, not with tokens: counts that cannot drift, and a run against the clock."""
+"""Cost grows with rows, not with tokens: counts that cannot drift, and a run against the clock."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import pagesim as ps
 COSTS = "affine:0.024,1e-4,8.2e-7"
 
 
-def test_two_decisions_a_request_at_saturation() -> None:
+def test_three_rows_a_request_at_saturation() -> None:
     trace = ps.make_trace("sharegpt", arrivals="poisson", rate=1.9, num_requests=2000, seed=1)
     summary = ps.simulate(trace, steps="none", num_blocks=983, cost=COSTS).summary
-    assert summary["sim"]["decisions"] < 2.1 * len(trace)
-    assert summary["iterations"] > 6 * summary["sim"]["decisions"]
+    assert summary["sim"]["rows"] < 3.2 * len(trace)
+    assert summary["iterations"] > 4 * summary["sim"]["rows"]
 
 
-def test_where_nobody_is_preempted_decisions_do_not_grow_with_the_outputs() -> None:
-    decisions = []
+def test_where_no_request_is_preempted_rows_do_not_grow_with_the_outputs() -> None:
+    rows = []
     for output in (50, 500):
         trace = ps.make_trace(f"fixed:100,{output}", arrivals="all-at-once", num_requests=200)
-        decisions.append(ps.simulate(trace, "orca-oracle", steps="none").summary["sim"]["decisions"])
-    assert decisions[1] <= 2 * decisions[0]
+        rows.append(ps.simulate(trace, "orca-oracle", steps="none").summary["sim"]["rows"])
+    assert rows[1] <= 2 * rows[0]
 
 
 @pytest.mark.slow

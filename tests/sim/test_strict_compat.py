@@ -29,7 +29,7 @@ CASES: dict[str, tuple[ps.Trace, str, dict[str, Any], str, str]] = {
     "a prompt larger than the cache blocks vLLM 0.2.0's queue": (
         trace((0, 500, 5), (0, 20, 5)),
         "vllm-v0",
-        {"compat": "0.2.0"},
+        {"vllm_version": "0.2.0"},
         "never_admitted",
         "blocks everybody behind it for ever",
     ),

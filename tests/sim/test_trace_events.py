@@ -31,7 +31,7 @@ SYSTEMS = {
     "static batches": {"policy": "static", "num_blocks": 300},
     "straight line": {"policy": "vllm-sosp", "cost": "affine:0.02,1e-4,1e-6,1e-5", **TIGHT},
     "a profile": {"cost": "profile:analytic-a100-40gb", **TIGHT},
-    "not leaping": {"leap": False, **TIGHT},
+    "not leaping": {"fast_forward": False, **TIGHT},
 }
 
 
