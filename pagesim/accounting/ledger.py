@@ -151,7 +151,7 @@ def _of_group(
 
     def step_at(tokens: Column, each: npt.NDArray[Any] | slice) -> Column:
         """Return the steps of growth at which intervals reach a length."""
-        missing = tokens - base[each]
+        missing: Column = tokens - base[each]
         return missing if unit else -(-missing // np.maximum(rate[each], 1))
 
     a_step_each = bool((np.diff(growth) == 1).all())

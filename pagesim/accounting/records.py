@@ -145,7 +145,7 @@ class RequestLog:
         choices: how victims were preempted where that was free to choose: see `Recorder.choose`.
         cached_tokens: of prompts, found in the cache when they were admitted first, by row.
         sample_finish: where the samples of a request differ in length, when each was over, by row and sample.
-        moves: (row, a `Move`, ticks) flat, in order: who lost its place, came back, and had a token again;
+        moves: (row, a `Move`, ticks) flat, in order: what lost its place, came back, and had a token again;
             None unless an array was put here before the run.
         notes_samples: whether samples may differ in length, so that each has a time of its own.
     """
@@ -503,7 +503,9 @@ class Recorder(Observer):
         ticks = first + offset * increment
         start = spread("start") + offset * first + increment * (offset * (offset - 1) // 2)
         # Of several batches in flight each is decided when the one before it begins.
-        waited = np.where(offset > 0, ticks - increment, spread("waited")) if self._lag else 0
+        decided = start
+        if self._lag:
+            decided = start - np.where(offset > 0, ticks - increment, spread("waited"))
         ledger = expand(
             intervals,
             spread("growth") + offset,
@@ -531,7 +533,7 @@ class Recorder(Observer):
         rows["context_growth"] = np.where(
             rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.tokens_per_step
         )
-        return Chunk(rows, stretch, offset, start - waited, start, ticks, ledger, late[:, 0], late[:, 1])
+        return Chunk(rows, stretch, offset, decided, start, ticks, ledger, late[:, 0], late[:, 1])
 
     def _cached_blocks(self, spread: Callable[[str], Column]) -> Callable[[Column], Column]:
         """Return what tells cached blocks from blocks held: a fast-forward only takes blocks.

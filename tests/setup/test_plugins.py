@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from pagesim.kvcache.conformance import check_allocator
 
 import pagesim as ps
 from pagesim.costs import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Target
 from pagesim.kvcache import Allocator, ContiguousAllocator, FirstFit, PagedAllocator, Pool, contiguous
-from pagesim.kvcache.conformance import check_allocator
 from pagesim.scheduling import ContinuousBatching, Group, Prices
 from pagesim.setup.registry import SCHEDULERS, Limits
 from pagesim.sim.clock import to_ticks

@@ -44,7 +44,7 @@ def chat(trace: Trace, scenario: Scenario) -> Trace:
     for at in range(len(trace)):
         who = at % together
         whole = said[who] + prompts[at]
-        if rounds[who] == ROUNDS or (scenario.prefix_caching is not None and whole > PROMPT):
+        if rounds[who] == ROUNDS or (scenario.option("prefix_caching") is not None and whole > PROMPT):
             said[who], rounds[who], session[who], new = 0, 0, new, new + 1
             whole = prompts[at]
         said[who] = whole + outputs[at]

@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field, field_validator
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps.goals import Goal, parse_goal
-from pagesim.experiments.sweeps.options import ScenarioOptions
 from pagesim.experiments.sweeps.replay import Progress, Run, replay_all
 from pagesim.experiments.sweeps.store import Store, opened
 from pagesim.experiments.sweeps.sweeping import check_all, keep_table
@@ -153,7 +152,7 @@ def capacity(
     jobs: int | None = None,
     executor: Executor = "local",
     address: str | None = None,
-    **options: Unpack[ScenarioOptions],
+    **options: Any,
 ) -> CapacityTables:
     """Find, for each policy, the highest request rate at which all goals hold.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tomllib
 
 import pytest
+from pagesim.experiments.sweeps.options import ScenarioOptions
 
 import pagesim as ps
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml, parse_axes
-from pagesim.experiments.sweeps.options import ScenarioOptions
 from pagesim.setup.scenario import Scenario, checked
 
 
@@ -38,8 +38,8 @@ def test_a_policy_that_cannot_use_an_option_has_one_point_for_all_its_values():
 
 
 def test_a_value_that_a_policy_cannot_use_is_left_out_where_it_can_use_another():
-    grid = {"policy": ["vllm-v0", "vllm-v1"], "compat": ["0.2.0", "0.11.2"]}
-    assert points("policy", "compat", grid=grid) == [("vllm-v0", "0.2.0"), ("vllm-v1", "0.11.2")]
+    grid = {"policy": ["vllm-v0", "vllm-v1"], "vllm_version": ["0.2.0", "0.11.2"]}
+    assert points("policy", "vllm_version", grid=grid) == [("vllm-v0", "0.2.0"), ("vllm-v1", "0.11.2")]
 
 
 def test_policies_with_blocks_of_their_own_get_the_same_memory():
