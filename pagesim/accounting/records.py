@@ -201,6 +201,7 @@ class Recorder(Observer):
         self._rows = array("q")
         self._count = 0  # of rows
         self._rare: dict[str, tuple[array[int], array[int]]] = {}
+        self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks, blocks_taken
         self._plain = array("q")  # intervals of single sequences on demand: first, last, base, final
         self._intervals = array("q")  # all others, as `Interval`
         self._late = array("q")  # pairs of a gap and how many sequences it is of
@@ -208,7 +209,7 @@ class Recorder(Observer):
         # for prompts, of everything that decodes and of what joined meanwhile.
         self._away_since: dict[int, int] = {}
         self._stalled_since: int | None = None
-        self._joined_at: dict[int, int] = {}
+        self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
 
     # Iterations
 
@@ -238,11 +239,11 @@ class Recorder(Observer):
         # fmt: on
         if self._notes_state:
             self._note_state(batch.sequences)
-            if batch.copied:
-                self._note("copied", batch.copied)
-            if batch.swapped_in or batch.swapped_out_blocks:
-                self._note("swapped_in", batch.swapped_in)
-                self._note("swapped_out", batch.swapped_out_blocks)
+            if batch.blocks_copied:
+                self._note("copied", batch.blocks_copied)
+            if batch.blocks_in or batch.blocks_out:
+                self._note("swapped_in", batch.blocks_in)
+                self._note("swapped_out", batch.blocks_out)
         if batch.recomputed or batch.swapped_out:
             self._note("preempted", batch.preempted)
         if self._lag:
@@ -256,20 +257,20 @@ class Recorder(Observer):
 
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
-        start, steps, first, increment, context, sequences, waited = run
+        sequences = run.sequences
         tokens = sequences * scheduler.tokens_per_step
         # fmt: off
         self._rows.fromlist([
-            0, start, first, increment, steps, memory.steps + 1, sequences, scheduler.queue.waiting,
-            memory.free_blocks, tokens, tokens, context, sequences,
+            0, run.start, run.first, run.increment, run.steps, memory.steps + 1, sequences,
+            scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context, sequences,
         ])
         # fmt: on
         if self._notes_state:
             self._note_state(sequences)
-        if waited:
-            self._note("waited", waited)
+        if run.waited:
+            self._note("waited", run.waited)
         self._count += 1
-        self.iterations += steps
+        self.iterations += run.steps
 
     def departed(self, batch: Batch, now: int) -> None:
         for request in batch.recomputed:
@@ -301,17 +302,19 @@ class Recorder(Observer):
             self._write_interval(request, since, now - 1)
 
     def finished(self, request: EngineRequest, now: int) -> None:
+        self.interval_ended(request)
         row, log = request.row, self.log
-        if request.family is not None and log.notes_samples and not request.family.alike:
-            times = log.sample_finish.setdefault(row, {})
-            times.update(dict.fromkeys(request.family.ended, now))
-        if not request.samples:
-            log.finish[row] = now
-            log.status[row] = _FINISHED
-            if self._away_since:
-                self._away_since.pop(row, None)
-            if self._joined_at:
-                self._joined_at.pop(row, None)
+        log.finish[row] = now
+        log.status[row] = _FINISHED
+        if self._away_since:
+            self._away_since.pop(row, None)
+        if self._joined_at:
+            self._joined_at.pop(row, None)
+
+    def samples_finished(self, request: EngineRequest, now: int) -> None:
+        assert request.family is not None
+        times = self.log.sample_finish.setdefault(request.row, {})
+        times.update(dict.fromkeys(request.family.ended, now))
 
     def left(self, row: int, now: int, status: Status) -> None:
         self._away_since.pop(row, None)
@@ -332,6 +335,9 @@ class Recorder(Observer):
             if name in self._rare:
                 places, values = self._rare[name]
                 column[np.array(places)] = values
+        if self._cache_rows:
+            state = np.array(self._cache_rows, np.int64).reshape(-1, 3).T
+            columns |= zip(("shared_blocks", "cached_blocks", "blocks_taken"), state, strict=True)
         columns["running_groups"] = columns["running_sequences"] - columns["running_groups"]
         columns["free_cpu_blocks"] = self.memory.cpu_blocks - columns["free_cpu_blocks"]
         self.blocks_in += int(columns["swapped_in"].sum())
@@ -340,7 +346,7 @@ class Recorder(Observer):
         intervals = self._all_intervals()
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += self._count
-        self._rows, self._count, self._rare = array("q"), 0, {}
+        self._rows, self._cache_rows, self._count, self._rare = array("q"), array("q"), 0, {}
         self._plain, self._intervals, self._late = array("q"), array("q"), array("q")
         self._chunk_start = self.iterations
         self.full_at = self.iterations + CHUNK_ITERATIONS
@@ -373,7 +379,7 @@ class Recorder(Observer):
             self._late.extend((end - self._away_since.pop(row), request.samples))
             self._move(row, Move.ANSWERED, end)
         if self._stalled_since is not None:
-            self._joined_at[row] = end
+            self._joined_at[row] = end, request
         if self.log.first_token[row] < 0:
             self.log.first_token[row] = end
 
@@ -395,23 +401,20 @@ class Recorder(Observer):
     def _go_on(self, batch: Batch, end: int) -> None:
         """Note the gaps of the first iteration after a stall, which decodes until ``end``."""
         assert self._stalled_since is not None
-        joined, gaps = self._joined_at, Counter[int]()
-        if joined or batch.resumed:
-            for request in self.scheduler.running.values():
-                if request not in batch.resumed:
-                    gaps[joined.get(request.row, self._stalled_since)] += request.samples
-        else:
-            gaps[self._stalled_since] = batch.decoding
-        for last, sequences in gaps.items():
-            self._late.extend((end - last, sequences))
+        stood = batch.decoding - sum([request.samples for request in batch.resumed])
+        for joined, request in self._joined_at.values():
+            self._late.extend((end - joined, request.samples))
+            stood -= request.samples
+        self._late.extend((end - self._stalled_since, stood))
         self._stalled_since = None
-        joined.clear()
+        self._joined_at.clear()
 
     def _go_away(self, row: int, now: int) -> None:
         """Note when a request that loses its place had its last token, if it had one."""
         if self.log.first_token[row] >= 0:
-            stalled = self._stalled_since
-            last = now if stalled is None else self._joined_at.get(row, stalled)
+            last = now
+            if self._stalled_since is not None:
+                last = self._joined_at[row][0] if row in self._joined_at else self._stalled_since
             self._away_since.setdefault(row, last)
 
     def _move(self, row: int, move: Move, now: int) -> None:
@@ -429,9 +432,7 @@ class Recorder(Observer):
         """Note what samples, swaps, placements and prefix caches make of memory."""
         scheduler, memory = self.scheduler, self.memory
         if memory.caches_prefixes:
-            self._note("shared_blocks", memory.shared_blocks)
-            self._note("cached_blocks", memory.cached_blocks)
-            self._note("blocks_taken", memory.blocks_taken)
+            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
             return
         if not memory.grows and scheduler.blocked_externally():
             self._note("external_blocks", memory.free_blocks)

@@ -98,7 +98,7 @@ class CountedKV(KVCache):
     def blocks_needed_by(self, holder: Holder) -> int:
         before = self.length(holder)
         taken = self.blocks_for(before + holder.growth) - self.blocks_for(before)
-        return taken * holder.samples + (holder.samples - 1 if holder.tail_shared else 0)
+        return taken if holder.samples == 1 else taken * holder.samples + self.copies_due(holder)
 
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
         return self.blocks_for(holder.tokens + tokens) - self.blocks_for(holder.tokens)
@@ -107,19 +107,23 @@ class CountedKV(KVCache):
     def copies_on_write(self) -> bool:
         return bool(self._tails)
 
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        size = self._size
+        if size and holder.samples == 1:
+            return -(-tokens // size) + spare <= self.free_blocks
+        return self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
+
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self._tails:
-            steps = min(steps, 1)
+            return 0
         if self._windows_due:
             # Beyond the step at which a window fills the ring does not say yet what is released.
             steps = min(steps, self._windows_due[0][0] - self.steps)
         room, whole = self.free_blocks - spare, self._period
         # A period at most takes so much: nearly always answer enough.
-        if (steps // whole + 1) * self._per_period <= room and not self._tails:
+        if (steps // whole + 1) * self._per_period <= room or self.blocks_needed(steps) <= room:
             return steps
-        if self.blocks_needed(steps) <= room:
-            return steps
-        if room < 0 or self._tails:
+        if room < 0:
             return 0
         first = (self.steps + 1) % whole
         if not self._windows:
@@ -133,7 +137,7 @@ class CountedKV(KVCache):
         return min(steps, whole)
 
     def copies_due(self, holder: Holder) -> int:
-        return holder.samples - 1 if holder.tail_shared else 0
+        return holder.samples - 1 if holder.samples > 1 and holder.tail_shared else 0
 
     def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
         length = self.length(holder)
@@ -154,17 +158,18 @@ class CountedKV(KVCache):
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
-        blocks = self.blocks_to_admit(holder, tokens)
+        size, plain = self._size, holder.samples == 1
+        blocks = -(-tokens // size) if size and plain else self.blocks_to_admit(holder, tokens)
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
         self.free_blocks -= blocks
         holder.tokens = tokens
-        if not self._size:
+        if not size:
             if self.grows:
                 holder.kv = [0] * len(self._windows)
             else:
                 holder.kv = blocks // holder.samples, self.groups[0].rule.reserved(tokens, holder.output)
-        if holder.samples > 1:
+        if not plain:
             self._share(holder)
 
     def extend(self, holder: Holder, tokens: int) -> None:
@@ -177,10 +182,8 @@ class CountedKV(KVCache):
         holder.tokens += tokens
 
     def append(self, holder: Holder) -> int:
-        samples, copies = holder.samples, 0
-        blocks = (self.blocks_for(holder.tokens + 1) - self.blocks_for(holder.tokens)) * samples
-        if holder.tail_shared:
-            copies = samples - 1
+        blocks = self.blocks_to_extend(holder, 1) * holder.samples
+        copies = self.copies_due(holder)
         if blocks + copies > self.free_blocks:
             raise OutOfBlocks(f"{blocks + copies} blocks are needed, {self.free_blocks} are free")
         if copies:
@@ -204,7 +207,7 @@ class CountedKV(KVCache):
             self._enter_ring(holder, samples)
             for number in range(len(self._windows)):
                 self._await_window(holder, number)
-        if holder.tail_shared:
+        if samples > 1 and holder.tail_shared:
             self._tails[holder] = None
 
     def stop_decoding(self, holder: Holder) -> None:
@@ -225,7 +228,10 @@ class CountedKV(KVCache):
             holder.kv = target
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
+        if steps == 1 and not (self._tails or self._windows):
+            blocks = self._takes[(self.steps + 1) % self._period]
+        else:
+            blocks = self.blocks_needed(steps)
         copies = 0
         if self._windows:
             self._grow_with_windows(steps, blocks)

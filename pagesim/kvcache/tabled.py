@@ -105,8 +105,7 @@ class TabledKV(KVCache):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         room = self.free_blocks - spare
         if self._tails:
-            steps = min(steps, 1)
-            return steps if self.blocks_needed(steps) <= room else 0
+            return 0
         if not self.grows:
             return steps
         if self.blocks_needed(steps) <= room:
@@ -195,7 +194,7 @@ class TabledKV(KVCache):
                 if bucket and next(reversed(bucket)).order > holder.order:
                     self._in_order = False
                 bucket[holder] = None
-        if holder.tail_shared:
+        if holder.samples > 1 and holder.tail_shared:
             self._tails[holder] = None
 
     def stop_decoding(self, holder: Holder) -> None:
@@ -237,11 +236,11 @@ class TabledKV(KVCache):
         blocks = list(dict.fromkeys(block for table in tables for block in table))
         if len(blocks) > self.free_cpu_blocks:
             raise OutOfBlocks(f"swapping out takes {len(blocks)} blocks, {self.free_cpu_blocks} are free")
-        length, tail_shared = self.length(holder), holder.tail_shared
+        length = self.length(holder)
         away = {block: self._free_cpu.pop() for block in blocks}
         moved = [[[away[block] for block in table] for table in sample] for sample in holder.kv.on]
         self.release(holder)
-        holder.kv.on, holder.tokens, holder.tail_shared = moved, length, tail_shared
+        holder.kv.on, holder.tokens = moved, length
         self._cpu_references.update(_shared(table for sample in moved for table in sample))
         self.free_cpu_blocks -= len(blocks)
         self.swapped[holder] = None

@@ -197,8 +197,7 @@ class Progress(Observer):
         self.over = 0
 
     def finished(self, request: EngineRequest, now: int) -> None:
-        if not request.samples:
-            self.left(request.row, now, Status.FINISHED)
+        self.left(request.row, now, Status.FINISHED)
 
     def left(self, row: int, now: int, status: Status) -> None:
         self.over += 1

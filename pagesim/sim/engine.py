@@ -26,9 +26,6 @@ from pagesim.scheduling.request import Status
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.executors import Executor
 
-NO_FAST_FORWARD = FastForward(0, 0, 0, 0, 0, 0)
-"""The next iteration is planned."""
-
 
 class StrictCompatError(Exception):
     """The real engine goes no further: which dead end, which request (its row), when (ticks)."""
@@ -55,7 +52,7 @@ class Engine:
 
     Attributes:
         dead_ends: how often a request met one, and which.
-        run: the fast-forward at hand, or ``NO_FAST_FORWARD``.
+        run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
     """
 
@@ -86,8 +83,9 @@ class Engine:
         self._next_abort = 0  # the place of the next of them
         self._depth = scheduler.in_flight
         self._in_flight: deque[int] = deque()  # when batches that were decided before the last one are over
-        self.run = NO_FAST_FORWARD
+        self.run = FastForward()
         self.over_at = 0
+        self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
 
     # Driving it
 
@@ -136,18 +134,17 @@ class Engine:
             self._abort_until(now)
         if queue.next_arrival <= now:
             queue.arrive(now)
-        self.run = NO_FAST_FORWARD
-        if self.fast_forward and scheduler.undisturbed:
-            self.run = run = self._fast_forward_from(now)
-            if run.steps:
-                self.over_at = run.start + span_of(run.first, run.increment, run.steps)
+        self.run.steps = 0
+        if self.fast_forward and not (queue.waiting or scheduler.swapped):
+            # No request waits for a place: no plan is needed unless another decision is due.
+            self.over_at = end = self._fast_forward_from(now)
+            if end > now:
                 return True
         while True:
             batch = scheduler.plan(now)
-            departed = batch.recomputed or batch.swapped_out or batch.stuck or batch.ignored or batch.leaked
-            if departed:
+            if batch.recomputed or batch.swapped_out or batch.stuck or batch.ignored or batch.leaked:
                 self._note_departures(batch, now)
-            if batch.is_iteration:
+            if batch.tokens or batch.is_iteration:
                 break
             # Where memory was given back, a request that waits may be admitted at the same instant.
             if not (batch.recomputed or batch.stuck):
@@ -156,11 +153,7 @@ class Engine:
         ticks = self.executor.execute(batch)
         self.events.planned(batch, now, now, ticks)
         end = now + ticks
-        if self.fast_forward:
-            self.run = run = self._fast_forward_from(end)
-            if run.steps:
-                end += span_of(run.first, run.increment, run.steps)
-        self.over_at = end
+        self.over_at = self._fast_forward_from(end) if self.fast_forward else end
         return True
 
     def complete(self, now: int) -> None:
@@ -177,7 +170,7 @@ class Engine:
         if run.steps:
             kept = steps_before(run.first, run.increment, instant - run.start)
             if kept < run.steps:
-                self.run = run._replace(steps=kept)
+                run.steps = kept
                 self.over_at = run.start + span_of(run.first, run.increment, kept)
         return self.over_at
 
@@ -187,34 +180,42 @@ class Engine:
 
     # Inside
 
-    def _fast_forward_from(self, start: int) -> FastForward:
-        """Return the iterations from ``start`` ticks on that decode with the same requests, undecided."""
+    def _fast_forward_from(self, start: int) -> int:
+        """Set ``run`` to the iterations from ``start`` on that decode with the same requests, undecided.
+
+        Returns:
+            When they are over, in ticks; ``start`` if the next iteration must be planned.
+        """
         scheduler = self.scheduler
-        queue = scheduler.queue
-        horizon = self.until + 1
-        if scheduler.arrival_matters and queue.next_arrival < horizon:
-            # The first iteration that starts at or after the arrival must be planned.
-            horizon = queue.next_arrival
-        if self._next_abort < len(self.aborts):
-            horizon = min(horizon, self.aborts[self._next_abort][0])
-        horizon = min(horizon, self.events.next_look())
-        if horizon <= start:
-            return NO_FAST_FORWARD
         steps = scheduler.steps_until_next_decision()
         if steps <= 0:
-            return NO_FAST_FORWARD
+            return start
         sequences = scheduler.running_sequences
         context = scheduler.context + sequences * scheduler.tokens_per_step
         decode_run = self.executor.decode_run(sequences, context)
         if decode_run is None:
-            return NO_FAST_FORWARD
+            return start
         first, increment, linear = decode_run
         if linear < steps:
             steps = linear
-        time = horizon - start
-        if steps * first > time or span_of(first, increment, steps) > time:
-            steps = min(steps, steps_before(first, increment, time))
-        return FastForward(start, steps, first, increment, context, sequences)
+        end = start + steps * first + increment * (steps * (steps - 1) >> 1)
+        # From the horizon on no iteration starts without a decision.
+        horizon = self.until + 1
+        if scheduler.queue.next_arrival < end and scheduler.arrival_matters:
+            horizon = min(horizon, scheduler.queue.next_arrival)
+        if self._next_abort < len(self.aborts):
+            horizon = min(horizon, self.aborts[self._next_abort][0])
+        if self._looks:
+            horizon = min(horizon, self.events.next_look())
+        if horizon < end:
+            steps = min(steps, steps_before(first, increment, horizon - start))
+            if steps <= 0:
+                return start
+            end = start + steps * first + increment * (steps * (steps - 1) >> 1)
+        run = self.run
+        run.start, run.steps, run.first, run.increment = start, steps, first, increment
+        run.context, run.sequences = context, sequences
+        return end
 
     def _abort_until(self, now: int) -> None:
         """Let requests go whose clients went away by now; leave the next such instant for fast-forwards."""
