@@ -83,9 +83,9 @@ def chosen(scheduler: str, given: dict[str, Any]) -> SchedulerOptions:
     for name in given:
         if name not in kind.model_fields:
             having = {**declared(SCHEDULERS.own()), **declared_by_plugins()}[name]
-            raise PagesimError(
-                f"{name} is for scheduler {' and '.join(each for each, _ in having)}, not {scheduler}"
-            )
+            *others, last = [each for each, _ in having]
+            named = f"{', '.join(others)} and {last}" if others else last
+            raise PagesimError(f"{name} is for scheduler {named}, not {scheduler}")
     try:
         return kind.model_validate(given)
     except ValidationError as error:

@@ -146,7 +146,7 @@ class Plugins(Generic[T]):
         return f"{self.origin(name)} {_code(point.module)}"
 
     def _checked(self, name: str, part: Any) -> T:
-        """Return a part of others, which must be of the kind that pagesim's own are: specs, calls, classes."""
+        """Return a part of others, which must be of the kind that pagesim's own are."""
         own = next(iter(self._own.values()))
         if self._base is not None:
             fits = isinstance(part, type) and issubclass(part, self._base)

@@ -1,4 +1,4 @@
-"""``pagesim list policies|models|gpus|workloads`` names all there is; every command explains itself at once."""
+"""``pagesim list`` names all there is; every command explains itself at once."""
 
 from __future__ import annotations
 
