@@ -195,9 +195,8 @@ def test_a_schedulers_options_are_flags_and_stored_with_the_scenario(succeeds, r
     assert "[eight: 8]" in shown
     assert "--shy / --no-shy" in shown
     stored = tmp_path / "out" / "scenario.toml"
-    batch = succeeds(*command, "--crowd", "3", "--shy", "--out", stored.parent, "--json").json["batch"][
-        "mean"
-    ]
+    summary = succeeds(*command, "--crowd", "3", "--shy", "--out", stored.parent, "--json").json
+    batch = summary["batch"]["mean"]
     assert 1 < batch <= 2
     values = tomllib.loads(stored.read_text())
     assert (values["crowd"], values["shy"]) == (3, True)
