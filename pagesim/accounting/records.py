@@ -46,6 +46,7 @@ class Move(IntEnum):
 
 ROW_FIELDS = (
     "planned",
+    "decided",
     "start",
     "ticks",
     "increment",
@@ -62,6 +63,7 @@ ROW_FIELDS = (
 """A row is a stretch of like iterations: one that was planned, or a fast-forward over several.
 
     planned: 1 if a plan was made, 0 for a fast-forward.
+    decided: when the scheduler looked at the queue, in ticks.
     start, ticks: when its first iteration was carried out, and how long it took, in ticks.
     increment: ticks that each further one took more than the one before.
     iterations: how many there are.
@@ -86,7 +88,6 @@ RARE_FIELDS = (
     "shared_rounding",
     "cached_blocks",
     "blocks_taken",
-    "waited",
 )
 """What is 0 in nearly every row is noted only where it is not.
 
@@ -98,7 +99,6 @@ RARE_FIELDS = (
     external_blocks: free but unusable for the head of the queue.
     shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes none of them.
     cached_blocks, blocks_taken: see `KVCache`.
-    waited: ticks between the decision and the start of the first iteration.
 """
 
 
@@ -108,8 +108,7 @@ class Chunk:
 
     Attributes:
         rows: for each row, ``[S]``: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``iteration``,
-            the number of its first, ``context_growth``, tokens of context a step, and ``seen``,
-            when the queue was looked at.
+            the number of its first, and ``context_growth``, tokens of context a step.
         stretch: for each iteration the index of its row, ``[I]``.
         offset: for each iteration its place in its row, ``[I]``.
         clock: when each iteration was decided, ``[I]``, in ticks.
@@ -190,6 +189,7 @@ class Recorder(Observer):
         self.blocks_out = 0
         self._chunk_start = 0
         self._lag = scheduler.in_flight > 1
+        self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
         self._notes_state = (
             memory.caches_prefixes
@@ -233,7 +233,7 @@ class Recorder(Observer):
         free = memory.free_blocks
         # fmt: off
         self._rows.fromlist([
-            1, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting, free,
+            1, now, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting, free,
             batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
         ])
         # fmt: on
@@ -246,8 +246,6 @@ class Recorder(Observer):
                 self._note("swapped_out", batch.blocks_out)
         if batch.recomputed or batch.swapped_out:
             self._note("preempted", batch.preempted)
-        if self._lag:
-            self._note("waited", start - now)
         if memory.releases:
             for request in (*batch.prompts, *batch.completed):
                 self._write_as_held(request, self.iterations, self.iterations)
@@ -261,14 +259,12 @@ class Recorder(Observer):
         tokens = sequences * scheduler.tokens_per_step
         # fmt: off
         self._rows.fromlist([
-            0, run.start, run.first, run.increment, run.steps, memory.steps + 1, sequences,
+            0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1, sequences,
             scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context, sequences,
         ])
         # fmt: on
         if self._notes_state:
             self._note_state(sequences)
-        if run.waited:
-            self._note("waited", run.waited)
         self._count += 1
         self.iterations += run.steps
 
@@ -503,10 +499,12 @@ class Recorder(Observer):
         first, increment = spread("ticks"), spread("increment")
         ticks = first + offset * increment
         start = spread("start") + offset * first + increment * (offset * (offset - 1) // 2)
-        # Of several batches in flight each is decided when the one before it begins.
-        decided = start
+        clock = start
         if self._lag:
-            decided = start - np.where(offset > 0, ticks - increment, spread("waited"))
+            # Of two batches in flight each is decided when the one before it begins.
+            before = np.concatenate([[self._last_start], start[:-1]])
+            clock = np.where(spread("planned") == 1, spread("decided"), before)
+            self._last_start = int(start[-1])
         ledger = expand(
             intervals,
             spread("growth") + offset,
@@ -526,15 +524,10 @@ class Recorder(Observer):
                 f"iteration {rows['iteration'][planned[at]]}: memory holds {held[at]} blocks, "
                 f"the ledger counts {counted[at]}"
             )
-        # A fast-forward passed without a look at the queue: its first iteration was decided with the row before.
-        rows["seen"] = np.where(
-            (rows["planned"] == 1) | (np.arange(len(counts)) == 0), rows["start"], np.roll(rows["start"], 1)
-        )
-        rows["seen"] -= rows["waited"]
         rows["context_growth"] = np.where(
             rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.tokens_per_step
         )
-        return Chunk(rows, stretch, offset, decided, start, ticks, ledger, late[:, 0], late[:, 1])
+        return Chunk(rows, stretch, offset, clock, start, ticks, ledger, late[:, 0], late[:, 1])
 
     def _cached_blocks(self, spread: Callable[[str], Column]) -> Callable[[Column], Column]:
         """Return what tells cached blocks from blocks held: a fast-forward only takes blocks.

@@ -327,10 +327,9 @@ class CountedKV(KVCache):
     def _share(self, holder: Holder) -> None:
         if self._windows:
             raise ValueError("samples share blocks under full attention only; give each its own request")
-        if self.shares:
-            holder.shared = holder.tokens // self.block_size
-            holder.tail_shared = bool(holder.tokens % self.block_size)
-            self.shared_blocks += self._saved(holder, holder.tokens)
+        holder.shared = holder.tokens // self.block_size if self.shares else 0
+        holder.tail_shared = self.shares and holder.tokens % self.block_size > 0
+        self.shared_blocks += self._saved(holder, holder.tokens)
 
     def _copies(self) -> int:
         return sum([holder.samples - 1 for holder in self._tails])

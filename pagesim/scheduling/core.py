@@ -184,6 +184,8 @@ class Scheduler(ABC):
             steps = min(steps, self._next_fork() - memory.steps)
         if steps <= 0 or self._copied:
             return 0
+        if memory.releases and (self.queue.waiting or self.swapped):
+            return 0  # what a window releases may be enough for a request that waits
         return memory.steps_that_fit(steps, self.spare_blocks)
 
     def advance(self, steps: int) -> None:

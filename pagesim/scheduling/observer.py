@@ -20,14 +20,14 @@ class FastForward:
         increment: ticks that each takes more than the one before.
         context: tokens of context in the first.
         sequences: that decode.
-        waited: ticks between the decision and the start of the first.
+        decided: when the scheduler looked at the queue for the last time before them.
     """
 
-    __slots__ = ("context", "first", "increment", "sequences", "start", "steps", "waited")
+    __slots__ = ("context", "decided", "first", "increment", "sequences", "start", "steps")
 
     def __init__(self) -> None:
         self.start = self.steps = self.first = self.increment = self.context = self.sequences = 0
-        self.waited = 0
+        self.decided = 0
 
 
 class Observer:

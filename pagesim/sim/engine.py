@@ -82,7 +82,8 @@ class Engine:
         self.aborted_tokens = 0
         self._next_abort = 0  # the place of the next of them
         self._depth = scheduler.in_flight
-        self._in_flight: deque[int] = deque()  # when batches that were decided before the last one are over
+        # When the batches are over whose outcome is not known yet, where several are decided ahead.
+        self._in_flight: deque[int] = deque()
         self.run = FastForward()
         self.over_at = 0
         self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
@@ -134,11 +135,12 @@ class Engine:
             self._abort_until(now)
         if queue.next_arrival <= now:
             queue.arrive(now)
-        self.run.steps = 0
+        run = self.run
+        run.steps, run.decided = 0, now
         if self.fast_forward and not (queue.waiting or scheduler.swapped):
             # No request waits for a place: no plan is needed unless another decision is due.
-            self.over_at = end = self._fast_forward_from(now)
-            if end > now:
+            self._fast_forward(now, now)
+            if run.steps:
                 return True
         while True:
             batch = scheduler.plan(now)
@@ -148,12 +150,18 @@ class Engine:
                 break
             # Where memory was given back, a request that waits may be admitted at the same instant.
             if not (batch.recomputed or batch.stuck):
-                self.events.idle(now, queue.next_arrival)
-                return False
+                return self._wait(now)
         ticks = self.executor.execute(batch)
-        self.events.planned(batch, now, now, ticks)
-        end = now + ticks
-        self.over_at = self._fast_forward_from(end) if self.fast_forward else end
+        start = max(now, self._in_flight[-1]) if self._in_flight else now
+        self.events.planned(batch, now, start, ticks)
+        self.over_at = end = start + ticks
+        if self._depth > 1:
+            self._in_flight.append(end)
+            if len(self._in_flight) < self._depth and scheduler.has_work:
+                return self.decide(now)  # the next batch, before the outcome of this one is known
+            self.over_at = self._in_flight[0]
+        elif self.fast_forward:
+            self._fast_forward(end, end)
         return True
 
     def complete(self, now: int) -> None:
@@ -162,6 +170,11 @@ class Engine:
         if run.steps:
             self.events.fast_forwarded(run)
             self.scheduler.advance(run.steps)
+        if self._in_flight:
+            if run.steps:
+                self._in_flight[0] = run.start + span_of(run.first, run.increment, run.steps)
+            else:
+                self._in_flight.popleft()
         self.scheduler.finish(now)
 
     def replan_at(self, instant: int) -> int:
@@ -180,26 +193,39 @@ class Engine:
 
     # Inside
 
-    def _fast_forward_from(self, start: int) -> int:
-        """Set ``run`` to the iterations from ``start`` on that decode with the same requests, undecided.
+    def _wait(self, now: int) -> bool:
+        """Wait for the outcome of a batch in flight; return whether there is one."""
+        if self._in_flight:
+            self.over_at = self._in_flight[0]
+            return True
+        self.events.idle(now, self.scheduler.queue.next_arrival)
+        return False
 
-        Returns:
-            When they are over, in ticks; ``start`` if the next iteration must be planned.
+    def _fast_forward(self, now: int, start: int) -> None:
+        """Set ``run`` to the iterations ahead that decode with the same requests and decide nothing.
+
+        Args:
+            now: when the first of them would be decided, in ticks.
+            start: when it would be carried out, if no batch is in flight.
         """
         scheduler = self.scheduler
         steps = scheduler.steps_until_next_decision()
         if steps <= 0:
-            return start
+            return
         sequences = scheduler.running_sequences
         context = scheduler.context + sequences * scheduler.tokens_per_step
         decode_run = self.executor.decode_run(sequences, context)
         if decode_run is None:
-            return start
+            return
         first, increment, linear = decode_run
         if linear < steps:
             steps = linear
+        ahead = 0
+        if self._in_flight:
+            # The first is decided while a batch runs, each further one when the one before it starts.
+            start, ahead = max(start, self._in_flight[-1]), 1
         end = start + steps * first + increment * (steps * (steps - 1) >> 1)
-        # From the horizon on no iteration starts without a decision.
+        # From the horizon on no iteration is decided without a plan.
         horizon = self.until + 1
         if scheduler.queue.next_arrival < end and scheduler.arrival_matters:
             horizon = min(horizon, scheduler.queue.next_arrival)
@@ -208,14 +234,14 @@ class Engine:
         if self._looks:
             horizon = min(horizon, self.events.next_look())
         if horizon < end:
-            steps = min(steps, steps_before(first, increment, horizon - start))
-            if steps <= 0:
-                return start
+            if horizon <= now:
+                return
+            steps = min(steps, ahead + steps_before(first, increment, horizon - start))
             end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         run = self.run
         run.start, run.steps, run.first, run.increment = start, steps, first, increment
         run.context, run.sequences = context, sequences
-        return end
+        self.over_at = end if not ahead else start + span_of(first, increment, steps - 1)
 
     def _abort_until(self, now: int) -> None:
         """Let requests go whose clients went away by now; leave the next such instant for fast-forwards."""
