@@ -242,6 +242,11 @@ def _check_foreign(policy: Policy, memory: KVCache, pool: Pool) -> None:
             f"which does not go with reservation {policy.reservation}; choose "
             f"{'on-demand' if memory.grows else 'max, pow2 or oracle'}"
         )
+    if SCHEDULERS.find(policy.scheduler).needs_sharing and not memory.shares:
+        raise PagesimError(
+            f"scheduler {policy.scheduler} needs memory that shares blocks, and {where} does not; "
+            "choose vllm-sosp or orca"
+        )
 
 
 def build_scheduler(
