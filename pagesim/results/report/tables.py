@@ -25,12 +25,13 @@ LATENCIES = ("normalized_latency", "ttft", "tpot", "queueing")
 
 
 def end_of(result: Result) -> float:
-    """Return when a run was over, in seconds: its last iteration's end, or the last thing that happened."""
-    steps = result.steps
+    """Return when a run was over, in seconds: the end of the last row of its steps, or what happened last."""
+    columns, steps = result.request_columns, result.steps
+    others = columns["arrival_s"]
     if steps is not None and len(steps):
-        return float(steps["clock"].iloc[-1] + steps["step_s"].iloc[-1])
-    times = np.concatenate([result.request_columns["arrival_s"], result.request_columns["finish_s"]])
-    return float(np.nanmax(times, initial=0.0))
+        # A row of several iterations ends later, but tells no more than when its first one does.
+        others = np.array([steps["clock"].iloc[-1] + steps["step_s"].iloc[-1]])
+    return float(np.nanmax(np.concatenate([columns["finish_s"], others]), initial=0.0))
 
 
 def over_time(result: Result) -> dict[str, Any] | None:
