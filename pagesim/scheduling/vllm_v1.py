@@ -233,7 +233,10 @@ class VllmV1(Scheduler):
         chunks: list[tuple[EngineRequest, int]] = []
         while place < len(order) and budget > 0:
             request = order[place]
-            memory.trim(request)
+            if memory.releases:
+                if not request.decodes:
+                    self.events.interval_ended(request)
+                memory.trim(request)
             chunked = request.order in self._in_chunks
             if chunked:
                 tokens = self._capped(request.length - request.tokens, budget)
