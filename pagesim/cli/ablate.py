@@ -158,7 +158,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
         show.say(
             f"end to end: {_crossing(marked, asked.sizes)}"
             if preempted
-            else "end to end: nothing was preempted; a smaller --num-blocks or a higher --rate changes that"
+            else "end to end: no request was preempted; try a smaller --num-blocks or a higher --rate"
         )
     show.say_notes(tuple(dict.fromkeys(notes)))
     label = f"to undo the preemption of {tokens} tokens (s)"

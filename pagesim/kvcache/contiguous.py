@@ -135,6 +135,11 @@ class ContiguousKV(KVCache):
         first = holder.kv[0][sample]
         return list(range(first, first - (-self.length(holder) // self.block_size)))
 
+    def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
+        """Return all blocks of a sample, reserved ones included."""
+        ((first, blocks),) = self.extents(holder, sample)
+        return list(range(first, first + blocks))
+
     def free_extents(self) -> list[Extent]:
         return self.placement.free_extents()
 

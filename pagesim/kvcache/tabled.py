@@ -40,6 +40,7 @@ class TabledKV(KVCache):
     releases a block, so that a step looks at no others.
 
     Attributes:
+        notes_moves: whether the following are kept; whatever asks for it must take them.
         copies: blocks copied on write since they were last taken, as (from, to).
         swaps_in, swaps_out: blocks moved between device and host since then, as (from, to).
     """
@@ -62,6 +63,7 @@ class TabledKV(KVCache):
         self._tails: dict[Holder, None] = {}  # whose next step may copy a shared last block
         self.holders: dict[Holder, None] = {}
         self.swapped: dict[Holder, None] = {}
+        self.notes_moves = True
         self.copies: list[Copy] = []
         self.swaps_in: list[Copy] = []
         self.swaps_out: list[Copy] = []
@@ -244,7 +246,8 @@ class TabledKV(KVCache):
         self._cpu_references.update(_shared(table for sample in moved for table in sample))
         self.free_cpu_blocks -= len(blocks)
         self.swapped[holder] = None
-        self.swaps_out += away.items()
+        if self.notes_moves:
+            self.swaps_out += away.items()
         return len(blocks)
 
     def swap_in(self, holder: Holder) -> int:
@@ -259,7 +262,8 @@ class TabledKV(KVCache):
         self._references.update(shared)
         self.shared_blocks += sum(shared.values()) - len(shared)
         self.holders[holder] = None
-        self.swaps_in += back.items()
+        if self.notes_moves:
+            self.swaps_in += back.items()
         return len(blocks)
 
     def drop_swapped(self, holder: Holder) -> None:
@@ -272,11 +276,12 @@ class TabledKV(KVCache):
     def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
         on = holder.kv.on
         if not self.shares:
-            self.copies += [
-                pair
-                for theirs, mine in zip(on[survivor], on[dropped], strict=True)
-                for pair in zip(theirs, mine, strict=True)
-            ]
+            if self.notes_moves:
+                self.copies += [
+                    pair
+                    for theirs, mine in zip(on[survivor], on[dropped], strict=True)
+                    for pair in zip(theirs, mine, strict=True)
+                ]
             return sum([len(table) for table in on[dropped]])
         table = on[survivor][0]
         for block in table:
@@ -456,7 +461,8 @@ class TabledKV(KVCache):
                 _dropped([block], self._references)
                 self.shared_blocks -= 1
                 table[-1] = own
-                self.copies.append((block, own))
+                if self.notes_moves:
+                    self.copies.append((block, own))
                 copies += 1
         holder.tail_shared = False
         return copies

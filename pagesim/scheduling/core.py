@@ -136,7 +136,8 @@ class Scheduler(ABC):
         # Decoding requests by the step at which one of their samples is over, the first of them last.
         self._finishing: list[tuple[int, int, EngineRequest]] = []
         self._forks: list[tuple[int, int, EngineRequest]] = []  # a heap: whose beams fork at which step
-        self._copied = 0  # blocks copied between two iterations
+        # Blocks that beams' forks copied since the last iteration, where memory cannot share.
+        self._fork_copies: list[tuple[EngineRequest, int]] = []
         self._orders = 0
         self.widest = 1
 
@@ -185,7 +186,7 @@ class Scheduler(ABC):
         steps = -finishing[-1][0] - memory.steps
         if self._forks:
             steps = min(steps, self._next_fork() - memory.steps)
-        if steps <= 0 or self._copied:
+        if steps <= 0 or self._fork_copies:
             return 0
         if memory.releases and (self.queue.waiting or self.swapped):
             return 0  # what a window releases may be enough for a request that waits
@@ -245,6 +246,10 @@ class Scheduler(ABC):
         """Say whether free memory would hold the head of the queue and only no placement exists."""
         return False
 
+    def stored_length(self, request: EngineRequest) -> int:
+        """Return the tokens of each sample of a running request whose KV is stored, padded ones included."""
+        return self.memory.length(request)
+
     # The running set
 
     def start_decoding(self, request: EngineRequest) -> None:
@@ -293,9 +298,10 @@ class Scheduler(ABC):
             while self.running and not self.all_fit():
                 self.preempt(self.latest(), batch)
         batch.blocks_copied = memory.grow(1)
-        if self._copied:
-            batch.blocks_copied += self._copied
-            self._copied = 0
+        if self._fork_copies:
+            # What a request would have copied that has lost its place since is not.
+            forks, self._fork_copies = self._fork_copies, []
+            batch.blocks_copied += sum([blocks for request, blocks in forks if request.last_step >= 0])
         self.context += self.running_sequences * self.tokens_per_step
 
     def all_fit(self) -> bool:
@@ -461,7 +467,10 @@ class Scheduler(ABC):
             assert request.family is not None
             assert request.family.beams is not None
             for dropped, survivor in request.family.beams.fork():
-                self._copied += self.memory.fork(request, dropped, survivor)
+                blocks = self.memory.fork(request, dropped, survivor)
+                if blocks:
+                    self._fork_copies.append((request, blocks))
+                self.events.forked(request, dropped, survivor)
             self._await_fork(request)
 
     def _await_fork(self, request: EngineRequest) -> None:

@@ -57,6 +57,9 @@ class Observer:
     def interval_ended(self, request: EngineRequest) -> None:
         """From this iteration on a request's memory does not follow from its length as it did."""
 
+    def forked(self, request: EngineRequest, dropped: int, survivor: int) -> None:
+        """A beam of a request goes on from what another one holds; told between two iterations."""
+
     def finished(self, request: EngineRequest, now: int) -> None:
         """A request has its last token at ``now``; it still has its memory, and its interval ends."""
 

@@ -106,6 +106,9 @@ class StaticBatching(Scheduler):
             "a static batch cannot be left: leave out abort_s and client_timeout, or choose another policy"
         )
 
+    def stored_length(self, request: EngineRequest) -> int:
+        return self._padded_input - request.prompt + self.memory.length(request)
+
     def may_join(self, request: EngineRequest) -> bool:
         return False
 

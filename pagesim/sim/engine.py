@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Generator, Sequence
-from typing import Any
-
-import simpy
+from collections.abc import Sequence
 
 from pagesim.accounting.records import Recorder
 from pagesim.errors import PagesimError
@@ -96,33 +93,25 @@ class Engine:
         Raises:
             PagesimError: the simulated time exceeds what the clock can count.
         """
-        environment = simpy.Environment()
-        environment.process(self.serve(environment))
-        environment.run()
-        self.recorder.flush()
-
-    def serve(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
-        """Return the process that replays everything in this environment."""
-        now, recorder, scheduler = 0, self.recorder, self.scheduler
-        decide, complete = self.decide, self.complete
-        while now <= self.until:
+        # An engine that is alone on its clock needs no events; several share one (experiments/clusters).
+        now, until, recorder = 0, self.until, self.recorder
+        decide, complete, queue = self.decide, self.complete, self.scheduler.queue
+        while now <= until:
             if decide(now):
                 now = self.over_at
-                # Where nothing else acts meanwhile, no event is needed: the clock follows later.
-                if environment.peek() <= now:
-                    yield environment.timeout(now - environment.now)
                 complete(now)
                 if recorder.iterations >= recorder.full_at:
                     recorder.flush()
                 continue
-            arrival = scheduler.queue.next_arrival
-            if arrival == NEVER:
-                return
-            now = arrival
-        if not self.ends_early:
-            raise PagesimError(
-                f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
-            )
+            now = queue.next_arrival
+            if now == NEVER:
+                break
+        else:
+            if not self.ends_early:
+                raise PagesimError(
+                    f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
+                )
+        recorder.flush()
 
     def decide(self, now: int) -> bool:
         """Decide what happens from ``now`` on, until ``over_at``.
