@@ -28,7 +28,7 @@ class Policy:
     """What a policy's name stands for.
 
     Attributes:
-        scheduler: who runs in the next iteration, by name: ``static``, ``orca``, ``vllm-sosp``, ``vllm-v0``,
+        scheduler: what decides which requests run, by name: ``static``, ``orca``, ``vllm-sosp``, ``vllm-v0``,
             ``vllm-v1``, or a plug-in's.
         reservation: for how many tokens memory is taken at admission: ``max``, ``pow2``, ``oracle``, or
             ``on-demand``.

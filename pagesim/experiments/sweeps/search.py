@@ -275,7 +275,7 @@ def _mean(values: Sequence[float | None]) -> float:
 def _unserved(summary: Mapping[str, Any]) -> int:
     """Return the requests that got no answer though they could have at another rate.
 
-    Latencies are those of finished requests: who drops requests would look fast.
+    Latencies are those of finished requests: a system that drops requests would look fast.
     """
     requests = summary["requests"]
     return sum(int(requests[outcome]) for outcome in ("stuck", "aborted", "unfinished"))

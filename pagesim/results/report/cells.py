@@ -57,7 +57,7 @@ def cells_of(
         )
         place = np.arange(len(held)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         owner = np.repeat(np.array(stays, np.int64), sizes)
-        # A block that several share counts as that of the one that fills most of it: the last to write has it.
+        # A block that several share counts as that of the one that fills most of it, the last to write.
         order = np.argsort(known[owner, 2], kind="stable")
         cells[0][held[order]] = owner[order]
         cells[1][held[order]] = place[order]
@@ -81,7 +81,7 @@ def samples_of(memory: AddressedKV, request: EngineRequest) -> list[Sequence[int
 
 
 def reservation_of(memory: AddressedKV, request: EngineRequest) -> int | None:
-    """Return the tokens reserved for each sample; None on demand, where no more is reserved than is filled."""
+    """Return the tokens reserved for each sample; None on demand, where none are that are not filled."""
     reserved = memory.held_and_reserved(request)
     return None if reserved is None else reserved[1]
 

@@ -1,4 +1,4 @@
-"""Snapshots: what the pool of blocks looks like at some instants of a run, and which requests were away when."""
+"""Snapshots: what the pool of blocks looks like at some instants, and which requests were away when."""
 
 from __future__ import annotations
 
