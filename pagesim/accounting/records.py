@@ -176,6 +176,35 @@ class Recorder(Observer):
         rows: handed on so far.
     """
 
+    __slots__ = (
+        "_away_since",
+        "_cache_rows",
+        "_chunk_start",
+        "_count",
+        "_intervals",
+        "_is_plain",
+        "_joined_at",
+        "_lag",
+        "_last_start",
+        "_late",
+        "_notes_state",
+        "_plain",
+        "_rare",
+        "_rows",
+        "_stalled_since",
+        "blocks_in",
+        "blocks_out",
+        "consume",
+        "full_at",
+        "iterations",
+        "log",
+        "memory",
+        "recomputed_total",
+        "rows",
+        "scheduler",
+        "swapped_total",
+    )
+
     def __init__(self, scheduler: Scheduler, log: RequestLog, consume: Callable[[Chunk], None]) -> None:
         self.scheduler = scheduler
         self.memory = scheduler.memory
@@ -191,6 +220,7 @@ class Recorder(Observer):
         self._lag = scheduler.in_flight > 1
         self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
+        self._is_plain = memory.is_plain
         self._notes_state = (
             memory.caches_prefixes
             or not memory.grows
@@ -291,8 +321,7 @@ class Recorder(Observer):
         request.since = now
         if since >= now:
             return
-        memory = self.memory
-        if request.decodes and request.family is None and memory.is_plain and request.growth == 1:
+        if self._is_plain and request.decodes and request.family is None and request.growth == 1:
             self._plain.fromlist([since, now - 1, request.base, request.prompt + request.output])
         else:
             self._write_interval(request, since, now - 1)

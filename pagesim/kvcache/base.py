@@ -114,6 +114,21 @@ class KVCache(ABC):
         releases: whether a group gives blocks back before the end.
     """
 
+    __slots__ = (
+        "block_size",
+        "cpu_blocks",
+        "free_blocks",
+        "free_cpu_blocks",
+        "groups",
+        "grows",
+        "is_plain",
+        "num_blocks",
+        "releases",
+        "shared_blocks",
+        "shares",
+        "steps",
+    )
+
     grows: bool
     """Whether decoding holders take further blocks; if not, everything is taken at admission."""
 

@@ -228,25 +228,14 @@ class CountedKV(KVCache):
             holder.kv = target
 
     def grow(self, steps: int = 1) -> int:
-        if steps == 1 and not (self._tails or self._windows):
-            blocks = self._takes[(self.steps + 1) % self._period]
-        else:
-            blocks = self.blocks_needed(steps)
-        copies = 0
-        if self._windows:
-            self._grow_with_windows(steps, blocks)
-        elif blocks > self.free_blocks:
+        if self._windows or (self._tails and steps):
+            return self._grow_and_release(steps)
+        blocks = self._takes[(self.steps + 1) % self._period] if steps == 1 else self.blocks_needed(steps)
+        if blocks > self.free_blocks:
             raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
-        else:
-            self.free_blocks -= blocks
-            self.steps += steps
-        if self._tails and steps:
-            for holder in self._tails:
-                copies += holder.samples - 1
-                holder.tail_shared = False
-            self._tails.clear()
-            self.shared_blocks -= copies
-        return copies
+        self.free_blocks -= blocks
+        self.steps += steps
+        return 0
 
     def release(self, holder: Holder) -> None:
         size = self._size
@@ -409,8 +398,16 @@ class CountedKV(KVCache):
     def _trimmed_of(self, holder: Holder) -> int:
         return self._trimmed.get(holder, 0) if holder.decodes else 0
 
-    def _grow_with_windows(self, steps: int, blocks: int) -> None:
-        released = 0
+    def _grow_and_release(self, steps: int) -> int:
+        """Grow where samples copy on write in the first step, or windows release; return the blocks copied."""
+        blocks, copies, released = self.blocks_needed(steps), 0, 0
+        if blocks > self.free_blocks and not self._windows:
+            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        for holder in self._tails:
+            copies += holder.samples - 1
+            holder.tail_shared = False
+        self._tails.clear()
+        self.shared_blocks -= copies
         for _ in range(steps):
             self.steps += 1
             released += self._frees[self.steps % self._period]
@@ -419,6 +416,8 @@ class CountedKV(KVCache):
                 processed = holder.base + holder.growth * (self.steps - 1)
                 released += self._windows[number].released(processed) - holder.kv[number]
                 self._release_ring(holder, number, 1)
-        self.free_blocks += released - blocks - sum(self._trimmed.values())
-        self._trimmed.clear()
-
+        if steps:
+            released -= sum(self._trimmed.values())
+            self._trimmed.clear()
+        self.free_blocks += released - blocks
+        return copies

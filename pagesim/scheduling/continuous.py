@@ -47,6 +47,12 @@ class ContinuousBatching(Scheduler):
         max_model_len, prices: see `Scheduler`.
     """
 
+    __slots__ = (
+        "_probe",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+    )
+
     def __init__(
         self,
         memory: KVCache,
@@ -142,10 +148,14 @@ class ContinuousBatching(Scheduler):
 class Orca(ContinuousBatching):
     """Orca: iteration-level scheduling over memory that is usually reserved at admission."""
 
+    __slots__ = ()
+
     Options = OrcaOptions
 
 
 class VllmSosp(ContinuousBatching):
     """The paper's vLLM: blocks on demand, preemption by recomputation or swap."""
+
+    __slots__ = ()
 
     Options = SospOptions

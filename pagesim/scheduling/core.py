@@ -58,6 +58,27 @@ class Scheduler(ABC):
         events: what hears of changes that no batch tells.
     """
 
+    __slots__ = (
+        "_finishing",
+        "_fork_copies",
+        "_forks",
+        "_orders",
+        "context",
+        "events",
+        "max_model_len",
+        "memory",
+        "must_replan",
+        "preemption",
+        "prices",
+        "queue",
+        "running",
+        "running_sequences",
+        "spare_blocks",
+        "swapped",
+        "watermark_blocks",
+        "widest",
+    )
+
     Options: ClassVar[type[SchedulerOptions]] = SchedulerOptions
     """What can be chosen: each field is a flag, a field of a scenario file and a keyword."""
 
@@ -213,7 +234,10 @@ class Scheduler(ABC):
                 over = {request.order for request in done}
                 done = [request for order, request in self.running.items() if order in over]
             for request in done:
-                self._end(request, now)
+                if request.family is None or request.family.alike:
+                    self._over(request, now)
+                else:
+                    self._end_some(request, now)
         if self._forks:
             self._fork_beams(step)
         return done
@@ -401,36 +425,31 @@ class Scheduler(ABC):
         del self._finishing[bisect_left(self._finishing, (-request.last_step, request.order))]
         request.last_step = -1
 
-    def _end(self, request: EngineRequest, now: int) -> None:
-        """Let those samples of a request go whose last token was generated."""
-        memory, family = self.memory, request.family
-        held = memory.length(request)
-        if family is None or family.alike:
-            self.context -= request.samples * held
-            self._over(request, held, now)
-        else:
-            self._end_some(request, held, now)
-
-    def _over(self, request: EngineRequest, held: int, now: int) -> None:
+    def _over(self, request: EngineRequest, now: int) -> None:
         """Let a request go that has its last token."""
-        self.running_sequences -= request.samples
+        memory, samples = self.memory, request.samples
+        held = memory.length(request)
+        self.context -= samples * held
+        self.running_sequences -= samples
         del self.running[request.order]
         request.last_step = -1
         self.events.finished(request, now)
-        self.memory.release(request)
+        memory.release(request)
         request.length = held + 1
 
-    def _end_some(self, request: EngineRequest, held: int, now: int) -> None:
+    def _end_some(self, request: EngineRequest, now: int) -> None:
+        """Let those samples of a request go whose last token was generated."""
         family, memory = request.family, self.memory
         assert family is not None
+        held = memory.length(request)
         self.events.interval_ended(request)
         places = family.over_at(held + 1)
-        self.context -= len(places) * held
         family.end(places, held + 1 - request.prompt)
         self.events.samples_finished(request, now)
         if len(places) == request.samples:
-            self._over(request, held, now)
+            self._over(request, now)
             return
+        self.context -= len(places) * held
         self.running_sequences -= len(places)
         memory.end_samples(request, places)
         missing = min(family.finals) - held - 1

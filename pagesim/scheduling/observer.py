@@ -36,6 +36,8 @@ class Observer:
     Times are in ticks. A request that is passed on is the engine's own: it is looked at, never changed.
     """
 
+    __slots__ = ()
+
     def submitted(self, row: int, now: int) -> None:
         """A request arrives that was not expected before: a router's."""
 

@@ -42,6 +42,13 @@ class StaticBatching(Scheduler):
         prices: not looked at.
     """
 
+    __slots__ = (
+        "_padded_input",
+        "_padded_output",
+        "max_batch",
+        "max_length",
+    )
+
     Options = StaticOptions
     streams = False
 

@@ -65,6 +65,14 @@ class VllmV0(Scheduler):
         prices: see `Scheduler`.
     """
 
+    __slots__ = (
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "max_paddings",
+        "prompt_limit",
+        "release",
+    )
+
     Options = VllmV0Options
     samples = "apart"
     needs_sharing = True

@@ -97,6 +97,19 @@ class VllmV1(Scheduler):
         prices: not looked at.
     """
 
+    __slots__ = (
+        "_answering",
+        "_in_chunks",
+        "_skipped",
+        "_unserved_context",
+        "chunked_prefill",
+        "full_isl",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "release",
+        "threshold",
+    )
+
     Options = VllmV1Options
     samples = "requests"
     needs_sharing = True
@@ -404,8 +417,8 @@ class VllmV1(Scheduler):
         self._forget(request)
         return request.length - request.prompt if chunked else generated
 
-    def _over(self, request: EngineRequest, held: int, now: int) -> None:
-        super()._over(request, held, now)
+    def _over(self, request: EngineRequest, now: int) -> None:
+        super()._over(request, now)
         if request.content is not None:
             del self._answering[request.content.answer]
 

@@ -53,6 +53,26 @@ class Engine:
         over_at: when what was decided last is over, in ticks.
     """
 
+    __slots__ = (
+        "_depth",
+        "_in_flight",
+        "_looks",
+        "_next_abort",
+        "aborted_tokens",
+        "aborts",
+        "dead_ends",
+        "ends_early",
+        "events",
+        "executor",
+        "fast_forward",
+        "over_at",
+        "recorder",
+        "run",
+        "scheduler",
+        "strict_compat",
+        "until",
+    )
+
     def __init__(
         self,
         scheduler: Scheduler,

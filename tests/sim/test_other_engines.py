@@ -55,7 +55,8 @@ class TwoInFlight(ContinuousBatching):
         for request in over:
             del self._ending[request.order]
             self.running_sequences += 1
-            self._over(request, self.memory.length(request), now)
+            self.context += self.memory.length(request)
+            self._over(request, now)
         return over
 
     def steps_until_next_decision(self) -> int:
