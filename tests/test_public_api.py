@@ -14,8 +14,6 @@ import pandas as pd
 import pytest
 
 import pagesim as ps
-from pagesim.api import SystemOptions
-from pagesim.setup.scenario import System
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +40,6 @@ def test_nothing_else_is_public():
 
 def test_the_package_is_typed():
     assert (Path(ps.__file__).parent / "py.typed").exists()
-
-
-def test_keywords_of_simulate_are_the_fields_of_a_system():
-    assert set(SystemOptions.__annotations__) == set(System.model_fields) - {"policy"}
 
 
 def test_simulate_gives_tables_and_a_summary(trace):

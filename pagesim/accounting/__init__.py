@@ -1,1 +1,1 @@
-"""Accounts of a run: what the engine writes down, who holds which slot, and the numbers made of both."""
+"""Accounts of a run: what the engine writes down, what holds which slot, and the numbers made of both."""

@@ -1,8 +1,9 @@
 """The ledger: every token slot of the KV cache under one name, at every iteration, in exact integers.
 
-An engine that fast-forwards does not look at memory in between. It leaves *intervals* behind: from which iteration to
-which a sequence held memory, how long it was then, and by what rule its memory follows from its length. From
-those the ledger of every single iteration follows, so leaping loses nothing. Terms: ``docs/metrics.md``.
+An engine that fast-forwards does not look at memory in between. It leaves *intervals* behind: from which
+iteration to which a sequence held memory, how long it was then, and by what rule its memory follows from its
+length. From those the ledger of every single iteration follows, so a fast-forward loses nothing. Terms:
+``docs/metrics.md``.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Ledger:
 
 
 class LedgerError(AssertionError):
-    """The stays and the allocator disagree: a fault in pagesim, never in its input."""
+    """The intervals and the memory disagree: a fault in pagesim, never in its input."""
 
 
 def window_of(group: KVGroup) -> int:
@@ -151,7 +152,7 @@ def _of_group(
 
     def step_at(tokens: Column, each: npt.NDArray[Any] | slice) -> Column:
         """Return the steps of growth at which intervals reach a length."""
-        missing = tokens - base[each]
+        missing: Column = tokens - base[each]
         return missing if unit else -(-missing // np.maximum(rate[each], 1))
 
     a_step_each = bool((np.diff(growth) == 1).all())
@@ -173,7 +174,7 @@ def _of_group(
 
     used = present(base) + growth * present(rate)
 
-    # A static batch goes on generating for a row that has all its own tokens: those are nobody's.
+    # A static batch goes on generating for a row that has all its own tokens: those belong to no request.
     excess = np.maximum(end_length - final, 0)
     over = np.flatnonzero(excess)
     if len(over):

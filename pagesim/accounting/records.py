@@ -144,7 +144,7 @@ class RequestLog:
         choices: how victims were preempted where that was free to choose: see `Recorder.choose`.
         cached_tokens: of prompts, found in the cache when they were admitted first, by row.
         sample_finish: where the samples of a request differ in length, when each was over, by row and sample.
-        moves: (row, a `Move`, ticks) flat, in order: who lost its place, came back, and had a token again;
+        moves: (row, a `Move`, ticks) flat, in order: what lost its place, came back, and had a token again;
             None unless an array was put here before the run.
         notes_samples: whether samples may differ in length, so that each has a time of its own.
     """

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 from pydantic import BaseModel, Field
 
-from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_fields
+from pagesim.cli.options import OUT, SCENARIO, Command, Commands, scenario_from, with_fields
 from pagesim.setup.scenario import Scenario
 
 if TYPE_CHECKING:
     from pagesim.costs.profiles import Profile
 
 cli = typer.Typer(
+    cls=Commands,
     help="What one choice is worth, from measurements: the block size, or how to preempt.\n\n"
     "Example: pagesim ablate block-size --profile analytic-h200 --trace sharegpt --rate 2 --duration 30",
     no_args_is_help=True,
@@ -74,8 +75,8 @@ class _Asked:
     sizes: tuple[int, ...]
 
 
-@cli.command("block-size")
-@with_fields({**Ablation.model_fields, **_FIELDS})
+@cli.command("block-size", cls=Command)
+@with_fields({**Ablation.model_fields, **_FIELDS}, of_scenario=True)
 def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Replay a trace over block sizes, in the same memory, and name the best (the paper's Fig. 18b).
 
@@ -108,8 +109,8 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     show.stored(out)
 
 
-@cli.command("preemption")
-@with_fields({**Undoing.model_fields, **_FIELDS})
+@cli.command("preemption", cls=Command)
+@with_fields({**Undoing.model_fields, **_FIELDS}, of_scenario=True)
 def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Compare swapping with recomputing over block sizes, alone and end to end (the paper's Fig. 19).
 

@@ -11,7 +11,7 @@ Complete = Callable[[str], list[str]]
 
 
 def complete(option: str, choices: Iterable[str] = ()) -> Complete | None:
-    """Return what completes the value of an option; None where nobody knows its values.
+    """Return what completes the value of an option; None where its values are not known.
 
     Args:
         option: a field of a scenario, or one of ``NAMES``.
@@ -54,9 +54,9 @@ def _schedulers() -> Iterable[str]:
 
 
 def _placements() -> Iterable[str]:
-    from pagesim.setup.registry import ALLOCATORS
+    from pagesim.setup.registry import PLACEMENTS
 
-    return ALLOCATORS.names()
+    return PLACEMENTS.names()
 
 
 def _workloads() -> Iterable[str]:

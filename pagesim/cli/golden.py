@@ -20,7 +20,9 @@ FAST_FORWARD = Annotated[
 ]
 
 
-def command(folder: FOLDER = Path("tests/golden"), only: ONLY = None, fast_forward: FAST_FORWARD = None) -> None:
+def command(
+    folder: FOLDER = Path("tests/golden"), only: ONLY = None, fast_forward: FAST_FORWARD = None
+) -> None:
     """Replay the golden logs' traces and compare every iteration and every request with the logs.
 
     A log is what a real engine decided, iteration by iteration. Each is replayed with fast-forward and

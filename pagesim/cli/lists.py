@@ -1,14 +1,22 @@
-"""``pagesim policies|models|gpus|workloads|profiles``: what there is, with a sentence each."""
+"""``pagesim list policies|models|gpus|workloads|profiles``: what there is, with a sentence each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import typer
+
+cli = typer.Typer(
+    help="List what has a name: policies, models, GPUs, workloads or profiles.\n\n"
+    "Example: pagesim list policies",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
+@cli.command("policies")
 def policies() -> None:
     """List the policies.
 
-    Example: pagesim policies
+    Example: pagesim list policies
     """
     from pagesim.cli.tables import put_table
     from pagesim.setup.presets import POLICY_PLUGINS
@@ -22,10 +30,11 @@ def policies() -> None:
     )
 
 
+@cli.command("models")
 def models() -> None:
     """List the models that have a name.
 
-    Example: pagesim models
+    Example: pagesim list models
     """
     from pagesim.cli.tables import put_table
     from pagesim.costs.specs import models as all_models
@@ -48,10 +57,11 @@ def models() -> None:
     )
 
 
+@cli.command("gpus")
 def gpus() -> None:
     """List the GPUs.
 
-    Example: pagesim gpus
+    Example: pagesim list gpus
     """
     from pagesim.cli.tables import put_table
     from pagesim.costs.specs import gpus as all_gpus
@@ -74,10 +84,11 @@ def gpus() -> None:
     )
 
 
+@cli.command("workloads")
 def workloads() -> None:
     """List the bundled workloads.
 
-    Example: pagesim workloads
+    Example: pagesim list workloads
     """
     from pagesim.cli.tables import put_table
     from pagesim.workloads import workloads as bundled
@@ -85,10 +96,11 @@ def workloads() -> None:
     put_table("", ("workload", ""), list(bundled().items()), texts=(0, 1))
 
 
+@cli.command("profiles")
 def profiles() -> None:
     """List the profiles that come with pagesim.
 
-    Example: pagesim profiles
+    Example: pagesim list profiles
     """
     from pagesim.cli.tables import put_table
     from pagesim.costs.profiles import analytic_names, boxed, boxed_names
@@ -103,12 +115,3 @@ def profiles() -> None:
         ],
         texts=range(5),
     )
-
-
-COMMANDS: dict[str, Callable[[], None]] = {
-    "policies": policies,
-    "models": models,
-    "gpus": gpus,
-    "workloads": workloads,
-    "profiles": profiles,
-}

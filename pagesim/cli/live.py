@@ -26,7 +26,7 @@ class Live(BaseModel):
     )
 
 
-@with_fields({**Live.model_fields, **Scenario.model_fields})
+@with_fields({**Live.model_fields, **Scenario.model_fields}, of_scenario=True)
 def command(
     *,
     scenario: SCENARIO = None,

@@ -27,10 +27,12 @@ from pagesim.cli import (
     trace,
     validate,
 )
+from pagesim.cli.options import Command, Commands
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
     name="pagesim",
+    cls=Commands,
     help="Replay LLM serving traces through KV-cache memory systems and see where the memory goes.\n\n"
     "Example: pagesim demo",
     no_args_is_help=True,
@@ -38,24 +40,23 @@ cli = typer.Typer(
     rich_markup_mode=None,  # its panels cut long flags short on a narrow terminal
 )
 cli.command("demo")(demo.command)
-cli.command("run")(run.command)
-cli.command("compare")(compare.command)
-cli.command("cluster")(cluster.command)
+cli.command("run", cls=Command)(run.command)
+cli.command("compare", cls=Command)(compare.command)
+cli.command("cluster", cls=Command)(cluster.command)
 cli.command("report")(report.command)
-cli.command("sweep")(sweep.command)
-cli.command("capacity")(capacity.command)
-cli.command("live")(live.command)
+cli.command("sweep", cls=Command)(sweep.command)
+cli.command("capacity", cls=Command)(capacity.command)
+cli.command("live", cls=Command)(live.command)
 cli.command("calibrate")(calibrate.command)
-cli.command("validate")(validate.command)
+cli.command("validate", cls=Command)(validate.command)
 cli.command("golden")(golden.command)
 cli.add_typer(trace.cli, name="trace")
 cli.add_typer(bench.cli, name="bench")
 cli.add_typer(profile.cli, name="profile")
 cli.add_typer(ablate.cli, name="ablate")
+cli.add_typer(lists.cli, name="list")
 cli.command("reproduce")(reproduce.command)
 cli.command("doctor")(doctor.command)
-for name, command in lists.COMMANDS.items():
-    cli.command(name)(command)
 
 
 def app() -> None:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
+from typer.core import TyperCommand, TyperGroup
 
 from pagesim.cli.completion import complete
-from pagesim.setup.scenario import Scenario, absolute_paths, check_needs, checked, read_scenario
+from pagesim.setup.scenario import (
+    SCHEDULER_FIELDS,
+    Scenario,
+    System,
+    absolute_paths,
+    check_needs,
+    checked,
+    plugin_fields,
+    read_scenario,
+)
 
 SCENARIO = Annotated[
     Path | None,
@@ -20,13 +30,40 @@ SCENARIO = Annotated[
 OUT = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Store the result in this folder.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 
+TRACE, SYSTEM, MEMORY, SCHEDULER, COSTS, OUTPUT = PANELS = (
+    "Trace",
+    "System",
+    "Memory",
+    "Scheduler (each option only for those named)",
+    "Costs",
+    "Output",
+)
+"""The headings under which a command's help shows flags, in order; what has none comes last."""
+
+_MEMORY = {
+    *("reservation", "placement", "kv_dtype", "sizing", "gpu_memory_utilization", "block_size", "page_size"),
+    *("num_blocks", "cpu_blocks"),
+}
+_OF_TRACE = {name for name in Scenario.model_fields if name not in System.model_fields}
+_PANEL_OF = {
+    **dict.fromkeys(Scenario.model_fields, SYSTEM),
+    **dict.fromkeys((*_OF_TRACE, "seed", "client_timeout", "beam_drop"), TRACE),
+    **dict.fromkeys(_MEMORY, MEMORY),
+    **dict.fromkeys(SCHEDULER_FIELDS, SCHEDULER),
+    **dict.fromkeys(("cost",), COSTS),
+    **dict.fromkeys(("steps", "window", "out", "json", "trace_events"), OUTPUT),
+}
+
 S = TypeVar("S", bound=Scenario)
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+Run = Callable[..., None]
+Decorator = Callable[[Run], Run]
 
 
 def with_flags(kind: type[Scenario], leave_out: tuple[str, ...] = ()) -> Decorator:
     """Give a command a flag for every field of a scenario; it receives those given as ``flags``."""
-    return with_fields({name: f for name, f in kind.model_fields.items() if name not in leave_out})
+    names = sorted(kind.model_fields, key=lambda name: name in System.model_fields)
+    fields = {name: kind.model_fields[name] for name in names if name not in leave_out}
+    return with_fields(fields, of_scenario=True)
 
 
 def workload_flags(names: tuple[str, ...]) -> Decorator:
@@ -46,59 +83,129 @@ def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
     return scenario.model_copy(update=absolute_paths(scenario))
 
 
-def with_fields(fields: dict[str, FieldInfo], *, check: bool = False) -> Decorator:
-    """Give a command a flag for each of these fields; it receives those given as ``flags``."""
+def with_fields(
+    fields: Mapping[str, FieldInfo], *, check: bool = False, of_scenario: bool = False
+) -> Decorator:
+    """Give a command a flag for each of these fields; it receives those given as ``flags``.
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    Args:
+        fields: by name.
+        check: whether the values are checked as a scenario's.
+        of_scenario: whether the options of schedulers are among the fields: those of others' schedulers are
+            added, and the help shows the flags under headings.
+    """
+
+    def decorate(command: Run) -> Run:
         own = {
             name: p
             for name, p in inspect.signature(command, eval_str=True).parameters.items()
             if name != "flags"
         }
 
-        def run(**values: Any) -> None:
-            mine = {name: values.pop(name) for name in own}
-            flags = {name: value for name, value in values.items() if value is not None}
-            if check:
-                checked(Scenario, flags)
-            command(**mine, flags=flags)
+        def with_these(fields: Mapping[str, FieldInfo], more: Mapping[str, FieldInfo]) -> Run:
+            def run(**values: Any) -> None:
+                mine = {name: values.pop(name) for name in own}
+                flags = {name: value for name, value in values.items() if value is not None}
+                if check:
+                    checked(Scenario, flags)
+                command(**mine, flags=flags)
 
-        parameters = [
-            *own.values(),
-            *(
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(name, field)
-                )
-                for name, field in fields.items()
-            ),
-        ]
-        run.__name__ = command.__name__
-        run.__doc__ = command.__doc__
-        # typer reads both.
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+            flags = {
+                **{name: _flag(name, field, _PANEL_OF.get(name)) for name, field in fields.items()},
+                **{name: _flag(name, field, SCHEDULER) for name, field in more.items()},
+            }
+            parameters = [
+                *own.values(),
+                *(
+                    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=flag)
+                    for name, flag in flags.items()
+                ),
+            ]
+            run.__name__ = command.__name__
+            run.__doc__ = command.__doc__
+            # typer reads both.
+            run.__annotations__ = {p.name: p.annotation for p in parameters}
+            run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+            return run
+
+        run = with_these(fields, {})
+        if of_scenario:
+            run.with_more = lambda more: with_these(fields, more)  # type: ignore[attr-defined]
         return run
 
     return decorate
 
 
-def _flag(name: str, field: FieldInfo) -> Any:
+class Command(TyperCommand):
+    """A command whose help shows its flags under headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        records: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{name: [] for name in PANELS}}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                argument = param.param_type_name == "argument"
+                panel = getattr(param, "rich_help_panel", None) or _PANEL_OF.get(param.name or "", "Options")
+                records.setdefault("Arguments" if argument else panel, []).append(record)
+        for panel, own in records.items():
+            if own:
+                with formatter.section(panel):
+                    formatter.write_dl(own)
+
+
+class Commands(TyperGroup):
+    """Commands of which those of a scenario also take the options of others' schedulers.
+
+    These are looked for when such a command is asked for: no other command waits for their imports.
+    """
+
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        with_more = getattr(getattr(command, "callback", None), "with_more", None)
+        if with_more is not None:
+            command = _alone(name, with_more({name: field for name, (_, field) in _more().items()}))
+        return name, command, rest
+
+
+def _more() -> dict[str, tuple[Any, FieldInfo]]:
+    """Return the options of others' schedulers, each with its type in its field."""
+    found = plugin_fields()
+    for annotation, field in found.values():
+        field.annotation = annotation
+    return found
+
+
+def _alone(name: str | None, run: Run) -> Any:
+    """Return a command that typer makes of a function by itself."""
+    app = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings={}
+    )
+    app.command(name, cls=Command)(run)
+    return typer.main.get_command(app)
+
+
+def _flag(name: str, field: FieldInfo, panel: str | None) -> Any:
     """Return a typer annotation; bounds and choices are checked with the scenario, not here."""
     kinds = [part for part in _parts(field.annotation) if part is not type(None)]
     flag = "--" + name.replace("_", "-")
     text = field.description or ""
     choices = [str(choice) for part in kinds for choice in get_args(part) if get_origin(part) is Literal]
     if choices:
-        text = f"{text} [{'|'.join(choices)}]"
+        text = f"{text} [{'|'.join(dict.fromkeys(choices))}]"
     elif field.default is not None and not isinstance(field.default, tuple):
         text = f"{text} [default: {field.default}]"
     if kinds == [bool]:
-        return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text)]
-    if kinds == [int]:
-        return Annotated[int | None, typer.Option(flag, help=text)]
-    if kinds == [float]:
-        return Annotated[float | None, typer.Option(flag, help=text)]
-    return Annotated[str | None, typer.Option(flag, help=text, autocompletion=complete(name, choices))]
+        of_bool = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, rich_help_panel=panel)
+        return Annotated[bool | None, of_bool]
+    option = typer.Option(
+        flag, help=text, rich_help_panel=panel, autocompletion=_completing(name, kinds, choices)
+    )
+    kind = kinds[0] if kinds in ([int], [float]) else str
+    return Annotated[kind | None, option]
+
+
+def _completing(name: str, kinds: list[Any], choices: list[str]) -> Any:
+    return None if kinds in ([int], [float]) else complete(name, choices)
 
 
 def _parts(annotation: Any) -> list[Any]:

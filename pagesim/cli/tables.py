@@ -12,7 +12,7 @@ from rich.table import Table
 Row = Sequence[str]
 
 UNLIMITED = 10_000
-"""Columns of a terminal that nobody has."""
+"""Columns of a terminal that none has."""
 
 
 def put_table(

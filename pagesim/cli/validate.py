@@ -43,7 +43,7 @@ class Validation(BaseModel):
 _FIELDS = {name: field for name, field in Scenario.model_fields.items() if name not in LEFT_OUT}
 
 
-@with_fields({**Validation.model_fields, **_FIELDS})
+@with_fields({**Validation.model_fields, **_FIELDS}, of_scenario=True)
 def command(
     *,
     scenario: SCENARIO = None,

@@ -36,7 +36,7 @@ ALIKE = 0.05
 
 @dataclass(frozen=True)
 class Undone:
-    """How long it takes to undo a preemption, at one block size, with nobody else running.
+    """How long it takes to undo a preemption, at one block size, with nothing else running.
 
     Attributes:
         block_size: tokens a block.
@@ -166,7 +166,7 @@ def best(latency: Mapping[int, float]) -> tuple[int, list[int]]:
 
 
 def notes_on(profile: Profile, sizes: Sequence[int]) -> list[str]:
-    """Return what somebody should know who compares block sizes by a profile."""
+    """Return what is worth knowing where block sizes are compared by a profile."""
     said = []
     decode = [profile.terms.decode[size] for size in sizes]
     prefill = [profile.terms.prefill[size] for size in sizes]

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.ledger import ENTRIES, paper_view
-from pagesim.accounting.records import Chunk, RequestLog, Status
+from pagesim.accounting.records import Chunk, RequestLog
 from pagesim.errors import PagesimError, reason
+from pagesim.scheduling.request import Status
 from pagesim.setup.files import publish
 from pagesim.setup.reading import parse_json, read_parquet
 from pagesim.setup.scenario import Scenario, System, read_scenario, read_toml, to_toml

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.ledger import ENTRIES
-from pagesim.accounting.records import Status
 from pagesim.accounting.timeline import Journal
 from pagesim.costs import Itemised, IterationShape, step_shape
+from pagesim.scheduling.request import Status
 from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
 
 FILE = "trace-events.json"

@@ -1,1 +1,46 @@
-"""Schedulers: which requests run in the next iteration. They know arrivals and lengths, never seconds."""
+"""Scheduling: which requests an iteration serves, decided as the real engines decide it."""
+
+from pagesim.scheduling.arrivals import NEVER, Arrivals
+from pagesim.scheduling.batch import Batch, Choice
+from pagesim.scheduling.continuous import ContinuousBatching, Orca, VllmSosp
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.options import (
+    LimitedOptions,
+    MemoryKind,
+    PreemptingOptions,
+    Prices,
+    SchedulerOptions,
+)
+from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.request import EngineRequest, Family, Status
+from pagesim.scheduling.static import StaticBatching
+from pagesim.scheduling.vllm_v0 import VllmV0
+from pagesim.scheduling.vllm_v1 import VllmV1
+
+__all__ = [
+    "NEVER",
+    "Arrivals",
+    "Batch",
+    "Choice",
+    "ContinuousBatching",
+    "DeadEnd",
+    "EngineRequest",
+    "Family",
+    "FastForward",
+    "LimitedOptions",
+    "MemoryKind",
+    "Observer",
+    "Orca",
+    "PreemptingOptions",
+    "Prices",
+    "Scheduler",
+    "SchedulerOptions",
+    "StaticBatching",
+    "Status",
+    "VllmSosp",
+    "VllmV0",
+    "VllmV1",
+    "WaitingQueue",
+]

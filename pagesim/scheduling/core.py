@@ -94,6 +94,9 @@ class Scheduler(ABC):
     null_blocks: ClassVar[int] = 0
     """Blocks of the cache that no sequence ever holds."""
 
+    needs_sharing: ClassVar[bool] = False
+    """Whether memory must share blocks between sequences."""
+
     tokens_per_step: ClassVar[int] = 1
     """Tokens that a decoding sequence gains in an iteration."""
 

@@ -75,6 +75,7 @@ class VllmV0(Scheduler):
 
     Options = VllmV0Options
     samples = "apart"
+    needs_sharing = True
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:

@@ -112,6 +112,7 @@ class VllmV1(Scheduler):
 
     Options = VllmV1Options
     samples = "requests"
+    needs_sharing = True
     has_beams = False
     null_blocks = 1
 

@@ -6,7 +6,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from pagesim.errors import PagesimError, brief
@@ -26,24 +26,47 @@ def declared(names: tuple[str, ...]) -> Declared:
     return found
 
 
+def declared_by_plugins() -> Declared:
+    """Return the options of the schedulers that others bring, as far as these can be loaded."""
+    loaded = []
+    for name in SCHEDULERS.foreign():
+        try:
+            SCHEDULERS.find(name)
+        except PagesimError:  # it says so where it is asked for
+            continue
+        loaded.append(name)
+    return declared(tuple(loaded))
+
+
 def fields_of(options: Declared) -> dict[str, tuple[Any, FieldInfo]]:
     """Return a field for each option whose default, None, stands for the scheduler's own."""
     found = {}
     for option, having in options.items():
-        annotation = reduce(or_, dict.fromkeys(field.annotation for _, field in having))
-        text = " ".join(dict.fromkeys(field.description or "" for _, field in having))
-        found[option] = (
-            annotation | None,
-            Field(None, description=f"{text} [{_defaults(having)}]", json_schema_extra={"of": "scheduler"}),
-        )
+        annotation: Any = reduce(or_, dict.fromkeys(field.annotation for _, field in having))
+        texts: Declared = {}
+        for name, field in having:
+            texts.setdefault(field.description or "", []).append((name, field))
+        text = " ".join(f"{text} [{_defaults(own)}]" for text, own in texts.items())
+        described: Any = Field(None, description=text)
+        found[option] = (annotation | None, described)
     return found
+
+
+def converted(name: str, value: Any, annotation: Any) -> Any:
+    """Return the value of a plug-in's option as its type; its bounds are checked with the others, later.
+
+    Raises:
+        PagesimError: it is of another type.
+    """
+    try:
+        return TypeAdapter(annotation).validate_python(value)
+    except ValidationError as error:
+        raise PagesimError(_sentence(name, error)) from None
 
 
 def _defaults(having: list[tuple[str, FieldInfo]]) -> str:
     """Return the schedulers that have an option, with its default where they have one."""
-    return ", ".join(
-        name if field.default is None else f"{name}: {field.default}" for name, field in having
-    )
+    return ", ".join(name if field.default is None else f"{name}: {field.default}" for name, field in having)
 
 
 def chosen(scheduler: str, given: dict[str, Any]) -> SchedulerOptions:
@@ -59,14 +82,19 @@ def chosen(scheduler: str, given: dict[str, Any]) -> SchedulerOptions:
     kind = SCHEDULERS.find(scheduler).Options
     for name in given:
         if name not in kind.model_fields:
-            having = [each for each in SCHEDULERS.names() if name in SCHEDULERS.find(each).Options.model_fields]
-            raise PagesimError(f"{name} is for scheduler {' and '.join(having)}, not {scheduler}")
+            having = {**declared(SCHEDULERS.own()), **declared_by_plugins()}[name]
+            *others, last = [each for each, _ in having]
+            named = f"{', '.join(others)} and {last}" if others else last
+            raise PagesimError(f"{name} is for scheduler {named}, not {scheduler}")
     try:
         return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        wanted = first["msg"].removeprefix("Value error, ")
-        raise PagesimError(
-            f"{first['loc'][0]} is {brief(first['input'], 200)}: under scheduler {scheduler} "
-            f"{wanted[0].lower()}{wanted[1:]}"
-        ) from None
+        raise PagesimError(_sentence(str(first["loc"][0]), error, f"under scheduler {scheduler} ")) from None
+
+
+def _sentence(name: str, error: ValidationError, where: str = "") -> str:
+    """Return what is wrong with the value of an option."""
+    first = error.errors()[0]
+    wanted = first["msg"].removeprefix("Value error, ")
+    return f"{name} is {brief(first['input'], 200)}: {where}{wanted[0].lower()}{wanted[1:]}"

@@ -35,13 +35,15 @@ class Plugins(Generic[T]):
     Args:
         option: under which one is named, such as ``placement``.
         group: the entry points by which an installed package offers its own.
-        own: those that come with pagesim; nobody can replace them.
+        own: those that come with pagesim; these cannot be replaced.
+        base: of the classes that are registered, where the parts are classes.
     """
 
-    def __init__(self, option: str, group: str, own: Mapping[str, T]) -> None:
+    def __init__(self, option: str, group: str, own: Mapping[str, T], base: type | None = None) -> None:
         self.option = option
         self.group = group
         self._own = own
+        self._base = base
         self._registered: dict[str, T] = {}
         _KINDS[option] = self
 
@@ -144,13 +146,18 @@ class Plugins(Generic[T]):
         return f"{self.origin(name)} {_code(point.module)}"
 
     def _checked(self, name: str, part: Any) -> T:
-        """Return a part of others, which must be of the kind that pagesim's own are: specs, or calls."""
+        """Return a part of others, which must be of the kind that pagesim's own are."""
         own = next(iter(self._own.values()))
-        calls = callable(own)
-        if callable(part) if calls else isinstance(part, type(own)):
+        if self._base is not None:
+            fits = isinstance(part, type) and issubclass(part, self._base)
+            wanted = f"a subclass of {self._base.__name__}"
+        elif callable(own):
+            fits, wanted = callable(part), "something to call"
+        else:
+            fits, wanted = isinstance(part, type(own)), f"a {type(own).__name__}"
+        if fits:
             found: T = part
             return found
-        wanted = "something to call" if calls else f"a {type(own).__name__}"
         raise PagesimError(f"{self.option} {name} is a {type(part).__name__}; it must be {wanted}")
 
     def _installed(self) -> dict[str, EntryPoint]:
@@ -171,9 +178,9 @@ def register(option: str, name: str, part: Any) -> None:
         option: what kind of part it is, and the option that may name it from now on: ``policy``,
             ``scheduler``, ``placement``, ``cost``, ``gpu`` or ``router``.
         name: for instance ``worst-fit``; none that comes with pagesim.
-        part: for ``policy`` a `Policy`, for ``gpu`` a ``GpuSpec``; for the others what makes one: a
-            ``MakeAllocator``, ``MakeScheduler`` or ``MakeCost``, or a class of routers. See
-            ``docs/extending.md``.
+        part: for ``policy`` a `Policy`, for ``gpu`` a ``GpuSpec``, for ``scheduler`` a subclass of
+            ``Scheduler``, whose ``Options`` are options of `simulate` from then on; for the others what
+            makes one: a ``MakeKVCache`` or ``MakeCost``, or a class of routers. See ``docs/extending.md``.
 
     Raises:
         PagesimError: there is no such option, or pagesim has a part of that name.

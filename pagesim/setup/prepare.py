@@ -95,7 +95,7 @@ class Setting:
         return Arrivals(self.trace, self.accepted, drop=system.beam_drop, seed=system.seed, contents=contents)
 
     def new_log(self) -> RequestLog:
-        """Return an empty log, in which those are rejected who were turned away."""
+        """Return an empty log, in which those requests are rejected that were turned away."""
         log = RequestLog(len(self.trace))
         log.notes_samples = self.trace.sample_tokens is not None
         turned_away = np.ones(len(self.trace), bool)
@@ -367,4 +367,6 @@ def _new_scheduler(
         max_model_len=max_model_len,
         tables=tables,
     )
-    return build_scheduler(policy, memory, options, max_model_len=max_model_len, prices=PreemptionPrices(cost))
+    return build_scheduler(
+        policy, memory, options, max_model_len=max_model_len, prices=PreemptionPrices(cost)
+    )

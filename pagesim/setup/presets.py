@@ -1,7 +1,8 @@
-"""Policies: named bundles of a scheduler and an allocator, and how to build one."""
+"""Policies: named bundles of a scheduler and its memory, and how to build one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -16,7 +17,7 @@ ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
 PageSize = Literal["64K", "128K", "256K", "2M"]
 
 BLOCK_SIZE = 16
-"""Token slots of a block where nobody says otherwise."""
+"""Token slots of a block where nothing else is said."""
 
 PAGE_BYTES: dict[str, int] = {"64K": 64 << 10, "128K": 128 << 10, "256K": 256 << 10, "2M": 2 << 20}
 """The pages that vAttention maps, by name; 2M is what an unmodified driver has, and the default."""
@@ -27,7 +28,7 @@ class Policy:
     """What a policy's name stands for.
 
     Attributes:
-        scheduler: who runs in the next iteration, by name: ``static``, ``orca``, ``vllm-sosp``, ``vllm-v0``,
+        scheduler: what decides which requests run, by name: ``static``, ``orca``, ``vllm-sosp``, ``vllm-v0``,
             ``vllm-v1``, or a plug-in's.
         reservation: for how many tokens memory is taken at admission: ``max``, ``pow2``, ``oracle``, or
             ``on-demand``.
@@ -45,7 +46,7 @@ class Policy:
 
     @property
     def has_own_blocks(self) -> bool:
-        """Whether nobody can choose the size of its blocks."""
+        """Whether the size of its blocks is no choice."""
         return self.block_size is not None or self.placement == "virtual"
 
 
@@ -241,6 +242,11 @@ def _check_foreign(policy: Policy, memory: KVCache, pool: Pool) -> None:
             f"which does not go with reservation {policy.reservation}; choose "
             f"{'on-demand' if memory.grows else 'max, pow2 or oracle'}"
         )
+    if SCHEDULERS.find(policy.scheduler).needs_sharing and not memory.shares:
+        raise PagesimError(
+            f"scheduler {policy.scheduler} needs memory that shares blocks, and {where} does not; "
+            "choose vllm-sosp or orca"
+        )
 
 
 def build_scheduler(
@@ -252,9 +258,11 @@ def build_scheduler(
         PagesimError: an option does not go with the memory.
     """
     check_preemption(policy, options)
-    return SCHEDULERS.make(
-        policy.scheduler, lambda make: make(memory, options, max_model_len=max_model_len, prices=prices)
-    )
+
+    def made(kind: Callable[..., Scheduler]) -> Scheduler:
+        return kind(memory, options, max_model_len=max_model_len, prices=prices)
+
+    return SCHEDULERS.make(policy.scheduler, made)
 
 
 def check_preemption(policy: Policy, options: SchedulerOptions) -> None:

@@ -12,6 +12,8 @@ from pagesim.scheduling.vllm_v0 import VllmV0
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.setup.plugins import Plugins
 
+__all__ = ["PLACEMENTS", "SCHEDULERS", "MakeKVCache"]
+
 MakeKVCache = Callable[[Pool], KVCache]
 """Makes empty memory of a pool."""
 
@@ -54,5 +56,6 @@ SCHEDULERS: Plugins[type[Scheduler]] = Plugins(
         "vllm-v0": VllmV0,
         "vllm-v1": VllmV1,
     },
+    base=Scheduler,
 )
 """Which requests run next, by name."""

@@ -1,4 +1,4 @@
-"""Intake: what of a trace an engine takes in, and in what form; who is turned away, and who goes away."""
+"""Intake: what of a trace an engine takes in, and in what form; what is turned away, and what goes away."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
 
 
 def aborts(trace: Trace, client_timeout: float | None) -> list[tuple[int, int]]:
-    """Return when whose client goes away, (ticks, row), in order; rows of equal instants in theirs."""
+    """Return when clients of requests go away, (ticks, row), in order; rows of equal instants in theirs."""
     when = np.full(len(trace), np.inf) if trace.abort_s is None else trace.abort_s
     if client_timeout is not None:
         when = np.minimum(when, trace.arrival_s + client_timeout)

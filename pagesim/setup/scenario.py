@@ -18,12 +18,13 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from pagesim.costs.specs import model, paged_block
 from pagesim.errors import PagesimError, brief, reason
 from pagesim.scheduling.beams import DROP as BEAM_DROP
 from pagesim.scheduling.options import MOST
-from pagesim.setup.options import chosen, declared, fields_of
+from pagesim.setup.options import chosen, converted, declared, declared_by_plugins, fields_of
 from pagesim.setup.plugins import HOMES, needs, plugins
 from pagesim.setup.presets import (
     BLOCK_SIZE,
@@ -44,7 +45,7 @@ NEEDS = "needs"
 COMPARED = ("contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
 
 MOST_BLOCKS = 10_000_000
-"""More blocks than this are taken for a mistake; an allocator keeps a number for each."""
+"""More blocks than this are taken for a mistake; memory keeps a number for each."""
 
 
 class SystemFields(BaseModel):
@@ -53,7 +54,7 @@ class SystemFields(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     policy: str = Field(
-        "vllm-sosp", description="Named bundle of scheduler and allocator (pagesim policies)."
+        "vllm-sosp", description="Named bundle of scheduler and memory (pagesim list policies)."
     )
     scheduler: str | None = Field(
         None,
@@ -131,16 +132,18 @@ class SystemFields(BaseModel):
         """The window's first and last second, or None."""
         return None if self.window is None else _parse_window(self.window)
 
-
     @model_validator(mode="after")
     def _options_exist(self) -> Self:
-        """Refuse an option that no scheduler has, of a plug-in either."""
-        for name in self.model_extra or {}:
-            if not any(name in SCHEDULERS.find(each).Options.model_fields for each in SCHEDULERS.foreign()):
-                known = type(self).model_fields
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                raise PagesimError(f"there is no option {name[:200]}{hint}")
+        """Refuse an option that no scheduler has, of a plug-in either; give the others their types."""
+        extra = self.__pydantic_extra__
+        if extra:
+            known = plugin_fields()
+            for name, value in extra.items():
+                if name not in known:
+                    close = difflib.get_close_matches(name, [*type(self).model_fields, *known], n=1)
+                    hint = f"; did you mean {close[0]}?" if close else ""
+                    raise PagesimError(f"there is no option {name[:200]}{hint}")
+                extra[name] = converted(name, value, known[name][0])
         return self
 
     def option(self, name: str) -> Any:
@@ -151,11 +154,20 @@ class SystemFields(BaseModel):
     def scheduler_options(self) -> dict[str, Any]:
         """The options of schedulers that were given, by name."""
         given = {name: getattr(self, name) for name in SCHEDULER_FIELDS}
-        return {name: value for name, value in {**given, **(self.model_extra or {})}.items() if value is not None}
+        return {
+            name: value for name, value in {**given, **(self.model_extra or {})}.items() if value is not None
+        }
 
 
-SCHEDULER_FIELDS = fields_of(declared(tuple(SCHEDULERS.own())))
+SCHEDULER_FIELDS = fields_of(declared(SCHEDULERS.own()))
 """The options of pagesim's own schedulers, by name."""
+
+
+def plugin_fields() -> dict[str, tuple[Any, FieldInfo]]:
+    """Return the options that only schedulers of others have, by name, as they are registered now."""
+    fields = fields_of(declared_by_plugins())
+    return {name: field for name, field in fields.items() if name not in System.model_fields}
+
 
 if TYPE_CHECKING:
 
@@ -275,11 +287,7 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
             update={
                 "policy": policy,
                 **({} if alike else _same_memory(system, policy, parts[policy])),
-                **{
-                    option: None
-                    for option, names in users.items()
-                    if names and policy not in names
-                },
+                **{option: None for option, names in users.items() if names and policy not in names},
             }
         )
         for policy in policies
@@ -341,13 +349,11 @@ def checked(kind: type[M], values: dict[str, Any], source: str = "", *, strict: 
         return kind.model_validate(values, strict=strict)
     except ValidationError as error:
         first = error.errors()[0]
-        field = str(first["loc"][0])
         where = f"{source}: " if source else ""
-        if first["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(field, kind.model_fields, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise PagesimError(f"{where}there is no option {field[:200]}{hint}") from None
         wanted = first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:  # an option that no field stands for
+            raise PagesimError(f"{where}{wanted}") from None
+        field = str(first["loc"][0])
         wanted = wanted[0].lower() + wanted[1:]
         raise PagesimError(f"{where}{field} is {brief(first['input'], 200)}: {wanted}") from None
 
@@ -470,7 +476,7 @@ def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, 
                 if path.is_file() or (option == "model" and path.is_dir()):
                     found[option] = f"{before}{path.resolve()}{after}"
                     break
-        except (OSError, ValueError):  # too long for a path, say; whoever opens it says so
+        except (OSError, ValueError):  # too long for a path, say; what opens it says so
             continue
     return found
 

@@ -46,8 +46,16 @@ CONTRADICTIONS = {
     "recorded arrivals of a distribution": (("--arrivals", "recorded"), "need a file that recorded them"),
     "max-batch where no batch is static": (("--max-batch", "3"), "max_batch is for scheduler static"),
     "preemption where memory is reserved": (
-        ("--policy", "orca-max", "--preemption", "swap"),
+        ("--policy", "vllm-sosp", "--reservation", "max", "--preemption", "swap"),
         "preemption swap needs reservation on-demand",
+    ),
+    "preemption where the scheduler never preempts": (
+        ("--policy", "orca-max", "--preemption", "swap"),
+        "preemption is for scheduler vllm-sosp and vllm-v0, not orca",
+    ),
+    "a limit that a static batch does not have": (
+        ("--policy", "static", "--max-num-seqs", "4"),
+        "max_num_seqs is for scheduler orca, vllm-sosp, vllm-v0 and vllm-v1, not static",
     ),
     "recomputing several samples": (
         ("--n", "2", "--preemption", "recompute"),
@@ -119,7 +127,7 @@ def test_options_that_contradict_one_another_are_refused(case, refused, tmp_path
 
 def test_an_option_that_no_policy_of_a_comparison_can_use_is_refused(refused):
     reserving = ("--policies", "orca-max,orca-oracle")
-    assert "preemption swap" in refused("compare", *SMALL, *reserving, "--preemption", "swap")
+    assert "preemption is for" in refused("compare", *SMALL, *reserving, "--preemption", "swap")
     assert "max_batch" in refused("compare", *SMALL, *reserving, "--max-batch", "3")
 
 
@@ -158,7 +166,8 @@ REAL = "rate duration cv until watermark gpu-memory-utilization"
     ],
 )
 def test_a_count_out_of_bounds_is_named_with_its_bound(flag, value, refused):
-    sentence = refused("run", *SMALL, "--policy", "static", f"--{flag}", value)
+    policy = "static" if flag == "max-batch" else "vllm-sosp"
+    sentence = refused("run", *SMALL, "--policy", policy, f"--{flag}", value)
     assert sentence.startswith(f"{flag.replace('-', '_')} is {value}")
     assert any(
         bound in sentence for bound in ("greater than or equal to", "less than or equal to", " from 1")

@@ -27,7 +27,7 @@ import pytest
         (b'num_blocks = "100"', "num_blocks is '100': input should be a valid integer"),
         (b"num_blocks = 100.0", "num_blocks is 100.0: input should be a valid integer"),
         (b"seed = true", "seed is True: input should be a valid integer"),
-        (b'leap = "yes"', "leap is 'yes': input should be a valid boolean"),
+        (b'fast_forward = "yes"', "fast_forward is 'yes': input should be a valid boolean"),
         (b"steps = 1", "steps is 1: input should be a valid boolean"),
         (b'arrivals = "posson"', "arrivals is 'posson': input should be 'recorded'"),
     ],

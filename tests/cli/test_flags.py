@@ -74,7 +74,7 @@ EFFECTS: dict[str, tuple[tuple[str, ...], Callable[[Summary, Summary], bool]]] =
         ("--placement", "virtual", "--page-size", "256K"),
         lambda new, old: (new["memory"]["block_size"], new["memory"]["cpu_blocks"]) == (25, 0),
     ),
-    "no-leap": (("--no-leap",), lambda new, old: new["latency"] == old["latency"]),
+    "no-fast-forward": (("--no-fast-forward",), lambda new, old: new["latency"] == old["latency"]),
 }
 
 
@@ -116,11 +116,11 @@ def test_a_static_batch_is_no_larger_than_max_batch(succeeds):
 
 
 @pytest.mark.parametrize("policy", ["static", "vllm-sosp"])
-def test_without_leaps_every_iteration_is_a_decision(succeeds, policy):
+def test_without_fast_forwards_every_iteration_is_a_decision(succeeds, policy):
     flags = ("--trace", "fixed:50,20", "--num-requests", "30", "--policy", policy, "--json")
-    leaping, stepping = succeeds("run", *flags).json, succeeds("run", *flags, "--no-leap").json
-    assert leaping["sim"]["decisions"] < stepping["sim"]["decisions"] == stepping["iterations"]
-    assert result(leaping) == result(stepping)
+    forwarding, stepping = succeeds("run", *flags).json, succeeds("run", *flags, "--no-fast-forward").json
+    assert forwarding["sim"]["decisions"] < stepping["sim"]["decisions"] == stepping["iterations"]
+    assert result(forwarding) == result(stepping)
 
 
 def test_a_comparison_gives_an_option_to_the_policies_that_know_it(succeeds):

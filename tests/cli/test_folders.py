@@ -150,7 +150,7 @@ def test_a_full_standard_output_is_said_in_one_sentence(in_a_process):
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(start):
-    process = start("models")
+    process = start("list", "models")
     with process:
         process.stdout.close()
         assert process.stderr.read() == ""

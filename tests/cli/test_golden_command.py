@@ -48,7 +48,9 @@ def test_a_line_a_log_says_what_is_equal_and_what_is_absent(succeeds, folder):
     assert last == "1 equal, 0 different, 1 absent"
 
 
-@pytest.mark.parametrize(("flag", "way"), [("--no-fast-forward", "stepping"), ("--fast-forward", "fast-forward")])
+@pytest.mark.parametrize(
+    ("flag", "way"), [("--no-fast-forward", "stepping"), ("--fast-forward", "fast-forward")]
+)
 def test_a_log_may_be_replayed_one_way_only(succeeds, folder, flag, way):
     line = succeeds("golden", folder, "--only", NAME, flag).out.splitlines()[0]
     assert line.count(" s ") == 1

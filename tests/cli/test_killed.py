@@ -21,7 +21,16 @@ KILLS = 20
 
 RUN = ("run", "--trace", "sharegpt", "--rate", "5", "--duration", "60", "--steps", "--trace-events")
 SWEEP = (
-    *("sweep", "--grid", "policy=orca-max,vllm-sosp", "--grid", "rate=1,3", "--seeds", "4", "--no-leap"),
+    *(
+        "sweep",
+        "--grid",
+        "policy=orca-max,vllm-sosp",
+        "--grid",
+        "rate=1,3",
+        "--seeds",
+        "4",
+        "--no-fast-forward",
+    ),
     *("--num-requests", "100", "--num-blocks", "500", "--jobs", "2", "--x", "rate", "--y", "ttft.p50"),
 )
 

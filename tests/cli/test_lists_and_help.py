@@ -1,4 +1,4 @@
-"""``pagesim policies|models|gpus|workloads`` name all there is; every command explains itself at once."""
+"""``pagesim list`` names all there is; every command explains itself at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMMANDS = dict(every_command(typer.main.get_command(cli)))
 )
 def test_every_name_is_listed_whole(command, names, width, succeeds, monkeypatch):
     monkeypatch.setenv("COLUMNS", width)
-    listed = succeeds(command).out
+    listed = succeeds("list", command).out
     assert names
     for name in names:
         assert f" {name} " in listed

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from pagesim.setup import plugins
@@ -24,12 +25,12 @@ build-backend = "setuptools.build_meta"
 name = "tiny-parts"
 version = "1.2"
 
-[project.entry-points."pagesim.allocators"]
+[project.entry-points."pagesim.placements"]
 last-fit = "tiny_parts:last_fit"
 nowhere = "tiny_parts:no_such_thing"
 
 [project.entry-points."pagesim.schedulers"]
-eight = "tiny_parts:eight"
+eight = "tiny_parts:Eight"
 
 [project.entry-points."pagesim.policies"]
 tiny = "tiny_parts:TINY"
@@ -54,7 +55,9 @@ from pagesim import Policy
 from pagesim.sim.clock import to_ticks
 from pagesim.costs import UNBOUNDED
 from pagesim.kvcache import FirstFit, contiguous
-from pagesim.scheduling import ContinuousBatching
+from pydantic import Field
+
+from pagesim.scheduling import Orca
 from pagesim.costs.specs import gpu
 
 
@@ -75,14 +78,14 @@ class LastFit(FirstFit):
 last_fit = contiguous(LastFit)
 
 
-def eight(memory, limits, prices):
-    return ContinuousBatching(
-        memory,
-        watermark=0.0,
-        max_num_seqs=8,
-        max_num_batched_tokens=limits.max_num_batched_tokens or 2560,
-        max_model_len=limits.max_model_len,
-    )
+class Eight(Orca):
+    class Options(Orca.Options):
+        crowd: int = Field(8, ge=1, description="Running requests at most.")
+        shy: bool | None = Field(None, description="Whether one less is let in.")
+
+    def __init__(self, memory, options, **more):
+        super().__init__(memory, options, **more)
+        self.max_num_seqs = options.crowd - bool(options.shy)
 
 
 TINY = Policy("eight", "oracle", "last-fit", "eight at a time, from the far end")
@@ -180,8 +183,48 @@ def test_each_kind_of_part_is_found_by_its_name(succeeds):
     assert tiny["num_blocks"] == l4["num_blocks"]
     routed = succeeds("cluster", *LOAD, "--replicas", "2", "--router", "first", "--json").json
     assert routed["cluster"]["imbalance"]["requests"] == 2
-    assert "eight at a time" in succeeds("policies").out
-    assert "tiny-gpu" in succeeds("gpus").out
+    assert "eight at a time" in succeeds("list", "policies").out
+    assert "tiny-gpu" in succeeds("list", "gpus").out
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_schedulers_options_are_flags_and_stored_with_the_scenario(succeeds, refused, tmp_path):
+    command = ("run", *LOAD, "--policy", "tiny")
+    shown = succeeds("run", "--help").out
+    assert "--crowd <int>" in shown
+    assert "[eight: 8]" in shown
+    assert "--shy / --no-shy" in shown
+    stored = tmp_path / "out" / "scenario.toml"
+    summary = succeeds(*command, "--crowd", "3", "--shy", "--out", stored.parent, "--json").json
+    batch = summary["batch"]["mean"]
+    assert 1 < batch <= 2
+    values = tomllib.loads(stored.read_text())
+    assert (values["crowd"], values["shy"]) == (3, True)
+    assert succeeds("run", stored, "--json").json["batch"]["mean"] == batch
+    assert succeeds("run", stored, "--crowd", "8", "--no-shy", "--json").json["batch"]["mean"] > 2
+    assert refused(*command, "--crowd", "0").startswith("crowd is 0: under scheduler eight input should be")
+    assert refused("run", *LOAD, "--crowd", "3") == "crowd is for scheduler eight, not vllm-sosp"
+    compared = succeeds("compare", *LOAD, "--policies", "orca-oracle,tiny", "--crowd", "3", "--json").json
+    assert compared["runs"]["tiny"]["batch"]["mean"] <= 3 < compared["runs"]["orca-oracle"]["batch"]["mean"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_sweep_varies_a_schedulers_own_option(succeeds, tmp_path):
+    out = tmp_path / "sweep"
+    grid = ("--grid", "policy=orca-oracle,tiny", "--grid", "crowd=2,4")
+    assert "3 of 3 runs done" in succeeds("sweep", *LOAD, *grid, "--jobs", "1", "--out", out).out
+    means = pd.read_parquet(out / "means.parquet")
+    assert means["crowd"].tolist() == [pd.NA, 2, 4]
+    assert means["batch.mean"][1] <= 2 < means["batch.mean"][2] <= 4 < means["batch.mean"][0]
+
+
+def test_without_the_package_its_options_are_unknown(cli, refused, tmp_path):
+    outcome = cli("run", *LOAD, "--crowd", "3")
+    assert outcome.code == 2
+    assert "--crowd" in outcome.err
+    file = tmp_path / "scenario.toml"
+    file.write_text("crowd = 3\n")
+    assert refused("run", file) == f"{file}: there is no option crowd"
 
 
 def test_a_stored_scenario_says_what_it_needs(succeeds, refused, gone, tmp_path):
@@ -191,7 +234,7 @@ def test_a_stored_scenario_says_what_it_needs(succeeds, refused, gone, tmp_path)
     needs = tomllib.loads(stored.read_text())["needs"]
     assert needs == {
         "policy": {"tiny": "tiny_parts:TINY of tiny-parts 1.2"},
-        "scheduler": {"eight": "tiny_parts:eight of tiny-parts 1.2"},
+        "scheduler": {"eight": "tiny_parts:Eight of tiny-parts 1.2"},
         "placement": {"last-fit": "tiny_parts:last_fit of tiny-parts 1.2"},
         "cost": {"constant": "tiny_parts:Constant of tiny-parts 1.2"},
     }
@@ -234,7 +277,7 @@ def test_a_sweep_knows_a_plug_in_by_its_code(succeeds, installed, gone, refused,
     succeeds(*grid)
     assert sorted(file.name for file in runs.iterdir()) == stored, "nothing is run again"
     code = installed / "tiny_parts.py"
-    code.write_text(code.read_text().replace("max_num_seqs=8", "max_num_seqs=4"))
+    code.write_text(code.read_text().replace("Field(8", "Field(4"))
     sys.modules.pop("tiny_parts")
     plugins._code.cache_clear()  # as in a new process
     succeeds(*grid)

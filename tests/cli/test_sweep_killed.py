@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 SWEEP = (
-    *("sweep", "--grid", "policy=orca-max,vllm-sosp", "--grid", "rate=1,3", "--seeds", "6", "--no-leap"),
+    *(
+        "sweep",
+        "--grid",
+        "policy=orca-max,vllm-sosp",
+        "--grid",
+        "rate=1,3",
+        "--seeds",
+        "6",
+        "--no-fast-forward",
+    ),
     *("--num-requests", "150", "--num-blocks", "500", "--jobs", "2"),
 )
 RUNS = 2 * 2 * 6

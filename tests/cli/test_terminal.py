@@ -24,10 +24,10 @@ def test_where_nobody_watches_there_is_no_bar_and_no_escape_code(in_a_process):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("policies",),
-        ("models",),
-        ("gpus",),
-        ("workloads",),
+        ("list", "policies"),
+        ("list", "models"),
+        ("list", "gpus"),
+        ("list", "workloads"),
         ("--help",),
         ("run", "--help"),
         ("run", "--nosuch"),
@@ -75,7 +75,7 @@ def test_on_a_terminal_a_long_run_shows_a_bar_and_takes_it_away(start):
 
 
 def test_on_a_terminal_a_sweep_shows_how_many_runs_are_over_and_the_time_left(start):
-    flags = ("--num-requests", "200", "--no-leap", "--jobs", "1")
+    flags = ("--num-requests", "200", "--no-fast-forward", "--jobs", "1")
     shown, out = watched(start, "sweep", "--grid", "rate=1,2,3", "--seeds", "4", *flags)
     assert "sweep" in shown
     assert "/12" in shown

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import Field
 
 import pagesim as ps
 from pagesim.costs import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Target
-from pagesim.kvcache import Allocator, ContiguousAllocator, FirstFit, PagedAllocator, Pool, contiguous
-from pagesim.kvcache.conformance import check_allocator
-from pagesim.scheduling import ContinuousBatching, Group, Prices
-from pagesim.setup.registry import SCHEDULERS, Limits
+from pagesim.kvcache import FirstFit, KVCache, Pool, TabledKV, contiguous
+from pagesim.scheduling import EngineRequest, VllmSosp
+from pagesim.setup.registry import SCHEDULERS
+from pagesim.setup.scenario import System, checked
 from pagesim.sim.clock import to_ticks
 
 
@@ -20,33 +23,31 @@ def trace() -> ps.Trace:
     return ps.make_trace("sharegpt", arrivals="poisson", rate=4.0, num_requests=80)
 
 
-def paged(pool: Pool) -> Allocator:
-    return PagedAllocator(pool.num_blocks, pool.block_size, pool.cpu_blocks, pool.reservation)
+def paged(pool: Pool) -> KVCache:
+    return TabledKV(pool.num_blocks, pool.groups, pool.cpu_blocks)
 
 
-def alone(pool: Pool) -> Allocator:
+def alone(pool: Pool) -> KVCache:
     """Return memory on demand that shares nothing."""
-    return PagedAllocator(pool.num_blocks, pool.block_size, shares=False)
+    return TabledKV(pool.num_blocks, Pool(pool.num_blocks, pool.block_size, 1).groups, shares=False)
 
 
-class RoomForShort(ContinuousBatching):
-    """Long prompts join only while a third of memory is free."""
+class RoomForShort(VllmSosp):
+    """Long prompts join only while a share of memory is free."""
 
-    def may_join(self, group: Group) -> bool:
-        roomy = 3 * self.memory.free_blocks >= self.memory.num_blocks
-        return (roomy or group.length <= 200) and super().may_join(group)
+    class Options(VllmSosp.Options):
+        max_num_seqs: int = Field(256, ge=1, description="Running requests at most.")
+        roomy: float = Field(1 / 3, ge=0, le=1, description="Share of the blocks that is room.")
+        short: int = Field(200, ge=1, description="Tokens of a short prompt at most.")
 
+    def __init__(self, memory: KVCache, options: Options, **more: Any) -> None:
+        super().__init__(memory, options, **more)
+        self.room = options.roomy * memory.num_blocks
+        self.short = options.short
 
-def room_for_short(memory: Allocator, limits: Limits, prices: Prices) -> RoomForShort:
-    return RoomForShort(
-        memory,
-        watermark=0.01,
-        max_num_seqs=256,
-        max_num_batched_tokens=2560,
-        max_model_len=limits.max_model_len,
-        preemption=limits.preemption,
-        prices=prices,
-    )
+    def may_join(self, request: EngineRequest) -> bool:
+        roomy = self.memory.free_blocks >= self.room
+        return (roomy or request.length <= self.short) and super().may_join(request)
 
 
 class Constant:
@@ -64,7 +65,7 @@ class Constant:
 
 
 @pytest.mark.parametrize(("policy", "make"), [("vllm-sosp", paged), ("orca-oracle", contiguous(FirstFit))])
-def test_a_registered_copy_of_an_allocator_decides_as_the_original(trace, policy, make) -> None:
+def test_a_registered_copy_of_memory_decides_as_the_original(trace, policy, make) -> None:
     ps.register("placement", "mine", make)
     original = {"vllm-sosp": "paged", "orca-oracle": "first-fit"}[policy]
     mine, own = (
@@ -75,20 +76,20 @@ def test_a_registered_copy_of_an_allocator_decides_as_the_original(trace, policy
     pd.testing.assert_frame_equal(mine.steps, own.steps, check_exact=True)
 
 
-def test_a_scheduler_of_ones_own_is_leapt_over_exactly(trace) -> None:
-    ps.register("scheduler", "room-for-short", room_for_short)
+def test_a_scheduler_of_ones_own_is_fast_forwarded_exactly(trace) -> None:
+    ps.register("scheduler", "room-for-short", RoomForShort)
     own = ps.simulate(trace, "vllm-sosp", num_blocks=150)
-    leaping, stepping = (
-        ps.simulate(trace, "vllm-sosp", scheduler="room-for-short", num_blocks=150, leap=leap)
-        for leap in (True, False)
+    forwarding, stepping = (
+        ps.simulate(trace, "vllm-sosp", scheduler="room-for-short", num_blocks=150, fast_forward=each)
+        for each in (True, False)
     )
-    pd.testing.assert_frame_equal(leaping.requests, stepping.requests, check_exact=True)
-    assert leaping.summary["requests"]["finished"] == 80
-    assert leaping.summary["preemptions"] != own.summary["preemptions"], "it does decide otherwise"
+    pd.testing.assert_frame_equal(forwarding.requests, stepping.requests, check_exact=True)
+    assert forwarding.summary["requests"]["finished"] == 80
+    assert forwarding.summary["preemptions"] != own.summary["preemptions"], "it does decide otherwise"
 
 
 def test_a_policy_of_ones_own_is_compared_with_the_others(trace) -> None:
-    ps.register("scheduler", "room-for-short", room_for_short)
+    ps.register("scheduler", "room-for-short", RoomForShort)
     ps.register("policy", "mine", ps.Policy("room-for-short", "on-demand", "paged", "short prompts first"))
     results = ps.compare(trace, ["vllm-sosp", "mine"], num_blocks=150)
     assert list(results) == ["vllm-sosp", "mine"]
@@ -124,35 +125,60 @@ def test_a_registered_part_may_be_replaced(trace) -> None:
         assert ps.simulate(trace, cost="constant", num_blocks=300).summary["itl"]["p50"] == seconds
 
 
-def test_an_allocator_on_demand_is_checked_without_a_reservation() -> None:
-    check_allocator(paged)
-    check_allocator(paged, reservation=None)
-    check_allocator(alone, reservation=None)
-    with pytest.raises(ValueError, match="contiguous memory needs a reservation"):
-        check_allocator(contiguous(FirstFit), reservation=None)
+def test_its_options_are_keywords_and_kept_with_the_result(trace, tmp_path) -> None:
+    ps.register("scheduler", "room-for-short", RoomForShort)
+    options = {"scheduler": "room-for-short", "num_blocks": 150}
+    given = ps.simulate(trace, **options, roomy=np.float64(0.9), short="5")
+    assert given.summary["batch"]["mean"] < ps.simulate(trace, **options).summary["batch"]["mean"]
+    loaded = ps.load(given.save(tmp_path / "out"))
+    assert loaded.scenario.scheduler_options == {"roomy": 0.9, "short": 5}
+    assert loaded.scenario == given.scenario
+    assert (
+        ps.simulate(trace, **options, roomy=0.0).summary["preemptions"]
+        == (ps.simulate(trace, scheduler="vllm-sosp", num_blocks=150).summary["preemptions"])
+    )
 
 
-def small(pool: Pool) -> Allocator:
-    return PagedAllocator(pool.num_blocks - 1, pool.block_size)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"roomy": 2},
+            "roomy is 2.0: under scheduler room-for-short input should be less than or equal to 1",
+        ),
+        ({"roomy": "much"}, "roomy is 'much': input should be a valid number"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0: under scheduler room-for-short input should be greater"),
+        ({"rooomy": 0.5}, "there is no option rooomy; did you mean roomy?"),
+        ({"max_batch": 5}, "max_batch is for scheduler static, not room-for-short"),
+        ({"scheduler": "orca", "roomy": 0.5}, "roomy is for scheduler room-for-short, not orca"),
+    ],
+)
+def test_an_option_of_a_scheduler_that_is_off_is_said_in_a_sentence(trace, options, said) -> None:
+    ps.register("scheduler", "room-for-short", RoomForShort)
+    with pytest.raises(ps.PagesimError) as caught:
+        ps.simulate(trace, **{"scheduler": "room-for-short", "num_blocks": 150, **options})
+    assert str(caught.value).startswith(said)
 
 
-class Sharing(ContiguousAllocator):
-    shares = True
+def test_two_systems_that_differ_in_such_an_option_are_not_equal() -> None:
+    ps.register("scheduler", "room-for-short", RoomForShort)
+    one, other, without = (checked(System, each) for each in ({"short": 1}, {"short": 2}, {}))
+    assert one != other != without
+    assert without.option("short") is None
 
 
-def sharing(pool: Pool) -> Allocator:
-    assert pool.reservation is not None
-    return Sharing(FirstFit(pool.num_blocks), pool.block_size, pool.reservation)
+def small(pool: Pool) -> KVCache:
+    return TabledKV(pool.num_blocks - 1, pool.groups)
 
 
-def broken(pool: Pool) -> Allocator:
-    return PagedAllocator(0, pool.block_size)
+def broken(pool: Pool) -> KVCache:
+    return TabledKV(0, pool.groups)
 
 
 @pytest.mark.parametrize(
     ("make", "options", "sentence"),
     [
-        (lambda pool: "memory", {}, "placement mine makes a str; it must make an Allocator"),
+        (lambda pool: "memory", {}, "placement mine makes a str; it must make a KVCache"),
         (small, {}, "placement mine has 299 blocks of 16 tokens; it was asked for 300 of 16"),
         (
             contiguous(FirstFit),
@@ -165,7 +191,6 @@ def broken(pool: Pool) -> Allocator:
             {"policy": "vllm-v1"},
             "scheduler vllm-v1 needs memory that shares blocks",
         ),
-        (sharing, {"policy": "orca-max"}, "placement mine shares blocks and is no PagedAllocator; derive it"),
         (broken, {}, "placement mine cannot be made: ValueError: num_blocks is 0"),
         (
             paged,
@@ -175,7 +200,7 @@ def broken(pool: Pool) -> Allocator:
         (paged, {"policy": "static"}, "scheduler static cannot use placement mine"),
     ],
 )
-def test_an_allocator_that_does_not_go_with_the_rest_is_refused(trace, make, options, sentence) -> None:
+def test_memory_that_does_not_go_with_the_rest_is_refused(trace, make, options, sentence) -> None:
     ps.register("placement", "mine", make)
     with pytest.raises(ps.PagesimError, match=sentence):
         ps.simulate(trace, **{"num_blocks": 300, "placement": "mine", **options})
@@ -184,8 +209,8 @@ def test_an_allocator_that_does_not_go_with_the_rest_is_refused(trace, make, opt
 def test_a_registration_that_would_mislead_is_refused() -> None:
     with pytest.raises(ps.PagesimError, match="placement paged comes with pagesim; register yours under"):
         ps.register("placement", "paged", paged)
-    with pytest.raises(ps.PagesimError, match="option is 'allocator'; a part is registered for one of"):
-        ps.register("allocator", "mine", paged)
+    with pytest.raises(ps.PagesimError, match="option is 'memory'; a part is registered for one of"):
+        ps.register("memory", "mine", paged)
     with pytest.raises(ps.PagesimError, match=r"scheduler is 'mine'; it must be one of static, .*, vllm-v1$"):
         ps.simulate("fixed:10,10", scheduler="mine")
 
@@ -196,6 +221,8 @@ def test_a_registration_that_would_mislead_is_refused() -> None:
         ("policy", "vllm-sosp", "policy mine is a str; it must be a Policy"),
         ("gpu", {"name": "mine"}, "gpu mine is a dict; it must be a GpuSpec"),
         ("placement", 16, "placement mine is a int; it must be something to call"),
+        ("scheduler", paged, "scheduler mine is a function; it must be a subclass of Scheduler"),
+        ("scheduler", FirstFit, "scheduler mine is a ABCMeta; it must be a subclass of Scheduler"),
     ],
 )
 def test_a_registered_part_is_of_its_kind(option, part, sentence) -> None:
@@ -215,7 +242,7 @@ def test_a_sweep_refuses_what_only_this_process_has() -> None:
 
 
 def test_names_are_pagesims_own_first() -> None:
-    ps.register("scheduler", "a", room_for_short)
+    ps.register("scheduler", "a", RoomForShort)
     names = SCHEDULERS.names()
     assert names[0] == "static"
     assert names[-1] == "a"

@@ -16,23 +16,23 @@ class Says(NamedTuple):
 
     Attributes:
         held: tokens that its sequences hold in the iteration that it planned.
-        leap_start: ticks at which that ends.
-        leap: the leap that follows: steps, ticks of the first, how many more each takes than the one before,
-            and tokens held in the first.
-        sequences: that run, and get a token in each step of the leap.
+        start: ticks at which that ends.
+        run: the fast-forward that follows: steps, ticks of the first, how many more each takes than the one
+            before, and tokens held in the first.
+        sequences: that run, and get a token in each step of it.
     """
 
     held: int
-    leap_start: int
-    leap: tuple[int, int, int, int]
+    start: int
+    run: tuple[int, int, int, int]
     sequences: int
 
 
 class Replicas:
     """The engines of a cluster, as columns over replicas, ``[R]``.
 
-    An engine that leaps does not say what it does at each instant. It says from when on it leaps, how long
-    the steps take and how many tokens they add; what it holds at an instant follows.
+    An engine that fast-forwards does not say what it does at each instant. It says from when on it does, how
+    long the steps take and how many tokens they add; what it holds at an instant follows.
 
     Args:
         count: engines.
@@ -40,7 +40,7 @@ class Replicas:
     Attributes:
         outstanding: requests that were routed there and are not over.
         waiting_tokens: prompt tokens of those of them that have never run.
-        changed: engines that have decided something since anybody asked.
+        changed: engines that have decided something since they were last asked.
         ask: what tells it, by engine.
     """
 
@@ -49,9 +49,9 @@ class Replicas:
         self.waiting_tokens: Column = np.zeros(count, np.int64)
         self.changed: set[int] = set()
         self.ask: dict[int, Callable[[], Says]] = {}
-        # Of the iteration that is planned or was last, and of the leap that follows it.
+        # Of the iteration that is planned or was last, and of the fast-forward that follows it.
         self._held = np.zeros(count, np.int64)
-        self._leap_start = np.zeros(count, np.int64)
+        self._start = np.zeros(count, np.int64)
         self._first = np.ones(count, np.int64)
         self._increment = np.zeros(count, np.int64)
         self._context = np.zeros(count, np.int64)
@@ -62,9 +62,9 @@ class Replicas:
 
     def _hear(self, replica: int) -> None:
         """Ask an engine what it does."""
-        held, leap_start, (steps, first, increment, context), sequences = self.ask[replica]()
+        held, start, (steps, first, increment, context), sequences = self.ask[replica]()
         self._held[replica] = held
-        self._leap_start[replica] = leap_start
+        self._start[replica] = start
         self._first[replica] = first or 1
         self._increment[replica] = increment
         self._context[replica] = context
@@ -73,14 +73,14 @@ class Replicas:
     def kv_tokens(self, now: int) -> Column:
         """Return the tokens whose keys and values each engine holds in the iteration in progress, ``[R]``.
 
-        An iteration that ends now is still in progress: whoever arrives now is routed before it is over.
+        An iteration that ends now is still in progress: what arrives now is routed before it is over.
         """
         for replica in self.changed:
             self._hear(replica)
         self.changed.clear()
-        steps = steps_begun(self._first, self._increment, now - self._leap_start)
-        leaping = (steps > 0) & (self._sequences > 0)
-        return np.where(leaping, self._context + (steps - 1) * self._sequences, self._held)
+        steps = steps_begun(self._first, self._increment, now - self._start)
+        forwarding = (steps > 0) & (self._sequences > 0)
+        return np.where(forwarding, self._context + (steps - 1) * self._sequences, self._held)
 
 
 def steps_begun(first: Column, increment: Column, span: Column) -> Column:

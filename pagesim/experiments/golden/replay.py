@@ -15,10 +15,10 @@ from pagesim.errors import PagesimError, reason
 from pagesim.experiments.golden.columns import alike
 from pagesim.experiments.golden.compare import Difference, first_difference
 from pagesim.experiments.golden.manifest import GoldenLog
-from pagesim.setup.reading import read_parquet
-from pagesim.workloads.trace import Trace
 from pagesim.results.result import Result
+from pagesim.setup.reading import read_parquet
 from pagesim.workloads import make_trace
+from pagesim.workloads.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,13 @@ def chat(trace: Trace, scenario: Scenario) -> Trace:
     session = np.arange(together)
     new = together
     for at in range(len(trace)):
-        who = at % together
-        whole = said[who] + prompts[at]
-        if rounds[who] == ROUNDS or (scenario.prefix_caching is not None and whole > PROMPT):
-            said[who], rounds[who], session[who], new = 0, 0, new, new + 1
+        place = at % together
+        whole = said[place] + prompts[at]
+        if rounds[place] == ROUNDS or (scenario.option("prefix_caching") is not None and whole > PROMPT):
+            said[place], rounds[place], session[place], new = 0, 0, new, new + 1
             whole = prompts[at]
-        said[who] = whole + outputs[at]
-        rounds[who] += 1
+        said[place] = whole + outputs[at]
+        rounds[place] += 1
         prompts[at] = min(whole, PROMPT)
-        sessions[at] = session[who]
+        sessions[at] = session[place]
     return replace(trace, prompt_tokens=prompts, output_tokens=outputs, session_id=sessions)

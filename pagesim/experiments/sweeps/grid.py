@@ -142,10 +142,10 @@ def grid_toml(plan: Sweep) -> str:
 
 def label(scenario: Scenario, axes: Iterable[str]) -> str:
     """Return a point's name for a message."""
-    return ", ".join(f"{name}={getattr(scenario, name)}" for name in axes)
+    return ", ".join(f"{name}={scenario.option(name)}" for name in axes)
 
 
 def _left_out(system: Scenario, name: str, asked: Any) -> bool:
     """Whether a policy was spared an option that it cannot use."""
-    value = getattr(system, name)
-    return bool(value != asked and value == System.model_fields[name].default)
+    value, field = system.option(name), System.model_fields.get(name)
+    return bool(value != asked and value == (None if field is None else field.default))

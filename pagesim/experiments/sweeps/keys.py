@@ -82,7 +82,7 @@ def _content(path: Path) -> str | None:
             return None
         stat = path.stat()
         return _file_digest(path, stat.st_mtime_ns, stat.st_size)
-    except OSError:  # too long to be a path, say; whoever makes the trace says so
+    except OSError:  # too long to be a path, say; what makes the trace says so
         return None
 
 

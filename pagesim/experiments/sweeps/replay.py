@@ -40,7 +40,7 @@ def replay_all(
     Args:
         scenarios: what to run; the options of each must go together (`serving.check`).
         store: what is found is kept there at once, also how a run failed.
-        workers: who replays.
+        workers: what replays.
         retry_failed: whether runs that failed before are run again.
         progress: for a bar.
 

@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field, field_validator
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps.goals import Goal, parse_goal
-from pagesim.experiments.sweeps.options import ScenarioOptions
 from pagesim.experiments.sweeps.replay import Progress, Run, replay_all
 from pagesim.experiments.sweeps.store import Store, opened
 from pagesim.experiments.sweeps.sweeping import check_all, keep_table
@@ -153,7 +152,7 @@ def capacity(
     jobs: int | None = None,
     executor: Executor = "local",
     address: str | None = None,
-    **options: Unpack[ScenarioOptions],
+    **options: Any,
 ) -> CapacityTables:
     """Find, for each policy, the highest request rate at which all goals hold.
 
@@ -276,7 +275,7 @@ def _mean(values: Sequence[float | None]) -> float:
 def _unserved(summary: Mapping[str, Any]) -> int:
     """Return the requests that got no answer though they could have at another rate.
 
-    Latencies are those of finished requests: who drops requests would look fast.
+    Latencies are those of finished requests: a system that drops requests would look fast.
     """
     requests = summary["requests"]
     return sum(int(requests[outcome]) for outcome in ("stuck", "aborted", "unfinished"))

@@ -44,7 +44,8 @@ class Record:
 class Store:
     """Runs by key, traces by recipe.
 
-    A file appears whole or not at all, so that whoever is killed, or writes at the same time, does no harm.
+    A file appears whole or not at all, so that a process that is killed, or writes at the
+    same time, does no harm.
 
     Args:
         folder: a store, or a folder that is empty or not there yet.
@@ -81,7 +82,7 @@ class Store:
         return _record(found) if isinstance(found, dict) else None
 
     def put_run(self, key: str, record: Record, scenario: dict[str, Any]) -> None:
-        """Keep how a run ended; ``scenario`` is for people who look into the file."""
+        """Keep how a run ended; ``scenario`` is for readers of the file."""
         text = json.dumps({"scenario": scenario, **asdict(record)}, allow_nan=False)
         put(self._runs / f"{key}.json", lambda draft: draft.write_text(text, encoding="utf-8"))
 

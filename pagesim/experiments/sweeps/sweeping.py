@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from pagesim.api import simulate
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml, label
-from pagesim.experiments.sweeps.options import ScenarioOptions
 from pagesim.experiments.sweeps.replay import Progress, replay_all
 from pagesim.experiments.sweeps.store import Store, opened
 from pagesim.experiments.sweeps.tables import MARGIN, SweepTables, metrics_of, tables_of
@@ -33,7 +32,7 @@ def sweep(
     executor: Executor = "local",
     address: str | None = None,
     retry_failed: bool = False,
-    **options: Unpack[ScenarioOptions],
+    **options: Any,
 ) -> SweepTables:
     """Replay a scenario at every point of a grid, under several seeds.
 

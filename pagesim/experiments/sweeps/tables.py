@@ -10,13 +10,13 @@ import numpy as np
 
 from pagesim.experiments.sweeps.confidence import mean_and_margin
 from pagesim.experiments.sweeps.replay import Run
-from pagesim.setup.scenario import Scenario
+from pagesim.setup.scenario import Scenario, plugin_fields
 
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
 
 PARAMETERS = tuple(name for name in Scenario.model_fields if name != "steps")
-"""The columns that say what was run."""
+"""The columns that say what was run; the options of others' schedulers follow where they are given."""
 
 MARGIN = "ci95"
 """Ending of the column that holds half the width of a mean's 95 % confidence interval."""
@@ -61,7 +61,8 @@ def tables_of(runs: Sequence[Run]) -> SweepTables:
     import pandas as pd
 
     keys = pd.Series([run.key for run in runs], dtype="string")
-    parameters = {name: _parameter(name, [run.scenario for run in runs]) for name in PARAMETERS}
+    scenarios = [run.scenario for run in runs]
+    parameters = {name: _parameter(name, scenarios) for name in _parameters(scenarios)}
     found = [metrics_of(run.record.summary) if run.record.summary else {} for run in runs]
     sims = [dict(flat({"sim": run.record.summary["sim"]})) if run.record.summary else {} for run in runs]
     ending = {
@@ -82,7 +83,9 @@ def _means(runs: Sequence[Run], found: Sequence[Mapping[str, Any]]) -> pd.DataFr
     points: dict[Scenario, list[int]] = {}
     for row, run in enumerate(runs):
         points.setdefault(run.scenario.model_copy(update={"seed": 0}), []).append(row)
-    columns: dict[str, Any] = {name: _parameter(name, list(points)) for name in PARAMETERS if name != "seed"}
+    columns: dict[str, Any] = {
+        name: _parameter(name, list(points)) for name in _parameters(list(points)) if name != "seed"
+    }
     columns["runs"] = [sum(runs[row].record.status == "done" for row in rows) for rows in points.values()]
     columns["failed"] = [len(rows) for rows in points.values()]
     columns["failed"] = [every - done for every, done in zip(columns["failed"], columns["runs"], strict=True)]
@@ -94,14 +97,21 @@ def _means(runs: Sequence[Run], found: Sequence[Mapping[str, Any]]) -> pd.DataFr
     return pd.DataFrame(columns)
 
 
+def _parameters(scenarios: Sequence[Scenario]) -> list[str]:
+    """Return the options that have a column."""
+    given = {name for scenario in scenarios for name in scenario.scheduler_options}
+    return [*PARAMETERS, *sorted(given.difference(PARAMETERS))]
+
+
 def _parameter(name: str, scenarios: Sequence[Scenario]) -> pd.Series[Any]:
     """Return an option's column; its type is the option's, whatever its values happen to be."""
     import pandas as pd
 
     kinds = {int: "Int64", float: "float64", bool: "boolean"}
-    annotation = Scenario.model_fields[name].annotation
+    own = Scenario.model_fields.get(name)
+    annotation = plugin_fields()[name][0] if own is None else own.annotation
     kind = next((k for k in (annotation, *get_args(annotation)) if k in kinds), None)
-    values = [getattr(scenario, name) for scenario in scenarios]
+    values = [scenario.option(name) for scenario in scenarios]
     return pd.Series(values, dtype="string" if kind is None else kinds[kind])
 
 

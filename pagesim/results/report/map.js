@@ -4,16 +4,16 @@ class MemoryMap {
   constructor(data, onTime) {
     this.data = data;
     this.onTime = onTime;
-    this.systems = data.systems.filter((system) => system.film);
+    this.systems = data.systems.filter((system) => system.frames);
     this.slot = 0;
     this.playing = null;
     this.pointed = null;
     this.byRequest = false;
     this.large = false;
     this.panes = [];
-    this.made = new Map(); // a pane a system and side: winding a film costs
-    for (const system of data.systems.filter((each) => each.no_film)) {
-      byId("no-map").append(make("li", {}, `${system.name} has no map: ${system.no_film}.`));
+    this.made = new Map(); // a pane a system and side: winding its frames costs
+    for (const system of data.systems.filter((each) => each.no_frames)) {
+      byId("no-map").append(make("li", {}, `${system.name} has no map: ${system.no_frames}.`));
     }
     byId("map-body").hidden = !this.systems.length;
     if (!this.systems.length) return;
@@ -38,7 +38,7 @@ class MemoryMap {
     this.sayWhatIsLeftOut();
     this.choose();
     // Half way through the shortest run, when everybody is at work.
-    const ends = this.systems.map(({ film }) => film.clock[film.clock.length - 1]);
+    const ends = this.systems.map(({ frames }) => frames.clock[frames.clock.length - 1]);
     this.seekTime((data.instants[0] + Math.min(...ends)) / 2);
   }
 
@@ -47,9 +47,9 @@ class MemoryMap {
     const texts = [`${count(instants.length)} instants from ${instant(instants[0])} to ` +
       `${instant(instants[instants.length - 1])}, ${seconds(gap)} apart, each shown by the first iteration at or after ` +
       "it; what happens in between is left out (pagesim report --window START:END looks closer)."];
-    for (const { name, film } of this.systems) {
-      if (film.drawn < film.blocks) {
-        texts.push(`${name}: the first ${count(film.drawn)} of ${count(film.blocks)} blocks are drawn.`);
+    for (const { name, frames } of this.systems) {
+      if (frames.drawn < frames.blocks) {
+        texts.push(`${name}: the first ${count(frames.drawn)} of ${count(frames.blocks)} blocks are drawn.`);
       }
     }
     byId("map-left-out").textContent = texts.join(" ");
@@ -64,14 +64,14 @@ class MemoryMap {
       });
     byId("panes").replaceChildren(...this.panes.map((pane) => pane.element));
     const shown = new Set(entries.map((e) => e.key).filter((key, i) =>
-      key === "free" || this.panes.some((pane) => pane.system.film.ledger.some((slots, k) => k % 7 === i && slots))));
+      key === "free" || this.panes.some((pane) => pane.system.frames.ledger.some((slots, k) => k % 7 === i && slots))));
     this.shownKeys = shown;
     this.seek(this.slot);
     this.drawKey();
   }
 
   drawKey() {
-    const shares = this.panes.some((pane) => pane.system.film.cells.references.some((n) => n > 1));
+    const shares = this.panes.some((pane) => pane.system.frames.cells.references.some((n) => n > 1));
     const extra = [["a run or a table begins", (pen) => {
       pen.fillStyle = style("--free"); pen.fillRect(0, 0, 22, 14);
       pen.fillStyle = style("--edge"); pen.fillRect(10, 0, 1.5, 14);

@@ -16,16 +16,16 @@ from pagesim.accounting.ledger import ENTRIES
 from pagesim.errors import PagesimError
 from pagesim.results.plots import COLOURS, LABELS
 from pagesim.results.report import tables
-from pagesim.results.report.film import Film
+from pagesim.results.report.frames import frames
 from pagesim.results.report.pack import embed, pack
-from pagesim.results.report.reel import reel
-from pagesim.results.report.replay import NoFilm, film
+from pagesim.results.report.replay import NotReplayed, snapshots_of
+from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.report.sources import Source, find
 from pagesim.setup.files import put
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 
 INSTANTS = 400
-"""Pictures of the memory map, unless asked otherwise."""
+"""Frames of the memory map, unless asked otherwise."""
 
 MOST_INSTANTS = 5000
 
@@ -33,14 +33,14 @@ SCRIPTS = (
     "data.js",
     "parts.js",
     "headline.js",
-    "reel.js",
+    "frames.js",
     "pane.js",
     "map.js",
     "charts.js",
     "waterfall.js",
     "main.js",
 )
-"""One after another in one function, so that they share their names and nobody else sees them."""
+"""One after another in one function, so that they share their names and keep them to themselves."""
 
 Tell = Callable[[str], object]
 """Hears what is being done."""
@@ -60,7 +60,7 @@ def write_report(
         folders: results of ``pagesim run``, ``pagesim compare`` or `Result.save`.
         out: the HTML file; it appears whole or not at all.
         window: first and last second that the memory map shows; the whole run when left out.
-        instants: pictures of the memory map, 2 to 5000; 0 leaves it out, and nothing is replayed.
+        instants: frames of the memory map, 2 to 5000; 0 leaves it out, and nothing is replayed.
         tell: hears what is being done.
 
     Raises:
@@ -77,14 +77,14 @@ def write_report(
     ticks = to_tick_column(seconds).tolist()
     systems = []
     for source in sources:
-        shown: Film | str
+        shown: Snapshots | str
         if instants == 0:
             shown = "it was not asked for"
         else:
             tell(f"replaying {source.name}")
             try:
-                shown = film(source.result, ticks)
-            except NoFilm as reason:
+                shown = snapshots_of(source.result, ticks)
+            except NotReplayed as reason:
                 shown = str(reason)
         systems.append(_system(source, shown))
     tell("writing the page")
@@ -103,9 +103,9 @@ def write_report(
     put(out, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
-def _system(source: Source, shown: Film | str) -> dict[str, Any]:
+def _system(source: Source, shown: Snapshots | str) -> dict[str, Any]:
     result = source.result
-    taken = None if isinstance(shown, str) else shown
+    snapshots = None if isinstance(shown, str) else shown
     return {
         "name": source.name,
         "scenario": {
@@ -115,10 +115,10 @@ def _system(source: Source, shown: Film | str) -> dict[str, Any]:
         "summary": {name: value for name, value in result.summary.items() if name not in ("sim", "live")},
         "over_time": tables.over_time(result),
         "distributions": tables.distributions(result),
-        "preemptions": tables.preemptions(result, taken),
-        "waterfall": tables.waterfall(result, taken),
-        "film": None if taken is None else reel(taken, result),
-        "no_film": shown if isinstance(shown, str) else None,
+        "preemptions": tables.preemptions(result, snapshots),
+        "waterfall": tables.waterfall(result, snapshots),
+        "frames": None if snapshots is None else frames(snapshots, result),
+        "no_frames": shown if isinstance(shown, str) else None,
     }
 
 

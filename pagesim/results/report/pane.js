@@ -16,7 +16,7 @@ class Pane {
   constructor(system, map) {
     this.system = system;
     this.map = map;
-    this.reel = new Reel(system.film);
+    this.frames = new Frames(system.frames);
     this.cursor = null;
     this.heading = make("h3", {}, system.name);
     this.when = make("span", { className: "muted small" });
@@ -26,10 +26,10 @@ class Pane {
     this.facts = make("p", { className: "facts" });
     this.swapCanvas = make("canvas");
     this.swapNote = make("p", { className: "muted small" });
-    const swap = this.reel.swapRange;
+    const swap = this.frames.swapRange;
     if (swap) {
       this.swapNote.textContent = `Swap space in host memory: places ${count(swap[0])} to ${count(swap[1] - 1)} of ` +
-        `${count(system.film.cpu_blocks)}; the others are never taken.`;
+        `${count(system.frames.cpu_blocks)}; the others are never taken.`;
     }
     this.element = make("div", { className: "pane" }, make("div", { className: "head" }, this.heading, this.when),
       make("div", { className: "view" }, this.canvas), this.stack, this.facts,
@@ -62,12 +62,12 @@ class Pane {
   }
 
   show(slot) {
-    this.reel.seek(slot);
+    this.frames.seek(slot);
     this.draw();
   }
 
   draw() {
-    const reel = this.reel, cells = reel.device;
+    const frames = this.frames, cells = frames.device;
     const width = this.element.clientWidth || 600;
     const grid = this.grid = this.layout(cells.size, width);
     const [w, h] = [Math.round(grid.w * grid.columns), Math.round(grid.h * grid.rows)];
@@ -86,15 +86,15 @@ class Pane {
       group.push(x, y, u, v);
     };
     for (let block = 0; block < cells.size; block += 1) {
-      const [x, y, u, v] = this.box(grid, block), parts = reel.parts(block), owner = cells.owner[block];
+      const [x, y, u, v] = this.box(grid, block), parts = frames.parts(block), owner = cells.owner[block];
       const colour = owner >= 0 && byRequest
-        ? REQUEST_COLOURS[reel.film.stays.request[owner] % REQUEST_COLOURS.length] : null;
+        ? REQUEST_COLOURS[frames.data.stays.request[owner] % REQUEST_COLOURS.length] : null;
       if (split) {
         let done = 0, from = x;
         parts.forEach((slots, i) => {
           if (!slots) return;
           done += slots;
-          const to = done === reel.film.block_size ? x + u - gap : x + Math.round((u - gap) * done / reel.film.block_size);
+          const to = done === frames.data.block_size ? x + u - gap : x + Math.round((u - gap) * done / frames.data.block_size);
           if (colour) put(i === 0 ? colour : `${colour}55`, from, y, to - from, v - gap);
           else put(i, from, y, to - from, v - gap);
           from = to;
@@ -111,12 +111,12 @@ class Pane {
     }
     this.marks(pen, grid, gap);
     this.tell();
-    if (reel.swapRange) this.drawSwap(width);
+    if (frames.swapRange) this.drawSwap(width);
   }
 
   // Where runs begin, what is shared, whose cells are pointed at.
   marks(pen, grid, gap) {
-    const cells = this.reel.device, edge = style("--edge"), film = this.reel.film;
+    const cells = this.frames.device, edge = style("--edge"), data = this.frames.data;
     if (grid.w >= 3) {
       pen.fillStyle = edge;
       for (let block = 0; block < cells.size; block += 1) {
@@ -141,7 +141,7 @@ class Pane {
       pen.fillStyle = edge;
       for (let block = 0; block < cells.size; block += 1) {
         const owner = cells.owner[block];
-        if (owner < 0 || film.names[film.stays.request[owner]] !== pointed) continue;
+        if (owner < 0 || data.names[data.stays.request[owner]] !== pointed) continue;
         const [x, y, u, v] = this.box(grid, block), t = grid.w >= 8 ? 2 : 1;
         pen.fillRect(x, y, u - gap, t);
         pen.fillRect(x, y + v - gap - t, u - gap, t);
@@ -160,7 +160,7 @@ class Pane {
   }
 
   drawSwap(width) {
-    const [low, high] = this.reel.swapRange, cells = this.reel.swap, grid = this.layout(high - low, width);
+    const [low, high] = this.frames.swapRange, cells = this.frames.swap, grid = this.layout(high - low, width);
     grid.h = Math.min(grid.h, 14);
     this.swapGrid = grid;
     const [w, h] = [Math.round(grid.w * grid.columns), Math.round(grid.h * grid.rows)];
@@ -170,26 +170,26 @@ class Pane {
     for (let place = low; place < high; place += 1) {
       const [x, y, u, v] = this.box(grid, place - low), owner = cells.owner[place];
       pen.fillStyle = owner < 0 ? style("--free")
-        : REQUEST_COLOURS[this.reel.film.stays.request[owner] % REQUEST_COLOURS.length];
+        : REQUEST_COLOURS[this.frames.data.stays.request[owner] % REQUEST_COLOURS.length];
       pen.fillRect(x, y, u - gap, v - gap);
     }
   }
 
   tell() {
-    const reel = this.reel, [running, waiting, swapped] = reel.counts, slots = reel.film.blocks * reel.film.block_size;
-    this.when.textContent = reel.iteration < 0 ? `nothing is scheduled, since ${instant(reel.clock)}`
-      : `iteration ${count(reel.iteration)} at ${instant(reel.clock)}`;
-    drawStack(this.stack, [...reel.ledger]);
+    const frames = this.frames, [running, waiting, swapped] = frames.counts, slots = frames.data.blocks * frames.data.block_size;
+    this.when.textContent = frames.iteration < 0 ? `nothing is scheduled, since ${instant(frames.clock)}`
+      : `iteration ${count(frames.iteration)} at ${instant(frames.clock)}`;
+    drawStack(this.stack, [...frames.ledger]);
     const facts = [["running", running], ["waiting", waiting], ["swapped out", swapped]]
       .filter(([label, n]) => n || label !== "swapped out").map(([label, n]) => [label, count(n)]);
     entries.forEach((entry, i) => {
-      if (reel.ledger[i]) facts.push([entry.label.split(" (")[0], `${digits(100 * reel.ledger[i] / slots)} %`]);
+      if (frames.ledger[i]) facts.push([entry.label.split(" (")[0], `${digits(100 * frames.ledger[i] / slots)} %`]);
     });
-    const events = reel.film.events;
+    const events = frames.data.events;
     for (const [label, name] of [["preempted", "num_preempted"], ["blocks swapped out", "blocks_swapped_out"],
       ["blocks swapped in", "blocks_swapped_in"], ["blocks copied", "blocks_copied"]]) {
-      const n = events ? events[name][reel.picture] : 0;
-      if (n) facts.push([`${label} since the picture before`, count(n)]);
+      const n = events ? events[name][frames.frame] : 0;
+      if (n) facts.push([`${label} since the frame before`, count(n)]);
     }
     this.facts.replaceChildren(...facts.map(([label, n]) => make("span", {}, `${label} `, make("b", {}, n))));
     this.canvas.setAttribute("aria-label", `Memory map of ${this.system.name}, ${this.when.textContent}: ` +
@@ -200,17 +200,17 @@ class Pane {
     const swap = canvas === this.swapCanvas, grid = swap ? this.swapGrid : this.grid;
     const { left, top } = canvas.getBoundingClientRect();
     const column = Math.floor((event.clientX - left) / grid.w), row = Math.floor((event.clientY - top) / grid.h);
-    const block = row * grid.columns + column + (swap ? this.reel.swapRange[0] : 0);
-    const end = swap ? this.reel.swapRange[1] : this.reel.device.size;
+    const block = row * grid.columns + column + (swap ? this.frames.swapRange[0] : 0);
+    const end = swap ? this.frames.swapRange[1] : this.frames.device.size;
     return column >= 0 && column < grid.columns && block >= 0 && block < end ? block : null;
   }
 
   point(event, canvas) {
     const block = this.blockAt(event, canvas), swap = canvas === this.swapCanvas;
     if (block === null) { this.map.leave(); return; }
-    const owner = (swap ? this.reel.swap : this.reel.device).owner[block];
-    this.map.point(this.reel.requestOf(owner),
-      swap ? this.reel.describeSwap(block) : this.reel.describe(block), event);
+    const owner = (swap ? this.frames.swap : this.frames.device).owner[block];
+    this.map.point(this.frames.requestOf(owner),
+      swap ? this.frames.describeSwap(block) : this.frames.describe(block), event);
   }
 
   // Arrows move the time; with Shift they choose a cell.
@@ -228,7 +228,7 @@ class Pane {
       return;
     }
     const to = this.cursor === null ? 0 : this.cursor + step;
-    this.cursor = Math.max(0, Math.min(this.reel.device.size - 1, to));
-    this.map.point(this.reel.requestOf(this.reel.device.owner[this.cursor]), this.reel.describe(this.cursor), null);
+    this.cursor = Math.max(0, Math.min(this.frames.device.size - 1, to));
+    this.map.point(this.frames.requestOf(this.frames.device.owner[this.cursor]), this.frames.describe(this.cursor), null);
   }
 }

@@ -1,9 +1,9 @@
-"""Replay: a stored run once more, under the eyes of a film."""
+"""Replay: a stored run once more, with snapshots of its memory."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,120 +11,80 @@ import numpy.typing as npt
 from pagesim.accounting.records import RequestLog
 from pagesim.api import trace_of
 from pagesim.errors import PagesimError
-from pagesim.results.report.film import Film
+from pagesim.results.report.cells import AddressedKV
+from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result
-from pagesim.scheduling import Plan
+from pagesim.scheduling.arrivals import NEVER
 from pagesim.setup.prepare import Consume, Server, Setting, prepare
 from pagesim.setup.requests import aborts
 from pagesim.setup.scenario import Scenario
-from pagesim.sim.clock import steps_before
-from pagesim.sim.engine import Engine
-from pagesim.sim.executors import PredictedExecutor
-
-if TYPE_CHECKING:
-    import simpy
 
 
-class NoFilm(Exception):
+class NotReplayed(Exception):
     """A run cannot be replayed as it was; the sentence says why."""
 
 
-class FilmedExecutor(PredictedExecutor):
-    """A cost model's executor under another name.
-
-    What an engine does in a faster way where it knows the executor, it does here in the general way, which a
-    film can follow.
-    """
-
-
-class FilmedEngine(Engine):
-    """An engine that stops leaping where a film wants to look; all that it does is the same."""
-
-    film: Film
-
-    def _go_on(self, now: int) -> int | None:
-        due = self.film.due
-        ticks = None if due is not None and due <= now else super()._go_on(now)
-        if ticks is not None:
-            self.film.end = now + ticks
-        return ticks
-
-    def _iterate(self, plan: Plan, now: int) -> int:
-        self.film.iteration(plan, self.recorder.iterations, now)
-        ticks = super()._iterate(plan, now)
-        self.film.end = now + ticks
-        return ticks
-
-    def _bounded(self, steps: int, first: int, increment: int, start: int) -> int:
-        steps = super()._bounded(steps, first, increment, start)
-        due = self.film.due
-        return steps if due is None else min(steps, steps_before(first, increment, due - start))
-
-    def _idle(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
-        self.film.idle(int(environment.now), self.scheduler.next_arrival)
-        yield from super()._idle(environment)
-
-    def _note_departures(self, plan: Plan, now: int) -> None:
-        super()._note_departures(plan, now)
-        self.film.departures(plan, now)
-
-
-def film(result: Result, instants: list[int]) -> Film:
-    """Replay a stored run and look at its memory at some instants.
+def snapshots_of(result: Result, instants: Sequence[int]) -> Snapshots:
+    """Replay a stored run; return snapshots of its memory at some instants.
 
     Args:
         result: as `pagesim.load` returns it.
         instants: ticks, rising.
 
     Raises:
-        NoFilm: the run cannot be replayed, or what comes of it is not what was stored.
+        NotReplayed: the run cannot be replayed, or what comes of it is not what was stored.
     """
     scenario = result.scenario
     if not isinstance(scenario, Scenario):
-        raise NoFilm("its trace was given as an object, which is not stored with the result")
+        raise NotReplayed("its trace was given as an object, which is not stored with the result")
     if result.summary.get("clock") == "measured":
-        raise NoFilm("it was carried out live, and times that were measured do not come again")
+        raise NotReplayed("it was carried out live, and times that were measured do not come again")
     try:
         setting = prepare(scenario, trace_of(scenario))
     except PagesimError as error:
-        raise NoFilm(f"it cannot be replayed: {error}") from None
+        raise NotReplayed(f"it cannot be replayed: {error}") from None
     log = setting.new_log()
-    taken = shoot(setting, log, instants)
+    snapshots = replay(setting, log, instants)
     _, columns = setting.summary(log)
     differs = first_difference(columns, result.request_columns)
     if differs is not None:
-        raise NoFilm(
+        raise NotReplayed(
             f"a replay gives another {differs} than is stored: the trace, or pagesim, has changed since"
         )
-    return taken
+    return snapshots
 
 
-def shoot(
+def replay(
     setting: Setting, log: RequestLog, instants: Sequence[int], consume: Sequence[Consume] = ()
-) -> Film:
-    """Replay a trace on a system and look at its memory at some instants.
+) -> Snapshots:
+    """Replay a trace on a system; return snapshots of its memory at some instants.
 
     Args:
         setting: the system and the trace.
         log: where requests' times go.
         instants: ticks, rising.
         consume: hears of each chunk of the records.
+
+    Raises:
+        NotReplayed: its blocks have no numbers.
     """
+    snapshots = Snapshots(instants)
     server = Server(
         setting,
         log,
         setting.arrivals(),
         consume=consume,
         aborts=aborts(setting.trace, setting.system.client_timeout),
-        executor=lambda *_: FilmedExecutor(setting.cost),
-        kind=FilmedEngine,
+        observers=[snapshots],
+        tables=True,
     )
-    engine = server.engine
-    assert isinstance(engine, FilmedEngine)
-    engine.film = Film(server.scheduler, instants)
-    engine.run()
-    engine.film.idle(engine.film.end, None)
-    return engine.film
+    memory = server.scheduler.memory
+    if not memory.names_blocks:
+        raise NotReplayed(f"placement {setting.policy.placement} counts blocks and gives them no numbers")
+    snapshots.begin(server.scheduler, cast(AddressedKV, memory))
+    server.engine.replay()
+    snapshots.idle(server.engine.over_at, NEVER)
+    return snapshots
 
 
 def first_difference(

@@ -11,7 +11,7 @@ from pagesim.errors import PagesimError
 from pagesim.results.result import Result, load
 
 MOST_SYSTEMS = 12
-"""More than these nobody compares on one page."""
+"""More than these are not compared on one page."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 
 from pagesim.accounting.ledger import ENTRIES
 from pagesim.accounting.metrics import latency_values
-from pagesim.results.report.film import Film
 from pagesim.results.report.pack import pack
+from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result
 from pagesim.sim.clock import TICKS_PER_SECOND
 
@@ -25,12 +25,13 @@ LATENCIES = ("normalized_latency", "ttft", "tpot", "queueing")
 
 
 def end_of(result: Result) -> float:
-    """Return when a run was over, in seconds: its last iteration's end, or the last thing that happened."""
-    steps = result.steps
+    """Return when a run was over, in seconds: the end of the last row of its steps, or what happened last."""
+    columns, steps = result.request_columns, result.steps
+    others = columns["arrival_s"]
     if steps is not None and len(steps):
-        return float(steps["clock"].iloc[-1] + steps["step_s"].iloc[-1])
-    times = np.concatenate([result.request_columns["arrival_s"], result.request_columns["finish_s"]])
-    return float(np.nanmax(times, initial=0.0))
+        # A row of several iterations ends later, but tells no more than when its first one does.
+        others = np.array([steps["clock"].iloc[-1] + steps["step_s"].iloc[-1]])
+    return float(np.nanmax(np.concatenate([columns["finish_s"], others]), initial=0.0))
 
 
 def over_time(result: Result) -> dict[str, Any] | None:
@@ -67,7 +68,7 @@ def distributions(result: Result) -> dict[str, Any]:
     }
 
 
-def waterfall(result: Result, film: Film | None) -> dict[str, Any]:
+def waterfall(result: Result, snapshots: Snapshots | None) -> dict[str, Any]:
     """Return the requests as times, and the times in between at which they were preempted."""
     columns = result.request_columns
     total = len(columns["arrival_s"])
@@ -75,7 +76,7 @@ def waterfall(result: Result, film: Film | None) -> dict[str, Any]:
     if total > MOST_REQUESTS:
         rows = np.unique(np.linspace(0, total - 1, MOST_REQUESTS).astype(np.int64))
     statuses = sorted(set(columns["status"].tolist()))
-    absences = [] if film is None else film.absences
+    absences = [] if snapshots is None else snapshots.absences
     place = np.full(total, -1)
     place[rows] = np.arange(len(rows))
     away = [a for a in absences if place[a.row] >= 0]
@@ -94,7 +95,7 @@ def waterfall(result: Result, film: Film | None) -> dict[str, Any]:
             for name in ("prompt_tokens", "output_tokens", "recomputes", "swaps")
         },
         "absences": None
-        if film is None
+        if snapshots is None
         else {
             "request": pack([place[a.row] for a in away]),
             "swapped": pack([int(a.swapped) for a in away]),
@@ -106,14 +107,14 @@ def waterfall(result: Result, film: Film | None) -> dict[str, Any]:
     }
 
 
-def preemptions(result: Result, film: Film | None) -> dict[str, Any]:
+def preemptions(result: Result, snapshots: Snapshots | None) -> dict[str, Any]:
     """Return how often requests were preempted, by kind, and what that cost; None for what is not known."""
     summary = result.summary
     found: dict[str, Any] = {}
     for kind, swapped in (("recompute", False), ("swap", True)):
         cost: dict[str, Any] = {"count": summary["preemptions"][kind]}
-        if film is not None:
-            absences = [a for a in film.absences if a.swapped == swapped]
+        if snapshots is not None:
+            absences = [a for a in snapshots.absences if a.swapped == swapped]
             gone = [(a.end - a.start) / TICKS_PER_SECOND for a in absences if a.end >= 0]
             cost |= {
                 "tokens": sum(a.tokens for a in absences),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from pagesim.costs import CostModel, DecodeRun, IterationShape
 from pagesim.scheduling.batch import Batch
@@ -23,8 +24,8 @@ class PredictedExecutor:
 
     def __init__(self, cost: CostModel) -> None:
         self.cost = cost
-        # Asked at every decision: not through methods of one line.
-        self.execute = cost.iteration
+        # Asked at every decision: not through methods of one line. A batch has all that a shape has.
+        self.execute: Callable[[Any], int] = cost.iteration
         self.decode_run = cost.decode
 
 

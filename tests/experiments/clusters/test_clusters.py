@@ -116,7 +116,7 @@ def test_whoever_watches_hears_of_every_request(router: str) -> None:
     bins=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_leaping_changes_nothing_not_even_where_requests_go(
+def test_fast_forwards_change_nothing_not_even_where_requests_go(
     seed, router, policy, replicas, num_blocks, samples, aborts, bins
 ) -> None:
     trace = load(seed, 40, rate=4.0 * replicas)
@@ -132,16 +132,22 @@ def test_leaping_changes_nothing_not_even_where_requests_go(
         )
     trace = trace.with_columns(columns)
     cost = "affine:0.02,0,0" if bins else COST
-    leaping, stepping = (
+    forwarding, stepping = (
         ps.simulate_cluster(
-            trace, policy, replicas=replicas, router=router, num_blocks=num_blocks, cost=cost, leap=leap
+            trace,
+            policy,
+            replicas=replicas,
+            router=router,
+            num_blocks=num_blocks,
+            cost=cost,
+            fast_forward=fast_forward,
         )
-        for leap in (True, False)
+        for fast_forward in (True, False)
     )
-    pd.testing.assert_frame_equal(leaping.requests, stepping.requests, check_exact=True)
-    pd.testing.assert_frame_equal(leaping.replicas, stepping.replicas, check_exact=True)
+    pd.testing.assert_frame_equal(forwarding.requests, stepping.requests, check_exact=True)
+    pd.testing.assert_frame_equal(forwarding.replicas, stepping.replicas, check_exact=True)
     drop = ("sim", "extrapolated")
-    assert {k: v for k, v in leaping.summary.items() if k not in drop} == {
+    assert {k: v for k, v in forwarding.summary.items() if k not in drop} == {
         k: v for k, v in stepping.summary.items() if k not in drop
     }
 
@@ -157,7 +163,7 @@ def says(replicas: Replicas, replica: int, what: Says) -> None:
     replicas.changed.add(replica)
 
 
-def test_a_router_sees_what_an_engine_holds_while_it_leaps() -> None:
+def test_a_router_sees_what_an_engine_holds_while_it_fast_forwards() -> None:
     replicas = Replicas(2)
     # 5 sequences of 100 tokens in an iteration until 10; then 4 steps of 10 ticks.
     says(replicas, 1, Says(100, 10, (4, 10, 0, 105), 5))

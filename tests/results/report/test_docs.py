@@ -13,7 +13,7 @@ import pytest
 
 from pagesim.cli.main import app
 from pagesim.results.report import page, tables
-from pagesim.results.report.picture import MOST_CELLS
+from pagesim.results.report.cells import MOST_CELLS
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")

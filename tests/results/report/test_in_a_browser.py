@@ -141,7 +141,7 @@ def test_pointing_at_a_cell_names_a_request_that_runs_at_that_time(opened, page)
             " c.scrollIntoView({block: 'center'});"
             " const r = c.getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; })()"
         )
-        clock = opened.run(f"pagesimReport.map.panes[{side}].reel.clock")
+        clock = opened.run(f"pagesimReport.map.panes[{side}].frames.clock")
         for x in np.linspace(left + 4, left + width - 4, 25):
             opened.point(x, top + height / 3)
             told = opened.run("document.getElementById('tip').innerText")
@@ -172,13 +172,13 @@ def test_the_cells_add_up_to_the_ledger_at_every_instant(opened):
         let wrong = [], looked = 0;
         for (const pane of pagesimReport.map.panes) {
             for (const slot of [...Array(120).keys(), 60, 3, 119]) {
-                pane.reel.seek(slot);
+                pane.frames.seek(slot);
                 const sums = [0, 0, 0, 0, 0, 0, 0];
-                for (let b = 0; b < pane.reel.device.size; b += 1) {
-                    pane.reel.parts(b).forEach((slots, i) => { sums[i] += slots; });
+                for (let b = 0; b < pane.frames.device.size; b += 1) {
+                    pane.frames.parts(b).forEach((slots, i) => { sums[i] += slots; });
                 }
                 looked += 1;
-                const ledger = [...pane.reel.ledger];
+                const ledger = [...pane.frames.ledger];
                 if (sums.join() !== ledger.join()) wrong.push([slot, sums, ledger]);
             }
         }
@@ -245,9 +245,9 @@ def test_hostile_names_do_not_run(browser, tmp_path):
     browser.run("pagesimReport.map.seek(3)")
     for name in (HOSTILE, LINK):
         x, y = browser.run(f"""(() => {{
-            const pane = pagesimReport.map.panes[0], canvas = pane.canvas, reel = pane.reel;
+            const pane = pagesimReport.map.panes[0], canvas = pane.canvas, frames = pane.frames;
             canvas.scrollIntoView({{block: 'center'}});
-            const block = reel.device.owner.findIndex(o => reel.requestOf(o) === {json.dumps(name)});
+            const block = frames.device.owner.findIndex(o => frames.requestOf(o) === {json.dumps(name)});
             const [x, y] = pane.box(pane.grid, block), {{ left, top }} = canvas.getBoundingClientRect();
             return [left + x + 3, top + y + 3];
         }})()""")

@@ -52,8 +52,8 @@ def test_a_page_holds_each_result_its_numbers_and_its_requests(tmp_path: Path) -
         result = ps.load(folder)
         assert system["summary"]["ttft"] == result.summary["ttft"]
         assert unpacked(system["waterfall"]["finish_s"]).tolist() == result.requests["finish_s"].tolist()
-        assert system["no_film"] is None
-        assert len(unpacked(system["film"]["shown"])) == 50
+        assert system["no_frames"] is None
+        assert len(unpacked(system["frames"]["shown"])) == 50
         assert result.steps is not None
         assert unpacked(system["over_time"]["used"]).tolist() == result.steps["used"].tolist()
 
@@ -61,7 +61,7 @@ def test_a_page_holds_each_result_its_numbers_and_its_requests(tmp_path: Path) -
 def test_events_between_pictures_add_up_to_all_there_were(tmp_path: Path) -> None:
     folder = stored(tmp_path / "out", trace="sharegpt", rate=3.0, n=3, num_requests=30, num_blocks=300)
     write_report([folder], tmp_path / "report.html", instants=50)
-    events = data_of(tmp_path / "report.html")["systems"][0]["film"]["events"]
+    events = data_of(tmp_path / "report.html")["systems"][0]["frames"]["events"]
     summary = ps.load(folder).summary
     assert summary["swapped_blocks"]["out"] > 0
     assert unpacked(events["blocks_swapped_out"]).sum() == summary["swapped_blocks"]["out"]
@@ -122,8 +122,8 @@ def test_numbers_come_back_as_they_were() -> None:
 def test_without_instants_nothing_is_replayed(tmp_path: Path) -> None:
     write_report([stored(tmp_path / "out")], tmp_path / "report.html", instants=0)
     (system,) = data_of(tmp_path / "report.html")["systems"]
-    assert system["film"] is None
-    assert system["no_film"] == "it was not asked for"
+    assert system["frames"] is None
+    assert system["no_frames"] == "it was not asked for"
 
 
 def test_a_result_without_steps_has_a_page(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_result_without_steps_has_a_page(tmp_path: Path) -> None:
     write_report([tmp_path / "out"], tmp_path / "report.html")
     (system,) = data_of(tmp_path / "report.html")["systems"]
     assert system["over_time"] is None
-    assert "given as an object" in system["no_film"]
+    assert "given as an object" in system["no_frames"]
 
 
 @pytest.fixture

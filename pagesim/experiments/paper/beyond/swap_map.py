@@ -65,7 +65,7 @@ def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
     for each, link in zip(axes, LINKS, strict=True):
         values = np.array([n.ours for n in numbers if n.series.endswith(link)], float)
         table = values.reshape(len(MODELS), len(CONTEXTS))
-        # Purple to orange is told apart by everybody; 1 is white.
+        # Purple to orange can be told apart with any eyes; 1 is white.
         each.imshow(np.log10(table), cmap="PuOr_r", vmin=-1.5, vmax=1.5, aspect="auto")
         for (row, column), value in np.ndenumerate(table):
             colour = "white" if abs(np.log10(value)) > 1 else "black"

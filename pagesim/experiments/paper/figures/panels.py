@@ -22,7 +22,7 @@ class Line:
     Attributes:
         rates: requests/s to begin with, ascending.
         policy: ours.
-        read: the paper's knee, read by eye; None if nobody read it.
+        read: the paper's knee, read by eye; None if it was not read.
         options: further fields of its scenario.
         change: of the trace, a key of `pagesim.experiments.paper.jobs.CHANGES`.
         label: in the legend; the paper's name for the policy when left out.

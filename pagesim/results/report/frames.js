@@ -1,4 +1,4 @@
-// Reel: a film that can be wound to any of its pictures. Each is stored as what differs from the one before.
+// Frames: states of the memory that can be wound to any instant. Each is stored as what differs from the one before.
 
 const FREE = -1, CACHED = -2, KEEP_EVERY = 40;
 
@@ -23,21 +23,21 @@ class Cells {
     this.next = 0;
   }
 
-  seek(picture) {
-    if (picture < this.at || picture - this.at > KEEP_EVERY) {
-      const from = [...this.kept.keys()].filter((p) => p <= picture).sort((a, b) => b - a)[0];
-      if (from !== undefined && (picture < this.at || from > this.at)) {
+  seek(frame) {
+    if (frame < this.at || frame - this.at > KEEP_EVERY) {
+      const from = [...this.kept.keys()].filter((p) => p <= frame).sort((a, b) => b - a)[0];
+      if (from !== undefined && (frame < this.at || from > this.at)) {
         const copy = this.kept.get(from);
         this.owner.set(copy.owner);
         this.place.set(copy.place);
         this.references.set(copy.references);
         this.at = from;
         this.next = copy.next;
-      } else if (picture < this.at) {
+      } else if (frame < this.at) {
         this.blank();
       }
     }
-    while (this.at < picture) {
+    while (this.at < frame) {
       this.at += 1;
       let block = 0;
       for (const end = this.next + this.sizes[this.at]; this.next < end; this.next += 1) {
@@ -59,63 +59,63 @@ class Cells {
   changedReferences(i) { return this.counts[i]; }
 }
 
-class Reel {
-  constructor(film) {
-    this.film = film;
+class Frames {
+  constructor(data) {
+    this.data = data;
     const changes = ({ sizes, steps, owner, place, references }) =>
       ({ sizes, steps, owners: owner, places: place, counts: references });
-    this.device = new Cells(changes(film.cells), film.drawn);
-    this.swap = new Cells(changes(film.swapped), Math.min(film.cpu_blocks, film.most_cells));
-    this.lengths = new Int32Array(film.stays.final.length);
-    this.starts = new Int32Array(film.clock.length + 1);
-    film.present.sizes.forEach((size, i) => { this.starts[i + 1] = this.starts[i] + size; });
-    this.picture = -1;
+    this.device = new Cells(changes(data.cells), data.drawn);
+    this.swap = new Cells(changes(data.swapped), Math.min(data.cpu_blocks, data.most_cells));
+    this.lengths = new Int32Array(data.stays.final.length);
+    this.starts = new Int32Array(data.clock.length + 1);
+    data.present.sizes.forEach((size, i) => { this.starts[i + 1] = this.starts[i] + size; });
+    this.frame = -1;
     // The swap places that are ever taken: the others are not drawn.
     let low = Infinity, high = -1, next = 0;
-    for (const size of film.swapped.sizes) {
+    for (const size of data.swapped.sizes) {
       let block = 0;
       for (let i = 0; i < size; i += 1, next += 1) {
-        block += film.swapped.steps[next];
-        if (film.swapped.owner[next] >= 0) { low = Math.min(low, block); high = Math.max(high, block); }
+        block += data.swapped.steps[next];
+        if (data.swapped.owner[next] >= 0) { low = Math.min(low, block); high = Math.max(high, block); }
       }
     }
     this.swapRange = high < 0 ? null : [low, high + 1];
   }
 
-  // Wind to the picture that stands for an instant's number.
+  // Wind to the frame that stands for an instant's number.
   seek(slot) {
-    this.picture = this.film.shown[slot];
-    this.device.seek(this.picture);
-    this.swap.seek(this.picture);
-    const { stays, lengths } = this.film.present;
-    for (let i = this.starts[this.picture]; i < this.starts[this.picture + 1]; i += 1) {
+    this.frame = this.data.shown[slot];
+    this.device.seek(this.frame);
+    this.swap.seek(this.frame);
+    const { stays, lengths } = this.data.present;
+    for (let i = this.starts[this.frame]; i < this.starts[this.frame + 1]; i += 1) {
       this.lengths[stays[i]] = lengths[i];
     }
   }
 
-  get clock() { return this.film.clock[this.picture]; }
-  get iteration() { return this.film.iteration[this.picture]; }
-  get external() { return this.film.external[this.picture] === 1; }
-  get counts() { return this.film.counts.subarray(3 * this.picture, 3 * this.picture + 3); }
-  get ledger() { return this.film.ledger.subarray(7 * this.picture, 7 * this.picture + 7); }
+  get clock() { return this.data.clock[this.frame]; }
+  get iteration() { return this.data.iteration[this.frame]; }
+  get external() { return this.data.external[this.frame] === 1; }
+  get counts() { return this.data.counts.subarray(3 * this.frame, 3 * this.frame + 3); }
+  get ledger() { return this.data.ledger.subarray(7 * this.frame, 7 * this.frame + 7); }
 
   // Token slots of a block by state, in the order of `entries`.
   parts(block) {
-    const size = this.film.block_size, owner = this.device.owner[block];
+    const size = this.data.block_size, owner = this.device.owner[block];
     if (owner === CACHED) return [0, 0, 0, 0, 0, size, 0];
     if (owner === FREE) return this.external ? [0, 0, 0, 0, size, 0, 0] : [0, 0, 0, 0, 0, 0, size];
-    const start = this.device.place[block] * size, { final, reserved } = this.film.stays;
+    const start = this.device.place[block] * size, { final, reserved } = this.data.stays;
     const within = (end) => Math.max(0, Math.min(size, end - start));
     const filled = within(final[owner]), wanted = within(reserved[owner]);
     const used = within(Math.min(this.lengths[owner], final[owner]));
     return [used, filled - used, wanted - filled, size - wanted, 0, 0, 0];
   }
 
-  requestOf(owner) { return owner < 0 ? null : this.film.names[this.film.stays.request[owner]]; }
+  requestOf(owner) { return owner < 0 ? null : this.data.names[this.data.stays.request[owner]]; }
 
   // What a cell is, in words: a headline and some lines.
   describe(block) {
-    const { block_size: size, stays, several } = this.film, owner = this.device.owner[block];
+    const { block_size: size, stays, several } = this.data, owner = this.device.owner[block];
     const title = `block ${count(block)}`;
     if (owner === CACHED) return [title, "free; its tokens can still be found (cached)"];
     if (owner === FREE) {

@@ -1,4 +1,4 @@
-"""A film shows what the ledger counts, and looking changes nothing."""
+"""A snapshot shows what the ledger counts, and looking changes nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 import pagesim as ps
 from pagesim.accounting.ledger import ENTRIES
 from pagesim.api import run, trace_of
-from pagesim.results.report.film import Film, Picture
-from pagesim.results.report.picture import CACHED, FREE, blank
-from pagesim.results.report.replay import NoFilm, film
+from pagesim.results.report.cells import CACHED, FREE, blank
+from pagesim.results.report.replay import NotReplayed, snapshots_of
+from pagesim.results.report.snapshots import Snapshot, Snapshots
 from pagesim.results.result import Result
 from pagesim.setup.scenario import Scenario
 from pagesim.sim.clock import to_ticks
@@ -53,47 +53,47 @@ def scenario(name: str, **options: Any) -> Scenario:
     return Scenario(**{**fixed, **SYSTEMS[name], **options})
 
 
-def replayed(chosen: Scenario, instants: int = 60) -> tuple[Result, Film]:
+def replayed(chosen: Scenario, instants: int = 60) -> tuple[Result, Snapshots]:
     result = run(chosen, trace_of(chosen), steps="iterations")
     assert result.steps is not None
     end = to_ticks(float(result.steps["clock"].iloc[-1] + result.steps["step_s"].iloc[-1]))
-    return result, film(result, np.linspace(0, end, instants).astype(np.int64).tolist())
+    return result, snapshots_of(result, np.linspace(0, end, instants).astype(np.int64).tolist())
 
 
-def unwound(taken: Film) -> Iterator[tuple[Picture, Any, Any]]:
-    """Yield each picture with owner, place and references of every block, and of the swap space."""
+def unwound(taken: Snapshots) -> Iterator[tuple[Snapshot, Any, Any]]:
+    """Yield each snapshot with owner, place and references of every block, and of the swap space."""
     memory = taken.scheduler.memory
     pools = blank(memory.num_blocks), blank(memory.cpu_blocks)
-    for picture in taken.pictures:
-        for pool, changed in zip(pools, (picture.cells, picture.swapped), strict=True):
+    for snapshot in taken.taken:
+        for pool, changed in zip(pools, (snapshot.cells, snapshot.swapped), strict=True):
             pool[:, changed[0]] = changed[1:]
-        yield picture, pools[0].copy(), pools[1].copy()
+        yield snapshot, pools[0].copy(), pools[1].copy()
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_picture_shows_what_the_ledger_counts_in_that_iteration(name: str) -> None:
+def test_a_snapshot_shows_what_the_ledger_counts_in_that_iteration(name: str) -> None:
     result, taken = replayed(scenario(name))
     assert result.steps is not None
     running = [each for each in unwound(taken) if each[0].iteration >= 0]
     assert len(running) > 30
-    for picture, cells, swapped in running:
-        row = result.steps.iloc[picture.iteration]
-        assert picture.ledger.tolist() == [row[entry] for entry in ENTRIES]
-        assert picture.counts == (row["num_running"], row["num_waiting"], row["num_swapped"])
-        assert picture.clock == to_ticks(row["clock"])
-        assert picture.external == (row["external"] > 0)
+    for snapshot, cells, swapped in running:
+        row = result.steps.iloc[snapshot.iteration]
+        assert snapshot.ledger.tolist() == [row[entry] for entry in ENTRIES]
+        assert snapshot.counts == (row["num_running"], row["num_waiting"], row["num_swapped"])
+        assert snapshot.clock == to_ticks(row["clock"])
+        assert snapshot.external == (row["external"] > 0)
         assert (cells[2] > 0).sum() == row["num_physical_blocks"]
         assert (swapped[2] > 0).sum() == swapped.shape[1] - row["free_cpu_blocks"]
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_blocks_are_where_they_would_be_if_every_iteration_were_planned(name: str) -> None:
-    _, leaping = replayed(scenario(name))
-    _, stepping = replayed(scenario(name, leap=False))
-    assert leaping.shown == stepping.shown
-    np.testing.assert_array_equal(leaping.stays, stepping.stays)
-    assert leaping.absences == stepping.absences
-    for a, b in zip(leaping.pictures, stepping.pictures, strict=True):
+    _, forwarded = replayed(scenario(name))
+    _, stepping = replayed(scenario(name, fast_forward=False))
+    assert forwarded.shown == stepping.shown
+    np.testing.assert_array_equal(forwarded.stays, stepping.stays)
+    assert forwarded.absences == stepping.absences
+    for a, b in zip(forwarded.taken, stepping.taken, strict=True):
         assert a.clock == b.clock
         np.testing.assert_array_equal(a.cells, b.cells)
         np.testing.assert_array_equal(a.swapped, b.swapped)
@@ -104,26 +104,26 @@ def test_blocks_are_where_they_would_be_if_every_iteration_were_planned(name: st
 def test_how_often_one_looks_moves_no_block(name: str) -> None:
     _, seldom = replayed(scenario(name), 41)
     _, often = replayed(scenario(name), 2001)
-    assert len(often.pictures) > 20 * len(seldom.pictures)
-    cells = {picture.clock: (each, away) for picture, each, away in unwound(often)}
-    for picture, each, away in unwound(seldom):
+    assert len(often.taken) > 20 * len(seldom.taken)
+    cells = {snapshot.clock: (each, away) for snapshot, each, away in unwound(often)}
+    for snapshot, each, away in unwound(seldom):
         # Stays are numbered as they are first seen.
-        for ours, theirs in zip((each, away), cells[picture.clock], strict=True):
+        for ours, theirs in zip((each, away), cells[snapshot.clock], strict=True):
             np.testing.assert_array_equal(ours[1:], theirs[1:])
             rows = [np.where(c[0] < 0, c[0], f.stays[c[0], 0]) for c, f in ((ours, seldom), (theirs, often))]
             np.testing.assert_array_equal(*rows)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_whoever_is_on_a_picture_runs_at_that_time(name: str) -> None:
+def test_what_is_on_a_snapshot_runs_at_that_time(name: str) -> None:
     result, taken = replayed(scenario(name))
     requests = result.requests
-    assert any(len(picture.stays) for picture in taken.pictures)
-    for picture in taken.pictures:
-        for stay in picture.stays.tolist():
+    assert any(len(snapshot.stays) for snapshot in taken.taken)
+    for snapshot in taken.taken:
+        for stay in snapshot.stays.tolist():
             row = requests.iloc[taken.stays[stay][0]]
-            assert to_ticks(row["first_scheduled_s"]) <= picture.clock
-            assert not to_ticks(np.nan_to_num(row["finish_s"], nan=1e6)) <= picture.clock
+            assert to_ticks(row["first_scheduled_s"]) <= snapshot.clock
+            assert not to_ticks(np.nan_to_num(row["finish_s"], nan=1e6)) <= snapshot.clock
 
 
 def test_every_preemption_is_an_absence() -> None:
@@ -146,15 +146,17 @@ def test_every_preemption_is_an_absence() -> None:
             assert result.steps["num_tokens"].sum() == once + again - len(back)
 
 
-def test_what_lies_in_the_swap_space_is_of_those_who_are_away() -> None:
+def test_what_lies_in_the_swap_space_is_of_requests_that_are_away() -> None:
     _, taken = replayed(scenario("swapping"))
     seen = 0
-    for picture, _, swapped in unwound(taken):
+    for snapshot, _, swapped in unwound(taken):
         owners = np.unique(swapped[0][swapped[2] > 0])
-        away = {a.row for a in taken.absences if a.start <= picture.clock and not -1 < a.end <= picture.clock}
+        away = {
+            a.row for a in taken.absences if a.start <= snapshot.clock and not -1 < a.end <= snapshot.clock
+        }
         rows = {taken.stays[owner][0] for owner in owners.tolist()}
         assert rows <= away
-        assert len(rows) == picture.counts[2]
+        assert len(rows) == snapshot.counts[2]
         seen += len(owners)
     assert seen > 20
 
@@ -175,19 +177,19 @@ def test_a_window_is_looked_at_iteration_by_iteration() -> None:
     result = run(chosen, trace_of(chosen), steps="iterations")
     assert result.steps is not None
     inside = result.steps[result.steps["clock"].between(3.0, 4.0)]
-    taken = film(result, np.linspace(to_ticks(3.0), to_ticks(4.0), 1000).astype(np.int64).tolist())
-    seen = [picture.iteration for picture in taken.pictures]
+    taken = snapshots_of(result, np.linspace(to_ticks(3.0), to_ticks(4.0), 1000).astype(np.int64).tolist())
+    seen = [snapshot.iteration for snapshot in taken.taken]
     assert set(inside["step"]) <= set(seen)
     assert seen == sorted(set(seen))
 
 
-def test_an_idle_pool_is_a_picture(tmp_path: Path) -> None:
+def test_an_idle_pool_is_a_snapshot(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     pd.DataFrame({"arrival_s": [5.0, 20.0], "prompt_tokens": 50, "output_tokens": 10}).to_csv(file)
     chosen = Scenario(trace=str(file), num_blocks=20, cost=COST)
-    taken = film(run(chosen, trace_of(chosen)), [to_ticks(s) for s in (1, 2, 5, 12, 13, 20, 30)])
-    assert [taken.pictures[at].iteration for at in taken.shown] == [-1, -1, 0, -1, -1, 10, -1]
-    assert len(taken.pictures) == 5
+    taken = snapshots_of(run(chosen, trace_of(chosen)), [to_ticks(s) for s in (1, 2, 5, 12, 13, 20, 30)])
+    assert [taken.taken[at].iteration for at in taken.shown] == [-1, -1, 0, -1, -1, 10, -1]
+    assert len(taken.taken) == 5
 
 
 def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
@@ -197,17 +199,17 @@ def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
     chosen = Scenario(trace=str(file), num_blocks=50, cost=COST)
     run(chosen, trace_of(chosen)).save(tmp_path / "result")
     stored = ps.load(tmp_path / "result")
-    assert film(stored, [0, 1]).pictures
+    assert snapshots_of(stored, [0, 1]).taken
 
     table.assign(output_tokens=[11, 20]).to_csv(file)
-    with pytest.raises(NoFilm, match="another output_tokens than is stored"):
-        film(stored, [0, 1])
+    with pytest.raises(NotReplayed, match="another output_tokens than is stored"):
+        snapshots_of(stored, [0, 1])
     file.unlink()
-    with pytest.raises(NoFilm, match=r"cannot be replayed: .*trace\.csv"):
-        film(stored, [0, 1])
+    with pytest.raises(NotReplayed, match=r"cannot be replayed: .*trace\.csv"):
+        snapshots_of(stored, [0, 1])
     ps.simulate(ps.make_trace("fixed:10,10", num_requests=3)).save(tmp_path / "own")
-    with pytest.raises(NoFilm, match="trace was given as an object"):
-        film(ps.load(tmp_path / "own"), [0, 1])
+    with pytest.raises(NotReplayed, match="trace was given as an object"):
+        snapshots_of(ps.load(tmp_path / "own"), [0, 1])
     live = Result(chosen, {**stored.summary, "clock": "measured"}, stored.request_columns)
-    with pytest.raises(NoFilm, match="carried out live"):
-        film(live, [0, 1])
+    with pytest.raises(NotReplayed, match="carried out live"):
+        snapshots_of(live, [0, 1])

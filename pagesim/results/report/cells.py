@@ -1,4 +1,4 @@
-"""Picture: a pool of blocks as columns: whose each block is, and what the ledger makes of that."""
+"""Cells: a pool of blocks as columns: whose each block is, and what the ledger makes of that."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.ledger import ENTRIES
-from pagesim.kvcache import Allocator, Extent
+from pagesim.kvcache import ContiguousKV, PrefixCachedKV, TabledKV
+from pagesim.scheduling.request import EngineRequest
 
 Column = npt.NDArray[np.int64]
 
+AddressedKV = TabledKV | PrefixCachedKV | ContiguousKV
+"""Memory whose blocks have numbers."""
+
 FREE, CACHED = -1, -2
-"""In place of an owner: nobody; nobody, and the content can still be found."""
+"""In place of an owner: none; none, and the content can still be found."""
 
 MOST_CELLS = 1 << 17
-"""Blocks beyond this number are on no picture."""
+"""Blocks beyond this number are on no snapshot."""
 
 
 def blank(blocks: int) -> Column:
-    """Return owner, place and references of blocks that nobody holds, ``[3, blocks]``."""
+    """Return owner, place and references of blocks that are free, ``[3, blocks]``."""
     cells = np.zeros((3, blocks), np.int64)
     cells[0], cells[1] = FREE, 1
     return cells
@@ -31,7 +35,7 @@ def cells_of(
     stays: Sequence[int],
     tables: Sequence[Sequence[int]],
     known: Column,
-    memory: Allocator | None,
+    memory: AddressedKV | None = None,
 ) -> Column:
     """Return what each block is, ``[3, blocks]``.
 
@@ -40,7 +44,7 @@ def cells_of(
 
     Args:
         blocks: of the pool.
-        stays: who holds some, ``[S]``, rows of ``known``.
+        stays: that hold some, ``[S]``, rows of ``known``.
         tables: the blocks of each, in token order.
         known: row, sample, final length and reserved tokens of stays, ``[K, 4]``.
         memory: knows the free runs, where they are to be told apart.
@@ -53,7 +57,7 @@ def cells_of(
         )
         place = np.arange(len(held)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         owner = np.repeat(np.array(stays, np.int64), sizes)
-        # A block that several share counts as that of the one who fills most of it: the last to write has it.
+        # A block that several share counts as that of the one that fills most of it, the last to write.
         order = np.argsort(known[owner, 2], kind="stable")
         cells[0][held[order]] = owner[order]
         cells[1][held[order]] = place[order]
@@ -61,19 +65,25 @@ def cells_of(
     if memory is not None:
         for first, _ in memory.free_chunks():
             cells[1, first] = 0
-        for first, count in memory.cached_extents():
-            cells[0, first : first + count] = CACHED
+        if isinstance(memory, PrefixCachedKV):
+            for first, count in memory.cached_extents():
+                cells[0, first : first + count] = CACHED
     return cells
 
 
-def blocks_of(memory: Allocator, sequence: int) -> Sequence[int]:
-    """Return all blocks that a sequence holds, in token order."""
-    if memory.grows_on_demand:
-        return memory.block_table(sequence)
-    runs: list[Extent] = memory.extents(sequence)
-    if len(runs) == 1:
-        return range(runs[0][0], sum(runs[0]))
-    return [block for first, blocks in runs for block in range(first, first + blocks)]
+def samples_of(memory: AddressedKV, request: EngineRequest) -> list[Sequence[int]]:
+    """Return all blocks that each sample of a request has, in token order, reserved ones included."""
+    places = range(request.samples)
+    if isinstance(memory, ContiguousKV):
+        runs = [memory.extents(request, place)[0] for place in places]
+        return [range(first, first + blocks) for first, blocks in runs]
+    return [memory.blocks_of(request, place) for place in places]
+
+
+def reservation_of(memory: AddressedKV, request: EngineRequest) -> int | None:
+    """Return the tokens reserved for each sample; None on demand, where none are that are not filled."""
+    reserved = memory.held_and_reserved(request)
+    return None if reserved is None else reserved[1]
 
 
 def changes(before: Column, after: Column) -> Column:
@@ -89,7 +99,7 @@ def ledger_of(
 
     Args:
         cells: as `cells_of` returns them.
-        stays: who is there, ``[S]``.
+        stays: that are there, ``[S]``.
         lengths: tokens that they hold, ``[S]``.
         known: as for `cells_of`.
         block_size: token slots a block.

@@ -1,4 +1,4 @@
-"""Reel: a film in the form in which a page plays it, each picture as what differs from the one before."""
+"""Frames: snapshots in the form in which a page plays them, each as what differs from the one before."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.results.report.film import Film, Picture
+from pagesim.results.report.cells import MOST_CELLS, Column
 from pagesim.results.report.pack import pack
-from pagesim.results.report.picture import MOST_CELLS, Column
+from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 EVENTS = ("num_preempted", "blocks_swapped_out", "blocks_swapped_in", "blocks_copied")
-"""Columns of the steps table whose sums between two pictures the page tells."""
+"""Columns of the steps table whose sums between two snapshots the page tells."""
 
 
-def reel(film: Film, result: Result) -> dict[str, Any]:
-    """Return a film for the page; ``map.js`` says what it reads.
+def frames(snapshots: Snapshots, result: Result) -> dict[str, Any]:
+    """Return snapshots for the page; ``frames.js`` says what it reads.
 
     Args:
-        film: of a replay of the result.
+        snapshots: of a replay of the result.
         result: names its requests and holds its steps.
     """
-    pictures = film.pictures
+    taken = snapshots.taken
     memory = result.summary["memory"]
-    stays = film.stays
+    stays = snapshots.stays
     rows, request = np.unique(stays[:, 0], return_inverse=True)
-    clock = np.array([picture.clock for picture in pictures]) / TICKS_PER_SECOND
+    clock = np.array([each.clock for each in taken]) / TICKS_PER_SECOND
     return {
         "blocks": memory["num_blocks"],
         "drawn": min(memory["num_blocks"], MOST_CELLS),
@@ -43,25 +43,25 @@ def reel(film: Film, result: Result) -> dict[str, Any]:
             "reserved": pack(stays[:, 3]),
         },
         "several": bool((stays[:, 1] > 0).any()),
-        "shown": pack(film.shown),
+        "shown": pack(snapshots.shown),
         "clock": pack(clock),
-        "iteration": pack([picture.iteration for picture in pictures]),
-        "counts": pack(np.array([picture.counts for picture in pictures]).ravel()),
-        "external": pack([int(picture.external) for picture in pictures]),
-        "ledger": pack(np.array([picture.ledger for picture in pictures]).ravel()),
+        "iteration": pack([each.iteration for each in taken]),
+        "counts": pack(np.array([each.counts for each in taken]).ravel()),
+        "external": pack([int(each.external) for each in taken]),
+        "ledger": pack(np.array([each.ledger for each in taken]).ravel()),
         "present": {
-            "sizes": pack([len(picture.stays) for picture in pictures]),
-            "stays": pack(np.concatenate([picture.stays for picture in pictures])),
-            "lengths": pack(np.concatenate([picture.lengths for picture in pictures])),
+            "sizes": pack([len(each.stays) for each in taken]),
+            "stays": pack(np.concatenate([each.stays for each in taken])),
+            "lengths": pack(np.concatenate([each.lengths for each in taken])),
         },
-        "cells": _changes([picture.cells for picture in pictures]),
-        "swapped": _changes([picture.swapped for picture in pictures]),
-        "events": _events(pictures, clock, result),
+        "cells": _changes([each.cells for each in taken]),
+        "swapped": _changes([each.swapped for each in taken]),
+        "events": _events(clock, result),
     }
 
 
 def _changes(cells: list[Column]) -> dict[str, Any]:
-    """Return, picture by picture, the cells that differ; blocks as steps from one to the next."""
+    """Return, snapshot by snapshot, the cells that differ; blocks as steps from one to the next."""
     _, owner, place, references = np.concatenate(cells, axis=1)
     return {
         "sizes": pack([each.shape[1] for each in cells]),
@@ -72,12 +72,12 @@ def _changes(cells: list[Column]) -> dict[str, Any]:
     }
 
 
-def _events(pictures: list[Picture], clock: npt.NDArray[np.float64], result: Result) -> dict[str, Any] | None:
-    """Return how often things happened between each picture and the one before, ``[pictures]`` each."""
+def _events(clock: npt.NDArray[np.float64], result: Result) -> dict[str, Any] | None:
+    """Return how often things happened between each snapshot and the one before, ``[snapshots]`` each."""
     steps = result.steps
     if steps is None or steps.empty:
         return None
-    # A picture shows what its own iteration did. Its clock is that of a row, rounded in the same way.
+    # A snapshot shows what its own iteration did. Its clock is that of a row, rounded in the same way.
     upto = np.searchsorted(steps["clock"].to_numpy(np.float64), clock, "right")
     events = {}
     for name in EVENTS:

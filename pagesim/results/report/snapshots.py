@@ -1,0 +1,194 @@
+"""Snapshots: what the pool of blocks looks like at some instants, and which requests were away when."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pagesim.results.report.cells import (
+    AddressedKV,
+    Column,
+    blank,
+    cells_of,
+    changes,
+    ledger_of,
+    reservation_of,
+    samples_of,
+)
+from pagesim.scheduling.arrivals import NEVER
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.request import EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The pool in one iteration, after scheduling.
+
+    Attributes:
+        clock: ticks at which the iteration was scheduled; of an idle pool, since when it has been idle.
+        iteration: its number; -1 while no request runs.
+        counts: running requests, waiting ones, those in the swap space.
+        external: whether free memory would hold the head of the queue and no placement exists.
+        stays: of the samples on the device, ``[S]``: rows of `Snapshots.stays`.
+        lengths: tokens that they hold, ``[S]``.
+        cells: what differs from the snapshot before, ``[4, C]``, see `cells.changes`; before the first one
+            all is `cells.blank`.
+        swapped: the same of the swap space.
+        ledger: the strict view in token slots, ``[7]``.
+    """
+
+    clock: int
+    iteration: int
+    counts: tuple[int, int, int]
+    external: bool
+    stays: Column
+    lengths: Column
+    cells: Column
+    swapped: Column
+    ledger: Column
+
+
+@dataclass(slots=True)
+class Absence:
+    """A request's time between a preemption and its next iteration.
+
+    Attributes:
+        row: of the request.
+        swapped: whether its memory was moved away; if not, it is recomputed.
+        tokens: that are computed again when it comes back; 0 unless it is recomputed.
+        blocks: that were moved away.
+        start, end: ticks; an end of -1 means that it never came back.
+    """
+
+    row: int
+    swapped: bool
+    start: int
+    blocks: int = 0
+    tokens: int = 0
+    end: int = -1
+
+
+class Snapshots(Observer):
+    """Looks at an engine's memory at the first iteration at or after each of some instants.
+
+    Args:
+        instants: ticks, rising.
+
+    Attributes:
+        scheduler: with its memory, which gives its blocks numbers.
+        taken: the snapshots, in order.
+        shown: for each instant the snapshot that stands for it, ``[N]``.
+        absences: of the whole run, in order of their beginning.
+    """
+
+    scheduler: Scheduler
+    memory: AddressedKV
+
+    def __init__(self, instants: Sequence[int]) -> None:
+        self.instants = instants
+        self.taken: list[Snapshot] = []
+        self.shown: list[int] = []
+        self.absences: list[Absence] = []
+        self._iterations = 0
+        self._stays = array("q")
+        self._stay_of: dict[tuple[int, int, int, int], int] = {}
+        self._away: dict[int, Absence] = {}  # by row
+
+    def begin(self, scheduler: Scheduler, memory: AddressedKV) -> None:
+        """Say what is going to run, before anything happens."""
+        self.scheduler, self.memory = scheduler, memory
+        self._cells = blank(memory.num_blocks)
+        self._swapped = blank(memory.cpu_blocks)
+
+    @property
+    def stays(self) -> Column:
+        """Row, sample, final length and reserved tokens of each stay on a snapshot, ``[K, 4]``."""
+        return np.array(self._stays, np.int64).reshape(-1, 4)
+
+    def next_look(self) -> int:
+        return self.instants[len(self.shown)] if len(self.shown) < len(self.instants) else NEVER
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        for request in batch.prompts:
+            absence = self._away.pop(request.row, None)
+            if absence is not None:
+                absence.end = now
+                absence.tokens = request.samples * request.length - request.cached
+        for request in batch.resumed:
+            self._away.pop(request.row).end = now
+        if self.next_look() <= now:
+            self._look(self._iterations, now, now)
+        self._iterations += 1
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        self._iterations += run.steps
+
+    def idle(self, now: int, until: int) -> None:
+        if self.next_look() < until:
+            self._look(-1, now, until)
+
+    def departed(self, batch: Batch, now: int) -> None:
+        for request in batch.recomputed:
+            self._leave(Absence(request.row, False, now))
+        for request in batch.swapped_out:
+            self._leave(Absence(request.row, True, now, self.memory.held_blocks(request)))
+
+    def _leave(self, absence: Absence) -> None:
+        # A request that is preempted twice before it runs again was away all the time.
+        if absence.row not in self._away:
+            self._away[absence.row] = absence
+            self.absences.append(absence)
+
+    def _look(self, number: int, now: int, until: int) -> None:
+        """Take a snapshot for the instants before ``until``, and for that at ``now``."""
+        scheduler, memory = self.scheduler, self.memory
+        while (due := self.next_look()) <= now or due < until:
+            self.shown.append(len(self.taken))
+        staying, lengths = array("q"), array("q")
+        tables: list[Sequence[int]] = []
+        for request in scheduler.running.values():
+            length = memory.length(request)
+            for stay, blocks in self._samples(request):
+                staying.append(stay)
+                lengths.append(length)
+                tables.append(blocks)
+        away = [sample for request in scheduler.swapped for sample in self._samples(request)]
+        known, stays, tokens = self.stays, np.array(staying), np.array(lengths)
+        cells = cells_of(memory.num_blocks, staying, tables, known, memory)
+        swapped = cells_of(memory.cpu_blocks, [stay for stay, _ in away], [own for _, own in away], known)
+        external = scheduler.blocked_externally()
+        self.taken.append(
+            Snapshot(
+                now,
+                number,
+                (len(scheduler.running), scheduler.queue.waiting, len(scheduler.swapped)),
+                external,
+                stays,
+                tokens,
+                changes(self._cells, cells),
+                changes(self._swapped, swapped),
+                ledger_of(cells, stays, tokens, known, block_size=memory.block_size, external=external),
+            )
+        )
+        self._cells, self._swapped = cells, swapped
+
+    def _samples(self, request: EngineRequest) -> list[tuple[int, Sequence[int]]]:
+        """Return of each sample of a request its row of ``stays`` and its blocks."""
+        numbers = (0,) if request.family is None else request.family.numbers
+        reserved = reservation_of(self.memory, request)
+        samples = zip(numbers, request.finals, samples_of(self.memory, request), strict=True)
+        return [
+            (self._stay((request.row, number, final, final if reserved is None else reserved)), blocks)
+            for number, final, blocks in samples
+        ]
+
+    def _stay(self, key: tuple[int, int, int, int]) -> int:
+        number = self._stay_of.setdefault(key, len(self._stay_of))
+        if 4 * number == len(self._stays):
+            self._stays.extend(key)
+        return number
