@@ -93,14 +93,17 @@ class CountedKV(KVCache):
         else:
             rounds, rest = divmod(steps, self._period)
             blocks = rounds * self._per_period + sum(self._takes[first : first + rest])
-        return blocks + self._copies() if self._tails else blocks
+        return blocks + self._copies() if self._tails and steps else blocks
 
     def blocks_needed_by(self, holder: Holder) -> int:
+        if not self.grows:
+            return 0
         before = self.length(holder)
         taken = self.blocks_for(before + holder.growth) - self.blocks_for(before)
         return taken * holder.samples + (holder.samples - 1 if holder.tail_shared else 0)
 
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+        self._check_extends()
         return self.blocks_for(holder.tokens + tokens) - self.blocks_for(holder.tokens)
 
     @property
@@ -117,7 +120,7 @@ class CountedKV(KVCache):
         # A period at most takes so much: nearly always answer enough.
         if (steps // whole + 1) * self._per_period <= room and not self._tails:
             return steps
-        if self.blocks_needed(steps) <= room:
+        if self.blocks_needed(steps) <= room or not self.grows:
             return steps
         if room < 0 or self._tails:
             return 0
@@ -130,6 +133,8 @@ class CountedKV(KVCache):
             if room < 0:
                 return step
             room += self._frees[first + step]
+            if step == 0:
+                room -= sum(self._trimmed.values())  # released already
         return min(steps, whole)
 
     def copies_due(self, holder: Holder) -> int:
@@ -137,6 +142,8 @@ class CountedKV(KVCache):
 
     def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
         length = self.length(holder)
+        if not self.grows:
+            return super().held_by_group(holder)
         released = iter(self._released(holder, length) if self._windows else ())
         found = []
         for group in self.groups:
@@ -154,6 +161,8 @@ class CountedKV(KVCache):
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
+        if holder.samples > 1:
+            self._check_samples()
         blocks = self.blocks_to_admit(holder, tokens)
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
@@ -168,15 +177,16 @@ class CountedKV(KVCache):
             self._share(holder)
 
     def extend(self, holder: Holder, tokens: int) -> None:
-        if self._windows:
-            self.trim(holder)
         blocks = self.blocks_to_extend(holder, tokens)
-        if blocks > self.free_blocks:
+        if blocks > self.free_blocks + self._trimmable(holder):
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self.trim(holder)
         self.free_blocks -= blocks
         holder.tokens += tokens
 
     def append(self, holder: Holder) -> int:
+        if not self.grows:
+            return self._fill_reserved(holder)
         samples, copies = holder.samples, 0
         blocks = (self.blocks_for(holder.tokens + 1) - self.blocks_for(holder.tokens)) * samples
         if holder.tail_shared:
@@ -227,10 +237,10 @@ class CountedKV(KVCache):
     def grow(self, steps: int = 1) -> int:
         blocks = self.blocks_needed(steps)
         copies = 0
+        if blocks > self.free_blocks and not (self._windows and self.steps_that_fit(steps, 0) == steps):
+            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
         if self._windows:
             self._grow_with_windows(steps, blocks)
-        elif blocks > self.free_blocks:
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
         else:
             self.free_blocks -= blocks
             self.steps += steps
@@ -258,7 +268,6 @@ class CountedKV(KVCache):
             self.shared_blocks -= self._saved(holder, length)
         if holder.decodes:
             self._leave_ring(holder, length)
-        self._trimmed.pop(holder, None)
         self.free_blocks += blocks
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
@@ -309,7 +318,7 @@ class CountedKV(KVCache):
                 holder.shared + holder.samples * (blocks - holder.shared)
             )
         if self._windows:
-            blocks -= sum(self._released(holder, length)) + self._trimmed_of(holder)
+            blocks -= sum(self._released(holder, length))
         return blocks
 
     def _saved(self, holder: Holder, length: int) -> int:
@@ -319,8 +328,6 @@ class CountedKV(KVCache):
         return holder.samples * self.blocks_for(length) - self._held(holder, length)
 
     def _share(self, holder: Holder) -> None:
-        if self._windows:
-            raise ValueError("samples share blocks under full attention only; give each its own request")
         if self.shares:
             holder.shared = holder.tokens // self.block_size
             holder.tail_shared = bool(holder.tokens % self.block_size)
@@ -370,6 +377,7 @@ class CountedKV(KVCache):
                 if number not in waiting:
                     self._release_ring(holder, number, -1)
             holder.kv = released
+            self._trimmed.pop(holder, None)
         holder.decodes = False
 
     # Sliding windows
@@ -391,9 +399,11 @@ class CountedKV(KVCache):
         heappush(self._windows_due, (step, holder.order, number, holder))
 
     def _released(self, holder: Holder, length: int) -> list[int]:
-        """Return the blocks that each window of a holder of this length has released, trims not counted."""
+        """Return the blocks that each window of a holder of this length has released."""
         if not holder.decodes:
             return list(holder.kv)
+        if holder in self._trimmed:
+            return [window.released(length) for window in self._windows]
         waiting = {number for _, _, number, each in self._windows_due if each is holder}
         processed = length - holder.growth
         return [
@@ -401,8 +411,11 @@ class CountedKV(KVCache):
             for number, window in enumerate(self._windows)
         ]
 
-    def _trimmed_of(self, holder: Holder) -> int:
-        return self._trimmed.get(holder, 0) if holder.decodes else 0
+    def _trimmable(self, holder: Holder) -> int:
+        """Return the blocks that the next chunk of a resting holder releases."""
+        if not self._windows:
+            return 0
+        return sum([window.released(holder.tokens) for window in self._windows]) - sum(holder.kv)
 
     def _grow_with_windows(self, steps: int, blocks: int) -> None:
         released = 0
