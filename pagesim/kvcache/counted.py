@@ -418,6 +418,8 @@ class CountedKV(KVCache):
         return sum([window.released(holder.tokens) for window in self._windows]) - sum(holder.kv)
 
     def _grow_with_windows(self, steps: int, blocks: int) -> None:
+        if not steps:
+            return  # what was trimmed is still to be released
         released = 0
         for _ in range(steps):
             self.steps += 1
