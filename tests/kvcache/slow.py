@@ -1,4 +1,4 @@
-"""Memory as a textbook tells it: lists of blocks, token by token; slow, and short enough to be seen to be right."""
+"""Memory as a textbook tells it, block by block and token by token: slow, and seen to be right."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ class SlowKV(KVCache):
         return any(self.copies_due(holder) for holder in self.decoding())
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
-        """Take one step after another, and then take all back."""
+        """Take one step after another, up to one that copies on write, and then take all back."""
+        steps = min(steps, 1) if self.copies_on_write else steps
         before = {holder: held.copy() for holder, held in self.here.items()}
         fit = 0
         while fit < steps and self.blocks_needed(1) <= self.free_blocks - spare:
@@ -228,7 +229,9 @@ class SlowKV(KVCache):
                 if place == len(table):
                     table.append(Block())
                     taken += 1
-                elif any(other[number][place] is table[place] for other in held.tables if other is not sample):
+                elif any(
+                    other[number][place] is table[place] for other in held.tables if other is not sample
+                ):
                     table[place] = Block()
                     copies += 1
         held.tokens += 1
