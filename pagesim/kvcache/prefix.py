@@ -177,8 +177,9 @@ class PrefixCachedKV(KVCache):
             self._holders_of[run].append(holder)
             runs.append(run)
             table.extend(run.blocks)
-        table.extend(self._take(-(-tokens // self.block_size) - match.blocks))
+        # Before blocks are taken: one that goes may cut the runs that were just found.
         holder.kv = CachedTable(content, table, runs, match.blocks)
+        table.extend(self._take(-(-tokens // self.block_size) - match.blocks))
         holder.tokens = tokens
         self.holders[holder] = None
         self._hash(holder, tokens)
