@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
+from pagesim.kvcache.base import Fit, Holder, KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.runs import Content, FreeQueue, Run, block_array
@@ -20,6 +20,9 @@ class _Match(NamedTuple):
     version: int
     blocks: int
     runs: list[tuple[Run, int]]  # each with how many of its blocks
+
+
+_NOTHING = _Match(None, 0, 0, [])
 
 
 class CachedTable:
@@ -81,7 +84,7 @@ class PrefixCachedKV(KVCache):
         self._found: dict[int, Run] = {}
         self._duplicates: dict[int, list[Run]] = {}
         self._version = 0  # of what can be found
-        self._match = _Match(None, 0, 0, [])
+        self._match = _NOTHING
         self._cached = 0
         self._taken = 0
         self._evictions: list[tuple[int, int]] = []
@@ -141,12 +144,15 @@ class PrefixCachedKV(KVCache):
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         return self._look_up(holder, (tokens - 1) // self.block_size).blocks * self.block_size
 
+    def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
+        if self.can_admit(holder, tokens, spare):
+            return Fit.NOW
+        # Empty memory has cached nothing.
+        return Fit.LATER if self.blocks_for(tokens) + spare <= self.num_blocks else Fit.NEVER
+
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
-        match = self._match
-        blocks = -(-tokens // self.block_size)
-        if match.holder is not holder:
-            return blocks
-        blocks -= match.blocks
+        match = self._match_of(holder, tokens)
+        blocks = -(-tokens // self.block_size) - match.blocks
         for run, count in match.runs:
             if not run.users:
                 blocks += count
@@ -155,10 +161,10 @@ class PrefixCachedKV(KVCache):
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
+        if holder.samples > 1:
+            raise KVCacheError("a prefix cache serves every sample as a request of its own")
         content = _content_of(holder)
-        match = self._match
-        if match.holder is not holder or match.version != self._version:
-            match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
+        match = self._match_of(holder, tokens)
         wanted = self.blocks_to_admit(holder, tokens)
         if wanted > self.free_blocks:
             raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
@@ -259,7 +265,7 @@ class PrefixCachedKV(KVCache):
         del self.holders[holder]
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        raise ValueError("a prefix cache serves every sample as a request of its own")
+        raise KVCacheError("a prefix cache serves every sample as a request of its own")
 
     # Tables
 
@@ -333,6 +339,15 @@ class PrefixCachedKV(KVCache):
             runs.append((run, blocks))
             block += blocks
         self._match = match = _Match(holder, self._version, block, runs)
+        return match
+
+    def _match_of(self, holder: Holder, tokens: int) -> _Match:
+        """Return what `match_prefix` found last for a holder, as far as it is still there."""
+        match = self._match
+        if match.holder is not holder:
+            return _NOTHING
+        if match.version != self._version:
+            match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
         return match
 
     def _hash(self, holder: Holder, tokens: int) -> None:
