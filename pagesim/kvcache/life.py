@@ -532,7 +532,7 @@ class Life:
         )
         assert len(set(table)) == len(table), "a block table names a block once"
         assert set(table) <= set(held), "the extents have the table's blocks"
-        found = [token for block in table for token in self.slots[block][:size]]
+        found = [token for block in table for token in self.slots[block]]
         assert found[: len(text) - gone * size] == text[gone * size :], (
             "a sample does not read its own tokens through its table"
         )
@@ -558,9 +558,7 @@ class Life:
                 for place in range(max(start, gone * size), len(text)):
                     block = place // size - gone
                     assert block < len(table), "a block table has a block for each block_size tokens"
-                    self.slots.setdefault(table[block], [-1] * size)[place % size :] = [text[place]] + [
-                        -1
-                    ] * (size - place % size - 1)
+                    self.slots.setdefault(table[block], [])[place % size :] = [text[place]]
 
     def _write(self, holder: LivingHolder, before: _Tables, length: int, tokens: int) -> int | None:
         """Follow the copies of a growth, then write its tokens; return the blocks copied, if that shows."""

@@ -1,133 +1,166 @@
-"""Counting by the piece decides and names what counting block by block would."""
+"""Cached runs are taken, found and evicted as their blocks would be, one by one."""
 
-import random
+from __future__ import annotations
+
 from itertools import chain
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from pagesim.kvcache import PrefixCachingAllocator
+from pagesim.kvcache import OutOfBlocks, PrefixCachedKV
 from tests.kvcache.block_by_block import BlockByBlock
-from tests.kvcache.text import Text
+from tests.kvcache.text import Reader, Text
 
-BLOCKS = 29
-CHANGES = 400
+BLOCKS = 19
 
 
-class Life:
-    """The same requests, in chunks and then growing, in both."""
+class Lives:
+    """The same holders, in chunks and then decoding, in both."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        size, first = self.random.choice((1, 2, 3)), self.random.random() < 0.5
-        self.cache = PrefixCachingAllocator(BLOCKS, size, reuses_unfilled_first=first)
-        self.cache.names_at_once = True
-        self.rule = BlockByBlock(BLOCKS, size, reuses_unfilled_first=first)
-        self.rest: dict[int, int] = {}  # tokens of its prompt that a sequence has not computed
-        self.growing: list[int] = []
-        self.sequences = 0
-        self.found = self.lost = self.doubles = 0
+    found = lost = duplicates = 0  # over all lives
 
-    def change(self) -> None:
-        kind = self.random.choices(
-            ("admit", "chunk", "grow", "publish", "free", "aside"), (6, 6, 5, 1, 4, 1)
-        )[0]
-        getattr(self, kind)()
+    def __init__(self, size: int, *, first: bool) -> None:
+        self.fast = PrefixCachedKV(BLOCKS, size, reuses_unhashed_first=first)
+        self.rule = BlockByBlock(BLOCKS, size, reuses_unhashed_first=first)
+        self.in_chunks: list[Reader] = []
+        self.decoding: list[Reader] = []  # in their order
+        self.orders = 0
+
+    def change(self, what: str, who: int, much: int) -> None:
+        getattr(self, what)(who, much)
         self.compare()
 
-    def admit(self) -> None:
-        choose, rule, cache = self.random, self.rule, self.cache
-        prompt = choose.choices((0, 1), (8, 1), k=choose.randint(1, 24))
-        text = Text(prompt, rule.size)
-        hits = rule.hits(text, len(prompt))
-        assert cache.hits(text, len(prompt)) == hits
-        if choose.random() < 0.2:
-            hits = choose.randint(0, hits)  # somebody who does not take over all that is there
-        tokens = min(len(prompt), hits * rule.size + choose.randint(1, 16))
-        wanted = rule.wanted(text, hits, tokens)
-        assert cache.blocks_wanted(text, hits, tokens) == wanted
-        if wanted > len(rule.queue):
-            self.free()
+    def admit(self, who: int, much: int) -> None:
+        self.orders += 1
+        # A prompt of a few kinds: most begin alike.
+        prompt = [who % 2] * (1 + much % 17) + list(map(int, f"{who:04b}"))[: who % 5]
+        holder, length = Reader(Text(prompt, self.rule.size), self.orders), len(prompt)
+        hits = self.rule.match_prefix(holder, length)
+        assert self.fast.match_prefix(holder, length) == hits
+        tokens = min(length, hits + 1 + much % 11)
+        wanted = self.rule.blocks_to_admit(holder, tokens)
+        assert self.fast.blocks_to_admit(holder, tokens) == wanted
+        if wanted > self.rule.free_blocks:
+            assert not self.fast.can_admit(holder, tokens)
+            with pytest.raises(OutOfBlocks):
+                self.fast.admit(holder, tokens)
+            self.release(who, much)
             return
-        self.sequences += 1
-        self.found += hits
-        rule.allocate(self.sequences, text, hits, tokens)
-        cache.allocate_cached(self.sequences, text, hits, tokens)
-        self.rest[self.sequences] = len(prompt) - tokens
+        self.rule.admit(holder, tokens)
+        self.fast.admit(holder, tokens)
+        self.in_chunks.append(holder)
+        Lives.found += hits // self.rule.size
 
-    def chunk(self) -> None:
-        if not self.rest:
+    def chunk(self, who: int, much: int) -> None:
+        if not self.in_chunks:
             return
-        sequence = self.random.choice(list(self.rest))
-        tokens = min(self.rest[sequence], self.random.randint(1, 16))
-        held = self.rule.tokens[sequence]
-        if not tokens:
-            del self.rest[sequence]
-            self.growing.append(sequence)
-            self.cache.start_growing(sequence)
-        elif -(-(held + tokens) // self.rule.size) - len(self.rule.tables[sequence]) <= len(self.rule.queue):
-            self.rest[sequence] -= tokens
-            self.rule.extend(sequence, tokens)
-            self.rule.publish(sequence)
-            self.cache.extend(sequence, tokens)
+        holder = self.in_chunks[who % len(self.in_chunks)]
+        tokens = min(len(holder.content.prompt) - holder.tokens, 1 + much % 11)
+        if tokens <= 0:
+            self.in_chunks.remove(holder)
+            self.decoding = sorted([*self.decoding, holder], key=lambda each: each.order)
+            self.fast.start_decoding(holder)
+        elif self.fast.blocks_to_extend(holder, tokens) <= self.rule.free_blocks:
+            self.rule.extend(holder, tokens)
+            self.fast.extend(holder, tokens)
+        else:
+            with pytest.raises(OutOfBlocks):
+                self.fast.extend(holder, tokens)
 
-    def grow(self) -> None:
-        if self.cache.demand(1) > self.cache.free_blocks:
-            self.free()
+    def rest(self, who: int, much: int) -> None:
+        if self.decoding:
+            holder = self.decoding.pop(who % len(self.decoding))
+            self.fast.stop_decoding(holder)
+            self.in_chunks.append(holder)
+            if self.fast.blocks_to_extend(holder, 1) <= self.rule.free_blocks:
+                self.rule.extend(holder, 1)
+                assert self.fast.append(holder) == 0
+
+    def grow(self, who: int, much: int) -> None:
+        steps = 1 + much % 5
+        if self.fast.blocks_needed(steps) > self.rule.free_blocks:
+            with pytest.raises(OutOfBlocks):
+                self.fast.grow(steps)
+            self.release(who, much)
             return
-        self.cache.grow(1)
-        for sequence in self.growing:
-            self.rule.extend(sequence, 1)
+        before = self.rule.free_blocks
+        for _ in range(steps):
+            self.rule.grow(self.decoding)
+        assert before - self.rule.free_blocks == self.fast.blocks_needed(steps)
+        assert self.fast.grow(steps) == 0
 
-    def publish(self) -> None:
-        for sequence in self.random.sample(self.growing, min(1, len(self.growing))):
-            self.rule.publish(sequence)
-            self.cache.publish(sequence)
+    def cache(self, who: int, much: int) -> None:
+        for holder in self.decoding[:1]:
+            self.rule.cache_full_blocks(holder)
+            self.fast.cache_full_blocks(holder)
 
-    def free(self) -> None:
-        if not self.rule.tables:
-            return
-        sequence = self.random.choice(list(self.rule.tables))
-        self.rest.pop(sequence, None)
-        if sequence in self.growing:
-            self.growing.remove(sequence)
-        self.rule.free(sequence)
-        self.cache.free(sequence)
+    def aside(self, who: int, much: int) -> None:
+        blocks = much % 4
+        if blocks <= self.rule.free_blocks:
+            self.rule.set_aside(blocks)
+            self.fast.set_aside(blocks)
 
-    def aside(self) -> None:
-        """Somebody goes after blocks were set aside for who grows then."""
-        due = self.cache.demand(1)
-        if not self.growing or due > self.cache.free_blocks:
-            return
-        waiting = [sequence for sequence in self.rule.tables if sequence not in self.growing]
-        self.cache.set_aside(due)
-        for sequence in self.growing:
-            self.rule.extend(sequence, 1)
-        for sequence in waiting[:1]:
-            self.rest.pop(sequence, None)
-            self.cache.free(sequence)
-            self.rule.free(sequence)
-        self.cache.grow(1)
+    def release(self, who: int, much: int) -> None:
+        holders = list(self.rule.tables)
+        if holders:
+            holder = holders[who % len(holders)]
+            (self.decoding if holder.decodes else self.in_chunks).remove(holder)
+            self.rule.release(holder)
+            self.fast.release(holder)
 
     def compare(self) -> None:
-        rule, cache = self.rule, self.cache
-        cache.check_integrity()
-        assert list(cache._free_list()) == list(rule.queue)
-        assert {sequence: cache.block_table(sequence) for sequence in rule.tables} == rule.tables
-        assert (cache.cached_blocks, cache.blocks_taken) == (rule.cached, rule.taken)
-        assert cache.shared_blocks == sum(users - 1 for users in rule.users.values() if users > 1)
-        lost = [range(first, first + blocks) for first, blocks in cache.take_evictions()]
+        rule, fast = self.rule, self.fast
+        fast.check_integrity()
+        assert [*fast._aside, *fast._queue.blocks()] == [*rule.aside, *rule.queue]
+        assert {holder: fast.block_table(holder) for holder in fast.holders} == rule.tables
+        assert {holder: fast.length(holder) for holder in fast.holders} == {
+            h: rule.tokens[h] for h in rule.tables
+        }
+        counts = (fast.free_blocks, fast.cached_blocks, fast.shared_blocks, fast.blocks_taken)
+        assert counts == (rule.free_blocks, rule.cached_blocks, rule.shared_blocks, rule.taken)
+        lost = [range(first, first + blocks) for first, blocks in fast.take_evictions()]
         assert list(chain.from_iterable(lost)) == rule.evictions
-        self.lost += len(rule.evictions)
+        Lives.lost += len(rule.evictions)
         rule.evictions.clear()
-        self.doubles += sum(len(blocks) > 1 for blocks in rule.with_key.values())
+        Lives.duplicates += sum(len(blocks) > 1 for blocks in rule.with_key.values())
 
 
-@pytest.mark.parametrize("seeds", [range(each, each + 10) for each in range(0, 40, 10)])
-def test_pieces_are_taken_found_and_lost_as_their_blocks_would_be(seeds: range) -> None:
-    found = lost = doubles = 0
-    for seed in seeds:
-        life = Life(seed)
-        for _ in range(CHANGES):
-            life.change()
-        found, lost, doubles = found + life.found, lost + life.lost, doubles + life.doubles
-    assert min(found, lost, doubles) > 1000, "that is what these lives are about"
+CHANGE = st.tuples(
+    st.sampled_from(
+        [
+            *("admit", "admit", "admit", "chunk", "chunk", "chunk", "grow", "grow"),
+            *("rest", "cache", "aside", "release", "release"),
+        ]
+    ),
+    st.integers(0, 15),
+    st.integers(0, 50),
+)
+# Many short lists: one long one is seldom long.
+CHANGES = st.builds(lambda *parts: [*chain(*parts)], *[st.lists(CHANGE)] * 15)
+
+
+def live(first: bool, examples: int) -> None:
+    Lives.found = Lives.lost = Lives.duplicates = 0
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from([1, 2, 3]), CHANGES)
+    def run(size: int, changes: list[tuple[str, int, int]]) -> None:
+        lives = Lives(size, first=first)
+        for change in changes:
+            lives.change(*change)
+
+    run()
+    seen = Lives.found, Lives.lost, Lives.duplicates
+    assert min(seen) > examples, f"that is what these lives are about: {seen}"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_runs_are_taken_found_and_evicted_as_their_blocks_would_be(first: bool) -> None:
+    live(first, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [True, False])
+def test_runs_are_as_their_blocks_many_lives_long(first: bool) -> None:
+    live(first, 10_000)
