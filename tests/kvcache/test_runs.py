@@ -163,4 +163,4 @@ def test_runs_are_taken_found_and_evicted_as_their_blocks_would_be(first: bool) 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 def test_runs_are_as_their_blocks_many_lives_long(first: bool) -> None:
-    live(first, 10_000)
+    live(first, 3000)
