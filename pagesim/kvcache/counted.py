@@ -415,7 +415,8 @@ class CountedKV(KVCache):
         """Return the blocks that the next chunk of a resting holder releases."""
         if not self._windows:
             return 0
-        return sum([window.released(holder.tokens) for window in self._windows]) - sum(holder.kv)
+        released: list[int] = holder.kv
+        return sum([window.released(holder.tokens) for window in self._windows]) - sum(released)
 
     def _grow_with_windows(self, steps: int, blocks: int) -> None:
         if not steps:
