@@ -16,6 +16,7 @@ import numpy as np
 from pagesim.accounting.timeline import Journal
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result, StepTable, batch_table, preemption_table
+from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import MakeExecutor, Progress, Server, Watch, prepare
 from pagesim.setup.requests import aborts
 from pagesim.setup.scenario import COMPARED, Scenario, System, checked, each_policy
@@ -93,6 +94,7 @@ def run(
     watch: Watch | None = None,
     executor: MakeExecutor | None = None,
     journal: Journal | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Result:
     """Replay a trace on a system; what `simulate` and the command line call.
 
@@ -103,6 +105,7 @@ def run(
         watch: for a progress bar.
         executor: what carries out the iterations; left out, the system's cost model predicts them.
         journal: listens; ``every`` as ``steps`` says.
+        observers: what else listens.
     """
     started = time.perf_counter()
     setting = prepare(system, trace)
@@ -123,7 +126,11 @@ def run(
         consume=[] if steps == "none" else [table.add, *([] if journal is None else [journal.add])],
         aborts=aborts(setting.trace, system.client_timeout),
         executor=executor,
-        observers=[*([] if journal is None else [journal]), *([] if watch is None else [Progress(watch)])],
+        observers=[
+            *([] if journal is None else [journal]),
+            *([] if watch is None else [Progress(watch)]),
+            *observers,
+        ],
         tables=executor is not None,
     )
     try:

@@ -46,6 +46,7 @@ class Move(IntEnum):
 
 ROW_FIELDS = (
     "planned",
+    "decided",
     "start",
     "ticks",
     "increment",
@@ -62,6 +63,7 @@ ROW_FIELDS = (
 """A row is a stretch of like iterations: one that was planned, or a fast-forward over several.
 
     planned: 1 if a plan was made, 0 for a fast-forward.
+    decided: when the scheduler looked at the queue, in ticks.
     start, ticks: when its first iteration was carried out, and how long it took, in ticks.
     increment: ticks that each further one took more than the one before.
     iterations: how many there are.
@@ -86,7 +88,6 @@ RARE_FIELDS = (
     "shared_rounding",
     "cached_blocks",
     "blocks_taken",
-    "waited",
 )
 """What is 0 in nearly every row is noted only where it is not.
 
@@ -98,7 +99,6 @@ RARE_FIELDS = (
     external_blocks: free but unusable for the head of the queue.
     shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes none of them.
     cached_blocks, blocks_taken: see `KVCache`.
-    waited: ticks between the decision and the start of the first iteration.
 """
 
 
@@ -108,8 +108,7 @@ class Chunk:
 
     Attributes:
         rows: for each row, ``[S]``: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``iteration``,
-            the number of its first, ``context_growth``, tokens of context a step, and ``seen``,
-            when the queue was looked at.
+            the number of its first, and ``context_growth``, tokens of context a step.
         stretch: for each iteration the index of its row, ``[I]``.
         offset: for each iteration its place in its row, ``[I]``.
         clock: when each iteration was decided, ``[I]``, in ticks.
@@ -190,7 +189,9 @@ class Recorder(Observer):
         self.blocks_out = 0
         self._chunk_start = 0
         self._lag = scheduler.in_flight > 1
+        self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
+        self._is_plain = memory.is_plain
         self._notes_state = (
             memory.caches_prefixes
             or not memory.grows
@@ -201,6 +202,7 @@ class Recorder(Observer):
         self._rows = array("q")
         self._count = 0  # of rows
         self._rare: dict[str, tuple[array[int], array[int]]] = {}
+        self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks, blocks_taken
         self._plain = array("q")  # intervals of single sequences on demand: first, last, base, final
         self._intervals = array("q")  # all others, as `Interval`
         self._late = array("q")  # pairs of a gap and how many sequences it is of
@@ -208,7 +210,7 @@ class Recorder(Observer):
         # for prompts, of everything that decodes and of what joined meanwhile.
         self._away_since: dict[int, int] = {}
         self._stalled_since: int | None = None
-        self._joined_at: dict[int, int] = {}
+        self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
 
     # Iterations
 
@@ -232,21 +234,19 @@ class Recorder(Observer):
         free = memory.free_blocks
         # fmt: off
         self._rows.fromlist([
-            1, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting, free,
+            1, now, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting, free,
             batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
         ])
         # fmt: on
         if self._notes_state:
             self._note_state(batch.sequences)
-            if batch.copied:
-                self._note("copied", batch.copied)
-            if batch.swapped_in or batch.swapped_out_blocks:
-                self._note("swapped_in", batch.swapped_in)
-                self._note("swapped_out", batch.swapped_out_blocks)
+            if batch.blocks_copied:
+                self._note("copied", batch.blocks_copied)
+            if batch.blocks_in or batch.blocks_out:
+                self._note("swapped_in", batch.blocks_in)
+                self._note("swapped_out", batch.blocks_out)
         if batch.recomputed or batch.swapped_out:
             self._note("preempted", batch.preempted)
-        if self._lag:
-            self._note("waited", start - now)
         if memory.releases:
             for request in (*batch.prompts, *batch.completed):
                 self._write_as_held(request, self.iterations, self.iterations)
@@ -256,20 +256,18 @@ class Recorder(Observer):
 
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
-        start, steps, first, increment, context, sequences, waited = run
+        sequences = run.sequences
         tokens = sequences * scheduler.tokens_per_step
         # fmt: off
         self._rows.fromlist([
-            0, start, first, increment, steps, memory.steps + 1, sequences, scheduler.queue.waiting,
-            memory.free_blocks, tokens, tokens, context, sequences,
+            0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1, sequences,
+            scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context, sequences,
         ])
         # fmt: on
         if self._notes_state:
             self._note_state(sequences)
-        if waited:
-            self._note("waited", waited)
         self._count += 1
-        self.iterations += steps
+        self.iterations += run.steps
 
     def departed(self, batch: Batch, now: int) -> None:
         for request in batch.recomputed:
@@ -294,24 +292,25 @@ class Recorder(Observer):
         request.since = now
         if since >= now:
             return
-        memory = self.memory
-        if request.decodes and request.family is None and memory.is_plain and request.growth == 1:
+        if self._is_plain and request.decodes and request.family is None and request.growth == 1:
             self._plain.fromlist([since, now - 1, request.base, request.prompt + request.output])
         else:
             self._write_interval(request, since, now - 1)
 
     def finished(self, request: EngineRequest, now: int) -> None:
+        self.interval_ended(request)
         row, log = request.row, self.log
-        if request.family is not None and log.notes_samples and not request.family.alike:
-            times = log.sample_finish.setdefault(row, {})
-            times.update(dict.fromkeys(request.family.ended, now))
-        if not request.samples:
-            log.finish[row] = now
-            log.status[row] = _FINISHED
-            if self._away_since:
-                self._away_since.pop(row, None)
-            if self._joined_at:
-                self._joined_at.pop(row, None)
+        log.finish[row] = now
+        log.status[row] = _FINISHED
+        if self._away_since:
+            self._away_since.pop(row, None)
+        if self._joined_at:
+            self._joined_at.pop(row, None)
+
+    def samples_finished(self, request: EngineRequest, now: int) -> None:
+        assert request.family is not None
+        times = self.log.sample_finish.setdefault(request.row, {})
+        times.update(dict.fromkeys(request.family.ended, now))
 
     def left(self, row: int, now: int, status: Status) -> None:
         self._away_since.pop(row, None)
@@ -332,6 +331,9 @@ class Recorder(Observer):
             if name in self._rare:
                 places, values = self._rare[name]
                 column[np.array(places)] = values
+        if self._cache_rows:
+            state = np.array(self._cache_rows, np.int64).reshape(-1, 3).T
+            columns |= zip(("shared_blocks", "cached_blocks", "blocks_taken"), state, strict=True)
         columns["running_groups"] = columns["running_sequences"] - columns["running_groups"]
         columns["free_cpu_blocks"] = self.memory.cpu_blocks - columns["free_cpu_blocks"]
         self.blocks_in += int(columns["swapped_in"].sum())
@@ -340,7 +342,7 @@ class Recorder(Observer):
         intervals = self._all_intervals()
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += self._count
-        self._rows, self._count, self._rare = array("q"), 0, {}
+        self._rows, self._cache_rows, self._count, self._rare = array("q"), array("q"), 0, {}
         self._plain, self._intervals, self._late = array("q"), array("q"), array("q")
         self._chunk_start = self.iterations
         self.full_at = self.iterations + CHUNK_ITERATIONS
@@ -373,7 +375,7 @@ class Recorder(Observer):
             self._late.extend((end - self._away_since.pop(row), request.samples))
             self._move(row, Move.ANSWERED, end)
         if self._stalled_since is not None:
-            self._joined_at[row] = end
+            self._joined_at[row] = end, request
         if self.log.first_token[row] < 0:
             self.log.first_token[row] = end
 
@@ -395,23 +397,20 @@ class Recorder(Observer):
     def _go_on(self, batch: Batch, end: int) -> None:
         """Note the gaps of the first iteration after a stall, which decodes until ``end``."""
         assert self._stalled_since is not None
-        joined, gaps = self._joined_at, Counter[int]()
-        if joined or batch.resumed:
-            for request in self.scheduler.running.values():
-                if request not in batch.resumed:
-                    gaps[joined.get(request.row, self._stalled_since)] += request.samples
-        else:
-            gaps[self._stalled_since] = batch.decoding
-        for last, sequences in gaps.items():
-            self._late.extend((end - last, sequences))
+        stood = batch.decoding - sum([request.samples for request in batch.resumed])
+        for joined, request in self._joined_at.values():
+            self._late.extend((end - joined, request.samples))
+            stood -= request.samples
+        self._late.extend((end - self._stalled_since, stood))
         self._stalled_since = None
-        joined.clear()
+        self._joined_at.clear()
 
     def _go_away(self, row: int, now: int) -> None:
         """Note when a request that loses its place had its last token, if it had one."""
         if self.log.first_token[row] >= 0:
-            stalled = self._stalled_since
-            last = now if stalled is None else self._joined_at.get(row, stalled)
+            last = now
+            if self._stalled_since is not None:
+                last = self._joined_at[row][0] if row in self._joined_at else self._stalled_since
             self._away_since.setdefault(row, last)
 
     def _move(self, row: int, move: Move, now: int) -> None:
@@ -429,9 +428,7 @@ class Recorder(Observer):
         """Note what samples, swaps, placements and prefix caches make of memory."""
         scheduler, memory = self.scheduler, self.memory
         if memory.caches_prefixes:
-            self._note("shared_blocks", memory.shared_blocks)
-            self._note("cached_blocks", memory.cached_blocks)
-            self._note("blocks_taken", memory.blocks_taken)
+            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
             return
         if not memory.grows and scheduler.blocked_externally():
             self._note("external_blocks", memory.free_blocks)
@@ -502,8 +499,12 @@ class Recorder(Observer):
         first, increment = spread("ticks"), spread("increment")
         ticks = first + offset * increment
         start = spread("start") + offset * first + increment * (offset * (offset - 1) // 2)
-        # Of several batches in flight each is decided when the one before it begins.
-        waited = np.where(offset > 0, ticks - increment, spread("waited")) if self._lag else 0
+        clock = start
+        if self._lag:
+            # Of two batches in flight each is decided when the one before it begins.
+            before = np.concatenate([[self._last_start], start[:-1]])
+            clock = np.where(spread("planned") == 1, spread("decided"), before)
+            self._last_start = int(start[-1])
         ledger = expand(
             intervals,
             spread("growth") + offset,
@@ -523,15 +524,10 @@ class Recorder(Observer):
                 f"iteration {rows['iteration'][planned[at]]}: memory holds {held[at]} blocks, "
                 f"the ledger counts {counted[at]}"
             )
-        # A fast-forward passed without a look at the queue: its first iteration was decided with the row before.
-        rows["seen"] = np.where(
-            (rows["planned"] == 1) | (np.arange(len(counts)) == 0), rows["start"], np.roll(rows["start"], 1)
-        )
-        rows["seen"] -= rows["waited"]
         rows["context_growth"] = np.where(
             rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.tokens_per_step
         )
-        return Chunk(rows, stretch, offset, start - waited, start, ticks, ledger, late[:, 0], late[:, 1])
+        return Chunk(rows, stretch, offset, clock, start, ticks, ledger, late[:, 0], late[:, 1])
 
     def _cached_blocks(self, spread: Callable[[str], Column]) -> Callable[[Column], Column]:
         """Return what tells cached blocks from blocks held: a fast-forward only takes blocks.

@@ -157,7 +157,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
         show.say(
             f"end to end: {_crossing(marked, asked.sizes)}"
             if preempted
-            else "end to end: nobody was preempted; a smaller --num-blocks or a higher --rate makes them be"
+            else "end to end: no request was preempted; try a smaller --num-blocks or a higher --rate"
         )
     show.say_notes(tuple(dict.fromkeys(notes)))
     label = f"to undo the preemption of {tokens} tokens (s)"

@@ -41,9 +41,11 @@ class Holder:
         growth: tokens that a step adds to each sample.
         decodes: whether it takes part in ``KVCache.grow``.
         order: counts admissions; memory serves decoding holders in this order.
-        shared: leading blocks that all samples share for good: the full ones of the prompt.
-        tail_shared: whether they share the last, partly filled block as well, until one of them writes to it.
         kv: what a memory keeps with its holder.
+        shared: set by memory for a holder of several samples: leading blocks that all of them share for good,
+            the full ones of the prompt.
+        tail_shared: likewise, whether they share the last, partly filled block as well, until one of them
+            writes to it.
     """
 
     __slots__ = (
@@ -165,12 +167,15 @@ class KVCache(ABC):
         """Say whether a holder could be admitted now, with ``spare`` blocks left free (a watermark)."""
         return self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
 
+    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        """Say whether a holder could be admitted to empty memory, with ``spare`` blocks left free."""
+        return self.blocks_to_admit(holder, tokens) + spare <= self.num_blocks
+
     def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
         """Say whether a holder could be admitted now, later, or not even to empty memory."""
         if self.can_admit(holder, tokens, spare):
             return Fit.NOW
-        wanted = self.blocks_to_admit(holder, tokens) + spare
-        return Fit.LATER if wanted <= self.num_blocks else Fit.NEVER
+        return Fit.LATER if self.could_admit(holder, tokens, spare) else Fit.NEVER
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         """Look a holder's first tokens up, all but the last; return how many are cached: whole blocks."""
@@ -200,8 +205,8 @@ class KVCache(ABC):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         """Return how many of the next steps can grow and leave ``spare`` blocks free after each.
 
-        At most 1 where that step copies on write, and no further than a closed form reaches: what decides is
-        that every step counted here can be taken.
+        0 where the next step copies on write, and no further than a closed form reaches: what decides is that
+        every step counted here can be taken, and looks like the others.
         """
 
     @property

@@ -113,9 +113,10 @@ def _as_many_steps_fit_as_are_promised(life: Life, empty: KVCache, rng: Random) 
             assert 0 <= told <= steps, f"steps that fit are at most those asked for: {said}"
             if not memory.grows:
                 assert told == steps, f"where nothing grows all steps fit: {said}"
-            elif memory.copies_on_write or memory.releases:
+            elif memory.copies_on_write:
+                assert told == 0, f"a copy on write ends a run: {said}"
+            elif memory.releases:
                 assert bool(told) == (memory.blocks_needed(1) <= room), f"a step fits or does not: {said}"
-                assert not memory.copies_on_write or told <= 1, f"a copy on write ends a run: {said}"
             else:
                 assert told == 0 or memory.blocks_needed(told) <= room, f"more steps than fit: {said}"
                 further = told < steps and memory.blocks_needed(told + 1) <= room

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pagesim.kvcache.base import Fit, Holder, KVCache, OutOfBlocks
+from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
 from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.groups import KVGroup, Reserved
 from pagesim.kvcache.placement import Placement
@@ -45,12 +45,13 @@ class ContiguousKV(KVCache):
         taken = self.placement.rounded(blocks) * holder.samples
         return taken + spare <= self.free_blocks and self.placement.fits(blocks, holder.samples)
 
-    def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
-        if self.can_admit(holder, tokens, spare):
-            return Fit.NOW
+    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         taken = self.placement.rounded(self._run(holder, tokens)) * holder.samples
-        never = self.free_blocks == self.num_blocks or taken + spare > self.num_blocks
-        return Fit.NEVER if never else Fit.LATER
+        if taken + spare > self.num_blocks:
+            return False
+        return self.free_blocks < self.num_blocks or self.placement.fits(
+            self._run(holder, tokens), holder.samples
+        )
 
     def fits_elsewhere(self, holder: Holder, tokens: int) -> bool:
         blocks = self._run(holder, tokens) * holder.samples
@@ -130,6 +131,11 @@ class ContiguousKV(KVCache):
     def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
         first = holder.kv[0][sample]
         return list(range(first, first - (-self.length(holder) // self.block_size)))
+
+    def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
+        """Return all blocks of a sample, reserved ones included."""
+        ((first, blocks),) = self.extents(holder, sample)
+        return list(range(first, first + blocks))
 
     def free_extents(self) -> list[Extent]:
         return self.placement.free_extents()

@@ -100,7 +100,7 @@ class CountedKV(KVCache):
             return 0
         before = self.length(holder)
         taken = self.blocks_for(before + holder.growth) - self.blocks_for(before)
-        return taken * holder.samples + (holder.samples - 1 if holder.tail_shared else 0)
+        return taken if holder.samples == 1 else taken * holder.samples + self.copies_due(holder)
 
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
         self._check_extends()
@@ -110,19 +110,25 @@ class CountedKV(KVCache):
     def copies_on_write(self) -> bool:
         return bool(self._tails)
 
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        size = self._size
+        if size and holder.samples == 1:
+            return -(-tokens // size) + spare <= self.free_blocks
+        return self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
+
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self._tails:
-            steps = min(steps, 1)
+            return 0
         if self._windows_due:
             # Beyond the step at which a window fills the ring does not say yet what is released.
             steps = min(steps, self._windows_due[0][0] - self.steps)
         room, whole = self.free_blocks - spare, self._period
         # A period at most takes so much: nearly always answer enough.
-        if (steps // whole + 1) * self._per_period <= room and not self._tails:
+        if (steps // whole + 1) * self._per_period <= room or self.blocks_needed(steps) <= room:
             return steps
-        if self.blocks_needed(steps) <= room or not self.grows:
+        if not self.grows:
             return steps
-        if room < 0 or self._tails:
+        if room < 0:
             return 0
         first = (self.steps + 1) % whole
         if not self._windows:
@@ -138,7 +144,7 @@ class CountedKV(KVCache):
         return min(steps, whole)
 
     def copies_due(self, holder: Holder) -> int:
-        return holder.samples - 1 if holder.tail_shared else 0
+        return holder.samples - 1 if holder.samples > 1 and holder.tail_shared else 0
 
     def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
         length = self.length(holder)
@@ -161,19 +167,20 @@ class CountedKV(KVCache):
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
-        if holder.samples > 1:
+        size, plain = self._size, holder.samples == 1
+        if not plain:
             self._check_samples()
-        blocks = self.blocks_to_admit(holder, tokens)
+        blocks = -(-tokens // size) if size and plain else self.blocks_to_admit(holder, tokens)
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
         self.free_blocks -= blocks
         holder.tokens = tokens
-        if not self._size:
+        if not size:
             if self.grows:
                 holder.kv = [0] * len(self._windows)
             else:
                 holder.kv = blocks // holder.samples, self.groups[0].rule.reserved(tokens, holder.output)
-        if holder.samples > 1:
+        if not plain:
             self._share(holder)
 
     def extend(self, holder: Holder, tokens: int) -> None:
@@ -187,10 +194,8 @@ class CountedKV(KVCache):
     def append(self, holder: Holder) -> int:
         if not self.grows:
             return self._fill_reserved(holder)
-        samples, copies = holder.samples, 0
-        blocks = (self.blocks_for(holder.tokens + 1) - self.blocks_for(holder.tokens)) * samples
-        if holder.tail_shared:
-            copies = samples - 1
+        blocks = self.blocks_to_extend(holder, 1) * holder.samples
+        copies = self.copies_due(holder)
         if blocks + copies > self.free_blocks:
             raise OutOfBlocks(f"{blocks + copies} blocks are needed, {self.free_blocks} are free")
         if copies:
@@ -214,7 +219,7 @@ class CountedKV(KVCache):
             self._enter_ring(holder, samples)
             for number in range(len(self._windows)):
                 self._await_window(holder, number)
-        if holder.tail_shared:
+        if samples > 1 and holder.tail_shared:
             self._tails[holder] = None
 
     def stop_decoding(self, holder: Holder) -> None:
@@ -235,22 +240,14 @@ class CountedKV(KVCache):
             holder.kv = target
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
-        copies = 0
-        if blocks > self.free_blocks and not (self._windows and self.steps_that_fit(steps, 0) == steps):
+        if self._windows or (self._tails and steps):
+            return self._grow_and_release(steps)
+        blocks = self._takes[(self.steps + 1) % self._period] if steps == 1 else self.blocks_needed(steps)
+        if blocks > self.free_blocks:
             raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
-        if self._windows:
-            self._grow_with_windows(steps, blocks)
-        else:
-            self.free_blocks -= blocks
-            self.steps += steps
-        if self._tails and steps:
-            for holder in self._tails:
-                copies += holder.samples - 1
-                holder.tail_shared = False
-            self._tails.clear()
-            self.shared_blocks -= copies
-        return copies
+        self.free_blocks -= blocks
+        self.steps += steps
+        return 0
 
     def release(self, holder: Holder) -> None:
         size = self._size
@@ -328,10 +325,9 @@ class CountedKV(KVCache):
         return holder.samples * self.blocks_for(length) - self._held(holder, length)
 
     def _share(self, holder: Holder) -> None:
-        if self.shares:
-            holder.shared = holder.tokens // self.block_size
-            holder.tail_shared = bool(holder.tokens % self.block_size)
-            self.shared_blocks += self._saved(holder, holder.tokens)
+        holder.shared = holder.tokens // self.block_size if self.shares else 0
+        holder.tail_shared = self.shares and holder.tokens % self.block_size > 0
+        self.shared_blocks += self._saved(holder, holder.tokens)
 
     def _copies(self) -> int:
         return sum([holder.samples - 1 for holder in self._tails])
@@ -418,10 +414,16 @@ class CountedKV(KVCache):
         released: list[int] = holder.kv
         return sum([window.released(holder.tokens) for window in self._windows]) - sum(released)
 
-    def _grow_with_windows(self, steps: int, blocks: int) -> None:
-        if not steps:
-            return  # what was trimmed is still to be released
-        released = 0
+    def _grow_and_release(self, steps: int) -> int:
+        """Grow where samples copy on write in the first step, or windows release; return the blocks copied."""
+        blocks, copies, released = self.blocks_needed(steps), 0, 0
+        if blocks > self.free_blocks and not (self._windows and self.steps_that_fit(steps, 0) == steps):
+            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        for holder in self._tails:
+            copies += holder.samples - 1
+            holder.tail_shared = False
+        self._tails.clear()
+        self.shared_blocks -= copies
         for _ in range(steps):
             self.steps += 1
             released += self._frees[self.steps % self._period]
@@ -430,6 +432,8 @@ class CountedKV(KVCache):
                 processed = holder.base + holder.growth * (self.steps - 1)
                 released += self._windows[number].released(processed) - holder.kv[number]
                 self._release_ring(holder, number, 1)
-        self.free_blocks += released - blocks - sum(self._trimmed.values())
-        self._trimmed.clear()
-
+        if steps:
+            released -= sum(self._trimmed.values())
+            self._trimmed.clear()
+        self.free_blocks += released - blocks
+        return copies

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from pagesim.kvcache.base import Fit, Holder, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.runs import Content, FreeQueue, Run, block_array
@@ -25,27 +26,28 @@ class _Match(NamedTuple):
 _NOTHING = _Match(None, 0, 0, [])
 
 
-class CachedTable:
-    """What `PrefixCachedKV` keeps with a holder.
+class Prefix:
+    """What a prefix cache keeps with a holder.
 
     Attributes:
         content: of its prompt, and of what it generates.
-        table: its blocks, in token order.
         runs: those of its leading blocks that can be found.
         hashed: how many blocks these are.
+        table: all its blocks, in token order, where blocks have numbers.
     """
 
     __slots__ = ("content", "hashed", "runs", "table")
 
-    def __init__(self, content: Content | None, table: array[int], runs: list[Run], hashed: int) -> None:
+    table: array[int]
+
+    def __init__(self, content: Content | None, runs: list[Run], hashed: int) -> None:
         self.content = content
-        self.table = table
         self.runs = runs
         self.hashed = hashed
 
 
-class PrefixCachedKV(KVCache):
-    """See `KVCache`: memory with tables of one KV group of full attention and single samples, and a cache.
+class CountedPrefixKV(KVCache):
+    """See `KVCache`: counted memory of one KV group of full attention and single samples, with a cache.
 
     The free blocks are a queue. Blocks are taken at its front, and then their content is evicted; a request
     gives its blocks back last block first. A prompt that begins as another one did takes over that one's full
@@ -68,7 +70,6 @@ class PrefixCachedKV(KVCache):
             if not, all blocks queue up behind one another (0.11 and 0.19).
     """
 
-    names_blocks = True
     caches_prefixes = True
 
     def __init__(
@@ -77,8 +78,8 @@ class PrefixCachedKV(KVCache):
         super().__init__(num_blocks, [KVGroup(block_size)], cpu_blocks, shares=False)
         self.reuses_unhashed_first = reuses_unhashed_first
         self._queue = FreeQueue()
-        self._queue.push(Run(block_array(reversed(range(num_blocks)))))
-        self._aside = block_array()  # taken out of the queue for what is going to be taken next
+        self._queue.push(self._all_blocks())
+        self._aside = 0  # blocks taken out of the queue for what is going to be taken next
         # The run that the key of its first block finds: the first that had this content. Duplicates, which
         # have just as many blocks, wait behind it.
         self._found: dict[int, Run] = {}
@@ -88,11 +89,9 @@ class PrefixCachedKV(KVCache):
         self._cached = 0
         self._taken = 0
         self._evictions: list[tuple[int, int]] = []
-        self._buckets: list[dict[Holder, None]] = [{} for _ in range(block_size)]
-        self._in_order = True
+        # How many decoding holders take a block at which step, twice in a row.
+        self._takes = [0] * (2 * block_size)
         self._decoding = 0
-        self._holders_of: dict[Run, list[Holder]] = {}
-        self.holders: dict[Holder, None] = {}
 
     # Questions
 
@@ -109,17 +108,15 @@ class PrefixCachedKV(KVCache):
         return evictions
 
     def held_blocks(self, holder: Holder) -> int:
-        return len(holder.kv.table)
+        return -(-self.length(holder) // self.block_size)
 
     def blocks_needed(self, steps: int = 1) -> int:
-        size, first = self.block_size, (self.steps + 1) % self.block_size
+        size = self.block_size
+        first = (self.steps + 1) % size
         if steps == 1:
-            return len(self._buckets[first])
+            return self._takes[first]
         rounds, rest = divmod(steps, size)
-        blocks = rounds * self._decoding
-        for step in range(first, first + rest):
-            blocks += len(self._buckets[step % size])
-        return blocks
+        return rounds * self._decoding + sum(self._takes[first : first + rest])
 
     def blocks_needed_by(self, holder: Holder) -> int:
         return int((holder.base + self.steps) % self.block_size == 0)
@@ -135,26 +132,20 @@ class PrefixCachedKV(KVCache):
         if room < 0:
             return 0
         rounds, room = divmod(room, self._decoding)
-        for step in range(size):
-            room -= len(self._buckets[(self.steps + 1 + step) % size])
-            if room < 0:
-                return rounds * size + step
-        return rounds * size + size
+        first = (self.steps + 1) % size
+        return rounds * size + bisect_right(list(accumulate(self._takes[first : first + size])), room)
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         return self._look_up(holder, (tokens - 1) // self.block_size).blocks * self.block_size
 
-    def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
-        if self.can_admit(holder, tokens, spare):
-            return Fit.NOW
-        # Empty memory has cached nothing.
-        return Fit.LATER if self.blocks_for(tokens) + spare <= self.num_blocks else Fit.NEVER
+    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
 
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
         match = self._match_of(holder, tokens)
         blocks = -(-tokens // self.block_size) - match.blocks
         for run, count in match.runs:
-            if not run.users:
+            if not run.holders:
                 blocks += count
         return blocks
 
@@ -163,38 +154,32 @@ class PrefixCachedKV(KVCache):
     def admit(self, holder: Holder, tokens: int) -> None:
         if holder.samples > 1:
             raise KVCacheError("a prefix cache serves every sample as a request of its own")
-        content = _content_of(holder)
         match = self._match_of(holder, tokens)
         wanted = self.blocks_to_admit(holder, tokens)
         if wanted > self.free_blocks:
             raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
         runs: list[Run] = []
-        table = block_array()
         for run, blocks in match.runs:
-            if blocks < len(run.blocks):
+            if blocks < run.count:
                 self._split(run, blocks)
-            if run.users:
+            if run.holders:
                 self.shared_blocks += blocks
             else:
                 self._queue.remove(run)
                 self._cached -= blocks
                 self.free_blocks -= blocks
-            run.users += 1
-            self._holders_of[run].append(holder)
+            run.holders.append(holder)
             runs.append(run)
-            table.extend(run.blocks)
-        # Before blocks are taken: one that goes may cut the runs that were just found.
-        holder.kv = CachedTable(content, table, runs, match.blocks)
-        table.extend(self._take(-(-tokens // self.block_size) - match.blocks))
+        holder.kv = Prefix(_content_of(holder), runs, match.blocks)
         holder.tokens = tokens
-        self.holders[holder] = None
+        self._take(-(-tokens // self.block_size) - match.blocks)
         self._hash(holder, tokens)
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
-        holder.kv.table.extend(self._take(blocks))
+        self._take(blocks)
         holder.tokens += tokens
         self._hash(holder, holder.tokens)
 
@@ -205,30 +190,19 @@ class PrefixCachedKV(KVCache):
     def start_decoding(self, holder: Holder) -> None:
         holder.base = holder.tokens - self.steps
         holder.decodes = True
-        bucket = self._buckets[(1 - holder.base) % self.block_size]
-        if bucket and next(reversed(bucket)).order > holder.order:
-            self._in_order = False
-        bucket[holder] = None
-        self._decoding += 1
+        self._count(holder, 1)
 
     def stop_decoding(self, holder: Holder) -> None:
         holder.tokens = self.length(holder)
-        self._leave_bucket(holder)
+        holder.decodes = False
+        self._count(holder, -1)
 
     def grow(self, steps: int = 1) -> int:
         blocks = self.blocks_needed(steps)
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
         if blocks:
-            if not self._in_order:
-                self._buckets = [
-                    dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
-                ]
-                self._in_order = True
-            taken, size, buckets = iter(self._take(blocks)), self.block_size, self._buckets
-            for step in range(self.steps + 1, self.steps + 1 + steps):
-                for holder in buckets[step % size]:
-                    holder.kv.table.append(next(taken))
+            self._take(blocks)
         self.steps += steps
         return 0
 
@@ -236,95 +210,71 @@ class PrefixCachedKV(KVCache):
         self._hash(holder, self.length(holder))
 
     def set_aside(self, blocks: int) -> None:
-        if blocks > len(self._aside):
-            self._aside += self._pop(blocks - len(self._aside))
+        if blocks > self._aside:
+            self._pop(blocks - self._aside)
+            self._aside = blocks
 
     def release(self, holder: Holder) -> None:
-        cached: CachedTable = holder.kv
-        self._hash(holder, self.length(holder))
+        length = self.length(holder)
+        self._hash(holder, length)
+        prefix: Prefix = holder.kv
         if holder.decodes:
-            self._leave_bucket(holder)
-        unhashed = cached.table[cached.hashed :]
+            holder.decodes = False
+            self._count(holder, -1)
+        unhashed = -(-length // self.block_size) - prefix.hashed
         if unhashed:
-            self.free_blocks += len(unhashed)
-            run = Run(unhashed)
+            self.free_blocks += unhashed
+            run = self._unhashed(holder, unhashed)
             if self.reuses_unhashed_first:
                 self._queue.push_first(run)
             else:
                 self._queue.push(run)
-        for run in reversed(cached.runs):
-            run.users -= 1
-            self._holders_of[run].remove(holder)
-            blocks = len(run.blocks)
-            if run.users:
-                self.shared_blocks -= blocks
+        for run in reversed(prefix.runs):
+            run.holders.remove(holder)
+            if run.holders:
+                self.shared_blocks -= run.count
             else:
                 self._queue.push(run)
-                self._cached += blocks
-                self.free_blocks += blocks
-        del self.holders[holder]
+                self._cached += run.count
+                self.free_blocks += run.count
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         raise KVCacheError("a prefix cache serves every sample as a request of its own")
 
-    # Tables
+    # What a form of this memory with numbers adds to
 
-    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
-        """Return a holder's blocks, in token order."""
-        return list(holder.kv.table)
+    def _all_blocks(self) -> Run:
+        """Return the run of all blocks, which are free."""
+        return Run(self.num_blocks)
 
-    def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
-        """As ``block_table``."""
-        return list(holder.kv.table)
+    def _take_last(self, run: Run, blocks: int) -> None:
+        """Take so many blocks off the end of a run, the last of them first."""
+        run.count -= blocks
 
-    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
-        """Return where a holder's blocks are, in token order; neighbouring blocks are joined."""
-        return join_extents(holder.kv.table)
+    def _take_aside(self, blocks: int) -> None:
+        """Take so many of the blocks that were set aside, the first of them first."""
+        self._aside -= blocks
 
-    def free_extents(self) -> list[Extent]:
-        """Return the maximal runs of free blocks, by address."""
-        return join_extents(sorted(chain(self._aside, self._queue.blocks())))
+    def _cut(self, run: Run, blocks: int) -> Run:
+        """Cut a run in two after so many blocks; return the second."""
+        return run.split(blocks)
 
-    def free_chunks(self) -> list[Extent]:
-        """As ``free_extents``: a queue keeps no runs."""
-        return self.free_extents()
+    def _hashed(self, holder: Holder, run: Run, start: int, blocks: int) -> None:
+        """Give a run the blocks of a holder that can be found now, from its block ``start`` on."""
+        run.count += blocks
 
-    def cached_extents(self) -> list[Extent]:
-        """Return the maximal runs of free blocks whose content can still be found, by address."""
-        cached = (run.blocks for run in self._queue if run.content is not None)
-        return join_extents(sorted(chain.from_iterable(cached)))
-
-    def check_integrity(self) -> None:
-        """Raise AssertionError unless every block is free or held, and no bookkeeping disagrees."""
-        free = [*self._aside, *self._queue.blocks()]
-        named = {block for holder in self.holders for block in holder.kv.table}
-        names = sum(len(holder.kv.table) for holder in self.holders)
-        assert sorted([*named, *free]) == list(range(self.num_blocks)), "blocks are owned twice or lost"
-        assert self.free_blocks == len(free), "free blocks are miscounted"
-        assert self.shared_blocks == names - len(named), "shared blocks are miscounted"
-        queued = set(self._queue)
-        cached = [len(run.blocks) for run in queued if run.content is not None]
-        assert self._cached == sum(cached), "cached blocks are miscounted"
-        assert self._duplicates.keys() <= self._found.keys(), "a duplicate is left of what cannot be found"
-        findable: set[Run] = set()
-        for key, first in self._found.items():
-            for run in (first, *self._duplicates.get(key, ())):
-                findable.add(run)
-                assert run.content is not None
-                assert run.content.key(run.start) == run.key == key, "a run is found under a key not its own"
-                assert len(run.blocks) == len(first.blocks) > 0, "a run and its duplicate differ"
-                assert bool(run.users) != (run in queued), "a run is held and free, or neither"
-                assert len(self._holders_of[run]) == run.users, "a run's users are miscounted"
-        assert findable == self._holders_of.keys(), "a run is kept that cannot be found"
-        assert findable >= {run for run in queued if run.content is not None}
-        for holder in self.holders:
-            held: CachedTable = holder.kv
-            assert findable.issuperset(held.runs), "a run is held that cannot be found"
-            blocks = block_array(chain.from_iterable(run.blocks for run in held.runs))
-            assert blocks == held.table[: held.hashed], "runs are not the table's"
-            assert len(held.table) == -(-self.length(holder) // self.block_size), "a table's length is off"
+    def _unhashed(self, holder: Holder, blocks: int) -> Run:
+        """Return a run of the last blocks of a holder, which cannot be found."""
+        return Run(blocks)
 
     # Inside
+
+    def _count(self, holder: Holder, change: int) -> None:
+        """Count the blocks that a decoding holder takes; its next at the step with base + steps ≡ 1."""
+        at = (1 - holder.base) % self.block_size
+        self._takes[at] += change
+        self._takes[at + self.block_size] += change
+        self._decoding += change
 
     def _look_up(self, holder: Holder, most: int) -> _Match:
         """Find the runs of a request's leading blocks, as far as they are there, up to so many."""
@@ -352,13 +302,13 @@ class PrefixCachedKV(KVCache):
 
     def _hash(self, holder: Holder, tokens: int) -> None:
         """Make the blocks of a holder findable that are full at this length."""
-        cached: CachedTable = holder.kv
-        content, start, full = cached.content, cached.hashed, tokens // self.block_size
+        prefix: Prefix = holder.kv
+        content, start, full = prefix.content, prefix.hashed, tokens // self.block_size
         if start == full or content is None:
             return
-        cached.hashed = full
+        prefix.hashed = full
         self._version += 1
-        table, runs = cached.table, cached.runs
+        runs = prefix.runs
         while start < full:
             key = content.key(start)
             first = self._found.get(key)
@@ -366,14 +316,15 @@ class PrefixCachedKV(KVCache):
             if first is None:
                 last = runs[-1] if runs else None
                 if last is not None and self._goes_on(last, content, start):
-                    last.blocks.extend(table[start:full])
+                    self._hashed(holder, last, start, blocks)
                     return
             else:
                 blocks = min(_alike(first, content), blocks)
-                if blocks < len(first.blocks):
+                if blocks < first.count:
                     self._split(first, blocks)
-            run = Run(table[start : start + blocks], content, start, key, 1)
-            self._holders_of[run] = [holder]
+            run = Run(0, content, start, key)
+            self._hashed(holder, run, start, blocks)
+            run.holders.append(holder)
             runs.append(run)
             if first is None:
                 self._found[key] = run
@@ -385,8 +336,8 @@ class PrefixCachedKV(KVCache):
         """Say whether a run can simply be longer: computed by the same request, and held by no other."""
         return (
             run.content is content
-            and run.start + len(run.blocks) == start
-            and run.users == 1
+            and run.start + run.count == start
+            and len(run.holders) == 1
             and run.key not in self._duplicates
         )
 
@@ -394,28 +345,34 @@ class PrefixCachedKV(KVCache):
         """Cut a run in two after so many blocks, and all that have the same content."""
         self._version += 1
         duplicates = self._duplicates.get(run.key)
-        rest = self._cut(self._found[run.key], blocks)
+        rest = self._part(self._found[run.key], blocks)
         self._found[rest.key] = rest
         if duplicates is not None:
-            self._duplicates[rest.key] = [self._cut(each, blocks) for each in duplicates]
+            self._duplicates[rest.key] = [self._part(each, blocks) for each in duplicates]
 
-    def _cut(self, run: Run, blocks: int) -> Run:
-        rest = run.split(blocks)
-        holders = self._holders_of[run]
-        self._holders_of[rest] = list(holders)
-        if not holders:
+    def _part(self, run: Run, blocks: int) -> Run:
+        rest = self._cut(run, blocks)
+        if not run.holders:
             self._queue.push_ahead(rest, run)
-        for holder in holders:
+        for holder in run.holders:
             runs = holder.kv.runs
             runs.insert(runs.index(run) + 1, rest)
         return rest
 
-    def _pop(self, blocks: int) -> array[int]:
+    def _take(self, blocks: int) -> None:
+        """Take so many free blocks, which there are."""
+        self.free_blocks -= blocks
+        if self._aside:
+            aside = min(blocks, self._aside)
+            self._take_aside(aside)
+            blocks -= aside
+        self._pop(blocks)
+
+    def _pop(self, blocks: int) -> None:
         """Take so many blocks out of the queue; what they held is evicted."""
-        taken = block_array()
         while blocks > 0:
             run = self._queue.first
-            there = len(run.blocks)
+            there = run.count
             count = blocks if blocks < there else there
             if run.content is not None:
                 if count < there and run.key in self._duplicates:
@@ -428,19 +385,13 @@ class PrefixCachedKV(KVCache):
                     self._evict(run)
             if count == there:
                 self._queue.remove(run)
-                run.blocks.reverse()
-                taken.extend(run.blocks)
-            else:
-                taken.extend(run.blocks[: -count - 1 : -1])
-                del run.blocks[-count:]
+            self._take_last(run, count)
             self._taken += count
             blocks -= count
-        return taken
 
     def _evict(self, run: Run) -> None:
         """Take a run out of the index; a duplicate with the same key takes its place."""
         key = run.key
-        del self._holders_of[run]
         duplicates = self._duplicates.get(key)
         if duplicates is None:
             del self._found[key]
@@ -452,20 +403,185 @@ class PrefixCachedKV(KVCache):
         if not duplicates:
             del self._duplicates[key]
 
-    def _take(self, blocks: int) -> array[int]:
-        """Take so many free blocks, which there are."""
-        self.free_blocks -= blocks
-        aside = min(blocks, len(self._aside))
-        if not aside:
-            return self._pop(blocks)
-        taken = self._aside[:aside]
-        del self._aside[:aside]
-        return taken + self._pop(blocks - aside)
 
-    def _leave_bucket(self, holder: Holder) -> None:
-        del self._buckets[(1 - holder.base) % self.block_size][holder]
-        self._decoding -= 1
-        holder.decodes = False
+class PrefixCachedKV(CountedPrefixKV):
+    """As its parent, with numbers: blocks are named in the step in which they are taken.
+
+    Attributes:
+        holders: the requests that hold blocks.
+    """
+
+    names_blocks = True
+
+    def __init__(
+        self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True
+    ) -> None:
+        self._fresh = block_array()  # taken, and not yet in a table
+        self._set_aside = block_array()
+        super().__init__(num_blocks, block_size, cpu_blocks, reuses_unhashed_first=reuses_unhashed_first)
+        # Decoding holders, by the step at which they take a block.
+        self._buckets: list[dict[Holder, None]] = [{} for _ in range(block_size)]
+        self._in_order = True
+        self.holders: dict[Holder, None] = {}
+
+    # Changes
+
+    def admit(self, holder: Holder, tokens: int) -> None:
+        super().admit(holder, tokens)
+        self.holders[holder] = None
+
+    def extend(self, holder: Holder, tokens: int) -> None:
+        super().extend(holder, tokens)
+        self._fill_table(holder)
+
+    def grow(self, steps: int = 1) -> int:
+        before = self.steps
+        super().grow(steps)
+        if self._fresh:
+            if not self._in_order:
+                self._buckets = [
+                    dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
+                ]
+                self._in_order = True
+            taken, size, buckets = iter(self._fresh), self.block_size, self._buckets
+            for step in range(before + 1, before + 1 + steps):
+                for holder in buckets[step % size]:
+                    holder.kv.table.append(next(taken))
+            self._fresh = block_array()
+        return 0
+
+    def set_aside(self, blocks: int) -> None:
+        super().set_aside(blocks)
+        self._set_aside += self._fresh
+        self._fresh = block_array()
+
+    def release(self, holder: Holder) -> None:
+        super().release(holder)
+        del self.holders[holder]
+
+    # Tables
+
+    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
+        """Return a holder's blocks, in token order."""
+        return list(holder.kv.table)
+
+    def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
+        """As ``block_table``."""
+        return list(holder.kv.table)
+
+    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
+        """Return where a holder's blocks are, in token order; neighbouring blocks are joined."""
+        return join_extents(holder.kv.table)
+
+    def free_blocks_in_order(self) -> list[int]:
+        """Return the free blocks in the order in which they are going to be taken."""
+        return [*self._set_aside, *chain.from_iterable(reversed(run.blocks) for run in self._queue)]
+
+    def free_extents(self) -> list[Extent]:
+        """Return the maximal runs of free blocks, by address."""
+        return join_extents(sorted(self.free_blocks_in_order()))
+
+    def free_chunks(self) -> list[Extent]:
+        """As ``free_extents``: a queue keeps no runs."""
+        return self.free_extents()
+
+    def cached_extents(self) -> list[Extent]:
+        """Return the maximal runs of free blocks whose content can still be found, by address."""
+        cached = (run.blocks for run in self._queue if run.content is not None)
+        return join_extents(sorted(chain.from_iterable(cached)))
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every block is free or held, and no bookkeeping disagrees."""
+        free = self.free_blocks_in_order()
+        named = {block for holder in self.holders for block in holder.kv.table}
+        names = sum(len(holder.kv.table) for holder in self.holders)
+        assert sorted([*named, *free]) == list(range(self.num_blocks)), "blocks are owned twice or lost"
+        assert self.free_blocks == len(free), "free blocks are miscounted"
+        assert self.shared_blocks == names - len(named), "shared blocks are miscounted"
+        assert self._aside == len(self._set_aside), "blocks set aside are miscounted"
+        assert not self._fresh, "blocks are taken and in no table"
+        queued = set(self._queue)
+        assert all(run.count == len(run.blocks) for run in queued), "a run's blocks are miscounted"
+        cached = [run.count for run in queued if run.content is not None]
+        assert self._cached == sum(cached), "cached blocks are miscounted"
+        assert self._duplicates.keys() <= self._found.keys(), "a duplicate is left of what cannot be found"
+        findable: set[Run] = set()
+        for key, first in self._found.items():
+            for run in (first, *self._duplicates.get(key, ())):
+                findable.add(run)
+                assert run.content is not None
+                assert run.content.key(run.start) == run.key == key, "a run is found under a key not its own"
+                assert run.count == first.count == len(run.blocks) > 0, "a run and its duplicate differ"
+                assert bool(run.holders) != (run in queued), "a run is held and free, or neither"
+        assert findable >= {run for run in queued if run.content is not None}
+        for holder in self.holders:
+            prefix: Prefix = holder.kv
+            assert findable.issuperset(prefix.runs), "a run is held that cannot be found"
+            assert all(holder in run.holders for run in prefix.runs)
+            blocks = block_array(chain.from_iterable(run.blocks for run in prefix.runs))
+            assert blocks == prefix.table[: prefix.hashed], "runs are not the table's"
+            assert len(prefix.table) == -(-self.length(holder) // self.block_size), "a table's length is off"
+
+    # As `CountedPrefixKV`
+
+    def _all_blocks(self) -> Run:
+        run = super()._all_blocks()
+        run.blocks = block_array(reversed(range(self.num_blocks)))
+        return run
+
+    def _take_last(self, run: Run, blocks: int) -> None:
+        super()._take_last(run, blocks)
+        self._fresh.extend(run.blocks[: -blocks - 1 : -1])
+        del run.blocks[-blocks:]
+
+    def _take_aside(self, blocks: int) -> None:
+        super()._take_aside(blocks)
+        self._fresh.extend(self._set_aside[:blocks])
+        del self._set_aside[:blocks]
+
+    def _cut(self, run: Run, blocks: int) -> Run:
+        rest = super()._cut(run, blocks)
+        rest.blocks = run.blocks[blocks:]
+        del run.blocks[blocks:]
+        return rest
+
+    def _hash(self, holder: Holder, tokens: int) -> None:
+        self._fill_table(holder)
+        super()._hash(holder, tokens)
+
+    def _hashed(self, holder: Holder, run: Run, start: int, blocks: int) -> None:
+        named = holder.kv.table[start : start + blocks]
+        if run.count:
+            run.blocks.extend(named)
+        else:
+            run.blocks = named
+        super()._hashed(holder, run, start, blocks)
+
+    def _unhashed(self, holder: Holder, blocks: int) -> Run:
+        run = super()._unhashed(holder, blocks)
+        run.blocks = holder.kv.table[-blocks:]
+        return run
+
+    def _count(self, holder: Holder, change: int) -> None:
+        super()._count(holder, change)
+        bucket = self._buckets[(1 - holder.base) % self.block_size]
+        if change < 0:
+            del bucket[holder]
+            return
+        if bucket and next(reversed(bucket)).order > holder.order:
+            self._in_order = False
+        bucket[holder] = None
+
+    # Inside
+
+    def _fill_table(self, holder: Holder) -> None:
+        """Let a holder's table name what was found for it and what was just taken."""
+        prefix: Prefix = holder.kv
+        if not hasattr(prefix, "table"):
+            prefix.table = block_array(chain.from_iterable(run.blocks for run in prefix.runs))
+        if self._fresh:
+            prefix.table += self._fresh
+            self._fresh = block_array()
 
 
 def _content_of(holder: Holder) -> Any:
@@ -475,4 +591,4 @@ def _content_of(holder: Holder) -> Any:
 def _alike(run: Run, content: Content) -> int:
     """Return the blocks of a run that another content goes on with, which has its first one."""
     assert run.content is not None
-    return min(len(run.blocks), content.common(run.content) - run.start)
+    return min(run.count, content.common(run.content) - run.start)

@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Protocol, Self
 
+from pagesim.kvcache.base import Holder
+
 
 class Content(Protocol):
     """What a sequence's tokens are, as far as another one may have the same ones, block by block."""
@@ -18,39 +20,41 @@ class Content(Protocol):
 
 
 def block_array(blocks: Iterable[int] = ()) -> array[int]:
-    """Return numbers of blocks as an array."""
+    """Return numbers of blocks as an array, which is cut and joined faster than a list."""
     return array("i", blocks)
 
 
 class Run:
-    """Blocks of one table that follow one another.
+    """Blocks of one sequence that follow one another.
 
     Attributes:
-        blocks: their numbers, in token order.
+        count: how many there are.
         content: of the request that computed them; None where they cannot be found.
         start: the place of the first one in that content.
         key: its name there.
-        users: how many holders have them.
+        holders: the requests that have them.
+        blocks: their numbers, in token order, where blocks have numbers.
     """
 
-    __slots__ = ("_ahead", "_behind", "blocks", "content", "key", "start", "users")
+    __slots__ = ("_ahead", "_behind", "blocks", "content", "count", "holders", "key", "start")
 
-    def __init__(
-        self, blocks: array[int], content: Content | None = None, start: int = 0, key: int = 0, users: int = 0
-    ) -> None:
-        self.blocks = blocks
+    blocks: array[int]
+
+    def __init__(self, count: int, content: Content | None = None, start: int = 0, key: int = 0) -> None:
+        self.count = count
         self.content = content
         self.start = start
         self.key = key
-        self.users = users
+        self.holders: list[Holder] = []
         self._ahead = self._behind = self
 
     def split(self, blocks: int) -> Run:
-        """Keep so many blocks; return a run of the others, with as many users."""
+        """Keep so many blocks; return a run of the others, with the same holders."""
         assert self.content is not None
         start = self.start + blocks
-        rest = Run(self.blocks[blocks:], self.content, start, self.content.key(start), self.users)
-        del self.blocks[blocks:]
+        rest = Run(self.count - blocks, self.content, start, self.content.key(start))
+        rest.holders = list(self.holders)
+        self.count = blocks
         return rest
 
 
@@ -60,7 +64,7 @@ class FreeQueue:
     __slots__ = ("_ring",)
 
     def __init__(self) -> None:
-        self._ring = Run(block_array())  # stands between the last one and the first
+        self._ring = Run(0)  # stands between the last one and the first
 
     @property
     def first(self) -> Run:
@@ -72,11 +76,6 @@ class FreeQueue:
         while run is not self._ring:
             yield run
             run = run._behind
-
-    def blocks(self) -> Iterator[int]:
-        """Yield all blocks, in the order in which they are taken."""
-        for run in self:
-            yield from reversed(run.blocks)
 
     def push(self, run: Run) -> None:
         """Put a run at the end."""

@@ -40,6 +40,7 @@ class TabledKV(KVCache):
     releases a block, so that a step looks at no others.
 
     Attributes:
+        notes_moves: whether the following are kept; whatever asks for it must take them.
         copies: blocks copied on write since they were last taken, as (from, to).
         swaps_in, swaps_out: blocks moved between device and host since then, as (from, to).
     """
@@ -62,6 +63,7 @@ class TabledKV(KVCache):
         self._tails: dict[Holder, None] = {}  # whose next step may copy a shared last block
         self.holders: dict[Holder, None] = {}
         self.swapped: dict[Holder, None] = {}
+        self.notes_moves = True
         self.copies: list[Copy] = []
         self.swaps_in: list[Copy] = []
         self.swaps_out: list[Copy] = []
@@ -101,8 +103,7 @@ class TabledKV(KVCache):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         room = self.free_blocks - spare
         if self._tails:
-            steps = min(steps, 1)
-            return steps if self.blocks_needed(steps) <= room else 0
+            return 0
         if not self.grows:
             return steps
         if self.blocks_needed(steps) <= room:
@@ -193,7 +194,7 @@ class TabledKV(KVCache):
                 if bucket and next(reversed(bucket)).order > holder.order:
                     self._in_order = False
                 bucket[holder] = None
-        if holder.tail_shared:
+        if holder.samples > 1 and holder.tail_shared:
             self._tails[holder] = None
 
     def stop_decoding(self, holder: Holder) -> None:
@@ -237,15 +238,16 @@ class TabledKV(KVCache):
         blocks = list(dict.fromkeys(block for table in tables for block in table))
         if len(blocks) > self.free_cpu_blocks:
             raise OutOfBlocks(f"swapping out takes {len(blocks)} blocks, {self.free_cpu_blocks} are free")
-        length, tail_shared = self.length(holder), holder.tail_shared
+        length = self.length(holder)
         away = {block: self._free_cpu.pop() for block in blocks}
         moved = [[[away[block] for block in table] for table in sample] for sample in holder.kv.on]
         self.release(holder)
-        holder.kv.on, holder.tokens, holder.tail_shared = moved, length, tail_shared
+        holder.kv.on, holder.tokens = moved, length
         self._cpu_references.update(_shared(table for sample in moved for table in sample))
         self.free_cpu_blocks -= len(blocks)
         self.swapped[holder] = None
-        self.swaps_out += away.items()
+        if self.notes_moves:
+            self.swaps_out += away.items()
         return len(blocks)
 
     def swap_in(self, holder: Holder) -> int:
@@ -260,7 +262,8 @@ class TabledKV(KVCache):
         self._references.update(shared)
         self.shared_blocks += sum(shared.values()) - len(shared)
         self.holders[holder] = None
-        self.swaps_in += back.items()
+        if self.notes_moves:
+            self.swaps_in += back.items()
         return len(blocks)
 
     def drop_swapped(self, holder: Holder) -> None:
@@ -273,11 +276,12 @@ class TabledKV(KVCache):
     def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
         on = holder.kv.on
         if not self.shares:
-            self.copies += [
-                pair
-                for theirs, mine in zip(on[survivor], on[dropped], strict=True)
-                for pair in zip(theirs, mine, strict=True)
-            ]
+            if self.notes_moves:
+                self.copies += [
+                    pair
+                    for theirs, mine in zip(on[survivor], on[dropped], strict=True)
+                    for pair in zip(theirs, mine, strict=True)
+                ]
             return sum([len(table) for table in on[dropped]])
         table = on[survivor][0]
         for block in table:
@@ -455,7 +459,8 @@ class TabledKV(KVCache):
                 _dropped([block], self._references)
                 self.shared_blocks -= 1
                 table[-1] = own
-                self.copies.append((block, own))
+                if self.notes_moves:
+                    self.copies.append((block, own))
                 copies += 1
         holder.tail_shared = False
         return copies

@@ -309,7 +309,7 @@ class StepTable:
         clock = chunk.clock[rows]
         # Arrivals join the queue while the engine fast-forwards.
         joined = np.searchsorted(self.arrivals, clock, "right") - np.searchsorted(
-            self.arrivals, stretches["seen"], "right"
+            self.arrivals, stretches["decided"], "right"
         )
         entries = {name: column[rows] for name, column in chunk.ledger.entries.items()}
         paper = paper_view(entries, self.capacity, reserves=self.reserves)

@@ -25,7 +25,7 @@ class Choice(NamedTuple):
 
 
 class Batch:
-    """One planned iteration.
+    """One planned iteration; to a cost model its `IterationShape`.
 
     Attributes:
         prompts: requests admitted in this iteration, of which a prompt (or what must be recomputed) runs.
@@ -50,16 +50,18 @@ class Batch:
         context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
         decode_context: the part of it that belongs to decoding sequences.
         query_key_pairs: over the prompts, pairs of a query and a key that it attends to (causal).
-        swapped_in, swapped_out_blocks, copied: blocks moved, and copied on write.
+        blocks_out, blocks_in, blocks_copied: blocks moved to the host and back, and copied on write.
     """
 
     __slots__ = (
         "batched_tokens",
+        "blocks_copied",
+        "blocks_in",
+        "blocks_out",
         "caught_up",
         "choices",
         "completed",
         "context_tokens",
-        "copied",
         "counts_empty",
         "decode_context",
         "decodes",
@@ -75,9 +77,7 @@ class Batch:
         "sequences",
         "skipped",
         "stuck",
-        "swapped_in",
         "swapped_out",
-        "swapped_out_blocks",
         "tokens",
     )
 
@@ -104,14 +104,19 @@ class Batch:
         self.sequences = self.decoding = 0
         self.batched_tokens = self.tokens = self.context_tokens = self.decode_context = 0
         self.query_key_pairs = 0
-        self.swapped_in = self.swapped_out_blocks = self.copied = 0
+        self.blocks_out = self.blocks_in = self.blocks_copied = 0
 
     @property
     def is_iteration(self) -> bool:
         """Whether anything is computed or moved; if not, the batch takes no time and leaves no row."""
-        if self.tokens or self.swapped_out_blocks or self.swapped_in:
+        if self.tokens or self.blocks_out or self.blocks_in:
             return True
         return self.counts_empty and bool(self.ignored or self.recomputed)
+
+    @property
+    def sampled(self) -> int:
+        """Sequences that get a token, prompts that end in this iteration counted once."""
+        return self.decoding + len(self.prompts) - len(self.incomplete) + len(self.completed)
 
     @property
     def preempted(self) -> int:

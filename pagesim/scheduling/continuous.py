@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import Holder, KVCache
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.core import Scheduler, fits_never
+from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import MOST, LimitedOptions, PreemptingOptions, Prices
 from pagesim.scheduling.queue import WaitingQueue
@@ -65,6 +65,7 @@ class ContinuousBatching(Scheduler):
         )
         self.max_num_seqs = options.max_num_seqs
         self.max_num_batched_tokens = options.max_num_batched_tokens
+        self._probe = Holder(1)  # asked about in place of a request
 
     def expect(self, arrivals: Arrivals) -> None:
         super().expect(arrivals)
@@ -76,7 +77,9 @@ class ContinuousBatching(Scheduler):
             return False
         if prompt_tokens > self.max_num_batched_tokens:
             return False
-        if fits_never(memory, EngineRequest.like(prompt_tokens, output_tokens, samples), self.watermark_blocks):
+        probe = self._probe
+        probe.output, probe.samples = output_tokens, samples
+        if not memory.could_admit(probe, prompt_tokens, self.watermark_blocks):
             return False
         if not memory.grows:
             return True

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import Fit, KVCache
+from pagesim.kvcache import KVCache
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch, Choice
 from pagesim.scheduling.dead_ends import DeadEnd
@@ -133,7 +133,8 @@ class Scheduler(ABC):
         # Decoding requests by the step at which one of their samples is over, the first of them last.
         self._finishing: list[tuple[int, int, EngineRequest]] = []
         self._forks: list[tuple[int, int, EngineRequest]] = []  # a heap: whose beams fork at which step
-        self._copied = 0  # blocks copied between two iterations
+        # Blocks that beams' forks copied since the last iteration, where memory cannot share.
+        self._fork_copies: list[tuple[EngineRequest, int]] = []
         self._orders = 0
         self.widest = 1
 
@@ -166,11 +167,6 @@ class Scheduler(ABC):
         return bool(self.running or self.queue.waiting or self.swapped)
 
     @property
-    def undisturbed(self) -> bool:
-        """Whether the next iteration needs no plan unless a decision is due: no request waits for a place."""
-        return not (self.queue.waiting or self.swapped)
-
-    @property
     def arrival_matters(self) -> bool:
         """Whether the next arrival could change a decision before a request finishes.
 
@@ -181,15 +177,17 @@ class Scheduler(ABC):
     def steps_until_next_decision(self) -> int:
         """Return for how many iterations from here no decision can differ, if no request arrives."""
         finishing = self._finishing
-        if self.must_replan or not finishing or self._copied:
+        if self.must_replan or not finishing:
             return 0
         memory = self.memory
-        if memory.copies_on_write:
-            return 0
         steps = -finishing[-1][0] - memory.steps
         if self._forks:
             steps = min(steps, self._next_fork() - memory.steps)
-        return memory.steps_that_fit(steps, self.spare_blocks) if steps > 0 else 0
+        if steps <= 0 or self._fork_copies:
+            return 0
+        if memory.releases and (self.queue.waiting or self.swapped):
+            return 0  # what a window releases may be enough for a request that waits
+        return memory.steps_that_fit(steps, self.spare_blocks)
 
     def advance(self, steps: int) -> None:
         """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
@@ -212,7 +210,10 @@ class Scheduler(ABC):
                 over = {request.order for request in done}
                 done = [request for order, request in self.running.items() if order in over]
             for request in done:
-                self._end(request, now)
+                if request.family is None or request.family.alike:
+                    self._over(request, now)
+                else:
+                    self._end_some(request, now)
         if self._forks:
             self._fork_beams(step)
         return done
@@ -245,6 +246,10 @@ class Scheduler(ABC):
         """Say whether free memory would hold the head of the queue and only no placement exists."""
         return False
 
+    def stored_length(self, request: EngineRequest) -> int:
+        """Return the tokens of each sample of a running request whose KV is stored, padded ones included."""
+        return self.memory.length(request)
+
     # The running set
 
     def start_decoding(self, request: EngineRequest) -> None:
@@ -253,10 +258,12 @@ class Scheduler(ABC):
         request.growth = growth = self.tokens_per_step
         memory.start_decoding(request)
         # The last token's KV is never stored.
-        missing = request.next_final - request.tokens - 1
-        request.last_step = memory.steps + (missing if growth == 1 else -(-missing // growth))
-        insort(self._finishing, (-request.last_step, request.order, request))
-        if request.family is not None and request.family.beams is not None:
+        family = request.family
+        final = request.prompt + request.output if family is None else min(family.finals)
+        missing = final - request.tokens - 1
+        request.last_step = last = memory.steps + (missing if growth == 1 else -(-missing // growth))
+        insort(self._finishing, (-last, request.order, request))
+        if family is not None and family.beams is not None:
             self._await_fork(request)
 
     def start(self, request: EngineRequest) -> None:
@@ -287,11 +294,14 @@ class Scheduler(ABC):
     def keep_running(self, batch: Batch) -> None:
         """Give every running request room for the token sampled last; the latest make room for the others."""
         memory = self.memory
-        if memory.grows:
+        if memory.grows and memory.free_blocks - memory.blocks_needed(1) < self.widest:
             while self.running and not self.all_fit():
                 self.preempt(self.latest(), batch)
-        batch.copied = memory.grow(1) + self._copied
-        self._copied = 0
+        batch.blocks_copied = memory.grow(1)
+        if self._fork_copies:
+            # What a request would have copied that has lost its place since is not.
+            forks, self._fork_copies = self._fork_copies, []
+            batch.blocks_copied += sum([blocks for request, blocks in forks if request.last_step >= 0])
         self.context += self.running_sequences * self.tokens_per_step
 
     def all_fit(self) -> bool:
@@ -329,7 +339,7 @@ class Scheduler(ABC):
             self.queue.requeue(request)
             batch.recomputed += (request,)
         elif memory.held_blocks(request) <= memory.free_cpu_blocks:
-            batch.swapped_out_blocks += memory.swap_out(request)
+            batch.blocks_out += memory.swap_out(request)
             self.swapped.append(request)
             batch.swapped_out += (request,)
         else:
@@ -352,8 +362,8 @@ class Scheduler(ABC):
             if not self.may_join(request):
                 return
             del self.swapped[0]
-            batch.swapped_in += memory.swap_in(request)
-            batch.copied += memory.append(request)
+            batch.blocks_in += memory.swap_in(request)
+            batch.blocks_copied += memory.append(request)
             batch.resumed += (request,)
             self.start(request)
 
@@ -382,52 +392,41 @@ class Scheduler(ABC):
     def _stop(self, request: EngineRequest) -> None:
         """Take a request out of those that run; it still has its memory."""
         self.events.interval_ended(request)
-        self._leave(request)
+        del self.running[request.order]
         self.running_sequences -= request.samples
         if request.last_step >= 0:
             self._leave_finishing(request)
-
-    def _leave(self, request: EngineRequest) -> None:
-        """Take a request out of those that run; a subclass forgets what it noted of it."""
-        del self.running[request.order]
 
     def _leave_finishing(self, request: EngineRequest) -> None:
         del self._finishing[bisect_left(self._finishing, (-request.last_step, request.order))]
         request.last_step = -1
 
-    def _end(self, request: EngineRequest, now: int) -> None:
-        """Let those samples of a request go whose last token was generated."""
-        memory, family = self.memory, request.family
+    def _over(self, request: EngineRequest, now: int) -> None:
+        """Let a request go that has its last token."""
+        memory, samples = self.memory, request.samples
         held = memory.length(request)
-        if family is None or family.alike:
-            self.context -= request.samples * held
-            self.running_sequences -= request.samples
-            self._leave(request)
-            request.last_step = -1
-            self.events.interval_ended(request)
-            memory.release(request)
-            request.samples = 0
-            request.length = held + 1
-        else:
-            self._end_some(request, held)
+        self.context -= samples * held
+        self.running_sequences -= samples
+        del self.running[request.order]
+        request.last_step = -1
         self.events.finished(request, now)
+        memory.release(request)
+        request.length = held + 1
 
-    def _end_some(self, request: EngineRequest, held: int) -> None:
+    def _end_some(self, request: EngineRequest, now: int) -> None:
+        """Let those samples of a request go whose last token was generated."""
         family, memory = request.family, self.memory
         assert family is not None
+        held = memory.length(request)
         self.events.interval_ended(request)
         places = family.over_at(held + 1)
+        family.end(places, held + 1 - request.prompt)
+        self.events.samples_finished(request, now)
+        if len(places) == request.samples:
+            self._over(request, now)
+            return
         self.context -= len(places) * held
         self.running_sequences -= len(places)
-        whole = len(places) == request.samples
-        family.end(places, held + 1 - request.prompt)
-        if whole:
-            self._leave(request)
-            request.last_step = -1
-            memory.release(request)
-            request.samples = 0
-            request.length = held + 1
-            return
         memory.end_samples(request, places)
         missing = min(family.finals) - held - 1
         request.last_step = memory.steps + -(-missing // request.growth)
@@ -463,7 +462,10 @@ class Scheduler(ABC):
             assert request.family is not None
             assert request.family.beams is not None
             for dropped, survivor in request.family.beams.fork():
-                self._copied += self.memory.fork(request, dropped, survivor)
+                blocks = self.memory.fork(request, dropped, survivor)
+                if blocks:
+                    self._fork_copies.append((request, blocks))
+                self.events.forked(request, dropped, survivor)
             self._await_fork(request)
 
     def _await_fork(self, request: EngineRequest) -> None:
@@ -474,9 +476,3 @@ class Scheduler(ABC):
         step = request.prompt + request.family.beams.token - 1 - request.base
         if step < request.last_step:
             heappush(self._forks, (step, request.order, request))
-
-
-def fits_never(memory: KVCache, request: EngineRequest, spare: int) -> bool:
-    """Say whether even empty memory has no room for a request."""
-    return memory.fit(request, request.length, spare) is Fit.NEVER
-

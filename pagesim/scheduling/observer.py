@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest, Status
 
 
-class FastForward(NamedTuple):
+class FastForward:
     """Iterations that only decode, with the same requests, and decide nothing.
 
     Attributes:
@@ -20,16 +20,14 @@ class FastForward(NamedTuple):
         increment: ticks that each takes more than the one before.
         context: tokens of context in the first.
         sequences: that decode.
-        waited: ticks between the decision and the start of the first.
+        decided: when the scheduler looked at the queue for the last time before them.
     """
 
-    start: int
-    steps: int
-    first: int
-    increment: int
-    context: int
-    sequences: int
-    waited: int = 0
+    __slots__ = ("context", "decided", "first", "increment", "sequences", "start", "steps")
+
+    def __init__(self) -> None:
+        self.start = self.steps = self.first = self.increment = self.context = self.sequences = 0
+        self.decided = 0
 
 
 class Observer:
@@ -59,8 +57,14 @@ class Observer:
     def interval_ended(self, request: EngineRequest) -> None:
         """From this iteration on a request's memory does not follow from its length as it did."""
 
+    def forked(self, request: EngineRequest, dropped: int, survivor: int) -> None:
+        """A beam of a request goes on from what another one holds; told between two iterations."""
+
     def finished(self, request: EngineRequest, now: int) -> None:
-        """Samples of a request have their last tokens at ``now``: all of them, or some (``Family.ended``)."""
+        """A request has its last token at ``now``; it still has its memory, and its interval ends."""
+
+    def samples_finished(self, request: EngineRequest, now: int) -> None:
+        """Some samples of a request, `Family.ended`, have their last tokens; the others go on."""
 
     def left(self, row: int, now: int, status: Status) -> None:
         """A request is over without being finished: given up, ignored or aborted."""

@@ -101,7 +101,7 @@ class EngineRequest(Holder):
         family: Family | None = None,
         content: Content | None = None,
     ) -> None:
-        # All slots of a holder, too: a call of its constructor would be one more for every request.
+        # Those slots of a holder, too, that memory does not set: a call of its constructor would be one more.
         self.samples = 1 if family is None else len(family.numbers)
         self.output = output
         self.tokens = prompt
@@ -109,9 +109,6 @@ class EngineRequest(Holder):
         self.growth = 1
         self.decodes = False
         self.order = 0
-        self.shared = 0
-        self.tail_shared = False
-        self.kv = None
         self.index = index
         self.row = row
         self.arrival = arrival
@@ -122,12 +119,6 @@ class EngineRequest(Holder):
         self.family = family
         self.content = content
         self.cached = 0
-
-    @classmethod
-    def like(cls, prompt: int, output: int, samples: int) -> EngineRequest:
-        """Return a request of this kind, of no trace: to ask what could be served."""
-        family = None if samples == 1 else Family(prompt, [output] * samples, None)
-        return cls(0, 0, 0, prompt, output, family)
 
     @property
     def final_length(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import Holder, KVCache
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import MOST, MemoryKind, Prices, SchedulerOptions
@@ -81,8 +81,9 @@ class StaticBatching(Scheduler):
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         if prompt_tokens + output_tokens > self.max_length:
             return False
-        request = EngineRequest.like(prompt_tokens, output_tokens, samples)
-        return self.memory.blocks_to_admit(request, prompt_tokens) <= self.memory.num_blocks
+        return self.memory.blocks_to_admit(Holder(1, output_tokens, samples), prompt_tokens) <= (
+            self.memory.num_blocks
+        )
 
     @property
     def arrival_matters(self) -> bool:
@@ -104,6 +105,9 @@ class StaticBatching(Scheduler):
         raise PagesimError(
             "a static batch cannot be left: leave out abort_s and client_timeout, or choose another policy"
         )
+
+    def stored_length(self, request: EngineRequest) -> int:
+        return self._padded_input - request.prompt + self.memory.length(request)
 
     def may_join(self, request: EngineRequest) -> bool:
         return False
@@ -146,7 +150,7 @@ class StaticBatching(Scheduler):
                 break
             if chosen and request.samples != chosen[0].samples:
                 break
-            padded = EngineRequest.like(width, output, rows)
+            padded = Holder(width, output, rows)
             if memory.blocks_to_admit(padded, width) > memory.num_blocks:
                 break
             queue.pop(request)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import Fit, KVCache
+from pagesim.kvcache import KVCache
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -120,7 +120,9 @@ class VllmV0(Scheduler):
         if batch.prompts or (batch.ignored and self.release.gives_up):
             batch.decodes = False
             # The samples of a prompt are forked once its first token is there.
-            batch.sequences = self.running_sequences - sum([each.samples - 1 for each in batch.prompts])
+            batch.sequences = self.running_sequences
+            if self.widest > 1:
+                batch.sequences -= sum([request.samples - 1 for request in batch.prompts])
             # What comes next is another batch of prompts, or the first step of those at hand.
             self.must_replan = True
         else:
@@ -134,7 +136,7 @@ class VllmV0(Scheduler):
         while (request := queue.head()) is not None:
             length = request.length
             fits = memory.can_admit(request, length, self.watermark_blocks)
-            if self._never(request, fits):
+            if (not fits or length > self.prompt_limit) and self._drops(request):
                 queue.pop(request)
                 batch.ignored += (request,)
                 continue
@@ -161,16 +163,12 @@ class VllmV0(Scheduler):
                 batch.leaked += (request,)
             self.admit(request, batch)
 
-    def _never(self, request: EngineRequest, fits: bool) -> bool:
-        """Say whether the real engine drops a request when its turn comes."""
+    def _drops(self, request: EngineRequest) -> bool:
+        """Say whether the real engine drops a request that does not fit or is too long."""
         length = request.length
         if length > self.prompt_limit:
             return True
-        return (
-            not fits
-            and self.release.gives_up
-            and self.memory.fit(request, length, self.watermark_blocks) is Fit.NEVER
-        )
+        return self.release.gives_up and not self.memory.could_admit(request, length, self.watermark_blocks)
 
     def _decode(self, batch: Batch) -> None:
         """Give every running request a token; bring swapped ones back unless a request lost its place."""
@@ -181,7 +179,7 @@ class VllmV0(Scheduler):
             self.swap_in(batch)
         batch.batched_tokens = batch.tokens = batch.sequences = batch.decoding = self.running_sequences
         batch.context_tokens = batch.decode_context = self.context
-        batch.launches = bool(batch.swapped_in or batch.swapped_out_blocks)
+        batch.launches = bool(batch.blocks_in or batch.blocks_out)
         # The next iteration tries swapped requests if this one could not, or prompts if this one did not or
         # if memory was freed since.
         if self.swapped:
@@ -194,8 +192,7 @@ class VllmV0(Scheduler):
         request = self.queue.head()
         if request is None:
             return False
-        fits = self.memory.can_admit(request, request.length, self.watermark_blocks)
-        return fits or self._never(request, fits)
+        return self.memory.can_admit(request, request.length, self.watermark_blocks) or self._drops(request)
 
     def may_join(self, request: EngineRequest) -> bool:
         return self.running_sequences + request.samples <= self.max_num_seqs

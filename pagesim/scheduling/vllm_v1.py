@@ -189,9 +189,18 @@ class VllmV1(Scheduler):
         """
         memory, in_chunks = self.memory, self._in_chunks
         decoding = len(self.running) - len(in_chunks)
-        blocks, budget = memory.blocks_needed(1), budget - decoding
-        if budget < 0 or blocks > memory.free_blocks or self._skipped:
+        budget -= decoding
+        if budget < 0 or self._skipped:
             return False
+        blocks = memory.blocks_needed(1)
+        if blocks > memory.free_blocks:
+            if in_chunks or memory.releases:
+                return False
+            # All decode: the latest are preempted until the others find the blocks that are due.
+            while memory.blocks_needed(1) > memory.free_blocks:
+                memory.set_aside(memory.free_blocks)
+                self.preempt(self.latest(), batch)
+            decoding = len(self.running)
         chunks: list[tuple[EngineRequest, int]] = []
         if in_chunks:
             last = zip(reversed(self.running), reversed(in_chunks), strict=False)
@@ -223,7 +232,10 @@ class VllmV1(Scheduler):
         chunks: list[tuple[EngineRequest, int]] = []
         while place < len(order) and budget > 0:
             request = order[place]
-            memory.trim(request)
+            if memory.releases:
+                if not request.decodes:
+                    self.events.interval_ended(request)
+                memory.trim(request)
             chunked = request.order in self._in_chunks
             if chunked:
                 tokens = self._capped(request.length - request.tokens, budget)
@@ -375,6 +387,7 @@ class VllmV1(Scheduler):
         chunked = request.order in self._in_chunks
         length = request.length
         super().preempt(request, batch)
+        self._forget(request)
         if chunked:
             request.length = length
 
@@ -387,10 +400,16 @@ class VllmV1(Scheduler):
     def _abort_running(self, request: EngineRequest) -> int:
         chunked = request.order in self._in_chunks
         generated = super()._abort_running(request)
+        self._forget(request)
         return request.length - request.prompt if chunked else generated
 
-    def _leave(self, request: EngineRequest) -> None:
-        super()._leave(request)
+    def _over(self, request: EngineRequest, now: int) -> None:
+        super()._over(request, now)
+        if request.content is not None:
+            del self._answering[request.content.answer]
+
+    def _forget(self, request: EngineRequest) -> None:
+        """Forget what was noted of a request that runs no longer."""
         self._in_chunks.pop(request.order, None)
         self._skipped.pop(request.order, None)
         if request.content is not None:

@@ -13,6 +13,7 @@ from pagesim.accounting.records import Chunk, Recorder, RequestLog
 from pagesim.costs import CostModel, PreemptionPrices, parse_cost
 from pagesim.costs.specs import Capacity, capacity, gpu, model
 from pagesim.errors import PagesimError
+from pagesim.kvcache import TabledKV
 from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
@@ -197,8 +198,7 @@ class Progress(Observer):
         self.over = 0
 
     def finished(self, request: EngineRequest, now: int) -> None:
-        if not request.samples:
-            self.left(request.row, now, Status.FINISHED)
+        self.left(request.row, now, Status.FINISHED)
 
     def left(self, row: int, now: int, status: Status) -> None:
         self.over += 1
@@ -214,7 +214,8 @@ class Server:
         arrivals: the requests that it serves.
         consume: told of each chunk of its records.
         aborts: when whose client goes away, see `Engine`.
-        executor: what carries out the iterations; left out, the system's cost model predicts them.
+        executor: what carries out the iterations; left out, the system's cost model predicts them. One that
+            is an `Observer` listens, too.
         observers: what else listens to the engine.
         tables: whether something looks at single blocks.
     """
@@ -255,6 +256,10 @@ class Server:
         carrying_out: Executor = PredictedExecutor(setting.cost)
         if executor is not None:
             carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))
+            if isinstance(carrying_out, Observer):
+                observers = [carrying_out, *observers]
+        if isinstance(self.scheduler.memory, TabledKV):
+            self.scheduler.memory.notes_moves = executor is not None
         self.engine = Engine(
             self.scheduler,
             carrying_out,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import RESERVATIONS, KVCache, Pool, PrefixCachedKV
+from pagesim.kvcache import RESERVATIONS, CountedPrefixKV, KVCache, Pool, PrefixCachedKV
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import MemoryKind, Prices, SchedulerOptions
 from pagesim.setup.plugins import Plugins
@@ -204,7 +204,7 @@ def build_memory(
             raise PagesimError(
                 f"prefix_caching needs placement paged, not {policy.placement}: it brings its own memory"
             )
-        return PrefixCachedKV(
+        return (PrefixCachedKV if tables else CountedPrefixKV)(
             num_blocks,
             block_size,
             cpu_blocks,

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Generator, Sequence
-from typing import Any
-
-import simpy
+from collections.abc import Sequence
 
 from pagesim.accounting.records import Recorder
 from pagesim.errors import PagesimError
@@ -25,9 +22,6 @@ from pagesim.scheduling.observer import FastForward, Observer, Observers
 from pagesim.scheduling.request import Status
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.executors import Executor
-
-NO_FAST_FORWARD = FastForward(0, 0, 0, 0, 0, 0)
-"""The next iteration is planned."""
 
 
 class StrictCompatError(Exception):
@@ -55,7 +49,7 @@ class Engine:
 
     Attributes:
         dead_ends: how often a request met one, and which.
-        run: the fast-forward at hand, or ``NO_FAST_FORWARD``.
+        run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
     """
 
@@ -85,9 +79,11 @@ class Engine:
         self.aborted_tokens = 0
         self._next_abort = 0  # the place of the next of them
         self._depth = scheduler.in_flight
-        self._in_flight: deque[int] = deque()  # when batches that were decided before the last one are over
-        self.run = NO_FAST_FORWARD
+        # When the batches are over whose outcome is not known yet, where several are decided ahead.
+        self._in_flight: deque[int] = deque()
+        self.run = FastForward()
         self.over_at = 0
+        self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
 
     # Driving it
 
@@ -97,33 +93,25 @@ class Engine:
         Raises:
             PagesimError: the simulated time exceeds what the clock can count.
         """
-        environment = simpy.Environment()
-        environment.process(self.serve(environment))
-        environment.run()
-        self.recorder.flush()
-
-    def serve(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
-        """Return the process that replays everything in this environment."""
-        now, recorder, scheduler = 0, self.recorder, self.scheduler
-        decide, complete = self.decide, self.complete
-        while now <= self.until:
+        # An engine that is alone on its clock needs no events; several share one (experiments/clusters).
+        now, until, recorder = 0, self.until, self.recorder
+        decide, complete, queue = self.decide, self.complete, self.scheduler.queue
+        while now <= until:
             if decide(now):
                 now = self.over_at
-                # Where nothing else acts meanwhile, no event is needed: the clock follows later.
-                if environment.peek() <= now:
-                    yield environment.timeout(now - environment.now)
                 complete(now)
                 if recorder.iterations >= recorder.full_at:
                     recorder.flush()
                 continue
-            arrival = scheduler.queue.next_arrival
-            if arrival == NEVER:
-                return
-            now = arrival
-        if not self.ends_early:
-            raise PagesimError(
-                f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
-            )
+            now = queue.next_arrival
+            if now == NEVER:
+                break
+        else:
+            if not self.ends_early:
+                raise PagesimError(
+                    f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
+                )
+        recorder.flush()
 
     def decide(self, now: int) -> bool:
         """Decide what happens from ``now`` on, until ``over_at``.
@@ -136,31 +124,33 @@ class Engine:
             self._abort_until(now)
         if queue.next_arrival <= now:
             queue.arrive(now)
-        self.run = NO_FAST_FORWARD
-        if self.fast_forward and scheduler.undisturbed:
-            self.run = run = self._fast_forward_from(now)
+        run = self.run
+        run.steps, run.decided = 0, now
+        if self.fast_forward and not (queue.waiting or scheduler.swapped):
+            # No request waits for a place: no plan is needed unless another decision is due.
+            self._fast_forward(now, now)
             if run.steps:
-                self.over_at = run.start + span_of(run.first, run.increment, run.steps)
                 return True
         while True:
             batch = scheduler.plan(now)
-            departed = batch.recomputed or batch.swapped_out or batch.stuck or batch.ignored or batch.leaked
-            if departed:
+            if batch.recomputed or batch.swapped_out or batch.stuck or batch.ignored or batch.leaked:
                 self._note_departures(batch, now)
-            if batch.is_iteration:
+            if batch.tokens or batch.is_iteration:
                 break
             # Where memory was given back, a request that waits may be admitted at the same instant.
             if not (batch.recomputed or batch.stuck):
-                self.events.idle(now, queue.next_arrival)
-                return False
+                return self._wait(now)
         ticks = self.executor.execute(batch)
-        self.events.planned(batch, now, now, ticks)
-        end = now + ticks
-        if self.fast_forward:
-            self.run = run = self._fast_forward_from(end)
-            if run.steps:
-                end += span_of(run.first, run.increment, run.steps)
-        self.over_at = end
+        start = max(now, self._in_flight[-1]) if self._in_flight else now
+        self.events.planned(batch, now, start, ticks)
+        self.over_at = end = start + ticks
+        if self._depth > 1:
+            self._in_flight.append(end)
+            if len(self._in_flight) < self._depth and scheduler.has_work:
+                return self.decide(now)  # the next batch, before the outcome of this one is known
+            self.over_at = self._in_flight[0]
+        elif self.fast_forward:
+            self._fast_forward(end, end)
         return True
 
     def complete(self, now: int) -> None:
@@ -169,6 +159,11 @@ class Engine:
         if run.steps:
             self.events.fast_forwarded(run)
             self.scheduler.advance(run.steps)
+        if self._in_flight:
+            if run.steps:
+                self._in_flight[0] = run.start + span_of(run.first, run.increment, run.steps)
+            else:
+                self._in_flight.popleft()
         self.scheduler.finish(now)
 
     def replan_at(self, instant: int) -> int:
@@ -177,7 +172,7 @@ class Engine:
         if run.steps:
             kept = steps_before(run.first, run.increment, instant - run.start)
             if kept < run.steps:
-                self.run = run._replace(steps=kept)
+                run.steps = kept
                 self.over_at = run.start + span_of(run.first, run.increment, kept)
         return self.over_at
 
@@ -187,34 +182,55 @@ class Engine:
 
     # Inside
 
-    def _fast_forward_from(self, start: int) -> FastForward:
-        """Return the iterations from ``start`` ticks on that decode with the same requests, undecided."""
+    def _wait(self, now: int) -> bool:
+        """Wait for the outcome of a batch in flight; return whether there is one."""
+        if self._in_flight:
+            self.over_at = self._in_flight[0]
+            return True
+        self.events.idle(now, self.scheduler.queue.next_arrival)
+        return False
+
+    def _fast_forward(self, now: int, start: int) -> None:
+        """Set ``run`` to the iterations ahead that decode with the same requests and decide nothing.
+
+        Args:
+            now: when the first of them would be decided, in ticks.
+            start: when it would be carried out, if no batch is in flight.
+        """
         scheduler = self.scheduler
-        queue = scheduler.queue
-        horizon = self.until + 1
-        if scheduler.arrival_matters and queue.next_arrival < horizon:
-            # The first iteration that starts at or after the arrival must be planned.
-            horizon = queue.next_arrival
-        if self._next_abort < len(self.aborts):
-            horizon = min(horizon, self.aborts[self._next_abort][0])
-        horizon = min(horizon, self.events.next_look())
-        if horizon <= start:
-            return NO_FAST_FORWARD
         steps = scheduler.steps_until_next_decision()
         if steps <= 0:
-            return NO_FAST_FORWARD
+            return
         sequences = scheduler.running_sequences
         context = scheduler.context + sequences * scheduler.tokens_per_step
         decode_run = self.executor.decode_run(sequences, context)
         if decode_run is None:
-            return NO_FAST_FORWARD
+            return
         first, increment, linear = decode_run
         if linear < steps:
             steps = linear
-        time = horizon - start
-        if steps * first > time or span_of(first, increment, steps) > time:
-            steps = min(steps, steps_before(first, increment, time))
-        return FastForward(start, steps, first, increment, context, sequences)
+        ahead = 0
+        if self._in_flight:
+            # The first is decided while a batch runs, each further one when the one before it starts.
+            start, ahead = max(start, self._in_flight[-1]), 1
+        end = start + steps * first + increment * (steps * (steps - 1) >> 1)
+        # From the horizon on no iteration is decided without a plan.
+        horizon = self.until + 1
+        if scheduler.queue.next_arrival < end and scheduler.arrival_matters:
+            horizon = min(horizon, scheduler.queue.next_arrival)
+        if self._next_abort < len(self.aborts):
+            horizon = min(horizon, self.aborts[self._next_abort][0])
+        if self._looks:
+            horizon = min(horizon, self.events.next_look())
+        if horizon < end:
+            if horizon <= now:
+                return
+            steps = min(steps, ahead + steps_before(first, increment, horizon - start))
+            end = start + steps * first + increment * (steps * (steps - 1) >> 1)
+        run = self.run
+        run.start, run.steps, run.first, run.increment = start, steps, first, increment
+        run.context, run.sequences = context, sequences
+        self.over_at = end if not ahead else start + span_of(first, increment, steps - 1)
 
     def _abort_until(self, now: int) -> None:
         """Let requests go whose clients went away by now; leave the next such instant for fast-forwards."""

@@ -101,7 +101,7 @@ class SlowKV(KVCache):
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         """Take one step after another, up to one that copies on write, and then take all back."""
-        steps = min(steps, 1) if self.copies_on_write else steps
+        steps = 0 if self.copies_on_write else steps
         before = {holder: held.copy() for holder, held in self.here.items()}
         fit = 0
         while fit < steps and self.blocks_needed(1) <= self.free_blocks - spare:

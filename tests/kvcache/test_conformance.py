@@ -13,6 +13,7 @@ from pagesim.kvcache import (
     Buddy,
     ContiguousKV,
     CountedKV,
+    CountedPrefixKV,
     Extent,
     FirstFit,
     Fit,
@@ -50,8 +51,8 @@ def grouped(kind: Kind, *groups: tuple[int, Rule]) -> Maker:
     return make
 
 
-def cached(*, first: bool) -> Maker:
-    return lambda pool: PrefixCachedKV(pool.num_blocks, pool.block_size, reuses_unhashed_first=first)
+def cached(kind: type[CountedPrefixKV], *, first: bool = True) -> Maker:
+    return lambda pool: kind(pool.num_blocks, pool.block_size, reuses_unhashed_first=first)
 
 
 def buddy(num_blocks: int) -> Buddy:
@@ -59,8 +60,9 @@ def buddy(num_blocks: int) -> Buddy:
 
 
 MEMORIES: dict[str, tuple[Maker, str | None]] = {
-    "prefix cache": (cached(first=True), None),
-    "prefix cache, one queue": (cached(first=False), None),
+    "counted prefix cache": (cached(CountedPrefixKV), None),
+    "prefix cache": (cached(PrefixCachedKV), None),
+    "prefix cache, one queue": (cached(PrefixCachedKV, first=False), None),
     "the slow one": (paged(SlowKV), None),
 }
 for _name, _kind in {"counted": CountedKV, "tabled": TabledKV}.items():

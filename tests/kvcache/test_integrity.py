@@ -137,8 +137,9 @@ def forget_what_can_be_found(memory: PrefixCachedKV, holder: Reader) -> None:
     memory._found.clear()
 
 
-def miscount_the_users(memory: PrefixCachedKV, holder: Reader) -> None:
-    holder.kv.runs[0].users += 1
+def queue_what_is_held(memory: PrefixCachedKV, holder: Reader) -> None:
+    holder.kv.runs[0].holders.append(holder)
+    memory._queue.push(holder.kv.runs[0])
 
 
 def hash_under_a_key_not_its_own(memory: PrefixCachedKV, holder: Reader) -> None:
@@ -151,7 +152,7 @@ def hash_under_a_key_not_its_own(memory: PrefixCachedKV, holder: Reader) -> None
         lose_a_run,
         miscount_the_cached,
         forget_what_can_be_found,
-        miscount_the_users,
+        queue_what_is_held,
         hash_under_a_key_not_its_own,
     ],
 )

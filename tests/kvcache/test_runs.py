@@ -1,4 +1,4 @@
-"""Cached runs are taken, found and evicted as their blocks would be, one by one."""
+"""Cached runs are taken, found and evicted as their blocks would be, one by one; counted as with numbers."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Lives:
     def compare(self) -> None:
         rule, fast = self.rule, self.fast
         fast.check_integrity()
-        assert [*fast._aside, *fast._queue.blocks()] == [*rule.aside, *rule.queue]
+        assert fast.free_blocks_in_order() == [*rule.aside, *rule.queue]
         assert {holder: fast.block_table(holder) for holder in fast.holders} == rule.tables
         assert {holder: fast.length(holder) for holder in fast.holders} == {
             h: rule.tokens[h] for h in rule.tables

@@ -154,7 +154,7 @@ def test_counted_memory_cannot_fork() -> None:
 def test_a_copy_ends_a_leap() -> None:
     kv = memory()
     admit(kv, 3, samples=2, decodes=True)
-    assert kv.steps_that_fit(4, spare=0) == 1
+    assert kv.steps_that_fit(4, spare=0) == 0
     kv.grow(1)
     assert kv.steps_that_fit(4, spare=0) == 4
 

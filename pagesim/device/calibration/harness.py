@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pagesim.device.calibration.points import SPLITS, Point
 from pagesim.device.live.attention import CachedAttention
-from pagesim.device.live.batch import NOWHERE, Batch, Columns, Staging, table_width
+from pagesim.device.live.batch import NOWHERE, Columns, DeviceBatch, Staging, table_width
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
 from pagesim.kernels import DecodePlan, decode_plan
@@ -106,8 +106,8 @@ class Rig:
             return self._prefill(point)
         return self._move(point.term, point.size)
 
-    def batch(self, new: Sequence[int], context: int, *, kept: bool = False) -> Batch:
-        """Return a batch of sequences with so many new tokens each, in blocks that nobody else has.
+    def batch(self, new: Sequence[int], context: int, *, kept: bool = False) -> DeviceBatch:
+        """Return a batch of sequences with so many new tokens each, in blocks that no other has.
 
         Args:
             new: new tokens of each sequence, those with one first.
@@ -189,7 +189,7 @@ class Rig:
 
         return Work(call, count * point.context * self._token_bytes)
 
-    def _plan(self, queries: Tensor, batch: Batch, splits: int) -> DecodePlan | None:
+    def _plan(self, queries: Tensor, batch: DeviceBatch, splits: int) -> DecodePlan | None:
         if self.device.type == "cpu":
             return None
         contexts = list(batch.contexts)

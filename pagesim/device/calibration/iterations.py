@@ -17,13 +17,13 @@ from pagesim.device.live.executor import MeasuredExecutor
 from pagesim.device.live.graphs import DecodeGraphs
 from pagesim.device.live.tokens import Tokens
 from pagesim.device.live.warmup import warm_up
-from pagesim.scheduling import Scheduler
+from pagesim.scheduling.core import Scheduler
 from pagesim.setup.scenario import System, checked
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
 
 PROMPT = 16
-"""Tokens of the prompts of those who decode; enough that decoding begins at once, few enough to be cheap."""
+"""Tokens of the prompts before decoding; enough that decoding begins at once, few enough to be cheap."""
 
 MOST_IN_GRAPHS = 256
 """Sequences at most in a graph, as in a live run that is told nothing else."""
@@ -98,7 +98,7 @@ class Iterations:
                 "num_blocks": pools.num_blocks,
                 "cpu_blocks": 0,
                 "block_size": pools.block_size,
-                "cost": "affine:0.01,0,0",  # nobody asks
+                "cost": "affine:0.01,0,0",  # is never asked
             },
         )
         made: list[MeasuredExecutor] = []

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pagesim.device.live.batch import Batch
+from pagesim.device.live.batch import DeviceBatch
 from pagesim.device.live.pools import KvPools
 from pagesim.kernels import (
     DecodePlan,
@@ -35,7 +35,9 @@ class CachedAttention:
         plan: of the decode kernel; made when it is first needed unless given.
     """
 
-    def __init__(self, pools: KvPools, batch: Batch, kind: Kind, plan: DecodePlan | None = None) -> None:
+    def __init__(
+        self, pools: KvPools, batch: DeviceBatch, kind: Kind, plan: DecodePlan | None = None
+    ) -> None:
         self.pools = pools
         self.batch = batch
         self.kind = kind

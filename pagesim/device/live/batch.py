@@ -1,4 +1,4 @@
-"""Batch: what one iteration computes, as tensors on the device: tokens, slots, block tables, lengths."""
+"""DeviceBatch: what one iteration computes, as tensors: tokens, slots, block tables, lengths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pagesim.scheduling import Group
+from pagesim.scheduling.request import EngineRequest
 
 Ints = npt.NDArray[np.int64]
 Table = npt.NDArray[np.int32]
@@ -23,13 +23,35 @@ _ALIGNED = 256
 _WIDTH = 16  # tables are this many blocks wide, or a multiple of it: kernels are compiled for such strides
 
 
-class Piece(NamedTuple):
-    """Tokens of one sequence that an iteration computes: those from ``start`` up to ``stop``."""
+Sample = tuple[int, int]
+"""A sequence: its request's row in the trace, and its number among the samples of that request."""
 
-    group: Group
-    sequence: int
+
+class Piece(NamedTuple):
+    """Tokens of one sequence that an iteration computes: those from ``start`` up to ``stop``.
+
+    Attributes:
+        request: whose sample it is.
+        number: of the sample, as long as it lives.
+        place: among the samples that are not over, by which memory knows it.
+        start, stop: see above.
+    """
+
+    request: EngineRequest
+    number: int
+    place: int
     start: int
     stop: int
+
+    @property
+    def sample(self) -> Sample:
+        """Which sequence it is."""
+        return (self.request.row, self.number)
+
+
+def numbers_of(request: EngineRequest) -> Sequence[int]:
+    """Return the numbers of a request's samples that are not over, by their places."""
+    return (0,) if request.family is None else request.family.numbers
 
 
 class Columns(NamedTuple):
@@ -54,7 +76,7 @@ class Columns(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DeviceBatch:
     """The same on the device.
 
     Attributes:
@@ -97,7 +119,7 @@ class Staging:
         self._host = torch.empty(0, dtype=torch.uint8)
         self._there = torch.empty(0, dtype=torch.uint8)
 
-    def put(self, columns: Columns) -> Batch:
+    def put(self, columns: Columns) -> DeviceBatch:
         """Return the batch of these columns."""
         ends = np.cumsum(columns.new)
         decodes = columns.decodes
@@ -116,7 +138,7 @@ class Staging:
                 starts,
             ]
         )
-        return Batch(
+        return DeviceBatch(
             tokens,
             positions,
             slots,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -18,9 +18,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from pagesim.device.live.attention import CachedAttention
-from pagesim.device.live.batch import Batch, Piece
+from pagesim.device.live.batch import DeviceBatch, Piece, numbers_of
 from pagesim.device.live.executor import MeasuredExecutor
-from pagesim.scheduling import Group, Plan
+from pagesim.kvcache import Copy
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.request import EngineRequest
 
 BOUNDS = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}
 """Largest difference allowed, over the largest value, by type. Layers amplify what rounding does to the first
@@ -40,7 +42,7 @@ class Checker:
 
     Args:
         executor: what is checked; its pools should be poisoned.
-        seed: of who is looked at.
+        seed: of which sequences are looked at.
     """
 
     def __init__(self, executor: MeasuredExecutor, *, seed: int) -> None:
@@ -71,67 +73,69 @@ class Checker:
             "first_failure": self.failures[0] if self.failures else None,
         }
 
-    def look(self, plan: Plan, pieces: list[Piece], batch: Batch, logits: Tensor) -> None:
+    def look(self, batch: Batch, pieces: list[Piece], copies: Sequence[Copy], logits: Tensor) -> None:
         """Look at an iteration that was just carried out.
 
         Args:
-            plan: of it.
-            pieces: what it computed, in the order of the batch.
-            batch: the same on the device.
+            batch: as it was planned.
+            pieces: what it computed, those of one token first.
+            copies: blocks that were copied for it.
             logits: of each piece's last token, ``[S, vocab]``.
         """
-        row_of = {piece.sequence: row for row, piece in enumerate(pieces)}
-        present: dict[str, list[tuple[Group, int]]] = {}
-        for kind, group, sequence in self._events(plan, pieces, batch):
-            present.setdefault(kind, []).append((group, sequence))
+        row_of = {piece.sample: row for row, piece in enumerate(pieces)}
+        present: dict[str, list[tuple[EngineRequest, int]]] = {}
+        for kind, request, place in self._events(batch, pieces, copies):
+            present.setdefault(kind, []).append((request, place))
         for kind, candidates in present.items():
             self._seen[kind] += 1
             if self._seen[kind] < self._next.get(kind, 0):
                 continue
             seen = self._seen[kind]
             self._next[kind] = seen + 1 if seen < _ALWAYS else math.ceil(seen * _THINNER)
-            group, sequence = self._random.choice(candidates)
-            row = row_of.get(sequence)
-            self._compare(kind, group, sequence, None if row is None else logits[row])
+            request, place = self._random.choice(candidates)
+            row = row_of.get((request.row, numbers_of(request)[place]))
+            self._compare(kind, request, place, None if row is None else logits[row])
 
-    def _events(self, plan: Plan, pieces: list[Piece], batch: Batch) -> Iterator[tuple[str, Group, int]]:
-        """Yield what happened to whom: kind, group, sequence."""
-        memory = self.executor.scheduler.memory
-        written = {target for _, target in plan.copies}
-        resumed = {sequence for group in plan.resumed for sequence in group.sequences}
-        admitted = set(plan.prompts)
-        for row, piece in enumerate(pieces):
-            group, sequence, start, _ = piece
-            if row < batch.decodes:
-                yield "decoded", group, sequence
-            elif start > group.cached or group in plan.incomplete:
-                yield "chunk", group, sequence
+    def _events(
+        self, batch: Batch, pieces: list[Piece], copies: Sequence[Copy]
+    ) -> Iterator[tuple[str, EngineRequest, int]]:
+        """Yield what happened to which sequence: kind, request, the sample's place."""
+        memory = self.executor.memory
+        written = {target for _, target in copies}
+        resumed, admitted, incomplete = set(batch.resumed), set(batch.prompts), set(batch.incomplete)
+        for request, _, place, start, stop in pieces:
+            decoded = stop - start == 1
+            if decoded:
+                yield "decoded", request, place
+            elif start > request.cached or request in incomplete:
+                yield "chunk", request, place
             else:
-                yield "prompt", group, sequence
-            if group in admitted and group.cached:
-                yield "prefix_found", group, sequence
-            if row >= batch.decodes and group.length > group.prompt:
-                yield "recomputed", group, sequence
-            if sequence in resumed:
-                yield "swapped", group, sequence
-            if written and not written.isdisjoint(memory.block_table(sequence)):
-                yield "copied", group, sequence
+                yield "prompt", request, place
+            if request in admitted and request.cached:
+                yield "prefix_found", request, place
+            if not decoded and request.length > request.prompt:
+                yield "recomputed", request, place
+            if request in resumed:
+                yield "swapped", request, place
+            if written and not written.isdisjoint(memory.blocks_of(request, place)):
+                yield "copied", request, place
         if memory.shares:
-            for group in plan.prompts:
-                for sequence in group.sequences[1:]:
-                    yield "forked", group, sequence
+            for request in batch.prompts:
+                for place in range(1, request.samples):
+                    yield "forked", request, place
 
-    def _compare(self, kind: str, group: Group, sequence: int, logits: Tensor | None) -> None:
+    def _compare(self, kind: str, request: EngineRequest, place: int, logits: Tensor | None) -> None:
         executor, spec = self.executor, self.executor.model.spec
-        length = executor.scheduler.memory.length(sequence)
+        number = numbers_of(request)[place]
+        length = executor.scheduler.stored_length(request)
         device = executor.pools.device
-        ids = torch.from_numpy(executor.tokens.of(group, sequence, 0, length)).to(device)
+        ids = torch.from_numpy(executor.tokens.of(request, number, 0, length)).to(device)
         positions = torch.arange(length, device=device)
         middle = self._random.randrange(spec.layers)
         layers = sorted({0, middle, spec.layers - 1})
         alone = _Contiguous(layers)
         expected = executor.model.forward(ids, positions, positions[-1:], alone)[0]
-        row = executor.tables.row(sequence, length)
+        row = executor.tables.row(request, number, place, length)
         size = executor.pools.block_size
         blocks = torch.from_numpy(executor.tables.array[row : row + 1, : -(-length // size)].copy()).to(
             device
@@ -154,7 +158,8 @@ class Checker:
             self.worst[name] = _larger(self.worst[name], error)
             if not error <= self.bound:
                 self.failures.append(
-                    f"iteration {len(executor.records) - 1}, sequence {sequence} ({kind}, {length} tokens): "
+                    f"iteration {len(executor.records) - 1}, request {request.row}, sample {number} ({kind}, "
+                    f"{length} tokens): "
                     f"{name.replace('_', ' and ')} are off by {error:.3g} of the largest value"
                 )
 
@@ -180,10 +185,10 @@ class _Contiguous:
         return read
 
 
-def _contexts_only(length: int) -> Batch:
+def _contexts_only(length: int) -> DeviceBatch:
     """Return a batch of which only the length of its one context is known."""
     nothing = torch.empty(0, dtype=torch.int64)
-    return Batch(
+    return DeviceBatch(
         nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, [length], longest_query=0
     )
 

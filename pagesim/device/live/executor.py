@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pagesim.costs import DecodeRun
 from pagesim.device.live.attention import CachedAttention, Kind
-from pagesim.device.live.batch import Batch, Columns, Piece, Staging, table_width
+from pagesim.device.live.batch import (
+    Columns,
+    DeviceBatch,
+    Piece,
+    Sample,
+    Staging,
+    numbers_of,
+    table_width,
+)
 from pagesim.device.live.clock import PartClock
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
-from pagesim.device.live.tables import BlockTables
+from pagesim.device.live.tables import AddressedKV, BlockTables
 from pagesim.device.live.tokens import Tokens
-from pagesim.scheduling import Group, Plan, Preemptive, Scheduler
+from pagesim.kvcache import Copy, TabledKV
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.request import EngineRequest
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -49,21 +63,29 @@ class Record(NamedTuple):
     decode_context: int
 
 
+class Moves(NamedTuple):
+    """The blocks that one iteration moves, as (from, to): to the host, back, and on the device."""
+
+    out: Sequence[Copy]
+    back: Sequence[Copy]
+    copies: Sequence[Copy]
+
+
 NOTHING = Record(0, 0.0, 0.0, 0.0, 0, 0, 0)
 
 
-class MeasuredExecutor:
-    """Carries out what a scheduler plans; see `Executor` for the contract.
+class MeasuredExecutor(Observer):
+    """Carries out what a scheduler plans; see `Executor` for the contract. It listens for beams that fork.
 
     An iteration moves swapped blocks out and in, copies blocks that are written, and computes whatever the
     sequences that run have room for beyond what was computed before: whole prompts, chunks of them, single
-    tokens. So it needs no more of a plan than who was admitted and which blocks moved; the rest it reads
-    from the allocator, and it makes sure that this is what the plan counts.
+    tokens. So it needs no more of a batch than which requests were admitted; the rest it reads from memory,
+    the blocks that moved included, and it makes sure that this is what the batch counts.
 
     The clock runs from the plan to the sampled tokens on the host: making tables, launching, computing.
 
     Args:
-        scheduler: whose memory is read; it has not planned yet.
+        scheduler: whose memory is read, which names its blocks; it has not planned yet.
         model: what is computed.
         pools: of as many blocks as the memory.
         tokens: what sequences consist of.
@@ -73,7 +95,7 @@ class MeasuredExecutor:
     Attributes:
         records: one for each call of ``execute``.
         graphs: for iterations that only decode, if they are captured.
-        checker: looks at iterations between two of them, if anybody does.
+        checker: looks at iterations between two of them, if there is one.
     """
 
     def __init__(
@@ -86,11 +108,13 @@ class MeasuredExecutor:
         longest: int,
         attention: Kind = "paged",
     ) -> None:
+        assert scheduler.memory.names_blocks, "blocks without numbers hold no tokens"
         self.scheduler = scheduler
+        self.memory = cast(AddressedKV, scheduler.memory)
         self.model = model
         self.pools = pools
         self.tokens = tokens
-        self.tables = BlockTables(scheduler.memory, longest)
+        self.tables = BlockTables(self.memory, longest)
         self.longest = longest
         self.attention: Kind = attention
         self.staging = Staging(pools.device)
@@ -98,55 +122,54 @@ class MeasuredExecutor:
         self.graphs: DecodeGraphs | None = None
         self.checker: Checker | None = None
         self._clock = PartClock(pools.device)
-        self._held: dict[int, int] = {}  # by sequence: tokens that were computed
-        self._answers: dict[int, int] = {}  # by sequence: the name of what it generates
-        self._groups: dict[int, Group] = {}  # by sequence: of those that ran last
-        self._take_overs: list[tuple[int, int]] = []
-        if isinstance(scheduler, Preemptive):  # which know beams
-            scheduler.take_overs = self._take_overs
+        self._held: dict[Sample, int] = {}  # tokens that were computed
+        self._answers: dict[Sample, int] = {}  # the names of what is generated
+        # Where memory cannot share, what beams' forks are going to copy.
+        self._fork_copies: list[tuple[EngineRequest, list[Copy]]] = []
 
-    def execute(self, plan: Plan) -> int:
-        if not (plan.tokens or plan.swaps_out or plan.swaps_in or plan.copies):
+    def execute(self, batch: Batch) -> int:
+        moves = self._take_moves(batch)
+        if not (batch.tokens or any(moves)):
             self.records.append(NOTHING)
             return 0
         started = time.perf_counter_ns()
         begun = self._clock.mark()
-        self._move(plan)
+        self._move(moves)
         moved = self._clock.mark()
         before = time.perf_counter()
-        pieces = self._pieces(plan)
-        logits = batch = None
+        pieces = self._pieces(batch, moves)
+        logits = inputs = None
         if pieces:
-            batch = self.staging.put(self._columns(pieces))
+            inputs = self.staging.put(self._columns(pieces))
         prepared = time.perf_counter() - before
         computing = self._clock.mark()
-        if batch is not None:
-            logits = self.compute(batch)
+        if inputs is not None:
+            logits = self.compute(inputs)
             logits.argmax(dim=-1).cpu()  # what an engine waits for
         computed = self._clock.mark()
         if self.pools.device.type == "cuda":
             torch.cuda.synchronize(self.pools.device)
         ticks = max(1, time.perf_counter_ns() - started) * _TICKS_PER_NS
-        decodes = batch.decodes if batch is not None else 0
+        decodes = inputs.decodes if inputs is not None else 0
         self.records.append(
             Record(
                 ticks,
                 prepared,
                 self._clock.between(begun, moved),
                 self._clock.between(computing, computed),
-                plan.tokens - decodes,
+                batch.tokens - decodes,
                 decodes,
-                sum(batch.contexts) if batch is not None else 0,
+                sum(inputs.contexts) if inputs is not None else 0,
             )
         )
-        if self.checker is not None and batch is not None and logits is not None:
-            self.checker.look(plan, pieces, batch, logits)
+        if self.checker is not None and logits is not None:
+            self.checker.look(batch, pieces, moves.copies, logits)
         return ticks
 
     def decode_run(self, sequences: int, context: int) -> DecodeRun | None:
         return None  # every iteration is carried out
 
-    def compute(self, batch: Batch) -> Tensor:
+    def compute(self, batch: DeviceBatch) -> Tensor:
         """Run the model over a batch; return the logits of each sequence, ``[S, vocab]``."""
         if self.graphs is not None and not batch.longest_query:
             logits = self.graphs.replay(batch)
@@ -155,67 +178,90 @@ class MeasuredExecutor:
         attend = CachedAttention(self.pools, batch, self.attention)
         return self.model.forward(batch.tokens, batch.positions, batch.last, attend)
 
-    def _move(self, plan: Plan) -> None:
-        """Move blocks in the order in which the plan took them: what leaves makes room for what comes."""
-        if plan.swaps_out:
-            self.pools.swap_out(plan.swaps_out)
-        if plan.swaps_in:
-            self.pools.swap_in(plan.swaps_in)
-        if plan.copies:
-            self.pools.copy(plan.copies)
+    def forked(self, request: EngineRequest, dropped: int, survivor: int) -> None:
+        # Beams end together: their numbers are their places.
+        self.tokens.take_over(request, dropped, survivor, self.memory.length(request))
+        self.tables.exchanged((request.row, dropped))
+        if not self.memory.shares:
+            blocks = (self.memory.blocks_of(request, place) for place in (survivor, dropped))
+            self._fork_copies.append((request, list(zip(*blocks, strict=True))))
 
-    def _pieces(self, plan: Plan) -> list[Piece]:
+    def _take_moves(self, batch: Batch) -> Moves:
+        """Return the blocks that memory has moved and copied for a batch."""
+        memory = self.memory
+        moves = Moves((), (), ())
+        if isinstance(memory, TabledKV):
+            moves = Moves(memory.swaps_out, memory.swaps_in, memory.copies)
+            memory.swaps_out, memory.swaps_in, memory.copies = [], [], []
+        if not memory.shares:
+            # A request that has lost its place since copies nothing.
+            copies = [copy for each, own in self._fork_copies if each.last_step >= 0 for copy in own]
+            moves = moves._replace(copies=copies)
+            self._fork_copies.clear()
+        counts = (batch.blocks_out, batch.blocks_in, batch.blocks_copied)
+        if tuple(map(len, moves)) != counts:
+            raise RuntimeError(f"the batch moves {counts} blocks; memory has moved {tuple(map(len, moves))}")
+        return moves
+
+    def _move(self, moves: Moves) -> None:
+        """Move blocks in the order in which they were taken: what leaves makes room for what comes."""
+        if moves.out:
+            self.pools.swap_out(moves.out)
+        if moves.back:
+            self.pools.swap_in(moves.back)
+        if moves.copies:
+            self.pools.copy(moves.copies)
+
+    def _pieces(self, batch: Batch, moves: Moves) -> list[Piece]:
         """Return what is to be computed, sequences with one new token first; keep tables up to date."""
-        memory, held, tables = self.scheduler.memory, self._held, self.tables
-        for sequence, survivor in self._take_overs:
-            self._take_over(sequence, survivor)
-        self._take_overs.clear()
-        if plan.copies:
+        scheduler, shares, held, tables = self.scheduler, self.memory.shares, self._held, self.tables
+        if moves.copies:
             tables.all_exchanged()
-        for group in plan.resumed:
-            tables.exchanged(group.sequences)
-        for group in plan.prompts:
-            tables.exchanged(group.sequences)
-            for place, sequence in enumerate(group.sequences):
+        for request in batch.resumed:
+            for number in numbers_of(request):
+                tables.exchanged((request.row, number))
+        for request in batch.prompts:
+            for place, number in enumerate(numbers_of(request)):
+                sample = (request.row, number)
+                tables.exchanged(sample)
                 # Where memory can share, the others are forks: what the first computes is theirs, too.
-                forked = memory.shares and place > 0
-                held[sequence] = memory.length(sequence) if forked else group.cached
-                self._answers[sequence] = self.tokens.answer(group, sequence)
+                forked = shares and place > 0
+                held[sample] = scheduler.stored_length(request) if forked else request.cached
+                self._answers[sample] = self.tokens.answer(request, number)
         decodes: list[Piece] = []
         prompts: list[Piece] = []
-        self._groups = {}
-        for group in self.scheduler.running():
-            for sequence in group.sequences:
-                self._groups[sequence] = group
-                start, stop = held[sequence], memory.length(sequence)
+        running: set[Sample] = set()
+        for request in scheduler.running.values():
+            stop = scheduler.stored_length(request)
+            for place, number in enumerate(numbers_of(request)):
+                sample = (request.row, number)
+                running.add(sample)
+                start = held[sample]
                 if stop > start:
-                    held[sequence] = stop
-                    (decodes if stop - start == 1 else prompts).append(Piece(group, sequence, start, stop))
-        tables.keep(self._groups)
+                    held[sample] = stop
+                    piece = Piece(request, number, place, start, stop)
+                    (decodes if stop - start == 1 else prompts).append(piece)
+        tables.keep(running)
         pieces = decodes + prompts
         tokens = len(decodes) + sum(piece.stop - piece.start for piece in prompts)
-        if tokens != plan.tokens:
+        if tokens != batch.tokens:
             raise RuntimeError(
-                f"the plan computes {plan.tokens} tokens; the sequences have room for {tokens}"
+                f"the batch computes {batch.tokens} tokens; the sequences have room for {tokens}"
             )
         return pieces
-
-    def _take_over(self, sequence: int, survivor: int) -> None:
-        self.tokens.take_over(self._groups[sequence], sequence, survivor, self._held[survivor])
-        self.tables.exchanged([sequence])
 
     def _columns(self, pieces: list[Piece]) -> Columns:
         """Return the tokens, slots and tables of these pieces."""
         tables, size = self.tables, self.pools.block_size
         lengths = np.array([piece.stop for piece in pieces], np.int64)
         new = lengths - np.array([piece.start for piece in pieces], np.int64)
-        rows = np.array([tables.row(piece.sequence, piece.stop) for piece in pieces], np.int64)
+        rows = np.array([tables.row(*piece[:3], piece.stop) for piece in pieces], np.int64)
         decodes = int(np.searchsorted(new > 1, True))
-        names = [np.array([self._answers[piece.sequence] for piece in pieces[:decodes]], np.int64)]
-        if any(piece.start < piece.group.prompt for piece in pieces[:decodes]):
+        names = [np.array([self._answers[piece.sample] for piece in pieces[:decodes]], np.int64)]
+        if any(piece.start < piece.request.prompt for piece in pieces[:decodes]):
             # The last token of a prompt in chunks, or a prompt of one token.
-            names = [self.tokens.names(*piece) for piece in pieces[:decodes]]
-        names += [self.tokens.names(*piece) for piece in pieces[decodes:]]
+            names = [self._names(piece) for piece in pieces[:decodes]]
+        names += [self._names(piece) for piece in pieces[decodes:]]
         positions = np.concatenate(
             [lengths[:decodes] - 1, *(np.arange(piece.start, piece.stop) for piece in pieces[decodes:])]
         )
@@ -234,3 +280,6 @@ class MeasuredExecutor:
             new,
             decodes,
         )
+
+    def _names(self, piece: Piece) -> npt.NDArray[np.int64]:
+        return self.tokens.names(piece.request, piece.number, piece.start, piece.stop)

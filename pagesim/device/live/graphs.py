@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pagesim.device.live.attention import CachedAttention
-from pagesim.device.live.batch import NOWHERE, Batch, table_width
+from pagesim.device.live.batch import NOWHERE, DeviceBatch, table_width
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
 from pagesim.kernels import decode_plan
@@ -42,7 +42,7 @@ class DecodeGraphs:
         self.sizes: Sequence[int] = BATCHES[: bisect_left(BATCHES, most) + 1]
         rows, device = self.sizes[-1], pools.device
         width = table_width(-(-longest // pools.block_size))
-        self._inputs = Batch(
+        self._inputs = DeviceBatch(
             tokens=torch.zeros(rows, dtype=torch.int64, device=device),
             positions=torch.zeros(rows, dtype=torch.int64, device=device),
             slots=torch.full((rows,), NOWHERE, dtype=torch.int64, device=device),
@@ -61,7 +61,7 @@ class DecodeGraphs:
             run = partial(self._run, size)
             self._replays[size] = run if pool is None else _captured(run, pool)
 
-    def replay(self, batch: Batch) -> Tensor | None:
+    def replay(self, batch: DeviceBatch) -> Tensor | None:
         """Run a batch that only decodes; return its logits ``[D, vocab]``, or None if it is too large."""
         count = batch.decodes
         place = bisect_left(self.sizes, count)

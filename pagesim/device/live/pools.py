@@ -24,7 +24,7 @@ class KvPools:
         dtype: of keys and values.
         device: where the blocks are.
         strategy: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
-        poisoned: whether unwritten slots hold NaN, so that whoever reads one is found out.
+        poisoned: whether unwritten slots hold NaN, so that reading one is found out.
 
     Attributes:
         caches: of each layer its key cache and value cache, ``[num_blocks, block_size, kv_heads, D]``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,12 @@ from pagesim.costs.specs import Capacity, model
 from pagesim.errors import CapacityError
 from pagesim.kernels.needs import require_device
 from pagesim.results.result import Result
-from pagesim.scheduling import Scheduler
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import Watch, equip
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.scenario import System
-from pagesim.sim.executors import Beside, Executor, Observed
+from pagesim.sim.executors import Executor
 from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def run_live(
     swap: str = "gather",
     check: bool = False,
     watch: Watch | None = None,
-    beside: Beside | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Result:
     """Replay a trace under one policy, every iteration really carried out on a device.
 
@@ -54,7 +56,7 @@ def run_live(
         swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
         check: whether sequences are compared, between iterations, with the same ones computed in one piece.
         watch: for a progress bar.
-        beside: hears of every iteration that was carried out, when the clock does not run.
+        observers: listen; what they do, they do when the clock does not run.
 
     Returns:
         As `pagesim.simulate` does, with a row of ``steps`` for each iteration, which also says what its parts
@@ -77,7 +79,7 @@ def run_live(
     check_options(
         system, spec, policy, device=device, attention=attention, cuda_graphs=cuda_graphs, swap=swap
     )
-    sized, limits, _ = equip(system, policy)
+    sized, max_model_len, _ = equip(system, policy)
     check_block_size(sized.block_size)
     if system.cpu_blocks is None:
         system = system.model_copy(update={"cpu_blocks": min(sized.cpu_blocks, sized.num_blocks)})
@@ -93,7 +95,7 @@ def run_live(
             sized,
             system,
             policy,
-            longest=_longest(served, limits.max_model_len),
+            longest=_longest(served, max_model_len),
             dtype=dtype,
             device=torch.device(device),
             attention=attention,
@@ -105,10 +107,10 @@ def run_live(
         # What was made until now is not looked through again while the clock runs.
         gc.collect()
         gc.freeze()
-        return executor if beside is None else Observed(executor, beside)
+        return executor
 
     try:
-        result = run(system, trace, steps="iterations", watch=watch, executor=make)
+        result = run(system, trace, steps="iterations", watch=watch, executor=make, observers=observers)
     except torch.OutOfMemoryError as error:
         raise CapacityError(
             f"the {device} ran out of memory in an iteration ({str(error).splitlines()[0]}); decrease "
@@ -184,10 +186,10 @@ def _equipped(
         longest=longest,
         attention=attention,
     )
-    most = system.max_num_seqs or 256
+    most = system.option("max_num_seqs") or 256
     if cuda_graphs:
         executor.graphs = DecodeGraphs(weights, pools, longest=longest, most=most)
-    warm_up(executor, most_sequences=most, most_tokens=system.max_num_batched_tokens or 2560)
+    warm_up(executor, most_sequences=most, most_tokens=system.option("max_num_batched_tokens") or 2560)
     if check:
         executor.checker = Checker(executor, seed=system.seed)
     return executor

@@ -6,12 +6,17 @@ row gains a number when its sequence gains a block, and is read anew when its bl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.kvcache import Allocator
+from pagesim.device.live.batch import Sample
+from pagesim.kvcache import ContiguousKV, PrefixCachedKV, TabledKV
+from pagesim.scheduling.request import EngineRequest
+
+AddressedKV = TabledKV | PrefixCachedKV | ContiguousKV
+"""Memory whose blocks have numbers."""
 
 
 class BlockTables:
@@ -25,41 +30,48 @@ class BlockTables:
         array: int32 ``[rows, blocks]``; beyond a sequence's blocks it holds anything.
     """
 
-    def __init__(self, memory: Allocator, longest: int) -> None:
+    def __init__(self, memory: AddressedKV, longest: int) -> None:
         self.memory = memory
         self.array: npt.NDArray[np.int32] = np.zeros((16, -(-longest // memory.block_size)), np.int32)
-        self._row: dict[int, int] = {}
+        self._row: dict[Sample, int] = {}
         self._blocks = [0] * 16  # by row: how many of its entries are right
         self._unused = list(range(16))
 
-    def row(self, sequence: int, length: int) -> int:
-        """Return the row of a sequence, in which its first ``length`` tokens find their blocks."""
-        row = self._row.get(sequence)
+    def row(self, request: EngineRequest, number: int, place: int, length: int) -> int:
+        """Return the row of a sample, in which its first ``length`` tokens find their blocks.
+
+        Args:
+            request: whose sample it is.
+            number: of the sample.
+            place: among those that are not over.
+            length: tokens.
+        """
+        sample = (request.row, number)
+        row = self._row.get(sample)
         if row is None:
-            row = self._row[sequence] = self._take()
+            row = self._row[sample] = self._take()
         blocks = -(-length // self.memory.block_size)
         known = self._blocks[row]
         if known < blocks:
-            self.array[row, known:blocks] = self.memory.block_table(sequence)[known:blocks]
+            self.array[row, known:blocks] = self.memory.blocks_of(request, place)[known:blocks]
             self._blocks[row] = blocks
         return row
 
-    def exchanged(self, sequences: Iterable[int]) -> None:
-        """Say that these sequences hold other blocks than before."""
-        for sequence in sequences:
-            if sequence in self._row:
-                self._blocks[self._row[sequence]] = 0
+    def exchanged(self, sample: Sample) -> None:
+        """Say that a sample holds other blocks than before."""
+        if sample in self._row:
+            self._blocks[self._row[sample]] = 0
 
     def all_exchanged(self) -> None:
-        """Say that any sequence may hold other blocks than before."""
+        """Say that any sample may hold other blocks than before."""
         self._blocks = [0] * len(self._blocks)
 
-    def keep(self, sequences: Collection[int]) -> None:
-        """Forget everybody but these sequences; each has a row or gets one when it is asked for."""
-        if len(self._row) <= len(sequences) and all(s in sequences for s in self._row):
+    def keep(self, samples: Collection[Sample]) -> None:
+        """Forget all but these samples; each has a row or gets one when it is asked for."""
+        if len(self._row) <= len(samples) and all(sample in samples for sample in self._row):
             return
-        for sequence in [s for s in self._row if s not in sequences]:
-            row = self._row.pop(sequence)
+        for sample in [each for each in self._row if each not in samples]:
+            row = self._row.pop(sample)
             self._blocks[row] = 0
             self._unused.append(row)
 

@@ -12,7 +12,8 @@ from bisect import bisect_right
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.scheduling import Group
+from pagesim.scheduling.request import EngineRequest
+from pagesim.workloads.trace import MAX_SAMPLES
 
 Ints = npt.NDArray[np.int64]
 
@@ -32,20 +33,22 @@ class Tokens:
         self.vocab = vocab
         self.seed = seed
         # Of beams that took over another one's tokens: what stands up to where, (end, name).
-        self._taken_over: dict[int, list[tuple[int, int]]] = {}
+        self._taken_over: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
-    def answer(self, group: Group, sequence: int) -> int:
-        """Return the name of what a sequence generates."""
-        return 2 * sequence + 1 if group.content is None else group.content.answer
+    def answer(self, request: EngineRequest, number: int) -> int:
+        """Return the name of what a sample of a request generates."""
+        if request.content is not None:
+            return request.content.answer
+        return 2 * (request.row * MAX_SAMPLES + number) + 1
 
-    def names(self, group: Group, sequence: int, start: int, stop: int) -> Ints:
-        """Return the names of a sequence's tokens from ``start`` up to ``stop``, ``[stop − start]``."""
-        if group.content is not None:
-            ends, names = group.content.ends, group.content.names
+    def names(self, request: EngineRequest, number: int, start: int, stop: int) -> Ints:
+        """Return the names of a sample's tokens from ``start`` up to ``stop``, ``[stop − start]``."""
+        if request.content is not None:
+            ends, names = request.content.ends, request.content.names
         else:
-            past = self._past(group, sequence)
+            past = self._past(request, number)
             ends = [end for end, _ in past]
-            names = [name for _, name in past] + [self.answer(group, sequence)]
+            names = [name for _, name in past] + [self.answer(request, number)]
         column = np.empty(stop - start, np.int64)
         at = start
         while at < stop:
@@ -61,18 +64,18 @@ class Tokens:
         mixed = _mixed(seeded + positions.astype(np.uint64))
         return (mixed % np.uint64(self.vocab)).astype(np.int64)
 
-    def of(self, group: Group, sequence: int, start: int, stop: int) -> Ints:
-        """Return the ids of a sequence's tokens from ``start`` up to ``stop``, ``[stop − start]``."""
-        return self.ids(self.names(group, sequence, start, stop), np.arange(start, stop))
+    def of(self, request: EngineRequest, number: int, start: int, stop: int) -> Ints:
+        """Return the ids of a sample's tokens from ``start`` up to ``stop``, ``[stop − start]``."""
+        return self.ids(self.names(request, number, start, stop), np.arange(start, stop))
 
-    def take_over(self, group: Group, sequence: int, parent: int, length: int) -> None:
-        """A beam takes over the first ``length`` tokens of another of its group."""
-        past = [(end, name) for end, name in self._past(group, parent) if end < length]
-        now = self.names(group, parent, length - 1, length)[0]
-        self._taken_over[sequence] = [*past, (length, int(now))]
+    def take_over(self, request: EngineRequest, number: int, survivor: int, length: int) -> None:
+        """Give a beam of a request the first ``length`` tokens of another one."""
+        past = [(end, name) for end, name in self._past(request, survivor) if end < length]
+        now = self.names(request, survivor, length - 1, length)[0]
+        self._taken_over[request.row, number] = [*past, (length, int(now))]
 
-    def _past(self, group: Group, sequence: int) -> list[tuple[int, int]]:
-        return self._taken_over.get(sequence) or [(group.prompt, 2 * group.row)]
+    def _past(self, request: EngineRequest, number: int) -> list[tuple[int, int]]:
+        return self._taken_over.get((request.row, number)) or [(request.prompt, 2 * request.row)]
 
 
 def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

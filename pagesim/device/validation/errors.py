@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from pagesim.costs import CostModel, IterationShape
 from pagesim.results.result import Result
-from pagesim.scheduling import Plan
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.observer import Observer
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.sim.executors import shape_of
 
@@ -44,7 +45,7 @@ def kind_of(shape: IterationShape) -> str:
 
 
 @dataclass
-class Iterations:
+class Iterations(Observer):
     """Hears of a run's iterations, and predicts each from its own shape: the same schedule, another clock.
 
     Args:
@@ -61,13 +62,16 @@ class Iterations:
     measured_s: list[float] = field(default_factory=list)
     predicted_s: list[float] = field(default_factory=list)
 
-    def __call__(self, plan: Plan, ticks: int) -> None:
-        shape = shape_of(plan)
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        shape = shape_of(batch)
         if not (shape.tokens or shape.blocks_out or shape.blocks_in or shape.blocks_copied):
             return  # nothing was done: nothing was measured
         self.kinds.append(kind_of(shape))
         self.measured_s.append(ticks / TICKS_PER_SECOND)
         self.predicted_s.append(self.cost.iteration(shape) / TICKS_PER_SECOND)
+
+    def next_look(self) -> int:
+        return 0  # every iteration
 
 
 def by_kind(iterations: Iterations) -> dict[str, Errors]:

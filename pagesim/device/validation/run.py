@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from pagesim.device.validation.errors import Iterations, by_kind, metric_errors
 from pagesim.results.result import Result
 from pagesim.setup.prepare import equip
 from pagesim.setup.presets import parts_of
+from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import System, each_policy
 from pagesim.workloads.trace import Trace
 
@@ -89,28 +90,43 @@ def validate(
         PagesimError: an option is off, or the profile is not for this model and these blocks.
     """
     for case in _cases(system, policies, preemptions):
-        name = f"{case.policy}, {case.preemption}"
+        preemption = _preemption_of(case)
+        name = f"{case.policy}, {preemption}"
         if watch is not None:
             watch(f"{name}: live")
         # The same terms as the simulation's, in a cost model of its own: it counts what it is asked.
         policy = parts_of(case.policy, case.scheduler, case.reservation, case.placement)
         iterations = Iterations(equip(case, policy)[2])
-        measured = live(case, trace, check=check, beside=iterations, **how)
+        measured = live(case, trace, check=check, observers=[iterations], **how)
         if watch is not None:
             watch(f"{name}: simulated")
         # A live run may have settled what a simulated one leaves open, such as its swap space.
         simulated = run(measured.scenario, trace, steps="none")
-        yield Case(case.policy, case.preemption, measured, simulated, iterations)
+        yield Case(case.policy, preemption, measured, simulated, iterations)
 
 
 def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemption]) -> Iterator[System]:
     seen: set[tuple[str, str]] = set()
     for preemption in preemptions:
-        asked = system.model_copy(update={"preemption": preemption})
+        asked = system.model_copy(update={"preemption": None if preemption == "default" else preemption})
         for policy, each in each_policy(asked, policies).items():
+            if "preemption" not in _options_of(each):
+                each = each.model_copy(update={"preemption": None})
+            way = _preemption_of(each)
             # Policies that cannot preempt so are run once, as they can.
-            if (policy, each.preemption) not in seen and not (
-                each.preemption != preemption and any(name == policy for name, _ in seen)
+            if (policy, way) not in seen and not (
+                way != preemption and any(name == policy for name, _ in seen)
             ):
-                seen.add((policy, each.preemption))
+                seen.add((policy, way))
                 yield each
+
+
+def _options_of(system: System) -> Collection[str]:
+    """Return the names of the options that a system's scheduler has."""
+    parts = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    return SCHEDULERS.find(parts.scheduler).Options.model_fields
+
+
+def _preemption_of(system: System) -> str:
+    """Return how a system's victims are preempted."""
+    return system.option("preemption") or "default"

@@ -13,7 +13,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.content import Content
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest, Status
-from pagesim.sim.engine import NO_FAST_FORWARD, Engine
+from pagesim.sim.engine import Engine
 
 
 class Routed(Arrivals):
@@ -91,8 +91,7 @@ class Replica(Observer):
             self._waits_no_longer(request.row)
 
     def finished(self, request: EngineRequest, now: int) -> None:
-        if not request.samples:
-            self._replicas.outstanding[self._number] -= 1
+        self._replicas.outstanding[self._number] -= 1
 
     def left(self, row: int, now: int, status: Status) -> None:
         self._replicas.outstanding[self._number] -= 1
@@ -158,13 +157,14 @@ class Replica(Observer):
             if engine.decide(now):
                 self._replicas.changed.add(self._number)
                 self._busy = True
-                while engine.over_at > (now := int(environment.now)):
+                over = False
+                while not over:
                     try:
-                        yield environment.timeout(engine.over_at - now)
-                    except simpy.Interrupt:
+                        yield environment.timeout(engine.over_at - int(environment.now))
+                        over = True
+                    except simpy.Interrupt:  # a request was routed here: what it does is over earlier
                         self._replicas.changed.add(self._number)
-                if engine.over_at == now and engine.run is not NO_FAST_FORWARD and not engine.run.steps:
-                    yield environment.timeout(0)  # what else is due at this instant happens first
+                now = engine.over_at
                 self._busy = False
                 engine.complete(now)
                 if recorder.iterations >= recorder.full_at:
@@ -183,5 +183,7 @@ class Replica(Observer):
         if not self._busy:  # it has nothing to do
             return Says(0, int(self._environment.now), (0, 0, 0, 0), 0)
         scheduler, run = self.engine.scheduler, self.engine.run
-        start = run.start if run.steps else self.engine.over_at
-        return Says(scheduler.context, start, run[1:5], scheduler.running_sequences)
+        if not run.steps:
+            return Says(scheduler.context, self.engine.over_at, (0, 0, 0, 0), 0)
+        steps = run.steps, run.first, run.increment, run.context
+        return Says(scheduler.context, run.start, steps, scheduler.running_sequences)

@@ -23,24 +23,11 @@ class PredictedExecutor:
 
     def __init__(self, cost: CostModel) -> None:
         self.cost = cost
-        self.decode_run = cost.decode  # asked at every decision: not through a method of one line
-
-    def execute(self, batch: Batch) -> int:
-        return self.cost.iteration(shape_of(batch))
+        # Asked at every decision: not through methods of one line.
+        self.execute = cost.iteration
+        self.decode_run = cost.decode
 
 
 def shape_of(batch: Batch) -> IterationShape:
     """Return what a batch computes and moves."""
-    return IterationShape(
-        batch.batched_tokens,
-        batch.tokens,
-        batch.context_tokens,
-        batch.decode_context,
-        batch.query_key_pairs,
-        batch.swapped_out_blocks,
-        batch.swapped_in,
-        batch.copied,
-        batch.decoding,
-        batch.decoding + len(batch.prompts) - len(batch.incomplete) + len(batch.completed),
-        batch.launches,
-    )
+    return IterationShape(*(getattr(batch, name) for name in IterationShape._fields))

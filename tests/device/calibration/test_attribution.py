@@ -73,7 +73,7 @@ def test_a_live_run_on_that_device_is_predicted_to_within_a_percent(known, tmp_p
     assert [case.name for case in cases] == [
         "vllm-sosp, recompute",
         "vllm-v0, recompute",
-        "vllm-v1, recompute",
+        "vllm-v1",
         "vllm-sosp, swap",
         "vllm-v0, swap",
     ]

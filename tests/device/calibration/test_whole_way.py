@@ -74,7 +74,7 @@ def whole_way(command, folder: Path, *how: str) -> None:
     report = json.loads((out / "summary.json").read_text())
     assert [(case["policy"], case["preemption"]) for case in report["cases"]] == [
         ("vllm-sosp", "recompute"),
-        ("vllm-v1", "recompute"),
+        ("vllm-v1", "default"),
         ("vllm-sosp", "swap"),
     ]
     for case in report["cases"]:

@@ -10,6 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import pagesim as ps
 from pagesim.device.live import attention, executor, pools, tables
 from pagesim.kernels import decode_attention
+from pagesim.kvcache import PrefixCachedKV
 
 
 @pytest.fixture
@@ -27,12 +28,12 @@ def test_two_blocks_of_a_table_that_change_places(check_of, monkeypatch):
     right = tables.BlockTables.row
     done = []
 
-    def row(self, sequence, length):
-        place = right(self, sequence, length)
-        if not done and length > 3 * self.memory.block_size and self._blocks[place] == 4:
-            done.append(sequence)
-            self.array[place, [0, 1]] = self.array[place, [1, 0]]
-        return place
+    def row(self, request, number, place, length):
+        found = right(self, request, number, place, length)
+        if not done and length > 3 * self.memory.block_size and self._blocks[found] == 4:
+            done.append(request)
+            self.array[found, [0, 1]] = self.array[found, [1, 0]]
+        return found
 
     monkeypatch.setattr(tables.BlockTables, "row", row)
     # Token by token a sequence keeps its row while it decodes: the blocks change places under its feet.
@@ -108,14 +109,17 @@ def test_attention_that_leaves_out_the_newest_token(check_of, monkeypatch):
 
 
 def test_a_prefix_that_was_found_but_is_another(check_of, monkeypatch):
-    from pagesim.kvcache import PrefixCachingAllocator
+    right = PrefixCachedKV.admit
+    done = []
 
-    right = PrefixCachingAllocator.allocate_cached
+    def admit(self, holder, tokens):
+        found = self.match_prefix(holder, tokens)
+        right(self, holder, tokens)
+        if found > self.block_size:
+            table = holder.kv.table
+            table[0], table[1] = table[1], table[0]
+            done.append(holder)
 
-    def allocate(self, sequence, keys, hits, tokens):
-        right(self, sequence, keys, hits, tokens)
-        if hits > 1:
-            self._tables[sequence][:2] = self._tables[sequence][1::-1]
-
-    monkeypatch.setattr(PrefixCachingAllocator, "allocate_cached", allocate)
+    monkeypatch.setattr(PrefixCachedKV, "admit", admit)
     assert not check_of("v1, prefixes")["passed"]
+    assert done

@@ -94,18 +94,18 @@ def test_a_model_that_is_not_built_is_refused(name, longest, said):
 
 
 def test_tokens_are_the_same_in_any_order_and_differ_between_samples():
-    from pagesim.scheduling import Group
+    from pagesim.scheduling.request import EngineRequest, Family
 
     tokens = Tokens(1000, seed=4)
-    group = Group(row=3, arrival=0, prompt=10, output=9, sequences=(5, 6))
-    first, second = tokens.of(group, 5, 0, 16), tokens.of(group, 6, 0, 16)
+    request = EngineRequest(0, row=3, arrival=0, prompt=10, output=9, family=Family(10, (9, 9), None))
+    first, second = tokens.of(request, 0, 0, 16), tokens.of(request, 1, 0, 16)
     assert (first[:10] == second[:10]).all()
     assert (first[10:] != second[10:]).any()
-    assert (tokens.of(group, 5, 7, 13) == first[7:13]).all()
-    assert (Tokens(1000, seed=5).of(group, 5, 0, 16) != first).any()
+    assert (tokens.of(request, 0, 7, 13) == first[7:13]).all()
+    assert (Tokens(1000, seed=5).of(request, 0, 0, 16) != first).any()
     assert first.min() >= 0
     assert first.max() < 1000
-    tokens.take_over(group, 6, 5, 14)
-    heir = tokens.of(group, 6, 0, 16)
+    tokens.take_over(request, 1, 0, 14)
+    heir = tokens.of(request, 1, 0, 16)
     assert (heir[:14] == first[:14]).all()
     assert (heir[14:] == second[14:]).all()

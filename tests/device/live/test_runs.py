@@ -19,7 +19,7 @@ class Replayed:
     def __init__(self, ticks):
         self.ticks = iter(ticks)
 
-    def execute(self, plan):
+    def execute(self, batch):
         return next(self.ticks)
 
     def decode_run(self, sequences, context):
@@ -96,6 +96,17 @@ def test_a_client_that_goes_away_leaves_nothing_behind(live, make_trace):
     assert summary["live"]["check"]["passed"]
 
 
+def test_beams_that_were_to_be_copied_are_not_once_their_client_has_gone(live, make_trace):
+    options = {"policy": "contiguous-max", "num_blocks": 100, "max_model_len": 64, "beam_drop": 0.6}
+    columns = {"prompt_tokens": np.array([9, 9]), "output_tokens": np.array([30, 30])}
+    gone = np.array([1e-9, np.inf])  # after the first iteration, whose end forks beams
+    result = live(make_trace(2, beam_width=np.full(2, 3), abort_s=gone, **columns), options)
+    both = live(make_trace(2, beam_width=np.full(2, 3), **columns), options)
+    assert result.summary["live"]["check"]["passed"]
+    copied = [each.steps["blocks_copied"].tolist() for each in (result, both)]
+    assert copied[1][2] > copied[0][2] > 0
+
+
 def test_a_result_is_saved_and_read_back(live, make_trace, tmp_path):
     result = live(make_trace(3), {"num_blocks": 60})
     loaded = ps.load(result.save(tmp_path / "out"))
@@ -104,7 +115,7 @@ def test_a_result_is_saved_and_read_back(live, make_trace, tmp_path):
     pd.testing.assert_frame_equal(loaded.steps, result.steps)
 
 
-def test_requests_that_nobody_can_serve_run_nothing(live, make_trace):
+def test_requests_that_can_never_be_served_run_nothing(live, make_trace):
     trace = make_trace(2, prompt_tokens=np.array([3000, 3000]))
     result = live(trace, {"num_blocks": 1000})
     assert result.summary["requests"]["rejected"] == 2

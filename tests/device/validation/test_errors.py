@@ -17,7 +17,7 @@ from pagesim.costs.profiles import Curve, DecodeAttention, PrefillAttention, Pro
 from pagesim.costs.specs import gpu, model
 from pagesim.device.validation import Case, Iterations, kind_of, validate
 from pagesim.setup.scenario import System, checked
-from pagesim.sim.executors import Observed, PredictedExecutor
+from pagesim.sim.executors import PredictedExecutor
 
 TINY = model("tiny")
 POLICIES = ("vllm-sosp", "vllm-v0", "vllm-v1")
@@ -58,13 +58,13 @@ def cases(tmp_path: Path, trace: ps.Trace) -> Callable[..., dict[str, Case]]:
         true.save(tmp_path / "true.json")
         scaled(true, factor).save(tmp_path / "held.json")
 
-        def live(system: System, trace: ps.Trace, *, check: bool, beside: Any) -> ps.Result:
+        def live(system: System, trace: ps.Trace, *, check: bool, observers: Any) -> ps.Result:
             truth = parse_cost(
                 f"profile:{tmp_path / 'true.json'}",
                 model=TINY, gpu=gpu("h200"), tp=1, block_size=16, kv_dtype="fp16",
             )  # fmt: skip
             result = run(
-                system, trace, executor=lambda *_: Observed(PredictedExecutor(truth), beside), steps="none"
+                system, trace, executor=lambda *_: PredictedExecutor(truth), observers=observers, steps="none"
             )
             return replace(result, summary={**result.summary, "live": {}})
 
@@ -117,14 +117,14 @@ def test_a_term_that_is_wrong_shows_in_the_iterations_that_have_it(cases, monkey
         return right(cost, shape) * (2 if shape.query_key_pairs and cost is held.get("cost") else 1)
 
     held: dict[str, Profiled] = {}
-    heard = Iterations.__call__
+    heard = Iterations.planned
 
-    def hear(iterations: Iterations, plan: Any, ticks: int) -> None:
+    def hear(iterations: Iterations, *event: Any) -> None:
         held["cost"] = iterations.cost
-        heard(iterations, plan, ticks)
+        heard(iterations, *event)
 
     monkeypatch.setattr(Profiled, "iteration", slow_prompts)
-    monkeypatch.setattr(Iterations, "__call__", hear)
+    monkeypatch.setattr(Iterations, "planned", hear)
     report = cases(1.0)["vllm-v0, recompute"].report()["same_schedule"]
     assert report["prefill"]["signed"] == pytest.approx(1)
     assert report["decode"]["signed"] == 0
@@ -142,3 +142,14 @@ def test_a_term_that_is_wrong_shows_in_the_iterations_that_have_it(cases, monkey
 )
 def test_kinds(tokens, decoding, out, kind):
     assert kind_of(IterationShape(tokens, tokens, 0, 0, 0, out, 0, 0, decoding, decoding)) == kind
+
+
+def test_a_policy_without_a_choice_of_preemption_runs_once(trace):
+    def live(system: System, trace: ps.Trace, *, check: bool, observers: Any) -> ps.Result:
+        result = run(system, trace, observers=observers, steps="none")
+        return replace(result, summary={**result.summary, "live": {}})
+
+    system = checked(System, {"model": "tiny", "num_blocks": 60})
+    (case,) = validate(system, trace, policies=["vllm-v1"], live=live)
+    assert (case.name, case.preemption) == ("vllm-v1", "default")
+    assert len(case.iterations.kinds) == case.live.summary["iterations"], "also those that decide nothing"

@@ -1,0 +1,236 @@
+"""Random systems and traces: every policy, samples, swaps, chunks, prefixes, aborts, tiny memories, ties.
+
+Each is replayed in four ways, which must agree to the bit: fast-forward and stepping, over counted and over
+tabled memory (where there are two forms).
+
+    python tests/sim/random_systems.py --count 5000 --seed 1
+
+prints what the systems had in them, and stops at the first that differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pagesim.accounting.records import RequestLog
+from pagesim.errors import PagesimError
+from pagesim.kvcache import KVCache
+from pagesim.results.result import StepTable, request_columns
+from pagesim.setup.prepare import Server, prepare
+from pagesim.setup.requests import aborts
+from pagesim.setup.scenario import System, checked
+from pagesim.sim.clock import to_tick_column
+from pagesim.workloads.trace import Trace
+
+POLICIES = (
+    *("vllm-sosp", "vllm-sosp", "vllm-v0", "vllm-v0", "vllm-v1", "vllm-v1", "vllm-v1"),
+    *("orca-max", "orca-pow2", "orca-oracle", "contiguous-max", "static"),
+    *("token-granular", "virtual-contiguous", "paged-oracle"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A system and a trace."""
+
+    options: dict[str, Any]
+    trace: Trace
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that was decided: columns over requests and over iterations, and what a summary counts."""
+
+    requests: dict[str, Any]
+    steps: pd.DataFrame
+    counts: dict[str, Any]
+    memory: type[KVCache]
+
+
+def random_case(seed: int) -> Case:
+    """Return the case of a seed."""
+    rnd = Random(seed)
+    policy = rnd.choice(POLICIES)
+    options: dict[str, Any] = {"policy": policy, "cost": "affine:0.02,1e-4,8e-6,1e-3"}
+    size = 1 if policy == "token-granular" else rnd.choice((1, 2, 4, 16))
+    blocks = rnd.choice((5, 12, 40, 120)) * (16 // size)
+    if policy == "virtual-contiguous":
+        options |= {"page_size": "64K", "num_blocks": blocks}
+    else:
+        options |= {"block_size": size, "num_blocks": blocks}
+    if policy == "paged-oracle":
+        options |= {"policy": "orca-oracle", "placement": "paged"}
+    options |= _scheduler_options(rnd, policy, blocks)
+    if rnd.random() < 0.1:
+        options["until"] = rnd.random() * 5
+    capacity = blocks * size
+    return Case(options, _random_trace(rnd, policy, capacity))
+
+
+def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
+    some: dict[str, Any] = {}
+
+    def perhaps(name: str, *values: Any, chance: float = 0.4) -> None:
+        if rnd.random() < chance:
+            some[name] = rnd.choice(values)
+
+    if policy == "static":
+        perhaps("max_batch", 1, 2, 5)
+        return some
+    perhaps("max_num_seqs", 1, 2, 3, 8)
+    perhaps("watermark", 0.0, 0.03, 0.2)
+    if policy in ("vllm-sosp", "vllm-v0", "token-granular"):
+        perhaps("preemption", "swap", "auto")
+        some["cpu_blocks"] = rnd.choice((0, blocks // 3, 4 * blocks))
+        perhaps("max_num_batched_tokens", 60, 200)
+    if policy == "vllm-v0":
+        perhaps("vllm_version", "0.1.7", "0.2.0", "0.2.7")
+        perhaps("max_paddings", 0, 30)
+    if policy == "vllm-v1":
+        perhaps("vllm_version", "0.11.2", "0.19.0", "0.33.0", chance=0.7)
+        perhaps("max_num_batched_tokens", 16, 60, 200, chance=0.8)
+        perhaps("long_prefill_token_threshold", 5, 30)
+        perhaps("chunked_prefill", False, chance=0.2)
+        perhaps("reserve_full_isl", True, False)
+        perhaps("prefix_caching", True, chance=0.6)
+    return some
+
+
+def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
+    requests = rnd.choice((3, 12, 30, 60))
+    span = rnd.choice((0.0, 0.3, 2.0, 10.0)) * requests / 10
+    arrival = np.sort([rnd.random() * span for _ in range(requests)])
+    if rnd.random() < 0.5:
+        arrival = np.round(arrival, 1)  # ties
+    longest = max(2, min(capacity // 2, 300))
+    prompt = np.array([rnd.randint(1, longest) for _ in range(requests)])
+    output = np.array([rnd.randint(1, max(2, min(longest, 80))) for _ in range(requests)])
+    columns: dict[str, Any] = {}
+    kind = rnd.choice(("plain", "samples", "uneven", "beams", "aborts", "sessions", "prefix", "mixed"))
+    if kind in ("samples", "uneven", "mixed"):
+        columns["n"] = np.array([rnd.choice((1, 1, 2, 4)) for _ in range(requests)])
+    if kind == "uneven":
+        columns["sample_tokens"] = [
+            tuple([int(most), *(rnd.randint(1, int(most)) for _ in range(int(n) - 1))])
+            for most, n in zip(output, columns["n"], strict=True)
+        ]
+    if kind == "beams" and policy != "vllm-v1":
+        columns["beam_width"] = np.array([rnd.choice((1, 2, 4)) for _ in range(requests)])
+    if kind in ("aborts", "mixed") and policy != "static":
+        columns["abort_s"] = arrival + np.array(
+            [rnd.choice((0.0, 0.5, 3.0, 1e4)) * rnd.random() for _ in range(requests)]
+        )
+    if kind in ("sessions", "mixed"):
+        columns["session_id"] = [rnd.randint(0, requests // 3) for _ in range(requests)]
+    if kind == "prefix":
+        columns["prefix_tokens"] = np.minimum(rnd.randint(1, longest), prompt)
+    return Trace(arrival, prompt, output, **columns)
+
+
+def replay(case: Case, *, fast_forward: bool, tables: bool) -> Outcome | str:
+    """Return what came of a case, or the sentence with which it was refused."""
+    try:
+        system = checked(System, {**case.options, "fast_forward": fast_forward})
+        setting = prepare(system, case.trace)
+    except PagesimError as error:
+        return str(error)
+    log: RequestLog = setting.new_log()
+    table = StepTable(
+        to_tick_column(setting.trace.arrival_s)[setting.accepted],
+        every=True,
+        num_blocks=setting.sized.num_blocks,
+        block_size=setting.sized.block_size,
+        reserves=setting.reserves,
+    )
+    server = Server(
+        setting,
+        log,
+        setting.arrivals(),
+        consume=[table.add],
+        aborts=aborts(setting.trace, system.client_timeout),
+        tables=tables,
+    )
+    server.engine.replay()
+    memory = server.scheduler.memory
+    if memory.names_blocks:
+        memory.check_integrity()
+    return Outcome(request_columns(setting.trace, log), table.frame(), server.summary(), type(memory))
+
+
+def first_difference(one: Outcome | str, other: Outcome | str) -> str | None:
+    """Return where two outcomes differ first; None where they are equal to the bit."""
+    if isinstance(one, str) or isinstance(other, str):
+        return None if one == other else f"{one} | {other}"
+    for name, column in one.requests.items():
+        if str(list(column)) != str(list(other.requests[name])):
+            rows = [k for k, (a, b) in enumerate(zip(column, other.requests[name], strict=True)) if str(a) != str(b)]
+            row = rows[0]
+            return f"requests, {name}, row {row}: {column[row]} and {other.requests[name][row]}"
+    if len(one.steps) != len(other.steps):
+        return f"{len(one.steps)} and {len(other.steps)} iterations"
+    for name in one.steps:
+        differs = one.steps[name].to_numpy() != other.steps[name].to_numpy()
+        if differs.any():
+            row = int(np.argmax(differs))
+            return f"iteration {row}, {name}: {one.steps[name][row]} and {other.steps[name][row]}"
+    return None if one.counts == other.counts else f"{one.counts} and {other.counts}"
+
+
+def check(seed: int) -> Counter[str]:
+    """Replay the case of a seed in four ways; return what it had in it.
+
+    Raises:
+        AssertionError: two ways differ.
+    """
+    case = random_case(seed)
+    base = replay(case, fast_forward=True, tables=False)
+    for fast_forward, tables in ((False, False), (True, True), (False, True)):
+        other = replay(case, fast_forward=fast_forward, tables=tables)
+        difference = first_difference(base, other)
+        assert difference is None, (
+            f"seed {seed}, {'fast-forward' if fast_forward else 'stepping'}, "
+            f"{'tabled' if tables else 'counted'}: {difference}\n{case.options}"
+        )
+    if isinstance(base, str):
+        return Counter({"refused": 1})
+    preempted = int(base.requests["recomputes"].sum() + base.requests["swaps"].sum())
+    return Counter(
+        {
+            "cases": 1,
+            "with a preemption": int(preempted > 0),
+            "with a swap": int(base.requests["swaps"].sum() > 0),
+            "with prefix hits": int(base.requests["cached_tokens"].sum() > 0),
+            "with samples": int(max(case.trace.n.max(), case.trace.beam_width.max()) > 1),
+            "with aborts": int((base.requests["status"] == "aborted").any()),
+            "iterations": len(base.steps),
+        }
+    )
+
+
+def main() -> None:
+    """Check as many cases as were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--count", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=1, help="of the first case; the others follow")
+    chosen = parser.parse_args()
+    total: Counter[str] = Counter()
+    for seed in range(chosen.seed, chosen.seed + chosen.count):
+        try:
+            total += check(seed)
+        except AssertionError as error:
+            sys.exit(str(error))
+        except Exception as error:
+            raise RuntimeError(f"seed {seed}: {random_case(seed).options}") from error
+    print("\n".join(f"{name}: {number}" for name, number in total.items()))
+
+
+if __name__ == "__main__":
+    main()

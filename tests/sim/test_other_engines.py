@@ -1,0 +1,175 @@
+"""Schedulers that pagesim does not have, on its core: two batches in flight, and three tokens a step."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+import numpy as np
+import pytest
+
+from pagesim.accounting.records import Chunk, Recorder, RequestLog
+from pagesim.costs.affine import Affine
+from pagesim.costs.base import UNBOUNDED, DecodeRun
+from pagesim.kvcache import CountedKV, KVCache, KVGroup, SlidingWindow, TabledKV
+from pagesim.scheduling.arrivals import Arrivals
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.continuous import ContinuousBatching, SospOptions
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.request import EngineRequest
+from pagesim.sim.engine import Engine
+from pagesim.sim.executors import PredictedExecutor
+from pagesim.workloads.trace import Trace
+
+
+class TwoInFlight(ContinuousBatching):
+    """The next batch is scheduled while the last one runs: what it samples is a placeholder.
+
+    A request whose last token is in flight keeps its memory and gets no further token. What a batch brings
+    is known when it is over: then, and not before, its requests go.
+    """
+
+    in_flight = 2
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._launched: deque[int] = deque()  # the step of growth of each batch in flight
+        self._ending: dict[int, EngineRequest] = {}  # by order: whose last token is in flight
+
+    def plan(self, now: int) -> Batch:
+        self._set_ending_aside()
+        batch = super().plan(now)
+        if batch.is_iteration:
+            self._launched.append(self.memory.steps)
+        if self._ending:
+            self.must_replan = True
+        return batch
+
+    def advance(self, steps: int) -> None:
+        super().advance(steps)
+        self._launched = deque([self.memory.steps - 1, self.memory.steps])
+
+    def finish(self, now: int) -> list[EngineRequest]:
+        known = self._launched.popleft()
+        over = [request for request in self._ending.values() if request.last_step <= known]
+        for request in over:
+            del self._ending[request.order]
+            self.running_sequences += 1
+            self.context += self.memory.length(request)
+            self._over(request, now)
+        return over
+
+    def steps_until_next_decision(self) -> int:
+        return 0 if self._ending else super().steps_until_next_decision()
+
+    def preempt(self, request: EngineRequest, batch: Batch) -> None:
+        raise AssertionError("these tests give memory enough")
+
+    def _set_ending_aside(self) -> None:
+        while self._finishing and -self._finishing[-1][0] <= self.memory.steps:
+            _, order, request = self._finishing.pop()
+            self.events.interval_ended(request)
+            self.memory.stop_decoding(request)
+            self._ending[order] = request
+            self.context -= self.memory.length(request)
+            self.running_sequences -= 1
+
+
+class ThreeTokensAStep(ContinuousBatching):
+    """Every decoding sequence gains three tokens in an iteration, as if all drafts were accepted."""
+
+    tokens_per_step = 3
+
+    def plan(self, now: int) -> Batch:
+        batch = super().plan(now)
+        batch.tokens += 2 * batch.decoding
+        batch.batched_tokens += 2 * batch.decoding
+        return batch
+
+
+class ThreeTokensCost(Affine):
+    """As its parent, of iterations in which every sequence computes three tokens."""
+
+    def decode(self, sequences: int, context: int) -> DecodeRun:
+        first, increment, _ = super().decode(sequences, context)
+        return first + 2 * self._token * sequences, 3 * increment, UNBOUNDED
+
+
+def replay(
+    scheduler: type[Scheduler], memory: KVCache, trace: Trace, cost: Affine, *, fast_forward: bool
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return the columns over requests and iterations, and how many rows these were written in."""
+    serves = scheduler(memory, SospOptions(max_num_batched_tokens=200), max_model_len=400)
+    serves.expect(Arrivals(trace, np.arange(len(trace))))
+    log = RequestLog(len(trace))
+    chunks: list[Chunk] = []
+    recorder = Recorder(serves, log, chunks.append)
+    engine = Engine(serves, PredictedExecutor(cost), recorder, fast_forward=fast_forward)
+    engine.replay()
+    columns = {"first": log.first_token, "finish": log.finish, "scheduled": log.first_scheduled}
+    for name in ("clock", "start", "ticks"):
+        columns[name] = np.concatenate([getattr(chunk, name) for chunk in chunks])
+    for entry in chunks[0].ledger.entries:
+        columns[entry] = np.concatenate([chunk.ledger.entries[entry] for chunk in chunks])
+    for name in ("running_sequences", "context_tokens"):
+        growth = "context_growth" if name == "context_tokens" else None
+        columns[name] = np.concatenate(
+            [
+                chunk.rows[name][chunk.stretch] + (chunk.offset * chunk.rows[growth][chunk.stretch] if growth else 0)
+                for chunk in chunks
+            ]
+        )
+    return {name: np.array(column) for name, column in columns.items()}, recorder.rows
+
+
+def random_trace(seed: int, requests: int = 25) -> Trace:
+    rnd = Random(seed)
+    arrival = np.sort([round(rnd.random() * 4, rnd.choice((1, 6))) for _ in range(requests)])
+    prompt = np.array([rnd.randint(1, 90) for _ in range(requests)])
+    return Trace(arrival, prompt, np.array([rnd.randint(1, 60) for _ in range(requests)]))
+
+
+@pytest.mark.parametrize("memory", [CountedKV, TabledKV])
+@pytest.mark.parametrize("seed", range(8))
+def test_two_batches_in_flight_fast_forward_as_they_step(seed, memory):
+    trace, cost = random_trace(seed), Affine(0.01, 1e-4, 1e-6)
+    ways = [
+        replay(TwoInFlight, memory(400, [KVGroup(16)]), trace, cost, fast_forward=fast_forward)
+        for fast_forward in (True, False)
+    ]
+    (fast, rows), (stepping, steps) = ways
+    assert all(np.array_equal(fast[name], stepping[name]) for name in stepping)
+    assert rows < steps
+
+
+def test_with_two_batches_in_flight_a_decision_is_made_while_the_last_iteration_runs():
+    trace = Trace(np.zeros(1), np.array([10]), np.array([6]))
+    columns, _ = replay(
+        TwoInFlight, CountedKV(400, [KVGroup(16)]), trace, Affine(1.0, 0, 0), fast_forward=True
+    )
+    second = 10**12
+    assert (columns["clock"] / second).tolist() == [0, 0, 1, 2, 3, 4]
+    assert (columns["start"] / second).tolist() == [0, 1, 2, 3, 4, 5]
+    assert columns["finish"].tolist() == [6 * second]
+
+
+@pytest.mark.parametrize("memory", [CountedKV, TabledKV])
+@pytest.mark.parametrize("groups", [[KVGroup(16)], [KVGroup(16), KVGroup(16, SlidingWindow(40))]])
+@pytest.mark.parametrize("blocks", [20, 60, 400])
+@pytest.mark.parametrize("seed", range(4))
+def test_three_tokens_a_step_fast_forward_as_they_step(seed, blocks, groups, memory):
+    trace, cost = random_trace(seed), ThreeTokensCost(0.01, 1e-4, 1e-6)
+    fast, stepping = (
+        replay(ThreeTokensAStep, memory(blocks, groups), trace, cost, fast_forward=fast_forward)[0]
+        for fast_forward in (True, False)
+    )
+    assert all(np.array_equal(fast[name], stepping[name]) for name in stepping)
+
+
+def test_a_request_of_seven_tokens_takes_two_steps_of_three_after_its_prompt():
+    trace = Trace(np.zeros(1), np.array([10]), np.array([7]))
+    columns, _ = replay(
+        ThreeTokensAStep, CountedKV(400, [KVGroup(4)]), trace, ThreeTokensCost(1.0, 0, 0), fast_forward=True
+    )
+    assert len(columns["clock"]) == 3
+    assert columns["context_tokens"].tolist() == [10, 13, 16]
