@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pagesim.kvcache import OutOfBlocks, PrefixCachedKV
+from pagesim.kvcache import CountedPrefixKV, OutOfBlocks, PrefixCachedKV
 from tests.kvcache.block_by_block import BlockByBlock
 from tests.kvcache.text import Reader, Text
 
@@ -22,6 +22,8 @@ class Lives:
 
     def __init__(self, size: int, *, first: bool) -> None:
         self.fast = PrefixCachedKV(BLOCKS, size, reuses_unhashed_first=first)
+        self.counted = CountedPrefixKV(BLOCKS, size, reuses_unhashed_first=first)
+        self.twins: dict[Reader, Reader] = {}  # in counted memory
         self.rule = BlockByBlock(BLOCKS, size, reuses_unhashed_first=first)
         self.in_chunks: list[Reader] = []
         self.decoding: list[Reader] = []  # in their order
@@ -31,16 +33,23 @@ class Lives:
         getattr(self, what)(who, much)
         self.compare()
 
+    def both(self, name: str, holder: Reader, *tokens: int) -> int | None:
+        """Do the same in memory with numbers and in counted memory; return the answer, which is the same."""
+        answer = getattr(self.fast, name)(holder, *tokens)
+        assert getattr(self.counted, name)(self.twins[holder], *tokens) == answer
+        return answer
+
     def admit(self, who: int, much: int) -> None:
         self.orders += 1
         # A prompt of a few kinds: most begin alike.
         prompt = [who % 2] * (1 + much % 17) + list(map(int, f"{who:04b}"))[: who % 5]
         holder, length = Reader(Text(prompt, self.rule.size), self.orders), len(prompt)
         hits = self.rule.match_prefix(holder, length)
-        assert self.fast.match_prefix(holder, length) == hits
+        self.twins[holder] = Reader(holder.content, self.orders)
+        assert self.both("match_prefix", holder, length) == hits
         tokens = min(length, hits + 1 + much % 11)
         wanted = self.rule.blocks_to_admit(holder, tokens)
-        assert self.fast.blocks_to_admit(holder, tokens) == wanted
+        assert self.both("blocks_to_admit", holder, tokens) == wanted
         if wanted > self.rule.free_blocks:
             assert not self.fast.can_admit(holder, tokens)
             with pytest.raises(OutOfBlocks):
@@ -48,7 +57,7 @@ class Lives:
             self.release(who, much)
             return
         self.rule.admit(holder, tokens)
-        self.fast.admit(holder, tokens)
+        self.both("admit", holder, tokens)
         self.in_chunks.append(holder)
         Lives.found += hits // self.rule.size
 
@@ -60,10 +69,10 @@ class Lives:
         if tokens <= 0:
             self.in_chunks.remove(holder)
             self.decoding = sorted([*self.decoding, holder], key=lambda each: each.order)
-            self.fast.start_decoding(holder)
+            self.both("start_decoding", holder)
         elif self.fast.blocks_to_extend(holder, tokens) <= self.rule.free_blocks:
             self.rule.extend(holder, tokens)
-            self.fast.extend(holder, tokens)
+            self.both("extend", holder, tokens)
         else:
             with pytest.raises(OutOfBlocks):
                 self.fast.extend(holder, tokens)
@@ -71,11 +80,11 @@ class Lives:
     def rest(self, who: int, much: int) -> None:
         if self.decoding:
             holder = self.decoding.pop(who % len(self.decoding))
-            self.fast.stop_decoding(holder)
+            self.both("stop_decoding", holder)
             self.in_chunks.append(holder)
             if self.fast.blocks_to_extend(holder, 1) <= self.rule.free_blocks:
                 self.rule.extend(holder, 1)
-                assert self.fast.append(holder) == 0
+                assert self.both("append", holder) == 0
 
     def grow(self, who: int, much: int) -> None:
         steps = 1 + much % 5
@@ -88,18 +97,19 @@ class Lives:
         for _ in range(steps):
             self.rule.grow(self.decoding)
         assert before - self.rule.free_blocks == self.fast.blocks_needed(steps)
-        assert self.fast.grow(steps) == 0
+        assert self.fast.grow(steps) == self.counted.grow(steps) == 0
 
     def cache(self, who: int, much: int) -> None:
         for holder in self.decoding[:1]:
             self.rule.cache_full_blocks(holder)
-            self.fast.cache_full_blocks(holder)
+            self.both("cache_full_blocks", holder)
 
     def aside(self, who: int, much: int) -> None:
         blocks = much % 4
         if blocks <= self.rule.free_blocks:
             self.rule.set_aside(blocks)
             self.fast.set_aside(blocks)
+            self.counted.set_aside(blocks)
 
     def release(self, who: int, much: int) -> None:
         holders = list(self.rule.tables)
@@ -107,7 +117,7 @@ class Lives:
             holder = holders[who % len(holders)]
             (self.decoding if holder.decodes else self.in_chunks).remove(holder)
             self.rule.release(holder)
-            self.fast.release(holder)
+            self.both("release", holder)
 
     def compare(self) -> None:
         rule, fast = self.rule, self.fast
@@ -119,8 +129,18 @@ class Lives:
         }
         counts = (fast.free_blocks, fast.cached_blocks, fast.shared_blocks, fast.blocks_taken)
         assert counts == (rule.free_blocks, rule.cached_blocks, rule.shared_blocks, rule.taken)
-        lost = [range(first, first + blocks) for first, blocks in fast.take_evictions()]
+        evictions = fast.take_evictions()
+        lost = [range(first, first + blocks) for first, blocks in evictions]
         assert list(chain.from_iterable(lost)) == rule.evictions
+        other = self.counted
+        counted = (other.free_blocks, other.cached_blocks, other.shared_blocks, other.blocks_taken)
+        assert (counted, other.take_evictions()) == (counts, evictions)
+        for holder in rule.tables:
+            self.both("length", holder)
+            self.both("held_blocks", holder)
+        for steps in (1, 7):
+            assert other.blocks_needed(steps) == fast.blocks_needed(steps)
+            assert other.steps_that_fit(steps, 1) == fast.steps_that_fit(steps, 1)
         Lives.lost += len(rule.evictions)
         rule.evictions.clear()
         Lives.duplicates += sum(len(blocks) > 1 for blocks in rule.with_key.values())
