@@ -252,7 +252,7 @@ def live(kinds: list[type[KVCache]], groups: Groups, examples: int) -> None:
 
 @CASES
 def test_fast_memory_is_as_the_slow_one(kinds: list[type[KVCache]], groups: Groups) -> None:
-    live(kinds, groups, 80)
+    live(kinds, groups, 50)
 
 
 @pytest.mark.slow

@@ -177,7 +177,7 @@ def live(first: bool, examples: int) -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_runs_are_taken_found_and_evicted_as_their_blocks_would_be(first: bool) -> None:
-    live(first, 100)
+    live(first, 60)
 
 
 @pytest.mark.slow
