@@ -167,7 +167,7 @@ class KVCache(ABC):
     # Questions
 
     def blocks_for(self, tokens: int) -> int:
-        """Return the blocks that one sequence of so many tokens takes, on demand and with nothing released."""
+        """Return the blocks of one sequence of so many tokens, on demand and with nothing released."""
         return sum([-(-tokens // group.block_size) for group in self.groups])
 
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
@@ -281,15 +281,18 @@ class KVCache(ABC):
         """Make room for further tokens of a resting holder of one sample: the next chunk of a prompt.
 
         Raises:
-            OutOfBlocks: there are too few blocks.
+            OutOfBlocks: there are too few blocks, what it releases at its beginning counted.
+            KVCacheError: everything was taken at admission.
         """
 
     @abstractmethod
     def append(self, holder: Holder) -> int:
         """Make room for one more token of each sample of a resting holder; return the blocks copied for it.
 
+        Nothing is released for it.
+
         Raises:
-            OutOfBlocks: there are too few blocks.
+            OutOfBlocks: there are too few blocks, or the reservation is full.
         """
 
     @abstractmethod
@@ -321,7 +324,7 @@ class KVCache(ABC):
         """Give every decoding holder its tokens of so many steps; return the blocks copied on write.
 
         Raises:
-            OutOfBlocks: ``blocks_needed(steps)`` exceeds the free blocks, if nothing is released.
+            OutOfBlocks: ``blocks_needed(steps)`` exceeds the free blocks, and ``steps_that_fit`` says fewer.
         """
 
     @abstractmethod
@@ -362,9 +365,31 @@ class KVCache(ABC):
 
         Args:
             holder: of samples of one length.
-            dropped, survivor: their places among the samples.
+            dropped: the place of the one that is given up, among the samples.
+            survivor: the place of the other.
 
         Returns:
             The blocks copied: none where memory shares.
         """
         raise KVCacheError("this memory cannot fork samples; beams need block tables")
+
+    # For subclasses
+
+    def _check_extends(self) -> None:
+        """Refuse chunks where everything is taken at admission."""
+        if not self.grows:
+            raise KVCacheError("this memory takes all of a prompt at once; chunks need memory on demand")
+
+    def _check_samples(self) -> None:
+        """Refuse holders of several samples where blocks are released, or shared in more than one group."""
+        if self.releases or (self.shares and len(self.groups) > 1):
+            raise KVCacheError("samples share blocks under full attention only; give each its own request")
+
+    def _fill_reserved(self, holder: Holder) -> int:
+        """Give a resting holder one more of the tokens that its reserved blocks hold; nothing is copied."""
+        _, reserved = self.held_and_reserved(holder) or (0, 0)
+        slots = min([-(-reserved // group.block_size) * group.block_size for group in self.groups])
+        if holder.tokens >= slots:
+            raise OutOfBlocks(f"a reservation of {slots} tokens is full")
+        holder.tokens += 1
+        return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
 from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.groups import KVGroup, Reserved
 from pagesim.kvcache.placement import Placement
@@ -64,7 +64,8 @@ class ContiguousKV(KVCache):
         return 0
 
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
-        raise KVCacheError("this memory takes all of a prompt at once; chunks need paged memory on demand")
+        self._check_extends()
+        return 0
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         return steps
@@ -88,11 +89,7 @@ class ContiguousKV(KVCache):
         self.blocks_to_extend(holder, tokens)
 
     def append(self, holder: Holder) -> int:
-        firsts, blocks, _ = holder.kv
-        if holder.tokens == blocks * self.block_size:
-            raise OutOfBlocks(f"a reservation of {holder.tokens} tokens is full")
-        holder.tokens += 1
-        return 0
+        return self._fill_reserved(holder)
 
     def start_decoding(self, holder: Holder) -> None:
         holder.base = holder.tokens - holder.growth * self.steps
@@ -131,7 +128,7 @@ class ContiguousKV(KVCache):
         firsts, blocks, _ = holder.kv
         return [(firsts[sample], self.placement.rounded(blocks))]
 
-    def block_table(self, holder: Holder, sample: int = 0) -> list[int]:
+    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
         first = holder.kv[0][sample]
         return list(range(first, first - (-self.length(holder) // self.block_size)))
 
@@ -149,7 +146,9 @@ class ContiguousKV(KVCache):
     def check_integrity(self) -> None:
         self.placement.check_integrity()
         owners = [0] * self.num_blocks
-        runs = [run for h in self._holders for sample in range(len(h.kv[0])) for run in self.extents(h, sample)]
+        runs = [
+            run for h in self._holders for sample in range(len(h.kv[0])) for run in self.extents(h, sample)
+        ]
         for first, blocks in runs + self.free_extents():
             for block in range(first, first + blocks):
                 owners[block] += 1

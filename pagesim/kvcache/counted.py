@@ -93,14 +93,17 @@ class CountedKV(KVCache):
         else:
             rounds, rest = divmod(steps, self._period)
             blocks = rounds * self._per_period + sum(self._takes[first : first + rest])
-        return blocks + self._copies() if self._tails else blocks
+        return blocks + self._copies() if self._tails and steps else blocks
 
     def blocks_needed_by(self, holder: Holder) -> int:
+        if not self.grows:
+            return 0
         before = self.length(holder)
         taken = self.blocks_for(before + holder.growth) - self.blocks_for(before)
         return taken if holder.samples == 1 else taken * holder.samples + self.copies_due(holder)
 
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+        self._check_extends()
         return self.blocks_for(holder.tokens + tokens) - self.blocks_for(holder.tokens)
 
     @property
@@ -123,6 +126,8 @@ class CountedKV(KVCache):
         # A period at most takes so much: nearly always answer enough.
         if (steps // whole + 1) * self._per_period <= room or self.blocks_needed(steps) <= room:
             return steps
+        if not self.grows:
+            return steps
         if room < 0:
             return 0
         first = (self.steps + 1) % whole
@@ -134,6 +139,8 @@ class CountedKV(KVCache):
             if room < 0:
                 return step
             room += self._frees[first + step]
+            if step == 0:
+                room -= sum(self._trimmed.values())  # released already
         return min(steps, whole)
 
     def copies_due(self, holder: Holder) -> int:
@@ -141,6 +148,8 @@ class CountedKV(KVCache):
 
     def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
         length = self.length(holder)
+        if not self.grows:
+            return super().held_by_group(holder)
         released = iter(self._released(holder, length) if self._windows else ())
         found = []
         for group in self.groups:
@@ -159,6 +168,8 @@ class CountedKV(KVCache):
 
     def admit(self, holder: Holder, tokens: int) -> None:
         size, plain = self._size, holder.samples == 1
+        if not plain:
+            self._check_samples()
         blocks = -(-tokens // size) if size and plain else self.blocks_to_admit(holder, tokens)
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
@@ -173,15 +184,16 @@ class CountedKV(KVCache):
             self._share(holder)
 
     def extend(self, holder: Holder, tokens: int) -> None:
-        if self._windows:
-            self.trim(holder)
         blocks = self.blocks_to_extend(holder, tokens)
-        if blocks > self.free_blocks:
+        if blocks > self.free_blocks + self._trimmable(holder):
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self.trim(holder)
         self.free_blocks -= blocks
         holder.tokens += tokens
 
     def append(self, holder: Holder) -> int:
+        if not self.grows:
+            return self._fill_reserved(holder)
         blocks = self.blocks_to_extend(holder, 1) * holder.samples
         copies = self.copies_due(holder)
         if blocks + copies > self.free_blocks:
@@ -253,7 +265,6 @@ class CountedKV(KVCache):
             self.shared_blocks -= self._saved(holder, length)
         if holder.decodes:
             self._leave_ring(holder, length)
-        self._trimmed.pop(holder, None)
         self.free_blocks += blocks
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
@@ -304,7 +315,7 @@ class CountedKV(KVCache):
                 holder.shared + holder.samples * (blocks - holder.shared)
             )
         if self._windows:
-            blocks -= sum(self._released(holder, length)) + self._trimmed_of(holder)
+            blocks -= sum(self._released(holder, length))
         return blocks
 
     def _saved(self, holder: Holder, length: int) -> int:
@@ -314,8 +325,6 @@ class CountedKV(KVCache):
         return holder.samples * self.blocks_for(length) - self._held(holder, length)
 
     def _share(self, holder: Holder) -> None:
-        if self._windows:
-            raise ValueError("samples share blocks under full attention only; give each its own request")
         holder.shared = holder.tokens // self.block_size if self.shares else 0
         holder.tail_shared = self.shares and holder.tokens % self.block_size > 0
         self.shared_blocks += self._saved(holder, holder.tokens)
@@ -364,6 +373,7 @@ class CountedKV(KVCache):
                 if number not in waiting:
                     self._release_ring(holder, number, -1)
             holder.kv = released
+            self._trimmed.pop(holder, None)
         holder.decodes = False
 
     # Sliding windows
@@ -385,9 +395,11 @@ class CountedKV(KVCache):
         heappush(self._windows_due, (step, holder.order, number, holder))
 
     def _released(self, holder: Holder, length: int) -> list[int]:
-        """Return the blocks that each window of a holder of this length has released, trims not counted."""
+        """Return the blocks that each window of a holder of this length has released."""
         if not holder.decodes:
             return list(holder.kv)
+        if holder in self._trimmed:
+            return [window.released(length) for window in self._windows]
         waiting = {number for _, _, number, each in self._windows_due if each is holder}
         processed = length - holder.growth
         return [
@@ -395,13 +407,17 @@ class CountedKV(KVCache):
             for number, window in enumerate(self._windows)
         ]
 
-    def _trimmed_of(self, holder: Holder) -> int:
-        return self._trimmed.get(holder, 0) if holder.decodes else 0
+    def _trimmable(self, holder: Holder) -> int:
+        """Return the blocks that the next chunk of a resting holder releases."""
+        if not self._windows:
+            return 0
+        released: list[int] = holder.kv
+        return sum([window.released(holder.tokens) for window in self._windows]) - sum(released)
 
     def _grow_and_release(self, steps: int) -> int:
         """Grow where samples copy on write in the first step, or windows release; return the blocks copied."""
         blocks, copies, released = self.blocks_needed(steps), 0, 0
-        if blocks > self.free_blocks and not self._windows:
+        if blocks > self.free_blocks and not (self._windows and self.steps_that_fit(steps, 0) == steps):
             raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
         for holder in self._tails:
             copies += holder.samples - 1

@@ -1,4 +1,4 @@
-"""KV groups: layers that keep their keys and values by one rule, and the pool of equal pages that groups share."""
+"""KV groups: layers that keep their keys and values by one rule, and share a pool of equal pages."""
 
 from __future__ import annotations
 
@@ -108,13 +108,15 @@ def check_groups(groups: tuple[KVGroup, ...]) -> None:
     """Refuse groups that cannot share a pool.
 
     Raises:
-        ValueError: there is none, or their pages differ in size.
+        ValueError: there is none, their pages differ in size, or only some of them reserve.
     """
     if not groups:
         raise ValueError("there is no KV group; at least 1 is needed")
     if len({group.page_bytes for group in groups}) > 1:
         sizes = ", ".join(str(group.page_bytes) for group in groups)
         raise ValueError(f"page_bytes of the groups of one pool are {sizes}; they must be equal")
+    if len({group.rule.grows for group in groups}) > 1:
+        raise ValueError("some groups of one pool reserve and others grow; all must do the same")
 
 
 def period(groups: tuple[KVGroup, ...]) -> int:

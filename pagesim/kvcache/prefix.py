@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
+from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.runs import Content, FreeQueue, Run, block_array
@@ -21,6 +21,9 @@ class _Match(NamedTuple):
     version: int
     blocks: int
     runs: list[tuple[Run, int]]  # each with how many of its blocks
+
+
+_NOTHING = _Match(None, 0, 0, [])
 
 
 class Prefix:
@@ -82,7 +85,7 @@ class CountedPrefixKV(KVCache):
         self._found: dict[int, Run] = {}
         self._duplicates: dict[int, list[Run]] = {}
         self._version = 0  # of what can be found
-        self._match = _Match(None, 0, 0, [])
+        self._match = _NOTHING
         self._cached = 0
         self._taken = 0
         self._evictions: list[tuple[int, int]] = []
@@ -135,22 +138,23 @@ class CountedPrefixKV(KVCache):
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         return self._look_up(holder, (tokens - 1) // self.block_size).blocks * self.block_size
 
+    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
+
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
-        match = self._match
-        blocks = -(-tokens // self.block_size)
-        if match.holder is holder:
-            blocks -= match.blocks
-            for run, count in match.runs:
-                if not run.holders:
-                    blocks += count
+        match = self._match_of(holder, tokens)
+        blocks = -(-tokens // self.block_size) - match.blocks
+        for run, count in match.runs:
+            if not run.holders:
+                blocks += count
         return blocks
 
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
-        match = self._match
-        if match.holder is not holder or match.version != self._version:
-            match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
+        if holder.samples > 1:
+            raise KVCacheError("a prefix cache serves every sample as a request of its own")
+        match = self._match_of(holder, tokens)
         wanted = self.blocks_to_admit(holder, tokens)
         if wanted > self.free_blocks:
             raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
@@ -235,7 +239,7 @@ class CountedPrefixKV(KVCache):
                 self.free_blocks += run.count
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        raise ValueError("a prefix cache serves every sample as a request of its own")
+        raise KVCacheError("a prefix cache serves every sample as a request of its own")
 
     # What a form of this memory with numbers adds to
 
@@ -285,6 +289,15 @@ class CountedPrefixKV(KVCache):
             runs.append((run, blocks))
             block += blocks
         self._match = match = _Match(holder, self._version, block, runs)
+        return match
+
+    def _match_of(self, holder: Holder, tokens: int) -> _Match:
+        """Return what `match_prefix` found last for a holder, as far as it is still there."""
+        match = self._match
+        if match.holder is not holder:
+            return _NOTHING
+        if match.version != self._version:
+            match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
         return match
 
     def _hash(self, holder: Holder, tokens: int) -> None:

@@ -77,6 +77,8 @@ class TabledKV(KVCache):
         return len({block for sample in tables.on for table in sample for block in table})
 
     def blocks_needed(self, steps: int = 1) -> int:
+        if not steps:
+            return 0
         blocks = 0
         for step in range(min(steps, self._period)):
             rounds = -(-(steps - step) // self._period)
@@ -88,17 +90,11 @@ class TabledKV(KVCache):
         return self._taken_at(holder, self.steps + 1) * holder.samples + self.copies_due(holder)
 
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+        self._check_extends()
         return self.blocks_for(holder.tokens + tokens) - self.blocks_for(holder.tokens)
 
     def copies_due(self, holder: Holder) -> int:
-        if holder not in self._tails:
-            return 0
-        tails: dict[int, int] = {}
-        for sample in holder.kv.on:
-            block = sample[0][-1]
-            tails[block] = tails.get(block, 0) + 1
-        # The last of the samples that share a block keeps it.
-        return sum([count - 1 for count in tails.values()])
+        return _tail_copies(holder) if holder in self._tails else 0
 
     @property
     def copies_on_write(self) -> bool:
@@ -141,6 +137,8 @@ class TabledKV(KVCache):
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
+        if holder.samples > 1:
+            self._check_samples()
         blocks = self.blocks_to_admit(holder, tokens)
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
@@ -152,8 +150,6 @@ class TabledKV(KVCache):
             else:
                 on.append([self._take(len(table)) for table in first])
         if self.shares and holder.samples > 1:
-            if self.releases:
-                raise ValueError("samples share blocks under full attention only; give each its own request")
             self._references.update({block: holder.samples for table in first for block in table})
             self.shared_blocks += (holder.samples - 1) * len(first[0])
         reserved = 0 if self.grows else self.groups[0].rule.reserved(tokens, holder.output)
@@ -163,18 +159,20 @@ class TabledKV(KVCache):
         self.holders[holder] = None
 
     def extend(self, holder: Holder, tokens: int) -> None:
-        self.trim(holder)
         blocks = self.blocks_to_extend(holder, tokens)
-        if blocks > self.free_blocks:
+        if blocks > self.free_blocks + self._trimmable(holder):
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self.trim(holder)
         length = holder.tokens + tokens
         for group, gone, table in zip(self.groups, holder.kv.released, holder.kv.on[0], strict=True):
             table.extend(self._take(-(-length // group.block_size) - gone - len(table)))
         holder.tokens = length
 
     def append(self, holder: Holder) -> int:
+        if not self.grows:
+            return self._fill_reserved(holder)
         opens = holder.tokens % self.block_size == 0
-        wanted = self.blocks_to_extend(holder, 1) * holder.samples + (0 if opens else self._copies_of(holder))
+        wanted = self.blocks_to_extend(holder, 1) * holder.samples + (0 if opens else _tail_copies(holder))
         if wanted > self.free_blocks:
             raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
         copies = 0
@@ -208,7 +206,9 @@ class TabledKV(KVCache):
             self._release_skipped(holder, self.length(holder))
 
     def grow(self, steps: int = 1) -> int:
-        copies = 0
+        blocks, copies = self.blocks_needed(steps), 0
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
         if self._tails and steps:
             copies = sum([self._copy_tails(holder) for holder in self._tails])
             self._tails.clear()
@@ -349,18 +349,14 @@ class TabledKV(KVCache):
     # Inside
 
     def _grow_once(self) -> None:
-        """Take one step: first every block that is due, holder by holder, then release what no group needs."""
+        """Take one step: first every block that is due, by holders, then release what no group needs."""
         if not self._in_order:
             self._buckets = [
                 dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
             ]
             self._in_order = True
-        due = self._buckets[(self.steps + 1) % self._period]
-        blocks = sum([h.samples * self._taken_at(h, self.steps + 1) for h in due])
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"a step takes {blocks} blocks, {self.free_blocks} are free")
         self.steps += 1
-        for holder in due:
+        for holder in self._buckets[self.steps % self._period]:
             length = holder.base + holder.growth * self.steps
             released = holder.kv.released
             for sample in holder.kv.on:
@@ -374,7 +370,7 @@ class TabledKV(KVCache):
                 self._release_skipped(holder, holder.base + holder.growth * (self.steps - 1))
 
     def _release_skipped(self, holder: Holder, processed: int) -> None:
-        """Release the blocks that no token after the first ``processed`` attends to, the last of them first."""
+        """Release blocks that no token after the first ``processed`` attends to, the last one first."""
         released = holder.kv.released
         for number, group in enumerate(self.groups):
             blocks = group.released(processed) - released[number]
@@ -384,6 +380,15 @@ class TabledKV(KVCache):
                     self._give_back(table[blocks - 1 :: -1])
                     del table[:blocks]
                 released[number] += blocks
+
+    def _trimmable(self, holder: Holder) -> int:
+        """Return the blocks that the next chunk of a resting holder releases."""
+        return sum(
+            [
+                max(0, group.released(holder.tokens) - gone)
+                for group, gone in zip(self.groups, holder.kv.released, strict=True)
+            ]
+        )
 
     def _taken_at(self, holder: Holder, step: int) -> int:
         """Return the blocks that each sample of a decoding holder takes at a step."""
@@ -443,13 +448,6 @@ class TabledKV(KVCache):
             else:
                 self._give_back(table)
 
-    def _copies_of(self, holder: Holder) -> int:
-        tails: dict[int, int] = {}
-        for sample in holder.kv.on:
-            block = sample[0][-1]
-            tails[block] = tails.get(block, 0) + 1
-        return sum([count - 1 for count in tails.values()])
-
     def _copy_tails(self, holder: Holder) -> int:
         """Give every sample a last block of its own, in their order; return the blocks copied."""
         copies = 0
@@ -466,6 +464,11 @@ class TabledKV(KVCache):
                 copies += 1
         holder.tail_shared = False
         return copies
+
+
+def _tail_copies(holder: Holder) -> int:
+    """Return how many samples write to a last block that others name: the last to write keeps it."""
+    return holder.samples - len({sample[0][-1] for sample in holder.kv.on})
 
 
 def _dropped(table: Sequence[int], references: dict[int, int]) -> list[int]:

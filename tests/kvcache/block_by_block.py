@@ -1,83 +1,113 @@
 """The rule of vLLM's prefix cache, one block at a time: slow, and short enough to be seen to be right."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
 
-from tests.kvcache.text import Text
+from tests.kvcache.text import Reader
 
 
 class BlockByBlock:
-    """What `PrefixCachingAllocator` decides about requests that find, take and give back blocks.
+    """What `PrefixCachedKV` does, under the contract's names.
 
-    ``tables`` has the blocks of each sequence; ``evictions`` says of each block that held what could be found
+    ``tables`` has the blocks of each holder; ``evictions`` says of each block that held what could be found
     which one it was of all that were ever taken.
     """
 
-    def __init__(self, num_blocks: int, size: int, *, reuses_unfilled_first: bool) -> None:
+    def __init__(self, num_blocks: int, size: int, *, reuses_unhashed_first: bool) -> None:
         self.size = size
-        self.reuses_unfilled_first = reuses_unfilled_first
+        self.reuses_unhashed_first = reuses_unhashed_first
         self.queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self.key_of: dict[int, int] = {}
         self.with_key: dict[int, list[int]] = {}  # the first that had it first
         self.users: dict[int, int] = dict.fromkeys(range(num_blocks), 0)
-        self.tables: dict[int, list[int]] = {}
-        self.texts: dict[int, Text] = {}
-        self.tokens: dict[int, int] = {}
-        self.published: dict[int, int] = {}
+        self.tables: dict[Reader, list[int]] = {}
+        self.tokens: dict[Reader, int] = {}
+        self.hashed: dict[Reader, int] = {}
+        self.aside: list[int] = []
         self.taken = 0
         self.evictions: list[int] = []
 
     @property
-    def cached(self) -> int:
+    def free_blocks(self) -> int:
+        return len(self.queue) + len(self.aside)
+
+    @property
+    def cached_blocks(self) -> int:
         return sum(block in self.key_of for block in self.queue)
 
-    def hits(self, text: Text, tokens: int) -> int:
-        most = (tokens - 1) // self.size
-        return next((b for b in range(most) if text.key(b) not in self.with_key), most)
+    @property
+    def shared_blocks(self) -> int:
+        return sum(users - 1 for users in self.users.values() if users > 1)
 
-    def wanted(self, text: Text, hits: int, tokens: int) -> int:
-        found = [self.with_key[text.key(block)][0] for block in range(hits)]
-        return -(-tokens // self.size) - hits + sum(block in self.queue for block in found)
+    def match_prefix(self, holder: Reader, tokens: int) -> int:
+        blocks = 0
+        while blocks < (tokens - 1) // self.size and holder.content.key(blocks) in self.with_key:
+            blocks += 1
+        return blocks * self.size
 
-    def allocate(self, sequence: int, text: Text, hits: int, tokens: int) -> None:
-        self.tables[sequence] = [self.with_key[text.key(block)][0] for block in range(hits)]
-        for block in self.tables[sequence]:
+    def found(self, holder: Reader, tokens: int) -> list[int]:
+        hits = self.match_prefix(holder, tokens) // self.size
+        return [self.with_key[holder.content.key(block)][0] for block in range(hits)]
+
+    def blocks_to_admit(self, holder: Reader, tokens: int) -> int:
+        found = self.found(holder, len(holder.content.prompt))
+        return -(-tokens // self.size) - len(found) + sum(block in self.queue for block in found)
+
+    def admit(self, holder: Reader, tokens: int) -> None:
+        found = self.found(holder, len(holder.content.prompt))
+        for block in found:
             self.queue.pop(block, None)
             self.users[block] += 1
-        self.texts[sequence] = text
-        self.published[sequence] = hits
-        self.tokens[sequence] = hits * self.size
-        self.extend(sequence, tokens - hits * self.size)
-        self.publish(sequence)
+        self.tables[holder] = found
+        self.hashed[holder] = len(found)
+        self.tokens[holder] = len(found) * self.size
+        self.extend(holder, tokens - self.tokens[holder])
 
-    def extend(self, sequence: int, tokens: int) -> None:
-        self.tokens[sequence] += tokens
-        while len(self.tables[sequence]) * self.size < self.tokens[sequence]:
-            self.tables[sequence].append(self.take())
+    def extend(self, holder: Reader, tokens: int) -> None:
+        self.write(holder, tokens)
+        self.cache_full_blocks(holder)
 
-    def publish(self, sequence: int) -> None:
-        table, full = self.tables[sequence], self.tokens[sequence] // self.size
-        for number in range(self.published[sequence], full):
-            key = self.texts[sequence].key(number)
-            self.key_of[table[number]] = key
-            self.with_key.setdefault(key, []).append(table[number])
-        self.published[sequence] = full
+    def grow(self, decoding: list[Reader]) -> None:
+        for holder in decoding:
+            self.write(holder, 1)
 
-    def free(self, sequence: int) -> None:
-        self.publish(sequence)
-        unfilled = []
-        for block in reversed(self.tables.pop(sequence)):
+    def write(self, holder: Reader, tokens: int) -> None:
+        for _ in range(tokens):
+            if self.tokens[holder] == len(self.tables[holder]) * self.size:
+                block = self.aside.pop(0) if self.aside else self.take()
+                self.users[block] = 1
+                self.tables[holder].append(block)
+            self.tokens[holder] += 1
+
+    def cache_full_blocks(self, holder: Reader) -> None:
+        full = self.tokens[holder] // self.size
+        for number in range(self.hashed[holder], full):
+            block, key = self.tables[holder][number], holder.content.key(number)
+            self.key_of[block] = key
+            self.with_key.setdefault(key, []).append(block)
+        self.hashed[holder] = full
+
+    def set_aside(self, blocks: int) -> None:
+        while len(self.aside) < blocks:
+            self.aside.append(self.take())
+
+    def release(self, holder: Reader) -> None:
+        self.cache_full_blocks(holder)
+        unhashed = []
+        for block in reversed(self.tables.pop(holder)):
             self.users[block] -= 1
             if self.users[block]:
                 continue
             self.queue[block] = None
-            if self.reuses_unfilled_first and block not in self.key_of:
-                unfilled.append(block)
-        for block in reversed(unfilled):
+            if self.reuses_unhashed_first and block not in self.key_of:
+                unhashed.append(block)
+        for block in reversed(unhashed):
             self.queue.move_to_end(block, last=False)
 
     def take(self) -> int:
+        """Take the first free block; what it held is evicted."""
         block, _ = self.queue.popitem(last=False)
-        self.users[block] = 1
         self.taken += 1
         key = self.key_of.pop(block, None)
         if key is not None:

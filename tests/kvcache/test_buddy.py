@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from pagesim.kvcache import Buddy, ContiguousAllocator, Fit, OutOfBlocks
+from pagesim.kvcache import Buddy, ContiguousKV, Fit, Holder, OutOfBlocks
 from pagesim.kvcache.reservation import reserve_max
 
 
@@ -114,14 +114,15 @@ def test_the_largest_chunk_must_be_a_power_of_two(largest: int) -> None:
 
 
 def test_orca_max_holds_7_requests_in_983_blocks_and_87_blocks_stay_unusable() -> None:
-    memory = ContiguousAllocator(Buddy(983, 128), 16, reserve_max(2048))
-    for request in range(7):
-        assert memory.probe(10, 10) is Fit.NOW
-        memory.allocate(request, 10, 10)
-    assert memory.probe(10, 10) is Fit.LATER
+    memory = ContiguousKV(Buddy(983, 128), 16, reserve_max(2048))
+    holders = [Holder(10, 10) for _ in range(8)]
+    for holder in holders[:7]:
+        assert memory.fit(holder, 10) is Fit.NOW
+        memory.admit(holder, 10)
+    assert memory.fit(holders[7], 10) is Fit.LATER
     assert memory.free_blocks == 87
     assert memory.free_extents() == [(896, 87)]
-    starts = [memory.extents(request)[0][0] for request in range(7)]
+    starts = [memory.extents(holder)[0][0] for holder in holders[:7]]
     assert all(before - after == 128 for before, after in pairwise(starts))
 
 

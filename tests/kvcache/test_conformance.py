@@ -1,64 +1,88 @@
-"""Every allocator keeps the contract, and an allocator that breaks it is caught."""
+"""Every kind of memory keeps the contract, and memory that breaks it is caught."""
 
-from collections.abc import Callable, Iterable
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
 
 from pagesim.kvcache import (
     RESERVATIONS,
-    Allocator,
     BestFit,
     Buddy,
-    ContiguousAllocator,
-    Copy,
+    ContiguousKV,
+    CountedKV,
+    CountedPrefixKV,
     Extent,
     FirstFit,
     Fit,
+    Full,
+    Holder,
+    KVCache,
+    KVGroup,
     OutOfBlocks,
-    PagedAllocator,
     Placement,
     Pool,
-    PrefixCachingAllocator,
+    PrefixCachedKV,
+    Rule,
+    SlidingWindow,
+    TabledKV,
     contiguous,
 )
-from pagesim.kvcache.conformance import CHECKS, SHAPES, Make, check_allocator, pools
+from pagesim.kvcache.conformance import check_kvcache
+from tests.kvcache.slow import SlowKV
 
-Maker = Callable[[Pool], Allocator]
+Maker = Callable[[Pool], KVCache]
+Kind = type[CountedKV] | type[TabledKV] | type[SlowKV]
+
+
+def paged(kind: Kind, *, shares: bool = True) -> Maker:
+    return lambda pool: kind(pool.num_blocks, pool.groups, pool.cpu_blocks, shares=shares)
+
+
+def grouped(kind: Kind, *groups: tuple[int, Rule]) -> Maker:
+    """Return what makes memory of several groups, whose blocks are so many times the pool's."""
+
+    def make(pool: Pool) -> KVCache:
+        sizes = [KVGroup(times * pool.block_size, rule) for times, rule in groups]
+        return kind(pool.num_blocks, sizes, pool.cpu_blocks)
+
+    return make
+
+
+def cached(kind: type[CountedPrefixKV], *, first: bool = True) -> Maker:
+    return lambda pool: kind(pool.num_blocks, pool.block_size, reuses_unhashed_first=first)
 
 
 def buddy(num_blocks: int) -> Buddy:
     return Buddy(num_blocks, largest=16)
 
 
-def on_demand(kind: Callable[..., PagedAllocator], **options: bool) -> Maker:
-    return lambda pool: kind(pool.num_blocks, pool.block_size, **options)
-
-
-def paged(pool: Pool) -> Allocator:
-    return PagedAllocator(pool.num_blocks, pool.block_size, reservation=pool.reservation)
-
-
-ALLOCATORS: dict[str, tuple[Maker, str | None]] = {
-    "paged on demand": (paged, None),
-    "paged without sharing": (on_demand(PagedAllocator, shares=False), None),
-    "prefix caching": (on_demand(PrefixCachingAllocator), None),
-    "prefix caching, one queue": (on_demand(PrefixCachingAllocator, reuses_unfilled_first=False), None),
+MEMORIES: dict[str, tuple[Maker, str | None]] = {
+    "counted prefix cache": (cached(CountedPrefixKV), None),
+    "prefix cache": (cached(PrefixCachedKV), None),
+    "prefix cache, one queue": (cached(PrefixCachedKV, first=False), None),
+    "the slow one": (paged(SlowKV), None),
 }
+for _name, _kind in {"counted": CountedKV, "tabled": TabledKV}.items():
+    MEMORIES |= {
+        f"{_name} on demand": (paged(_kind), None),
+        f"{_name} without sharing": (paged(_kind, shares=False), None),
+        f"{_name} window": (grouped(_kind, (1, SlidingWindow(9))), None),
+        f"{_name} full and window": (grouped(_kind, (1, Full()), (2, SlidingWindow(20))), None),
+        f"{_name} two windows": (grouped(_kind, (2, SlidingWindow(7)), (3, SlidingWindow(31))), None),
+        f"{_name} oracle": (paged(_kind), "oracle"),
+    }
 for _policy in RESERVATIONS:
-    ALLOCATORS[f"paged {_policy}"] = (paged, _policy)
-    ALLOCATORS[f"first fit {_policy}"] = (contiguous(FirstFit), _policy)
-    ALLOCATORS[f"best fit {_policy}"] = (contiguous(BestFit), _policy)
-    ALLOCATORS[f"buddy {_policy}"] = (contiguous(buddy), _policy)
+    MEMORIES[f"first fit {_policy}"] = (contiguous(FirstFit), _policy)
+    MEMORIES[f"best fit {_policy}"] = (contiguous(BestFit), _policy)
+    MEMORIES[f"buddy {_policy}"] = (contiguous(buddy), _policy)
 
 
-@pytest.mark.parametrize("shape", range(len(SHAPES)), ids=[f"{blocks}x{size}" for blocks, size in SHAPES])
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize(("make", "reservation"), ALLOCATORS.values(), ids=ALLOCATORS.keys())
-def test_every_allocator_keeps_the_contract(
-    make: Maker, reservation: str | None, check: Callable[[Make], None], shape: int
-) -> None:
-    check(partial(make, pools(reservation)[shape]))
+@pytest.mark.parametrize(("make", "reservation"), MEMORIES.values(), ids=MEMORIES)
+def test_every_memory_keeps_the_contract(make: Maker, reservation: str | None) -> None:
+    check_kvcache(make, reservation)
 
 
 class WorstFit(Placement):
@@ -88,119 +112,201 @@ class WorstFit(Placement):
 
 
 def test_a_new_placement_is_thirty_lines_and_one_call() -> None:
-    check_allocator(contiguous(WorstFit))
+    check_kvcache(contiguous(WorstFit))
 
 
-# Allocators that break one rule each
+# Memory that breaks one rule
 
 
-class LosesABlock(PagedAllocator):
-    def free(self, sequence: int) -> None:
-        super().free(sequence)
+class LosesABlock(TabledKV):
+    def release(self, holder: Holder) -> None:
+        super().release(holder)
         self._free.pop()
 
 
-class HandsOutABlockTwice(PagedAllocator):
-    def allocate(self, sequence: int, tokens: int, output_tokens: int = 0) -> None:
-        super().allocate(sequence, tokens, output_tokens)
-        self._free[0:0] = self._tables[sequence][:1]
+class LosesACount(CountedKV):
+    def release(self, holder: Holder) -> None:
+        super().release(holder)
+        self.free_blocks -= 1
 
 
-class ForgivesADoubleFree(PagedAllocator):
-    def free(self, sequence: int) -> None:
-        if sequence in self._tables:
-            super().free(sequence)
+class HandsOutABlockTwice(TabledKV):
+    def admit(self, holder: Holder, tokens: int) -> None:
+        super().admit(holder, tokens)
+        self._free.insert(0, holder.kv.on[0][0][0])
 
 
-class SaysKeyError(PagedAllocator):
-    def length(self, sequence: int) -> int:
-        return self._lengths[sequence] if sequence not in self._bases else super().length(sequence)
-
-
-class TakesASecondAllocation(PagedAllocator):
-    def _check_new(self, sequence: int, tokens: int) -> None:
-        if sequence in self._tables:
-            self.free(sequence)
-        super()._check_new(sequence, tokens)
-
-
-class CountsBeforeItRaises(PagedAllocator):
-    def append(self, sequence: int) -> Copy | None:
+class CountsBeforeItRaises(CountedKV):
+    def admit(self, holder: Holder, tokens: int) -> None:
         try:
-            return super().append(sequence)
+            super().admit(holder, tokens)
         except OutOfBlocks:
-            self._lengths[sequence] += 1
+            self.free_blocks -= 1
             raise
 
 
-class PromisesTooMuch(PagedAllocator):
-    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
-        return super().probe(max(1, tokens - 1), output_tokens, sequences, spare)
+class RefusesNoChunk(CountedKV):
+    def extend(self, holder: Holder, tokens: int) -> None:
+        self.free_blocks -= self.blocks_to_extend(holder, tokens)
+        holder.tokens += tokens
 
 
-class PromisesTooLittle(PagedAllocator):
-    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
-        return super().probe(tokens, output_tokens, sequences, spare + 1)
+class GrowsBeforeItRaises(CountedKV):
+    def grow(self, steps: int = 1) -> int:
+        try:
+            return super().grow(steps)
+        except OutOfBlocks:
+            self.steps += steps
+            raise
 
 
-class GivesUpTooEarly(PagedAllocator):
-    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
-        fit = super().probe(tokens, output_tokens, sequences, spare)
+class PromisesTooMuch(CountedKV):
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        return super().can_admit(holder, tokens, spare - 1)
+
+
+class PromisesTooLittle(CountedKV):
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        return super().can_admit(holder, tokens, spare + 1)
+
+
+class GivesUpTooEarly(CountedKV):
+    def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
+        fit = super().fit(holder, tokens, spare)
         return Fit.NOW if fit is Fit.NOW else Fit.NEVER
 
 
-class SaysThatItCannotShare(PagedAllocator):
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        super().__init__(num_blocks, block_size)
-        self.shares = False
-
-    def fork(self, parent: int, child: int) -> None:
-        self.shares = True
-        super().fork(parent, child)
-        self.shares = False
+class ForgetsSamples(CountedKV):
+    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+        return self.blocks_for(tokens)
 
 
-class CountsOneSampleOnly(PagedAllocator):
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        super().__init__(num_blocks, block_size, shares=False)
-
-    def probe(self, tokens: int, output_tokens: int, sequences: int = 1, spare: int = 0) -> Fit:
-        return super().probe(tokens, output_tokens, 1, spare)
+class WritesWhatItShares(TabledKV):
+    def start_decoding(self, holder: Holder) -> None:
+        super().start_decoding(holder)
+        self._tails.clear()
 
 
-class WritesWhatItShares(PagedAllocator):
-    def _own(self, table: list[int], index: int) -> Copy | None:
-        return None
-
-
-class ForgetsCopiesInItsDemand(PagedAllocator):
-    def copies_due(self, sequences: Iterable[int]) -> int:
+class ForgetsCopies(CountedKV):
+    def _copies(self) -> int:
         return 0
 
 
-class GrowsABlockTooMany(PagedAllocator):
-    def grow(self, steps: int = 1) -> list[Copy]:
+class CopiesNothing(TabledKV):
+    def grow(self, steps: int = 1) -> int:
+        super().grow(steps)
+        return 0
+
+
+class GrowsABlockTooMany(TabledKV):
+    def grow(self, steps: int = 1) -> int:
         copies = super().grow(steps)
-        for sequence in self._bases if self._free else ():
-            self._tables[sequence].append(self._free.pop())
+        for holder in self._decoding if self._free else ():
+            holder.kv.on[0][0].extend(self._take(1))
             break
         return copies
 
 
-class LeapsTooFar(PagedAllocator):
-    def growable(self, steps: int, spare: int) -> int:
-        return super().growable(steps, spare - 1)
+class GrowsFourStepsAtMost(CountedKV):
+    def grow(self, steps: int = 1) -> int:
+        return super().grow(min(steps, 4))
 
 
-class LeapsOneStepAtATime(PagedAllocator):
-    def growable(self, steps: int, spare: int) -> int:
-        return min(super().growable(steps, spare), 1)
+class LeapsTooFar(CountedKV):
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        return super().steps_that_fit(steps, spare - 1)
 
 
-class ForgetsAStepAtRest(PagedAllocator):
-    def stop_growing(self, sequence: int) -> None:
-        super().stop_growing(sequence)
-        self._lengths[sequence] -= 1
+class LeapsOneStepAtATime(CountedKV):
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        return min(super().steps_that_fit(steps, spare), 1)
+
+
+class ForgetsAStepAtRest(CountedKV):
+    def stop_decoding(self, holder: Holder) -> None:
+        super().stop_decoding(holder)
+        holder.tokens -= 1
+
+
+class StaysInTheRing(CountedKV):
+    def _leave_ring(self, holder: Holder, length: int) -> None:
+        holder.decodes = False
+
+
+class MovesSharedBlocksTwice(TabledKV):
+    def swap_out(self, holder: Holder) -> int:
+        super().swap_out(holder)
+        return sum(len(table) for sample in holder.kv.on for table in sample)
+
+
+class DropsHalfOfASwap(CountedKV):
+    def drop_swapped(self, holder: Holder) -> None:
+        self.free_cpu_blocks += self.held_blocks(holder) // 2
+
+
+class MixesSamplesUp(TabledKV):
+    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+        super().end_samples(holder, [holder.samples - 1 - place for place in reversed(samples)])
+
+
+class ForksTheWrongWay(TabledKV):
+    def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
+        return super().fork(holder, survivor, dropped)
+
+
+BROKEN: dict[type[CountedKV] | type[TabledKV], str] = {
+    LosesABlock: "owned twice or lost|free or held",
+    LosesACount: "release gives everything back|a swap frees what was held",
+    HandsOutABlockTwice: "owned twice or lost",
+    CountsBeforeItRaises: "admission without room leaves everything as it was",
+    RefusesNoChunk: "a chunk without room raises OutOfBlocks",
+    GrowsBeforeItRaises: "growth without blocks leaves everything as it was",
+    PromisesTooMuch: "what the contract allows was refused|can_admit says whether",
+    PromisesTooLittle: "can_admit says whether admission succeeds",
+    GivesUpTooEarly: "NEVER is final",
+    ForgetsSamples: "free or held|a holder of several|blocks_to_admit",
+    WritesWhatItShares: "does not read its own tokens",
+    ForgetsCopies: "blocks_needed is the sum",
+    CopiesNothing: "copies_due says what a step copies",
+    GrowsABlockTooMany: "blocks_needed says what growth takes",
+    GrowsFourStepsAtMost: "blocks_needed says what growth takes|leaves what 5 times",
+    LeapsTooFar: "more steps than fit|all steps fit",
+    LeapsOneStepAtATime: "fewer steps than fit",
+    ForgetsAStepAtRest: "stop_decoding leaves length|free or held",
+    StaysInTheRing: "no block is needed|sum over the decoding holders|blocks_needed",
+    MovesSharedBlocksTwice: "a swap moves each distinct block once",
+    DropsHalfOfASwap: "drop_swapped gives everything back",
+    MixesSamplesUp: "does not read its own tokens",
+    ForksTheWrongWay: "does not read its own tokens",
+}
+
+
+@pytest.mark.parametrize(("broken", "rule"), BROKEN.items(), ids=[broken.__name__ for broken in BROKEN])
+def test_broken_memory_is_caught(broken: Kind, rule: str) -> None:
+    with pytest.raises(AssertionError, match=rule):
+        check_kvcache(paged(broken, shares=broken is not ForgetsSamples), None)
+
+
+class NeverTrims(TabledKV):
+    def trim(self, holder: Holder) -> None:
+        return
+
+
+class ReleasesTooMuch(TabledKV):
+    def _release_skipped(self, holder: Holder, processed: int) -> None:
+        super()._release_skipped(holder, processed + 2 * self.block_size)
+
+
+@pytest.mark.parametrize(
+    ("broken", "rule"),
+    [
+        (NeverTrims, "trim releases the blocks that no later token attends to"),
+        (ReleasesTooMuch, "that a later token attends to"),
+    ],
+)
+def test_a_broken_window_is_caught(broken: Kind, rule: str) -> None:
+    with pytest.raises(AssertionError, match=rule):
+        check_kvcache(grouped(broken, (1, SlidingWindow(9))), None)
 
 
 class NeverMerges(Buddy):
@@ -220,68 +326,29 @@ class JoinsOnlyUpwards(FirstFit):
         self._free = sorted([*self._free, (first, blocks)])
 
 
-class CountsAForkThatFails(ContiguousAllocator):
-    def fork(self, parent: int, child: int) -> None:
-        self._free_blocks -= 1
-        super().fork(parent, child)
-        self._free_blocks += 1
-
-
-class OutgrowsItsReservation(ContiguousAllocator):
-    def append(self, sequence: int) -> Copy | None:
-        self._lengths[sequence] = self._pop_resting(sequence) + 1
-        return None
-
-
-BROKEN: dict[type, str] = {
-    LosesABlock: "free or held|owned twice or lost|free returns every block",
-    HandsOutABlockTwice: "free returns every block|owned twice or lost",
-    ForgivesADoubleFree: "free of a sequence that is not here raises AllocatorError",
-    SaysKeyError: "length of a sequence that is not here raises AllocatorError, not KeyError",
-    TakesASecondAllocation: "a second allocation of a sequence raises AllocatorError",
-    CountsBeforeItRaises: "leaves everything as it was",
-    PromisesTooMuch: "what the contract allows was refused: 65 blocks are needed, 64 are free",
-    PromisesTooLittle: "probe says NOW exactly when allocation succeeds",
-    GivesUpTooEarly: "NEVER is final",
-    SaysThatItCannotShare: "memory that cannot share takes as many blocks as the parent holds",
-    CountsOneSampleOnly: "probe says NOW exactly when allocation succeeds",
-    WritesWhatItShares: "growing sequences took|demand is what growing takes|does not read its own tokens",
-    ForgetsCopiesInItsDemand: "a block for each block_size tokens|demand is what growing takes",
-    GrowsABlockTooMany: "growing sequences took|demand is what growing takes|table is off|was refused",
-    LeapsTooFar: "growable is the most steps that fit",
-    LeapsOneStepAtATime: "growable is the most steps that fit",
-    ForgetsAStepAtRest: "start_growing together change nothing|a block for each block_size tokens",
-}
-
-
-@pytest.mark.parametrize(("broken", "rule"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", ""))
-def test_a_broken_allocator_is_caught(broken: type[PagedAllocator], rule: str) -> None:
-    with pytest.raises(AssertionError, match=rule):
-        check_allocator(on_demand(broken))
-
-
-@pytest.mark.parametrize("broken", [NeverMerges, SplitsWithoutKeepingTheRest])
-def test_a_broken_buddy_is_caught(broken: type[Buddy]) -> None:
-    with pytest.raises(AssertionError):
-        check_allocator(contiguous(partial(broken, largest=16)))
-
-
-def test_a_placement_that_does_not_join_its_free_runs_is_caught() -> None:
-    with pytest.raises(AssertionError, match="free returns every block"):
-        check_allocator(contiguous(JoinsOnlyUpwards))
-
-
 @pytest.mark.parametrize(
     ("broken", "rule"),
     [
-        (CountsAForkThatFails, "a fork without room leaves everything"),
-        (OutgrowsItsReservation, "append past a reservation raises OutOfBlocks"),
+        (partial(NeverMerges, largest=16), "memory that was emptied takes what empty memory takes"),
+        (partial(SplitsWithoutKeepingTheRest, largest=16), "owned twice or lost"),
+        (JoinsOnlyUpwards, "overlaps or touches"),
     ],
 )
-def test_a_broken_contiguous_allocator_is_caught(broken: type[ContiguousAllocator], rule: str) -> None:
-    def make(pool: Pool) -> Allocator:
-        assert pool.reservation is not None
-        return broken(FirstFit(pool.num_blocks), pool.block_size, pool.reservation)
-
+def test_a_broken_placement_is_caught(broken: Callable[[int], Placement], rule: str) -> None:
     with pytest.raises(AssertionError, match=rule):
-        check_allocator(make)
+        check_kvcache(contiguous(broken))
+
+
+class OutgrowsItsReservation(ContiguousKV):
+    def held_and_reserved(self, holder: Holder) -> tuple[int, int]:
+        blocks, reserved = super().held_and_reserved(holder)
+        return blocks, reserved + self.block_size * 16
+
+
+def test_a_reservation_that_is_not_there_is_caught() -> None:
+    def make(pool: Pool) -> KVCache:
+        assert pool.reservation is not None
+        return OutgrowsItsReservation(FirstFit(pool.num_blocks), pool.block_size, pool.reservation)
+
+    with pytest.raises(AssertionError, match=r"a reservation was outgrown|tokens is full"):
+        check_kvcache(make)

@@ -1,62 +1,73 @@
-"""check_integrity sees what it should: each corruption of an allocator's bookkeeping fails it."""
+"""check_integrity sees what it should: each corruption of a memory's bookkeeping fails it."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
 
-from pagesim.kvcache import BestFit, Buddy, ContiguousAllocator, FirstFit, PagedAllocator, Placement
+from pagesim.kvcache import (
+    BestFit,
+    Buddy,
+    ContiguousKV,
+    FirstFit,
+    Holder,
+    KVGroup,
+    Placement,
+    PrefixCachedKV,
+    TabledKV,
+)
 from pagesim.kvcache.reservation import reserve_oracle
+from tests.kvcache.text import Reader, Text
 
 
-def paged() -> PagedAllocator:
-    """Return a memory of two samples that share two blocks."""
-    memory = PagedAllocator(8, 4, cpu_blocks=2)
-    memory.allocate(0, 6)
-    memory.fork(0, 1)
-    return memory
+def noticed(memory: TabledKV | ContiguousKV | PrefixCachedKV, corrupt: Callable[..., None]) -> None:
+    """Check that integrity is lost with a corruption."""
+    (holder,) = memory._holders if isinstance(memory, ContiguousKV) else memory.holders
+    memory.check_integrity()
+    corrupt(memory, holder)
+    with pytest.raises(AssertionError):
+        memory.check_integrity()
 
 
-def contiguous(pool: Placement) -> ContiguousAllocator:
-    """Return a memory of one sequence of 6 tokens in 3 blocks."""
-    memory = ContiguousAllocator(pool, 4, reserve_oracle(100))
-    memory.allocate(0, 6, 5)
-    return memory
-
-
-def lose_a_block(memory: PagedAllocator) -> None:
+def lose_a_block(memory: TabledKV, holder: Holder) -> None:
     memory._free.pop()
 
 
-def free_a_held_block(memory: PagedAllocator) -> None:
-    memory._free.append(memory.block_table(0)[0])
+def free_a_held_block(memory: TabledKV, holder: Holder) -> None:
+    memory._free.append(memory.block_table(holder)[0])
 
 
-def forget_a_reference(memory: PagedAllocator) -> None:
+def forget_a_reference(memory: TabledKV, holder: Holder) -> None:
     memory._references.clear()
 
 
-def name_a_block_twice(memory: PagedAllocator) -> None:
-    memory._tables[0][1] = memory._tables[0][0]
+def name_a_block_twice(memory: TabledKV, holder: Holder) -> None:
+    table = holder.kv.on[0][0]
+    table[1] = table[0]
 
 
-def outgrow_the_table(memory: PagedAllocator) -> None:
-    memory._lengths[0] += 3
+def outgrow_the_table(memory: TabledKV, holder: Holder) -> None:
+    holder.tokens += 3
 
 
-def lose_a_cpu_block(memory: PagedAllocator) -> None:
+def lose_a_cpu_block(memory: TabledKV, holder: Holder) -> None:
     memory._free_cpu.pop()
 
 
-def stay_behind_a_swap(memory: PagedAllocator) -> None:
-    table = list(memory._tables[0])
-    memory.swap_out([0, 1])
-    memory._tables[0], memory._lengths[0] = table, 6
-    memory._free = [block for block in memory._free if block not in table]
+def stay_behind_a_swap(memory: TabledKV, holder: Holder) -> None:
+    memory.swap_out(holder)
+    memory.holders[holder] = None
 
 
-def forget_who_grows(memory: PagedAllocator) -> None:
-    memory.start_growing(0)
-    memory.due = [0] * len(memory.due)
+def miscount_what_is_shared(memory: TabledKV, holder: Holder) -> None:
+    memory.shared_blocks -= 1
+
+
+def decode_after_release(memory: TabledKV, holder: Holder) -> None:
+    memory.start_decoding(holder)
+    holder.decodes = False
+    memory.release(holder)
 
 
 @pytest.mark.parametrize(
@@ -69,35 +80,34 @@ def forget_who_grows(memory: PagedAllocator) -> None:
         outgrow_the_table,
         lose_a_cpu_block,
         stay_behind_a_swap,
-        forget_who_grows,
+        miscount_what_is_shared,
+        decode_after_release,
     ],
 )
-def test_paged_memory_notices(corrupt: Callable[[PagedAllocator], None]) -> None:
-    memory = paged()
-    memory.check_integrity()
-    corrupt(memory)
-    with pytest.raises(AssertionError):
-        memory.check_integrity()
+def test_tabled_memory_notices(corrupt: Callable[[TabledKV, Holder], None]) -> None:
+    memory = TabledKV(8, [KVGroup(4)], 2)
+    memory.admit(Holder(6, samples=2), 6)  # two samples that share two blocks
+    noticed(memory, corrupt)
 
 
-def give_back_what_is_held(memory: ContiguousAllocator) -> None:
-    memory.placement.give_back(*memory._held[0][:2])
+def give_back_what_is_held(memory: ContiguousKV, holder: Holder) -> None:
+    memory.placement.give_back(holder.kv[0][0], holder.kv[1])
 
 
-def take_what_nobody_holds(memory: ContiguousAllocator) -> None:
+def take_what_no_holder_has(memory: ContiguousKV, holder: Holder) -> None:
     memory.placement.take(1)
 
 
-def miscount(memory: ContiguousAllocator) -> None:
-    memory._free_blocks += 1
+def miscount(memory: ContiguousKV, holder: Holder) -> None:
+    memory.free_blocks += 1
 
 
-def outgrow_the_reservation(memory: ContiguousAllocator) -> None:
-    memory._lengths[0] = 13
+def outgrow_the_reservation(memory: ContiguousKV, holder: Holder) -> None:
+    holder.tokens = 13
 
 
-def forget_a_sequence(memory: ContiguousAllocator) -> None:
-    del memory._lengths[0]
+def forget_a_holder(memory: ContiguousKV, holder: Holder) -> None:
+    memory._holders.clear()
 
 
 @pytest.mark.parametrize(
@@ -105,22 +115,51 @@ def forget_a_sequence(memory: ContiguousAllocator) -> None:
 )
 @pytest.mark.parametrize(
     "corrupt",
-    [
-        give_back_what_is_held,
-        take_what_nobody_holds,
-        miscount,
-        outgrow_the_reservation,
-        forget_a_sequence,
-    ],
+    [give_back_what_is_held, take_what_no_holder_has, miscount, outgrow_the_reservation, forget_a_holder],
 )
 def test_contiguous_memory_notices(
-    corrupt: Callable[[ContiguousAllocator], None], pool: Callable[[int], Placement]
+    corrupt: Callable[[ContiguousKV, Holder], None], pool: Callable[[int], Placement]
 ) -> None:
-    memory = contiguous(pool(8))
-    memory.check_integrity()
-    corrupt(memory)
-    with pytest.raises(AssertionError):
-        memory.check_integrity()
+    memory = ContiguousKV(pool(8), 4, reserve_oracle(100))
+    memory.admit(Holder(6, output=5), 6)
+    noticed(memory, corrupt)
+
+
+def lose_a_run(memory: PrefixCachedKV, holder: Reader) -> None:
+    memory._queue.remove(memory._queue.first)
+
+
+def miscount_the_cached(memory: PrefixCachedKV, holder: Reader) -> None:
+    memory._cached += 1
+
+
+def forget_what_can_be_found(memory: PrefixCachedKV, holder: Reader) -> None:
+    memory._found.clear()
+
+
+def queue_what_is_held(memory: PrefixCachedKV, holder: Reader) -> None:
+    holder.kv.runs[0].holders.append(holder)
+    memory._queue.push(holder.kv.runs[0])
+
+
+def hash_under_a_key_not_its_own(memory: PrefixCachedKV, holder: Reader) -> None:
+    holder.kv.runs[0].start += 1
+
+
+@pytest.mark.parametrize(
+    "corrupt",
+    [
+        lose_a_run,
+        miscount_the_cached,
+        forget_what_can_be_found,
+        queue_what_is_held,
+        hash_under_a_key_not_its_own,
+    ],
+)
+def test_a_prefix_cache_notices(corrupt: Callable[[PrefixCachedKV, Reader], None]) -> None:
+    memory = PrefixCachedKV(8, 4)
+    memory.admit(Reader(Text(range(9), 4)), 9)
+    noticed(memory, corrupt)
 
 
 @pytest.mark.parametrize("runs", [[(0, 2), (1, 2)], [(0, 2), (2, 2)], [(3, 1), (0, 1)], [(6, 3)], [(2, 0)]])

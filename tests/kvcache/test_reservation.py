@@ -4,7 +4,19 @@ from collections.abc import Callable
 
 import pytest
 
-from pagesim.kvcache import ContiguousAllocator, FirstFit, Fit, OutOfBlocks, PagedAllocator
+from pagesim.kvcache import (
+    ContiguousKV,
+    CountedKV,
+    FirstFit,
+    Fit,
+    Holder,
+    KVCache,
+    KVCacheError,
+    KVGroup,
+    OutOfBlocks,
+    Reserved,
+    TabledKV,
+)
 from pagesim.kvcache.reservation import RESERVATIONS, reserve_max, reserve_oracle, reserve_pow2
 
 
@@ -31,60 +43,87 @@ def test_every_policy_reserves_at_least_the_prompt(policy: str) -> None:
     assert RESERVATIONS[policy](2048).tokens(3000, 10) == 3000
 
 
-def contiguous() -> ContiguousAllocator:
-    return ContiguousAllocator(FirstFit(8), 4, reserve_oracle(100))
+def contiguous() -> KVCache:
+    return ContiguousKV(FirstFit(8), 4, reserve_oracle(100))
 
 
-def paged() -> PagedAllocator:
-    return PagedAllocator(8, 4, reservation=reserve_oracle(100))
+def counted() -> KVCache:
+    return CountedKV(8, [KVGroup(4, Reserved(reserve_oracle(100)))])
 
 
-Make = Callable[[], ContiguousAllocator | PagedAllocator]
-BOTH = pytest.mark.parametrize("make", [contiguous, paged])
+def tabled() -> KVCache:
+    return TabledKV(8, [KVGroup(4, Reserved(reserve_oracle(100)))])
 
 
-@BOTH
+Make = Callable[[], KVCache]
+EACH = pytest.mark.parametrize("make", [contiguous, counted, tabled])
+
+
+@EACH
 def test_a_reservation_is_taken_at_once_and_filled_later(make: Make) -> None:
-    memory = make()
-    memory.allocate(0, 5, output_tokens=6)
-    assert (memory.length(0), memory.reserved_tokens(0), memory.held_blocks(0)) == (5, 11, 3)
-    assert len(memory.block_table(0)) == 2
+    memory, holder = make(), Holder(5, output=6)
+    memory.admit(holder, 5)
+    assert (memory.length(holder), memory.held_blocks(holder)) == (5, 3)
+    assert memory.held_and_reserved(holder) == (3, 11)
     for _ in range(6):
-        assert memory.append(0) is None
-    assert (memory.length(0), memory.free_blocks) == (11, 5)
+        assert memory.append(holder) == 0
+    assert (memory.length(holder), memory.free_blocks) == (11, 5)
     # The reservation was rounded up to whole blocks, and their slots are there to be used.
-    memory.append(0)
-    with pytest.raises(OutOfBlocks, match="sequence 0 has filled its reservation of 12 tokens"):
-        memory.append(0)
+    memory.append(holder)
+    with pytest.raises(OutOfBlocks, match="a reservation of 12 tokens is full"):
+        memory.append(holder)
 
 
-@BOTH
-def test_a_fork_takes_a_reservation_of_its_own(make: Make) -> None:
-    memory = make()
-    assert memory.probe(5, 6, sequences=2) is Fit.NOW
-    assert memory.probe(5, 6, sequences=3) is Fit.NEVER
-    memory.allocate(0, 5, 6)
-    memory.fork(0, 1)
-    assert (memory.length(1), memory.reserved_tokens(1), memory.free_blocks) == (5, 11, 2)
-    assert not set(memory.block_table(0)) & set(memory.block_table(1))
+@EACH
+def test_each_sample_takes_a_reservation_of_its_own(make: Make) -> None:
+    memory, holder = make(), Holder(5, output=6, samples=2)
+    assert memory.fit(holder, 5) is Fit.NOW
+    assert memory.fit(Holder(5, output=6, samples=3), 5) is Fit.NEVER
+    memory.admit(holder, 5)
+    assert (memory.held_blocks(holder), memory.shared_blocks, memory.free_blocks) == (6, 0, 2)
+    memory.end_samples(holder, [0])
+    assert (memory.held_blocks(holder), memory.free_blocks) == (3, 5)
 
 
-@BOTH
+@EACH
 def test_growing_takes_no_block_so_it_needs_none_free(make: Make) -> None:
-    memory = make()
-    memory.allocate(0, 1, 31)
-    memory.start_growing(0)
-    assert (memory.free_blocks, memory.demand(31), memory.growable(31, spare=2)) == (0, 0, 31)
-    assert memory.grow(31) == []
-    assert memory.length(0) == 32
+    memory, holder = make(), Holder(1, output=31)
+    memory.admit(holder, 1)
+    memory.start_decoding(holder)
+    assert (memory.free_blocks, memory.blocks_needed(31), memory.blocks_needed_by(holder)) == (0, 0, 0)
+    assert memory.steps_that_fit(31, spare=2) == 31
+    assert memory.grow(31) == 0
+    assert (memory.length(holder), memory.free_blocks) == (32, 0)
+
+
+@EACH
+def test_a_prompt_whose_room_is_reserved_has_no_chunks(make: Make) -> None:
+    memory, holder = make(), Holder(5, output=6)
+    memory.admit(holder, 5)
+    with pytest.raises(KVCacheError, match="takes all of a prompt at once"):
+        memory.extend(holder, 1)
+    assert (memory.length(holder), memory.free_blocks) == (5, 5)
+
+
+@pytest.mark.parametrize("kind", [CountedKV, TabledKV])
+def test_a_reservation_survives_a_swap(kind: type[CountedKV] | type[TabledKV]) -> None:
+    memory, holder = kind(8, [KVGroup(4, Reserved(reserve_oracle(32)))], 4), Holder(5, output=6)
+    memory.admit(holder, 5)
+    memory.swap_out(holder)
+    assert (memory.free_blocks, memory.free_cpu_blocks) == (8, 1)
+    memory.swap_in(holder)
+    assert memory.held_and_reserved(holder) == (3, 11)
 
 
 def test_pages_need_no_neighbours_where_contiguous_memory_does() -> None:
     answers = []
-    for memory in (contiguous(), paged()):
-        for sequence in range(4):
-            memory.allocate(sequence, 4, 4)
-        memory.free(0)
-        memory.free(2)
-        answers.append(memory.probe(12, 4))
-    assert answers == [Fit.LATER, Fit.NOW]
+    for memory in (contiguous(), tabled()):
+        holders = [Holder(4, output=4) for _ in range(4)]
+        for holder in holders:
+            memory.admit(holder, 4)
+        memory.release(holders[0])
+        memory.release(holders[2])
+        answers.append(
+            (memory.fit(Holder(12, output=4), 12), memory.fits_elsewhere(Holder(12, output=4), 12))
+        )
+    assert answers == [(Fit.LATER, True), (Fit.NOW, False)]

@@ -1,10 +1,14 @@
-"""A text as a content that a cache is asked for: a prompt, and then tokens that are nobody else's."""
+"""A text as a content that a cache is asked for: a prompt, and then tokens that are no other holder's."""
+
+from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from pagesim.kvcache import Holder
+
 
 class Text:
-    """See `pagesim.kvcache.Content`."""
+    """See `pagesim.kvcache.runs.Content`."""
 
     def __init__(self, prompt: Sequence[Hashable], block_size: int) -> None:
         self.prompt = tuple(prompt)
@@ -15,7 +19,7 @@ class Text:
         own = (id(self), end) if end > len(self.prompt) else None
         return hash((self.prompt[:end], own))
 
-    def common(self, other: "Text") -> int:
+    def common(self, other: Text) -> int:
         if self is other:
             return 1 << 30
         tokens = 0
@@ -24,3 +28,12 @@ class Text:
                 break
             tokens += 1
         return tokens // self.block_size
+
+
+class Reader(Holder):
+    """A holder whose prompt is a text."""
+
+    def __init__(self, text: Text, order: int = 0) -> None:
+        super().__init__(len(text.prompt))
+        self.content = text
+        self.order = order

@@ -1,0 +1,265 @@
+"""The conformance suite of the memory contract: a test of any memory is one call of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from random import Random
+
+from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.life import Life, LivingHolder, named, takes_samples
+from pagesim.kvcache.pool import Pool
+from pagesim.kvcache.reservation import RESERVATIONS
+
+__all__ = ["check_kvcache", "pools"]
+
+_SHAPES = ((64, 1, True), (61, 4, True), (37, 16, True), (61, 4, False))
+"""(number of blocks, tokens a block, whether blocks must have numbers) of the pools."""
+
+_SEEDS = range(2)
+_STAGES = (8, 24, 50)
+"""After how many changes a life is copied and checked."""
+
+
+def pools(reservation: str | None = "oracle") -> list[Pool]:
+    """Return the pools that ``check_kvcache`` gives; a sequence may fill a quarter of one.
+
+    Args:
+        reservation: a name of ``RESERVATIONS``, or None.
+    """
+    found = []
+    for num_blocks, block_size, tables in _SHAPES:
+        longest = num_blocks * block_size // 4
+        policy = None if reservation is None else RESERVATIONS[reservation](longest)
+        found.append(Pool(num_blocks, block_size, longest, policy, num_blocks // 3, tables))
+    return found
+
+
+def check_kvcache(make: Callable[[Pool], KVCache], reservation: str | None = "oracle") -> None:
+    """Check that memory keeps the contract of ``pagesim.kvcache.KVCache``.
+
+    Holders live random lives in it, the same in every run. After each change all answers are compared with
+    one another, and, where blocks have numbers, every token is read back through the block tables. At some
+    points a life is copied, with ``copy.deepcopy``, and what the memory promises is tried on the copies.
+
+    Args:
+        make: makes empty memory of a pool, in the same state at each call: what is registered as a placement.
+            Empty memory must have room for a sequence of one token.
+        reservation: of the pools; None where they have none, for memory that takes blocks on demand.
+
+    Raises:
+        AssertionError: a rule is broken; the message says which.
+    """
+    for pool in pools(reservation):
+        try:
+            _check_empty(make(pool))
+            for seed in _SEEDS:
+                _check_life(lambda pool=pool: make(pool), seed)  # type: ignore[misc]
+        except KVCacheError as error:
+            raise AssertionError(f"what the contract allows was refused: {error}") from error
+
+
+def _check_empty(memory: KVCache) -> None:
+    assert memory.free_blocks == memory.num_blocks, "empty memory is all free"
+    assert memory.free_cpu_blocks == memory.cpu_blocks, "an empty swap space is all free"
+    assert memory.blocks_needed(5) == 0, "where no holder decodes, no block is needed"
+    assert memory.fit(LivingHolder(1), 1) is Fit.NOW, "empty memory takes a sequence of one token"
+    if memory.names_blocks:
+        assert named(memory).free_extents() == [(0, memory.num_blocks)], "empty memory is one free run"
+
+
+def _check_life(make: Callable[[], KVCache], seed: int) -> None:
+    life, twin = Life(make()), Life(make())
+    rng, same = Random(seed), Random(seed)
+    for change in range(1, _STAGES[-1] + 1):
+        life.change(rng)
+        twin.change(same)
+        life.verify()
+        if change in _STAGES:
+            assert life.snapshot() == twin.snapshot(), "the same calls give the same blocks"
+            for check in _CHECKS:
+                check(deepcopy(life), make(), Random(seed))
+
+
+# What is tried on the copies
+
+
+def _many_steps_are_as_many_single_ones(life: Life, empty: KVCache, rng: Random) -> None:
+    for steps in (0, 1, 2, 5, 2 * life.memory.block_size + 1):
+        if steps > life.steps_left():
+            continue
+        at_once, one_by_one = deepcopy(life), deepcopy(life)
+        memory = at_once.memory
+        if memory.blocks_needed(steps) > memory.free_blocks and memory.steps_that_fit(steps, 0) < steps:
+            at_once.refused("growth without blocks", memory.grow, steps)
+            continue
+        at_once.grow(steps)
+        for _ in range(steps):
+            one_by_one.grow(1)
+        at_once.verify()
+        assert at_once.snapshot() == one_by_one.snapshot(), (
+            f"grow({steps}) leaves what {steps} times grow(1) leaves"
+        )
+
+
+def _as_many_steps_fit_as_are_promised(life: Life, empty: KVCache, rng: Random) -> None:
+    memory = life.memory
+    free = memory.free_blocks
+    assert memory.blocks_needed(0) == 0, "no step needs no block"
+    for steps in (1, 7, 40):
+        for spare in (0, 1, free // 2, free, free + 1):
+            told, room = memory.steps_that_fit(steps, spare), free - spare
+            said = f"steps_that_fit({steps}, {spare}) is {told} with {free} blocks free"
+            assert 0 <= told <= steps, f"steps that fit are at most those asked for: {said}"
+            if not memory.grows:
+                assert told == steps, f"where nothing grows all steps fit: {said}"
+            elif memory.copies_on_write:
+                assert told == 0, f"a copy on write ends a run: {said}"
+            elif memory.releases:
+                assert bool(told) == (memory.blocks_needed(1) <= room), f"a step fits or does not: {said}"
+            else:
+                assert told == 0 or memory.blocks_needed(told) <= room, f"more steps than fit: {said}"
+                further = told < steps and memory.blocks_needed(told + 1) <= room
+                assert not further, f"fewer steps than fit: {said}"
+    for spare in (0, free // 3):
+        one_by_one = deepcopy(life)
+        memory = one_by_one.memory
+        for _ in range(min(memory.steps_that_fit(40, spare), one_by_one.steps_left())):
+            one_by_one.grow(1)
+            assert memory.free_blocks >= spare or not memory.grows, (
+                "each of the steps that fit leaves the spare"
+            )
+
+
+def _admission_is_foretold(life: Life, empty: KVCache, rng: Random) -> None:
+    for tokens, output, samples in _requests(life.memory, rng):
+        copy = deepcopy(life)
+        memory, holder = copy.memory, copy.new(tokens, output, samples)
+        memory.match_prefix(holder, tokens)
+        spares = (0, 1, memory.free_blocks // 2, memory.free_blocks)
+        answers = [(memory.can_admit(holder, tokens, s), memory.fit(holder, tokens, s)) for s in spares]
+        try:
+            memory.admit(holder, tokens)
+        except OutOfBlocks:
+            left = -1
+        else:
+            left = memory.free_blocks
+        for spare, (can, fit) in zip(spares, answers, strict=True):
+            said = f"{samples} × {tokens} tokens, {spare} spare, {left} left (−1: refused)"
+            assert can == (left >= spare), f"can_admit says whether admission succeeds: {can} for {said}"
+            assert (fit is Fit.NOW) == can, f"fit says NOW where can_admit says yes: {fit.name} for {said}"
+            best = empty.fit(LivingHolder(tokens, output, samples), tokens, spare)
+            assert best is not Fit.LATER, "empty memory has nothing to wait for: it never says LATER"
+            if fit is Fit.NEVER:
+                assert best is Fit.NEVER, f"NEVER is final: empty memory does not fit it either: {said}"
+
+
+def _full_memory_refuses(life: Life, empty: KVCache, rng: Random) -> None:
+    memory = life.memory
+    for tokens in (3 * memory.block_size, 1):
+        while memory.can_admit(holder := life.new(tokens, 1, 1), tokens):
+            life.admit(holder, tokens)
+    life.verify()
+    holder = life.new(1, 1, 1)
+    life.refused("admission without room", memory.admit, holder, 1)
+    for holder in life.holders:
+        if holder.decodes or not memory.grows or memory.releases:
+            continue
+        further = (memory.free_blocks + 1) * memory.block_size
+        if holder.samples == 1:
+            assert memory.blocks_to_extend(holder, further) > memory.free_blocks
+            life.refused("a chunk without room", memory.extend, holder, further)
+        memory.start_decoding(holder)
+    while life.steps_left():
+        if memory.grows and memory.blocks_needed(1) > memory.free_blocks:
+            life.refused("growth without blocks", memory.grow, 1)
+            break
+        if not memory.grows or not life.decoding() or memory.releases:
+            break
+        life.grow(1)
+    life.verify()
+
+
+def _rest_changes_nothing(life: Life, empty: KVCache, rng: Random) -> None:
+    before = life.snapshot()
+    decoding = life.decoding()
+    for holder in decoding:
+        life.memory.stop_decoding(holder)
+        life.verify()
+    assert life.memory.blocks_needed(3) == 0, "where no holder decodes, no block is needed"
+    for holder in decoding:
+        life.memory.start_decoding(holder)
+    assert life.snapshot() == before, "stop_decoding and start_decoding together change nothing"
+
+
+def _a_trim_is_what_the_next_step_releases(life: Life, empty: KVCache, rng: Random) -> None:
+    memory = life.memory
+    if not life.steps_left() or memory.blocks_needed(1) > memory.free_blocks:
+        return
+    trimmed = deepcopy(life)
+    for holder in trimmed.decoding():
+        trimmed.memory.trim(holder)
+        trimmed.verify()
+    assert memory.releases or trimmed.memory.free_blocks == memory.free_blocks, (
+        "a trim releases for windows only"
+    )
+    trimmed.grow(1)
+    life.grow(1)
+    trimmed.verify()
+    ends = [
+        (each.memory.free_blocks, [each.memory.held_blocks(h) for h in each.holders])
+        for each in (life, trimmed)
+    ]
+    assert ends[0] == ends[1], "trim releases what the next step would release, and no more"
+
+
+def _a_swap_brings_everything_back(life: Life, empty: KVCache, rng: Random) -> None:
+    for holder in list(life.holders):
+        memory = life.memory
+        held = memory.length(holder), memory.held_blocks(holder), memory.shared_blocks
+        if life.swap_out(holder):
+            life.verify()
+            life.swap_in(holder)
+            life.verify()
+            back = memory.length(holder), memory.held_blocks(holder), memory.shared_blocks
+            assert back == held, "a holder comes back from the swap space as it was"
+
+
+def _released_memory_is_as_empty(life: Life, empty: KVCache, rng: Random) -> None:
+    memory = life.memory
+    while life.swapped:
+        life.drop(rng.choice(life.swapped))
+    while life.holders:
+        life.release(rng.choice(life.holders))
+        life.verify()
+    assert memory.free_blocks == memory.num_blocks, "release gives every block back"
+    assert memory.free_cpu_blocks == memory.cpu_blocks, "the swap space is free when no holder is in it"
+    assert memory.blocks_needed(memory.block_size) == 0, "what was released needs no block"
+    if memory.names_blocks:
+        assert named(memory).free_extents() == [(0, memory.num_blocks)], "released blocks are joined again"
+    for tokens, output, samples in _requests(memory, rng):
+        fits = [m.fit(LivingHolder(tokens, output, samples), tokens) for m in (memory, empty)]
+        assert fits[0] is fits[1], "memory that was emptied takes what empty memory takes"
+
+
+def _requests(memory: KVCache, rng: Random) -> Iterator[tuple[int, int, int]]:
+    """Yield lengths of prompts and outputs, and samples: a token, the edges of a block, some of any size."""
+    size, slots = memory.block_size, memory.num_blocks * memory.block_size
+    most = slots // 8
+    yield from [(1, 1, 1), (size, size, 1), (size + 1, 1, 1), (slots, 1, 1), (slots + 1, 1, 1)]
+    for samples in (1, 1, 2, 3):
+        if samples == 1 or takes_samples(memory):
+            yield rng.randint(1, most), rng.randint(1, most), samples
+            yield rng.randint(1, slots), rng.randint(1, most), samples
+
+
+_CHECKS = (
+    _many_steps_are_as_many_single_ones,
+    _as_many_steps_fit_as_are_promised,
+    _admission_is_foretold,
+    _full_memory_refuses,
+    _rest_changes_nothing,
+    _a_trim_is_what_the_next_step_releases,
+    _a_swap_brings_everything_back,
+    _released_memory_is_as_empty,
+)

@@ -1,0 +1,261 @@
+"""Counted and tabled memory say and do what the slow one does, over random lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pagesim.kvcache import (
+    RESERVATIONS,
+    CountedKV,
+    Holder,
+    KVCache,
+    KVCacheError,
+    KVGroup,
+    OutOfBlocks,
+    Reserved,
+    SlidingWindow,
+    TabledKV,
+)
+from tests.kvcache.slow import SlowKV
+
+Change = tuple[str, int, int]
+"""What is done, to which holder, and how much of it."""
+
+
+class Lives:
+    """The same holders, changed in the same way, in several kinds of memory: the first is the slow one."""
+
+    def __init__(self, memories: list[KVCache]) -> None:
+        self.memories = memories
+        slow = memories[0]
+        self.samples = not slow.releases and (len(slow.groups) == 1 or not slow.shares)
+        self.alive: list[list[Holder]] = []  # the twins of each holder
+        self.away: list[list[Holder]] = []
+        self.admitted = 0
+
+    def change(self, what: str, who: int, much: int) -> None:
+        getattr(self, what)(who, much)
+        self.compare(much)
+
+    def all(self, call: Callable[[KVCache, Holder], Any], twins: list[Holder]) -> Any:
+        """Do the same in each memory; return the answer, which is the same, or the error, which is, too."""
+        pairs = zip(self.memories, twins, strict=True)
+        return alike([(lambda m=memory, h=holder: call(m, h)) for memory, holder in pairs])
+
+    def ask(self, question: Callable[[KVCache], Any]) -> Any:
+        """Ask each memory the same; return the answer or the error."""
+        return alike([(lambda m=memory: question(m)) for memory in self.memories])
+
+    def pick(self, who: int, *, decodes: bool | None = None) -> list[Holder] | None:
+        fitting = [t for t in self.alive if decodes is None or t[0].decodes == decodes]
+        return fitting[who % len(fitting)] if fitting else None
+
+    def admit(self, who: int, much: int) -> None:
+        tokens, output = much + 1, who * 3
+        samples = 1 + who % 4 if self.samples else 1
+        self.admitted += 1
+        twins = []
+        for _ in self.memories:
+            holder = Holder(tokens, output, samples)
+            holder.growth = 3 if who % 5 == 1 else 1
+            holder.order = self.admitted
+            twins.append(holder)
+        spare = much % 3
+        assert self.all(lambda m, h: (m.blocks_to_admit(h, tokens), m.fit(h, tokens, spare)), twins)
+        if self.all(lambda m, h: m.admit(h, tokens), twins) is None:
+            self.alive.append(twins)
+            if who % 3:
+                self.all(lambda m, h: m.start_decoding(h), twins)
+
+    def start(self, who: int, much: int) -> None:
+        if twins := self.pick(who, decodes=False):
+            self.all(lambda m, h: m.start_decoding(h), twins)
+
+    def stop(self, who: int, much: int) -> None:
+        if twins := self.pick(who, decodes=True):
+            self.all(lambda m, h: m.stop_decoding(h), twins)
+
+    def extend(self, who: int, much: int) -> None:
+        twins = self.pick(who, decodes=False)
+        if twins and twins[0].samples == 1 and self.memories[0].grows:
+            assert self.all(lambda m, h: m.blocks_to_extend(h, much), twins) is not KVCacheError
+            self.all(lambda m, h: m.extend(h, much), twins)
+
+    def append(self, who: int, much: int) -> None:
+        twins = self.pick(who, decodes=False)
+        if twins and self.room(twins):
+            self.all(lambda m, h: m.append(h), twins)
+
+    def trim(self, who: int, much: int) -> None:
+        if twins := self.pick(who):
+            self.all(lambda m, h: m.trim(h), twins)
+
+    def grow(self, who: int, much: int) -> None:
+        slow = self.memories[0]
+        steps = much % 9
+        for twins in self.alive:
+            if twins[0].decodes:
+                room = self.room(twins) // twins[0].growth
+                if room:
+                    steps = min(steps, room)
+                else:
+                    self.all(lambda m, h: m.stop_decoding(h), twins)
+        if slow.releases and steps > 1:
+            # More than what it foresees, a memory need not take at once.
+            steps = max(1, min(memory.steps_that_fit(steps, 0) for memory in self.memories))
+        self.ask(lambda m: m.grow(steps))
+
+    def end(self, who: int, much: int) -> None:
+        twins = self.pick(who)
+        if twins and twins[0].samples > 1:
+            over = [place for place in range(twins[0].samples) if much >> place & 1][: twins[0].samples - 1]
+            if over:
+                self.all(lambda m, h: m.end_samples(h, over), twins)
+
+    def release(self, who: int, much: int) -> None:
+        if twins := self.pick(who):
+            self.all(lambda m, h: m.release(h), twins)
+            self.alive.remove(twins)
+
+    def swap_out(self, who: int, much: int) -> None:
+        twins = self.pick(who)
+        if twins and self.all(lambda m, h: m.swap_out(h), twins) is not OutOfBlocks:
+            self.alive.remove(twins)
+            self.away.append(twins)
+
+    def swap_in(self, who: int, much: int) -> None:
+        if not self.away:
+            return
+        twins = self.away[who % len(self.away)]
+        if much % 5 == 0:
+            self.all(lambda m, h: m.drop_swapped(h), twins)
+            self.away.remove(twins)
+        elif self.all(lambda m, h: m.swap_in(h), twins) is not OutOfBlocks:
+            self.away.remove(twins)
+            self.alive.append(twins)
+
+    def fork(self, who: int, much: int) -> None:
+        twins = self.pick(who, decodes=True)
+        if twins and twins[0].samples > 1 and not any(isinstance(m, CountedKV) for m in self.memories):
+            dropped = much % twins[0].samples
+            survivor = (dropped + 1 + who % (twins[0].samples - 1)) % twins[0].samples
+            self.all(lambda m, h: m.fork(h, dropped, survivor), twins)
+
+    def room(self, twins: list[Holder]) -> int:
+        """Return the tokens that a holder may gain without outgrowing a reservation."""
+        fast = self.memories[1]
+        if fast.grows:
+            return 1000
+        _, reserved = fast.held_and_reserved(twins[1])  # type: ignore[misc]
+        return max(0, reserved - fast.length(twins[1]))
+
+    def compare(self, much: int) -> None:
+        slow, *others = self.memories
+        for memory in self.memories:
+            if isinstance(memory, TabledKV):
+                memory.check_integrity()
+        self.ask(lambda m: (m.free_blocks, m.free_cpu_blocks, m.shared_blocks, m.copies_on_write))
+        self.ask(lambda m: [m.blocks_needed(steps) for steps in (0, 1, 2, much)])
+        for twins in self.alive:
+            self.all(lambda m, h: (m.length(h), m.held_blocks(h), h.samples, h.decodes), twins)
+            if twins[0].samples == 1 and slow.grows:
+                self.all(lambda m, h: m.held_by_group(h), twins)
+            if twins[0].decodes:
+                self.all(lambda m, h: (m.blocks_needed_by(h), m.copies_due(h)), twins)
+        for twins in self.away:
+            self.all(lambda m, h: (m.length(h), m.held_blocks(h)), twins)
+        for spare in (0, much % 7):
+            fit = slow.steps_that_fit(7, spare)
+            for memory in others:
+                told = memory.steps_that_fit(7, spare)
+                if not slow.grows:
+                    assert told == 7
+                elif slow.releases:
+                    assert min(fit, 1) <= told <= fit
+                else:
+                    assert told == fit
+
+
+def alike(calls: list[Callable[[], Any]]) -> Any:
+    """Make calls that answer or fail alike; return the answer, or the type of the error."""
+    answers = []
+    for call in calls:
+        try:
+            answers.append(call())
+        except KVCacheError as error:
+            answers.append(type(error))
+    assert all(answer == answers[0] for answer in answers), answers
+    return answers[0]
+
+
+SIZES = st.sampled_from([1, 2, 3, 4, 6, 16, 32])
+FULL = st.builds(KVGroup, SIZES)
+WINDOW = st.builds(lambda size, window: KVGroup(size, SlidingWindow(window)), SIZES, st.integers(1, 40))
+RULES = st.builds(
+    lambda policy, longest: Reserved(RESERVATIONS[policy](longest)),
+    st.sampled_from(sorted(RESERVATIONS)),
+    st.integers(20, 60),
+)
+CHANGE = st.tuples(
+    st.sampled_from(
+        [
+            *("admit", "admit", "admit", "grow", "grow", "grow", "start", "stop", "extend", "append"),
+            *("trim", "end", "release", "swap_out", "swap_in", "fork"),
+        ]
+    ),
+    st.integers(0, 15),
+    st.integers(0, 40),
+)
+# Many short lists: one long one is seldom long.
+CHANGES = st.builds(lambda *parts: [*chain(*parts)], *[st.lists(CHANGE)] * 10)
+BLOCKS, CPU_BLOCKS = st.sampled_from([3, 8, 20, 47]), st.sampled_from([0, 2, 30])
+
+
+MIXES = {
+    "full": st.lists(FULL, min_size=1, max_size=1),
+    "window": st.lists(WINDOW, min_size=1, max_size=1),
+    "reserved": st.builds(
+        lambda sizes, rule: [KVGroup(size, rule) for size in sizes],
+        st.lists(SIZES, min_size=1, max_size=2),
+        RULES,
+    ),
+    "mixed": st.lists(st.one_of(FULL, WINDOW), min_size=2, max_size=3),
+}
+THREE: list[type[KVCache]] = [SlowKV, CountedKV, TabledKV]
+FORKING: list[type[KVCache]] = [SlowKV, TabledKV]
+CASES = pytest.mark.parametrize(
+    ("kinds", "groups"),
+    [*((THREE, groups) for groups in MIXES.values()), (FORKING, MIXES["full"])],
+    ids=[*MIXES, "beams"],
+)
+Groups = st.SearchStrategy[list[KVGroup]]
+
+
+def live(kinds: list[type[KVCache]], groups: Groups, examples: int) -> None:
+    """Let holders live in memory of several kinds, and compare after each change."""
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(groups, BLOCKS, CPU_BLOCKS, st.booleans(), CHANGES)
+    def run(groups: list[KVGroup], blocks: int, cpu: int, shares: bool, changes: list[Change]) -> None:
+        lives = Lives([kind(blocks, groups, cpu, shares=shares) for kind in kinds])
+        for change in changes:
+            lives.change(*change)
+
+    run()
+
+
+@CASES
+def test_fast_memory_is_as_the_slow_one(kinds: list[type[KVCache]], groups: Groups) -> None:
+    live(kinds, groups, 50)
+
+
+@pytest.mark.slow
+@CASES
+def test_fast_memory_is_as_the_slow_one_many_lives_long(kinds: list[type[KVCache]], groups: Groups) -> None:
+    live(kinds, groups, 2000)

@@ -1,0 +1,186 @@
+"""Cached runs are taken, found and evicted as their blocks would be, one by one; counted as with numbers."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pagesim.kvcache import CountedPrefixKV, OutOfBlocks, PrefixCachedKV
+from tests.kvcache.block_by_block import BlockByBlock
+from tests.kvcache.text import Reader, Text
+
+BLOCKS = 19
+
+
+class Lives:
+    """The same holders, in chunks and then decoding, in both."""
+
+    found = lost = duplicates = 0  # over all lives
+
+    def __init__(self, size: int, *, first: bool) -> None:
+        self.fast = PrefixCachedKV(BLOCKS, size, reuses_unhashed_first=first)
+        self.counted = CountedPrefixKV(BLOCKS, size, reuses_unhashed_first=first)
+        self.twins: dict[Reader, Reader] = {}  # in counted memory
+        self.rule = BlockByBlock(BLOCKS, size, reuses_unhashed_first=first)
+        self.in_chunks: list[Reader] = []
+        self.decoding: list[Reader] = []  # in their order
+        self.orders = 0
+
+    def change(self, what: str, who: int, much: int) -> None:
+        getattr(self, what)(who, much)
+        self.compare()
+
+    def both(self, name: str, holder: Reader, *tokens: int) -> int | None:
+        """Do the same in memory with numbers and in counted memory; return the answer, which is the same."""
+        answer = getattr(self.fast, name)(holder, *tokens)
+        assert getattr(self.counted, name)(self.twins[holder], *tokens) == answer
+        return answer
+
+    def admit(self, who: int, much: int) -> None:
+        self.orders += 1
+        # A prompt of a few kinds: most begin alike.
+        prompt = [who % 2] * (1 + much % 17) + list(map(int, f"{who:04b}"))[: who % 5]
+        holder, length = Reader(Text(prompt, self.rule.size), self.orders), len(prompt)
+        hits = self.rule.match_prefix(holder, length)
+        self.twins[holder] = Reader(holder.content, self.orders)
+        assert self.both("match_prefix", holder, length) == hits
+        tokens = min(length, hits + 1 + much % 11)
+        wanted = self.rule.blocks_to_admit(holder, tokens)
+        assert self.both("blocks_to_admit", holder, tokens) == wanted
+        if wanted > self.rule.free_blocks:
+            assert not self.fast.can_admit(holder, tokens)
+            with pytest.raises(OutOfBlocks):
+                self.fast.admit(holder, tokens)
+            self.release(who, much)
+            return
+        self.rule.admit(holder, tokens)
+        self.both("admit", holder, tokens)
+        self.in_chunks.append(holder)
+        Lives.found += hits // self.rule.size
+
+    def chunk(self, who: int, much: int) -> None:
+        if not self.in_chunks:
+            return
+        holder = self.in_chunks[who % len(self.in_chunks)]
+        tokens = min(len(holder.content.prompt) - holder.tokens, 1 + much % 11)
+        if tokens <= 0:
+            self.in_chunks.remove(holder)
+            self.decoding = sorted([*self.decoding, holder], key=lambda each: each.order)
+            self.both("start_decoding", holder)
+        elif self.fast.blocks_to_extend(holder, tokens) <= self.rule.free_blocks:
+            self.rule.extend(holder, tokens)
+            self.both("extend", holder, tokens)
+        else:
+            with pytest.raises(OutOfBlocks):
+                self.fast.extend(holder, tokens)
+
+    def rest(self, who: int, much: int) -> None:
+        if self.decoding:
+            holder = self.decoding.pop(who % len(self.decoding))
+            self.both("stop_decoding", holder)
+            self.in_chunks.append(holder)
+            if self.fast.blocks_to_extend(holder, 1) <= self.rule.free_blocks:
+                self.rule.extend(holder, 1)
+                assert self.both("append", holder) == 0
+
+    def grow(self, who: int, much: int) -> None:
+        steps = 1 + much % 5
+        if self.fast.blocks_needed(steps) > self.rule.free_blocks:
+            with pytest.raises(OutOfBlocks):
+                self.fast.grow(steps)
+            self.release(who, much)
+            return
+        before = self.rule.free_blocks
+        for _ in range(steps):
+            self.rule.grow(self.decoding)
+        assert before - self.rule.free_blocks == self.fast.blocks_needed(steps)
+        assert self.fast.grow(steps) == self.counted.grow(steps) == 0
+
+    def cache(self, who: int, much: int) -> None:
+        for holder in self.decoding[:1]:
+            self.rule.cache_full_blocks(holder)
+            self.both("cache_full_blocks", holder)
+
+    def aside(self, who: int, much: int) -> None:
+        blocks = much % 4
+        if blocks <= self.rule.free_blocks:
+            self.rule.set_aside(blocks)
+            self.fast.set_aside(blocks)
+            self.counted.set_aside(blocks)
+
+    def release(self, who: int, much: int) -> None:
+        holders = list(self.rule.tables)
+        if holders:
+            holder = holders[who % len(holders)]
+            (self.decoding if holder.decodes else self.in_chunks).remove(holder)
+            self.rule.release(holder)
+            self.both("release", holder)
+
+    def compare(self) -> None:
+        rule, fast = self.rule, self.fast
+        fast.check_integrity()
+        assert fast.free_blocks_in_order() == [*rule.aside, *rule.queue]
+        assert {holder: fast.block_table(holder) for holder in fast.holders} == rule.tables
+        assert {holder: fast.length(holder) for holder in fast.holders} == {
+            h: rule.tokens[h] for h in rule.tables
+        }
+        counts = (fast.free_blocks, fast.cached_blocks, fast.shared_blocks, fast.blocks_taken)
+        assert counts == (rule.free_blocks, rule.cached_blocks, rule.shared_blocks, rule.taken)
+        evictions = fast.take_evictions()
+        lost = [range(first, first + blocks) for first, blocks in evictions]
+        assert list(chain.from_iterable(lost)) == rule.evictions
+        other = self.counted
+        counted = (other.free_blocks, other.cached_blocks, other.shared_blocks, other.blocks_taken)
+        assert (counted, other.take_evictions()) == (counts, evictions)
+        for holder in rule.tables:
+            self.both("length", holder)
+            self.both("held_blocks", holder)
+        for steps in (1, 7):
+            assert other.blocks_needed(steps) == fast.blocks_needed(steps)
+            assert other.steps_that_fit(steps, 1) == fast.steps_that_fit(steps, 1)
+        Lives.lost += len(rule.evictions)
+        rule.evictions.clear()
+        Lives.duplicates += sum(len(blocks) > 1 for blocks in rule.with_key.values())
+
+
+CHANGE = st.tuples(
+    st.sampled_from(
+        [
+            *("admit", "admit", "admit", "chunk", "chunk", "chunk", "grow", "grow"),
+            *("rest", "cache", "aside", "release", "release"),
+        ]
+    ),
+    st.integers(0, 15),
+    st.integers(0, 50),
+)
+# Many short lists: one long one is seldom long.
+CHANGES = st.builds(lambda *parts: [*chain(*parts)], *[st.lists(CHANGE)] * 15)
+
+
+def live(first: bool, examples: int) -> None:
+    Lives.found = Lives.lost = Lives.duplicates = 0
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from([1, 2, 3]), CHANGES)
+    def run(size: int, changes: list[tuple[str, int, int]]) -> None:
+        lives = Lives(size, first=first)
+        for change in changes:
+            lives.change(*change)
+
+    run()
+    seen = Lives.found, Lives.lost, Lives.duplicates
+    assert min(seen) > examples, f"that is what these lives are about: {seen}"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_runs_are_taken_found_and_evicted_as_their_blocks_would_be(first: bool) -> None:
+    live(first, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [True, False])
+def test_runs_are_as_their_blocks_many_lives_long(first: bool) -> None:
+    live(first, 3000)

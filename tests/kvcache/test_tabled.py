@@ -1,0 +1,354 @@
+"""Tabled memory as in the paper: the free list, sharing, copy-on-write, swaps; exact blocks and copies."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagesim.kvcache import (
+    RESERVATIONS,
+    CountedKV,
+    Fit,
+    Full,
+    Holder,
+    KVCache,
+    KVCacheError,
+    KVGroup,
+    OutOfBlocks,
+    Reserved,
+    SlidingWindow,
+    TabledKV,
+)
+
+
+def memory(num_blocks: int = 8, cpu_blocks: int = 0, *, shares: bool = True) -> TabledKV:
+    return TabledKV(num_blocks, [KVGroup(4)], cpu_blocks, shares=shares)
+
+
+def admit(kv: KVCache, tokens: int, samples: int = 1, *, decodes: bool = False, order: int = 0) -> Holder:
+    holder = Holder(tokens, samples=samples)
+    holder.order = order
+    kv.admit(holder, tokens)
+    if decodes:
+        kv.start_decoding(holder)
+    return holder
+
+
+def tables(kv: TabledKV, holder: Holder) -> list[list[int]]:
+    return [kv.block_table(holder, sample) for sample in range(holder.samples)]
+
+
+def test_the_first_block_of_an_empty_pool_of_8_is_7() -> None:
+    kv = memory()
+    assert tables(kv, admit(kv, 1)) == [[7]]
+    assert tables(kv, admit(kv, 9)) == [[6, 5, 4]]
+
+
+def test_the_free_list_is_a_stack() -> None:
+    kv = memory()
+    kv.release(admit(kv, 12))
+    assert tables(kv, admit(kv, 12)) == [[5, 6, 7]]
+
+
+def test_a_block_is_taken_with_the_first_token_that_needs_it() -> None:
+    kv = memory()
+    holder = admit(kv, 3)
+    kv.append(holder)
+    assert tables(kv, holder) == [[7]]
+    kv.append(holder)
+    assert tables(kv, holder) == [[7, 6]]
+
+
+def test_samples_share_the_prompt() -> None:
+    kv = memory()
+    holder = admit(kv, 6, samples=4)
+    assert tables(kv, holder) == [[7, 6]] * 4
+    assert (kv.free_blocks, kv.held_blocks(holder), kv.shared_blocks) == (6, 2, 6)
+
+
+def test_4_samples_of_a_partly_filled_block_make_3_copies_and_the_last_keeps_it() -> None:
+    kv = memory()
+    holder = admit(kv, 6, samples=4, decodes=True)
+    assert (kv.blocks_needed(1), kv.copies_due(holder)) == (3, 3)
+    assert kv.grow(1) == 3
+    assert kv.copies == [(6, 5), (6, 4), (6, 3)]
+    assert tables(kv, holder) == [[7, 5], [7, 4], [7, 3], [7, 6]]
+
+
+def test_4_samples_of_a_full_block_take_4_blocks_and_copy_nothing() -> None:
+    kv = memory()
+    holder = admit(kv, 8, samples=4, decodes=True)
+    assert kv.blocks_needed(1) == 4
+    assert kv.grow(1) == 0
+    assert tables(kv, holder) == [[7, 6, 5], [7, 6, 4], [7, 6, 3], [7, 6, 2]]
+
+
+def test_a_resting_holder_makes_the_same_copies() -> None:
+    kv = memory()
+    holder = admit(kv, 6, samples=4)
+    assert kv.append(holder) == 3
+    assert kv.copies == [(6, 5), (6, 4), (6, 3)]
+
+
+def test_a_sample_that_is_over_leaves_its_block_to_the_others() -> None:
+    kv = memory()
+    holder = admit(kv, 6, samples=3, decodes=True)
+    kv.end_samples(holder, [1])
+    assert kv.grow(1) == 1
+    kv.end_samples(holder, [0])
+    assert tables(kv, holder) == [[7, 6]]
+    assert (kv.free_blocks, kv.shared_blocks) == (6, 0)
+
+
+def test_holders_take_blocks_in_their_order_however_they_started() -> None:
+    kv = memory()
+    second, first = admit(kv, 4, order=2, decodes=True), admit(kv, 4, order=1, decodes=True)
+    kv.grow(1)
+    assert [tables(kv, first), tables(kv, second)] == [[[6, 5]], [[7, 4]]]
+
+
+@pytest.mark.parametrize("steps", [[9], [1] * 9])
+def test_blocks_are_taken_in_the_order_of_the_steps(steps: list[int]) -> None:
+    kv = memory(12)
+    first, second = admit(kv, 4, order=1, decodes=True), admit(kv, 2, order=2, decodes=True)
+    for each in steps:
+        kv.grow(each)
+    # The first needs a block at steps 1, 5 and 9, the second at 3 and 7.
+    assert [tables(kv, first), tables(kv, second)] == [[[11, 9, 7, 5]], [[10, 8, 6]]]
+
+
+def test_steps_that_do_not_all_fit_are_not_taken_in_part() -> None:
+    kv = memory(2)
+    holder = admit(kv, 4, decodes=True)
+    with pytest.raises(OutOfBlocks, match="5 more steps take 2 blocks, 1 are free"):
+        kv.grow(5)
+    assert (kv.steps, kv.length(holder), kv.free_blocks) == (0, 4, 1)
+
+
+@pytest.mark.parametrize("kind", [CountedKV, TabledKV])
+def test_a_copy_without_a_free_block_is_refused(kind: type[CountedKV] | type[TabledKV]) -> None:
+    kv = kind(2, [KVGroup(4)])
+    holder = admit(kv, 6, samples=2, decodes=True)
+    with pytest.raises(OutOfBlocks):
+        kv.grow(1)
+    assert (kv.steps, kv.free_blocks, kv.copies_due(holder)) == (0, 0, 1)
+
+
+def test_a_fork_shares_and_the_next_step_copies() -> None:
+    kv = memory()
+    holder = admit(kv, 6, samples=2, decodes=True)
+    kv.grow(1)
+    assert tables(kv, holder) == [[7, 5], [7, 6]]
+    assert kv.fork(holder, dropped=0, survivor=1) == 0
+    assert tables(kv, holder) == [[7, 6], [7, 6]]
+    kv.copies.clear()
+    assert kv.grow(1) == 1
+    assert kv.copies == [(6, 5)]
+
+
+def test_counted_memory_cannot_fork() -> None:
+    kv = CountedKV(8, [KVGroup(4)])
+    with pytest.raises(KVCacheError, match="beams need block tables"):
+        kv.fork(admit(kv, 6, samples=2, decodes=True), 0, 1)
+
+
+def test_a_copy_ends_a_leap() -> None:
+    kv = memory()
+    admit(kv, 3, samples=2, decodes=True)
+    assert kv.steps_that_fit(4, spare=0) == 0
+    kv.grow(1)
+    assert kv.steps_that_fit(4, spare=0) == 4
+
+
+def test_a_sample_that_has_left_ends_no_leap() -> None:
+    kv = memory()
+    holder = admit(kv, 3, samples=2, decodes=True)
+    kv.end_samples(holder, [1])
+    assert kv.steps_that_fit(4, spare=0) == 4
+
+
+def test_steps_that_fit_leave_the_spare_blocks() -> None:
+    kv = memory()
+    admit(kv, 4, decodes=True)
+    assert [kv.steps_that_fit(100, spare) for spare in (0, 5, 6, 7, 8)] == [28, 8, 4, 0, 0]
+
+
+def test_prompts_that_share_need_room_once_and_a_watermark_on_top() -> None:
+    kv = memory()
+    assert kv.fit(Holder(32, samples=5), 32) is Fit.NOW
+    assert kv.fit(Holder(32), 32, spare=1) is Fit.NEVER
+    admit(kv, 5)
+    assert kv.fit(Holder(24), 24) is Fit.NOW
+    assert kv.fit(Holder(24), 24, spare=1) is Fit.LATER
+    assert kv.fit(Holder(33), 33) is Fit.NEVER
+
+
+# Without sharing, as memory that is mapped in pages
+
+
+def test_without_sharing_every_sample_has_blocks_of_its_own() -> None:
+    kv = memory(shares=False)
+    assert tables(kv, admit(kv, 6, samples=3)) == [[7, 6], [5, 4], [3, 2]]
+    assert (kv.free_blocks, kv.shared_blocks) == (2, 0)
+
+
+def test_without_sharing_every_sample_needs_room_of_its_own() -> None:
+    kv = memory(shares=False)
+    four, five = Holder(6, samples=4), Holder(6, samples=5)
+    assert kv.fit(four, 6) is Fit.NOW
+    assert kv.fit(four, 6, spare=1) is Fit.NEVER
+    assert kv.fit(five, 6) is Fit.NEVER
+    admit(kv, 1)
+    assert kv.fit(four, 6) is Fit.LATER
+
+
+def test_without_sharing_nothing_is_copied_on_write() -> None:
+    kv = memory(shares=False)
+    holder = admit(kv, 3, samples=2, decodes=True)
+    assert kv.steps_that_fit(100, spare=0) == 13
+    assert kv.grow(2) == 0
+    assert tables(kv, holder) == [[7, 5], [6, 4]]
+
+
+def test_without_sharing_a_beam_becomes_another_by_copies_of_all_its_blocks() -> None:
+    kv = memory(shares=False)
+    holder = admit(kv, 6, samples=2, decodes=True)
+    assert kv.fork(holder, dropped=1, survivor=0) == 2
+    assert kv.copies == [(7, 5), (6, 4)]
+    assert tables(kv, holder) == [[7, 6], [5, 4]]
+
+
+# Swaps
+
+
+def test_a_swap_moves_each_distinct_block_once_and_back() -> None:
+    kv = memory(cpu_blocks=5)
+    holder = admit(kv, 6, samples=2)
+    kv.append(holder)
+    assert tables(kv, holder) == [[7, 5], [7, 6]]
+    assert kv.swap_out(holder) == 3
+    assert kv.swaps_out == [(7, 4), (5, 3), (6, 2)]
+    assert (kv.free_blocks, kv.free_cpu_blocks, kv.shared_blocks) == (8, 2, 0)
+    assert [kv.blocks_of(holder, sample) for sample in (0, 1)] == [[4, 3], [4, 2]]
+    assert kv.swap_in(holder) == 3
+    assert kv.swaps_in == [(4, 6), (3, 7), (2, 5)]
+    assert (kv.free_cpu_blocks, kv.shared_blocks, kv.length(holder)) == (5, 1, 7)
+    kv.check_integrity()
+
+
+def test_a_block_shared_before_the_swap_is_copied_on_write_after_it() -> None:
+    kv = memory(cpu_blocks=2)
+    holder = admit(kv, 6, samples=2)
+    kv.swap_out(holder)
+    kv.swap_in(holder)
+    shared = kv.block_table(holder)[-1]
+    assert kv.append(holder) == 1
+    assert kv.copies == [(shared, kv.block_table(holder)[-1])]
+
+
+def test_a_decoding_holder_comes_back_at_rest() -> None:
+    kv = memory(cpu_blocks=2)
+    holder = admit(kv, 3, decodes=True)
+    kv.grow(2)
+    kv.swap_out(holder)
+    assert kv.blocks_needed(4) == 0
+    kv.grow(3)
+    kv.swap_in(holder)
+    assert kv.length(holder) == 5
+
+
+def test_a_full_swap_space_refuses_and_nothing_moves() -> None:
+    kv = memory(cpu_blocks=1)
+    holder = admit(kv, 6, samples=2)
+    with pytest.raises(OutOfBlocks, match="swapping out takes 2 blocks, 1 are free"):
+        kv.swap_out(holder)
+    assert tables(kv, holder) == [[7, 6], [7, 6]]
+    assert kv.free_cpu_blocks == 1
+
+
+def test_a_full_device_refuses_and_nothing_moves() -> None:
+    kv = memory(2, cpu_blocks=2)
+    swapped = admit(kv, 8)
+    kv.swap_out(swapped)
+    other = admit(kv, 1)
+    with pytest.raises(OutOfBlocks, match="2 blocks are needed, 1 are free"):
+        kv.swap_in(swapped)
+    kv.check_integrity()
+    kv.release(other)
+    kv.swap_in(swapped)
+    assert kv.length(swapped) == 8
+
+
+# Sliding windows
+
+WINDOWED = pytest.mark.parametrize("kind", [CountedKV, TabledKV])
+Kind = type[CountedKV] | type[TabledKV]
+
+
+@WINDOWED
+def test_a_window_releases_a_block_once_no_later_token_attends_to_it(kind: Kind) -> None:
+    kv = kind(8, [KVGroup(4, SlidingWindow(6))])
+    holder = admit(kv, 8, decodes=True)
+    held = []
+    for _ in range(6):
+        kv.grow(1)
+        held.append(kv.held_blocks(holder))
+    # Token 10 attends to tokens 4 to 9, itself included: the first block goes when the 10th token comes.
+    assert held == [3, 2, 2, 2, 3, 2]
+
+
+@WINDOWED
+def test_a_step_takes_before_it_releases_and_a_trim_releases_first(kind: Kind) -> None:
+    kv = kind(3, [KVGroup(4, SlidingWindow(4))])
+    holder = admit(kv, 12, decodes=True)
+    with pytest.raises(OutOfBlocks):
+        kv.grow(1)
+    kv.trim(holder)
+    assert kv.free_blocks == 2
+    kv.grow(1)
+    assert (kv.free_blocks, kv.held_by_group(holder)) == (1, [(5, 2)])
+
+
+@WINDOWED
+@pytest.mark.parametrize("stop", ["stop_decoding", "swap_out"])
+def test_what_was_trimmed_stays_released_when_a_holder_rests(kind: Kind, stop: str) -> None:
+    kv = kind(3, [KVGroup(4, SlidingWindow(4))], 3)
+    holder = admit(kv, 12, decodes=True)
+    kv.trim(holder)
+    getattr(kv, stop)(holder)
+    assert kv.held_blocks(holder) == 1
+    kv.grow(2)
+    assert kv.free_blocks + kv.free_cpu_blocks == 5
+
+
+@WINDOWED
+def test_the_last_chunk_counts_on_what_its_beginning_releases(kind: Kind) -> None:
+    kv = kind(3, [KVGroup(4, SlidingWindow(4))])
+    holder = admit(kv, 12)
+    with pytest.raises(OutOfBlocks):
+        kv.extend(holder, 9)
+    assert kv.held_blocks(holder) == 3
+    kv.extend(holder, 8)
+    assert kv.free_blocks == 0
+
+
+@WINDOWED
+def test_groups_of_other_block_sizes_take_blocks_of_one_pool(kind: Kind) -> None:
+    kv = kind(8, [KVGroup(4), KVGroup(6, SlidingWindow(6))])
+    holder = admit(kv, 12, decodes=True)
+    assert (kv.free_blocks, kv.held_by_group(holder)) == (3, [(12, 3), (12, 2)])
+    kv.grow(1)
+    assert kv.held_by_group(holder) == [(13, 4), (7, 2)]
+
+
+@WINDOWED
+def test_samples_share_under_full_attention_only(kind: Kind) -> None:
+    for groups in ([KVGroup(4, SlidingWindow(6))], [KVGroup(4), KVGroup(4)]):
+        kv = kind(8, groups)
+        with pytest.raises(KVCacheError, match="under full attention only"):
+            admit(kv, 4, samples=2)
+        assert kv.free_blocks == 8
+
+
+def test_groups_of_one_pool_all_reserve_or_all_grow() -> None:
+    with pytest.raises(ValueError, match="all must do the same"):
+        TabledKV(8, [KVGroup(4, Full()), KVGroup(4, Reserved(RESERVATIONS["max"](8)))])
