@@ -63,7 +63,9 @@ class CountedKV(KVCache):
         only = self.groups[0].rule if len(self.groups) == 1 else None
         self._size = self.block_size if isinstance(only, Full) else 0
         self._tails: dict[Holder, None] = {}  # whose next step copies a shared last block
-        self._windows = tuple(_Window(g.block_size, g.rule.window) for g in self.groups if isinstance(g.rule, SlidingWindow))
+        self._windows = tuple(
+            _Window(g.block_size, g.rule.window) for g in self.groups if isinstance(g.rule, SlidingWindow)
+        )
         # (step, order, window, holder): from that step on the holder releases a block every so often.
         self._windows_due: list[tuple[int, int, int, Holder]] = []
         self._trimmed: dict[Holder, int] = {}
@@ -311,8 +313,8 @@ class CountedKV(KVCache):
         if holder.samples > 1:
             if not self.shares:
                 return holder.samples * blocks
-            return blocks if holder.tail_shared else (
-                holder.shared + holder.samples * (blocks - holder.shared)
+            return (
+                blocks if holder.tail_shared else (holder.shared + holder.samples * (blocks - holder.shared))
             )
         if self._windows:
             blocks -= sum(self._released(holder, length))
@@ -415,7 +417,7 @@ class CountedKV(KVCache):
         return sum([window.released(holder.tokens) for window in self._windows]) - sum(released)
 
     def _grow_and_release(self, steps: int) -> int:
-        """Grow where samples copy on write in the first step, or windows release; return the blocks copied."""
+        """Grow where samples copy on write at first, or windows release; return the blocks copied."""
         blocks, copies, released = self.blocks_needed(steps), 0, 0
         if blocks > self.free_blocks and not (self._windows and self.steps_that_fit(steps, 0) == steps):
             raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")

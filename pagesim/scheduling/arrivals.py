@@ -6,10 +6,10 @@ from array import array
 
 import numpy as np
 
-from pagesim.sim.clock import to_tick_column
 from pagesim.scheduling.beams import DROP, BeamSearch
 from pagesim.scheduling.content import Content, Contents
 from pagesim.scheduling.request import EngineRequest, Family
+from pagesim.sim.clock import to_tick_column
 from pagesim.workloads.trace import IntColumn, Trace
 
 NEVER = 1 << 62

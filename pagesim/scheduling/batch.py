@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.request import EngineRequest
 
+
 class Choice(NamedTuple):
     """How a victim was preempted, where that was free to choose.
 

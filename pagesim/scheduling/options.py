@@ -30,13 +30,17 @@ class LimitedOptions(SchedulerOptions):
     """What every scheduler of single iterations has."""
 
     max_num_seqs: int = Field(256, ge=1, le=MOST, description="Running requests at most.")
-    watermark: float = Field(0.0, ge=0, lt=1, description="Share of the blocks that an admission leaves free.")
+    watermark: float = Field(
+        0.0, ge=0, lt=1, description="Share of the blocks that an admission leaves free."
+    )
 
 
 class PreemptingOptions(LimitedOptions):
     """What schedulers have that preempt by recomputing or by swapping."""
 
-    watermark: float = Field(0.01, ge=0, lt=1, description="Share of the blocks that an admission leaves free.")
+    watermark: float = Field(
+        0.01, ge=0, lt=1, description="Share of the blocks that an admission leaves free."
+    )
     preemption: Preemption = Field(
         "default",
         description="default recomputes one sample and swaps a request of several; auto takes the cheaper.",

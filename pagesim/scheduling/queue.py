@@ -77,9 +77,7 @@ class WaitingQueue:
             self._pass_over_aborted()
         preempted, fresh = self._preempted, self._fresh
         if preempted and (
-            self.preempted_first
-            or fresh == self.arrived
-            or preempted[0].arrival < self.arrivals.ticks[fresh]
+            self.preempted_first or fresh == self.arrived or preempted[0].arrival < self.arrivals.ticks[fresh]
         ):
             return preempted[0]
         head = self._fresh_head

@@ -270,9 +270,7 @@ class VllmV1(Scheduler):
         for request, tokens in chunks:
             self._go_on(request, tokens, batch)
 
-    def _decode(
-        self, served: list[EngineRequest], unserved: list[EngineRequest], batch: Batch
-    ) -> None:
+    def _decode(self, served: list[EngineRequest], unserved: list[EngineRequest], batch: Batch) -> None:
         """Give a token to every request that decodes, except those for which the budget did not reach."""
         memory, in_chunks, before = self.memory, self._in_chunks, self._skipped
         self._skipped = {each.order: each for each in unserved if each.order not in in_chunks}
@@ -372,9 +370,7 @@ class VllmV1(Scheduler):
 
     def _capped(self, tokens: int, budget: int) -> int:
         threshold = self.threshold
-        if threshold and not (
-            self.release.spares_single and len(self.running) + self.queue.waiting == 1
-        ):
+        if threshold and not (self.release.spares_single and len(self.running) + self.queue.waiting == 1):
             tokens = min(tokens, threshold)
         return min(tokens, budget)
 

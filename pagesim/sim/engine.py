@@ -187,7 +187,7 @@ class Engine:
         self.scheduler.finish(now)
 
     def replan_at(self, instant: int) -> int:
-        """Let no step of the fast-forward at hand start at or after an instant; return the new ``over_at``."""
+        """Let no step of the fast-forward at hand start from an instant on; return the new ``over_at``."""
         run = self.run
         if run.steps:
             kept = steps_before(run.first, run.increment, instant - run.start)

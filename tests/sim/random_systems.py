@@ -119,7 +119,7 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
         columns["n"] = np.array([rnd.choice((1, 1, 2, 4)) for _ in range(requests)])
     if kind == "uneven":
         columns["sample_tokens"] = [
-            tuple([int(most), *(rnd.randint(1, int(most)) for _ in range(int(n) - 1))])
+            (int(most), *(rnd.randint(1, int(most)) for _ in range(int(n) - 1)))
             for most, n in zip(output, columns["n"], strict=True)
         ]
     if kind == "beams" and policy != "vllm-v1":
@@ -171,7 +171,11 @@ def first_difference(one: Outcome | str, other: Outcome | str) -> str | None:
         return None if one == other else f"{one} | {other}"
     for name, column in one.requests.items():
         if str(list(column)) != str(list(other.requests[name])):
-            rows = [k for k, (a, b) in enumerate(zip(column, other.requests[name], strict=True)) if str(a) != str(b)]
+            rows = [
+                k
+                for k, (a, b) in enumerate(zip(column, other.requests[name], strict=True))
+                if str(a) != str(b)
+            ]
             row = rows[0]
             return f"requests, {name}, row {row}: {column[row]} and {other.requests[name][row]}"
     if len(one.steps) != len(other.steps):

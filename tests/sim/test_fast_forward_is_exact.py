@@ -175,7 +175,7 @@ def test_every_request_ends_and_every_slot_is_accounted_for(
     wide = pd.Series(np.maximum(trace.n, trace.beam_width), trace.request_id)
     sequences = finished["n"] if policy == "vllm-v1" else wide[finished["request_id"]].to_numpy()
     if policy != "static" and len(finished) == result.requests["first_token_s"].notna().sum():
-        # Every request that got a token got them all, so the gaps between a sequence's tokens add up to the time from
+        # Requests that got a token got them all: the gaps between a sequence's tokens add up to the time from
         # its first token to its last.
         gaps = (sequences * (finished["output_tokens"] - 1)).sum()
         total = (sequences * (finished["finish_s"] - finished["first_token_s"])).sum()

@@ -68,7 +68,9 @@ def replay(scheduler: Scheduler, trace: Trace, *, fast_forward: bool) -> dict[st
     if memory.names_blocks:
         memory.check_integrity()
     columns = {"first_token": log.first_token, "finish": log.finish, "recomputes": log.recomputes}
-    columns |= {name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("clock", "ticks")}
+    columns |= {
+        name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("clock", "ticks")
+    }
     columns["blocks"] = np.concatenate([chunk.ledger.physical_blocks for chunk in chunks])
     for entry in chunks[0].ledger.entries:
         columns[entry] = np.concatenate([chunk.ledger.entries[entry] for chunk in chunks])

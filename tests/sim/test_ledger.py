@@ -46,7 +46,9 @@ class SlotBySlot(Observer):
                 held = [block for first, count in extents for block in range(first, first + count)]
                 promised = max(0 if reserved is None else reserved[1], final)
                 for place, block in enumerate(held):
-                    here = tuple(int(np.clip(each - place * size, 0, size)) for each in (length, final, promised))
+                    here = tuple(
+                        int(np.clip(each - place * size, 0, size)) for each in (length, final, promised)
+                    )
                     before = blocks.get(block, (0, 0, 0))
                     blocks[block] = tuple(map(max, here, before))
         count: Counter[str] = Counter()
@@ -75,9 +77,7 @@ class SlotBySlot(Observer):
         *product(("token-granular", "virtual-contiguous"), ("one", "alike", "beams")),
     ],
 )
-def test_every_iteration_classifies_every_slot(
-    policy: str, block_size: int, kind: str
-) -> None:
+def test_every_iteration_classifies_every_slot(policy: str, block_size: int, kind: str) -> None:
     rng = np.random.default_rng(7)
     trace = ps.Trace(np.cumsum(rng.exponential(0.02, 24)), rng.integers(1, 90, 24), rng.integers(1, 60, 24))
     three = np.full(24, 3)

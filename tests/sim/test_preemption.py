@@ -62,5 +62,5 @@ def test_the_table_is_stored_with_the_result(tmp_path: Any) -> None:
 
 
 def test_vllm_v1_has_nothing_to_choose() -> None:
-    with pytest.raises(ps.PagesimError, match="preemption is for scheduler .*, not vllm-v1"):
+    with pytest.raises(ps.PagesimError, match=r"preemption is for scheduler .*, not vllm-v1"):
         ps.simulate(PAIR, "vllm-v1", preemption="auto")
