@@ -19,11 +19,12 @@ class _Match(NamedTuple):
 
     holder: Holder | None
     version: int
+    most: int
     blocks: int
     runs: list[tuple[Run, int]]  # each with how many of its blocks
 
 
-_NOTHING = _Match(None, 0, 0, [])
+_NOTHING = _Match(None, 0, 0, 0, [])
 
 
 class Prefix:
@@ -137,7 +138,10 @@ class CountedPrefixKV(KVCache):
         return rounds * size + bisect_right(list(accumulate(in_turn)), room)
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
-        return self._look_up(holder, (tokens - 1) // self.block_size).blocks * self.block_size
+        match, most = self._match, (tokens - 1) // self.block_size
+        if match.holder is not holder or match.version != self._version or match.most != most:
+            match = self._look_up(holder, most)
+        return match.blocks * self.block_size
 
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
@@ -287,7 +291,7 @@ class CountedPrefixKV(KVCache):
             blocks = min(_alike(run, content), most - block)
             runs.append((run, blocks))
             block += blocks
-        self._match = match = _Match(holder, self._version, block, runs)
+        self._match = match = _Match(holder, self._version, most, block, runs)
         return match
 
     def _match_of(self, holder: Holder, tokens: int) -> _Match:

@@ -235,9 +235,9 @@ class VllmV1(Scheduler):
     def _share_out(self, budget: int) -> list[tuple[EngineRequest, int]] | None:
         """Return the tokens of each prompt in chunks; None if they do not come last or something is short."""
         memory = self.memory
-        last = zip(reversed(self.running), reversed(self._in_chunks), strict=False)
-        if any(order != other for order, other in last):
-            return None
+        for order, other in zip(reversed(self._in_chunks), reversed(self.running), strict=False):
+            if order != other:
+                return None
         blocks = memory.blocks_needed(1)
         chunks: list[tuple[EngineRequest, int]] = []
         for request in self._in_chunks.values():
