@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pagesim.errors import PagesimError
 from pagesim.kvcache import RESERVATIONS, CountedPrefixKV, KVCache, Pool, PrefixCachedKV
 from pagesim.scheduling.core import Scheduler
