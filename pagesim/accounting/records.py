@@ -185,6 +185,7 @@ class Recorder(Observer):
         "_is_plain",
         "_joined_at",
         "_lag",
+        "_moves",
         "_last_start",
         "_late",
         "_notes_state",
@@ -220,6 +221,7 @@ class Recorder(Observer):
         self._lag = scheduler.in_flight > 1
         self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
+        self._moves = log.moves
         self._is_plain = memory.is_plain
         self._notes_state = (
             memory.caches_prefixes
@@ -275,7 +277,7 @@ class Recorder(Observer):
                 self._note("swapped_in", batch.blocks_in)
                 self._note("swapped_out", batch.blocks_out)
         if batch.recomputed or batch.swapped_out:
-            self._note("preempted", batch.preempted)
+            self._note("preempted", len(batch.recomputed) + len(batch.swapped_out))
         if memory.releases:
             for request in (*batch.prompts, *batch.completed):
                 self._write_as_held(request, self.iterations, self.iterations)
@@ -286,7 +288,7 @@ class Recorder(Observer):
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
         sequences = run.sequences
-        tokens = sequences * scheduler.tokens_per_step
+        tokens = sequences * scheduler.growth
         # fmt: off
         self._rows.fromlist([
             0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1, sequences,
@@ -300,10 +302,13 @@ class Recorder(Observer):
 
     def departed(self, batch: Batch, now: int) -> None:
         for request in batch.recomputed:
-            self._move(request.row, Move.PREEMPTED, now)
-            self._go_away(request.row, now)
-            self._joined_at.pop(request.row, None)
-            self.log.recomputes[request.row] += 1
+            row = request.row
+            if self._moves is not None:
+                self._move(row, Move.PREEMPTED, now)
+            self._go_away(row, now)
+            if self._joined_at:
+                self._joined_at.pop(row, None)
+            self.log.recomputes[row] += 1
             self.recomputed_total += 1
         for request in batch.swapped_out:
             self._move(request.row, Move.SWAPPED, now)
@@ -392,7 +397,7 @@ class Recorder(Observer):
                 if not incomplete and self._stalled_since is None:
                     first_token[row] = end
                     continue
-            else:
+            elif self._moves is not None:
                 self._move(row, Move.BACK, start)
             if not (incomplete and request in incomplete):
                 self._answer(request, end)
@@ -402,7 +407,8 @@ class Recorder(Observer):
         row = request.row
         if row in self._away_since:
             self._late.extend((end - self._away_since.pop(row), request.samples))
-            self._move(row, Move.ANSWERED, end)
+            if self._moves is not None:
+                self._move(row, Move.ANSWERED, end)
         if self._stalled_since is not None:
             self._joined_at[row] = end, request
         if self.log.first_token[row] < 0:
@@ -443,8 +449,8 @@ class Recorder(Observer):
             self._away_since.setdefault(row, last)
 
     def _move(self, row: int, move: Move, now: int) -> None:
-        if self.log.moves is not None:
-            self.log.moves.extend((row, move, now))
+        if self._moves is not None:
+            self._moves.extend((row, move, now))
 
     def _note(self, name: str, value: int) -> None:
         """Note a rare field of the row at hand."""
@@ -558,7 +564,7 @@ class Recorder(Observer):
                 f"the ledger counts {counted[at]}"
             )
         rows["context_growth"] = np.where(
-            rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.tokens_per_step
+            rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.growth
         )
         return Chunk(rows, stretch, offset, clock, start, ticks, ledger, late[:, 0], late[:, 1])
 

@@ -92,7 +92,6 @@ class StaticBatching(Scheduler):
             self.memory.num_blocks
         )
 
-    @property
     def arrival_matters(self) -> bool:
         return not self.running
 

@@ -324,7 +324,7 @@ class VllmV1(Scheduler):
                 break
             if not self.may_join(request):
                 break
-            found = self._look_up(request)
+            found = 0 if request.content is None else self._look_up(request)
             rest = request.length - found
             tokens = self._capped(rest, budget if self.chunked_prefill else rest)
             too_long = tokens > budget
@@ -431,7 +431,8 @@ class VllmV1(Scheduler):
 
     def _forget(self, request: EngineRequest) -> None:
         """Forget what was noted of a request that runs no longer."""
-        self._in_chunks.pop(request.order, None)
-        self._skipped.pop(request.order, None)
+        if self._in_chunks or self._skipped:
+            self._in_chunks.pop(request.order, None)
+            self._skipped.pop(request.order, None)
         if request.content is not None:
             del self._answering[request.content.answer]

@@ -222,7 +222,7 @@ class Engine:
         if steps <= 0:
             return
         sequences = scheduler.running_sequences
-        context = scheduler.context + sequences * scheduler.tokens_per_step
+        context = scheduler.context + sequences * scheduler.growth
         decode_run = self.executor.decode_run(sequences, context)
         if decode_run is None:
             return
@@ -236,7 +236,7 @@ class Engine:
         end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         # From the horizon on no iteration is decided without a plan.
         horizon = self.until + 1
-        if scheduler.queue.next_arrival < end and scheduler.arrival_matters:
+        if scheduler.queue.next_arrival < end and scheduler.arrival_matters():
             horizon = min(horizon, scheduler.queue.next_arrival)
         if self._next_abort < len(self.aborts):
             horizon = min(horizon, self.aborts[self._next_abort][0])

@@ -120,7 +120,7 @@ class Replica(Observer):
             abort: when its client goes away, if it does.
         """
         engine = self.engine
-        matters = engine.scheduler.arrival_matters
+        matters = engine.scheduler.arrival_matters()
         self.routed.add(index)
         engine.scheduler.queue.announce()
         self._never_ran.add(row)
