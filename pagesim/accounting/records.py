@@ -181,6 +181,7 @@ class Recorder(Observer):
         "_cache_rows",
         "_chunk_start",
         "_count",
+        "_external",
         "_intervals",
         "_is_plain",
         "_joined_at",
@@ -232,6 +233,7 @@ class Recorder(Observer):
         self.full_at = CHUNK_ITERATIONS  # how many iterations make a chunk that should be handed on
         self._rows = array("q")
         self._count = 0  # of rows
+        self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
         self._rare: dict[str, tuple[array[int], array[int]]] = {}
         self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks, blocks_taken
         self._plain = array("q")  # intervals of single sequences on demand: first, last, base, final
@@ -270,7 +272,9 @@ class Recorder(Observer):
         ])
         # fmt: on
         if self._notes_state:
-            self._note_state(batch.sequences)
+            blocked = not memory.grows and scheduler.blocked_externally()
+            self._external = free if blocked else 0
+            self._note_state(batch.sequences, self._external)
             if batch.blocks_copied:
                 self._note("copied", batch.blocks_copied)
             if batch.blocks_in or batch.blocks_out:
@@ -296,7 +300,8 @@ class Recorder(Observer):
         ])
         # fmt: on
         if self._notes_state:
-            self._note_state(sequences)
+            # No request waits in a fast-forward that no plan came before.
+            self._note_state(sequences, self._external if run.decided < run.start else 0)
         self._count += 1
         self.iterations += run.steps
 
@@ -459,15 +464,21 @@ class Recorder(Observer):
             places.append(self._count)
             values.append(value)
 
-    def _note_state(self, sequences: int) -> None:
-        """Note what samples, swaps, placements and prefix caches make of memory."""
+    def _note_state(self, sequences: int, external: int) -> None:
+        """Note what samples, swaps, placements and prefix caches make of memory.
+
+        Args:
+            sequences: as in the row.
+            external: free blocks that are unusable for the head of the queue.
+        """
         scheduler, memory = self.scheduler, self.memory
         if memory.caches_prefixes:
             self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
             return
-        if not memory.grows and scheduler.blocked_externally():
-            self._note("external_blocks", memory.free_blocks)
-        self._note("running_groups", sequences - len(scheduler.running))
+        if external:
+            self._note("external_blocks", external)
+        if sequences != len(scheduler.running):
+            self._note("running_groups", sequences - len(scheduler.running))
         if memory.free_cpu_blocks != memory.cpu_blocks:
             self._note("free_cpu_blocks", memory.cpu_blocks - memory.free_cpu_blocks)
             self._note("swapped", len(scheduler.swapped))
@@ -498,11 +509,11 @@ class Recorder(Observer):
             self._write_as_held(request, first, last)
             return
         growth, base = (request.growth, request.base) if request.decodes else (0, request.tokens)
-        if self._is_plain and request.family is None:
-            final = request.prompt + request.output
-            self._intervals.fromlist([first, last, base, final, ON_DEMAND, 0, 1, growth, 0])
-            return
         blocks, reserved = memory.held_and_reserved(request) or (ON_DEMAND, 0)
+        if request.family is None and len(memory.groups) == 1:
+            final = request.prompt + request.output
+            self._intervals.fromlist([first, last, base, final, blocks, reserved, 1, growth, 0])
+            return
         for group in range(len(memory.groups)):
             for final, alike in Counter(request.finals).items():
                 self._intervals.fromlist([first, last, base, final, blocks, reserved, alike, growth, group])

@@ -77,7 +77,7 @@ class ContiguousKV(KVCache):
     def admit(self, holder: Holder, tokens: int) -> None:
         reserved = self.reservation.tokens(tokens, holder.output)
         blocks = -(-reserved // self.block_size)
-        if not self.placement.fits(blocks, holder.samples):
+        if holder.samples > 1 and not self.placement.fits(blocks, holder.samples):
             raise OutOfBlocks(f"no {holder.samples} runs of {blocks} neighbouring blocks are free")
         firsts = [self.placement.take(blocks) for _ in range(holder.samples)]
         self.free_blocks -= len(firsts) * self.placement.rounded(blocks)
