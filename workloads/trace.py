@@ -54,9 +54,9 @@ class Trace:
       on. Where a trace has them, they alone say what prompts share.
     - ``prefix_tokens`` is about one text that prompts begin with. Two of them share its first tokens, as many
       as the smaller of their numbers says.
-    - ``session_id``: requests of a session are the rounds of one conversation, in order of arrival. A round
-      whose prompt is at least as long as the last round's prompt and output together extends it: its first
-      tokens are that prompt and output. A round with a shorter prompt begins anew.
+    - ``session_id``: requests of a session are the turns of one conversation, in order of arrival. A turn
+      whose prompt is at least as long as the previous turn's prompt and output together extends it: its first
+      tokens are that prompt and output. A turn with a shorter prompt begins anew.
 
     Args:
         arrival_s: seconds from the start of the trace, ``[N]``, finite and not negative.

@@ -17,7 +17,7 @@ import torch
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import FAILED, OK, OUT_OF_MEMORY, UNAVAILABLE, Point
 from pagesim.kernels.machine import Machine, describe_machine, digest
-from pagesim.kernels.needs import Unavailable, require_device
+from pagesim.kernels.requirements import Unavailable, require_device
 from pagesim.kernels.swap import Direction
 from pagesim.kernels.timing import Call, Timing, WallClock, copy_bytes_per_s, time_kernel
 

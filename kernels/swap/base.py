@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.needs import Unavailable
+from pagesim.kernels.requirements import Unavailable
 
 Copy = tuple[int, int]
 """A block to be copied: (from, to), as the allocators name them."""

@@ -1,4 +1,4 @@
-"""Journal: what is kept of a run beside its tables, so that it can be drawn on a time line."""
+"""Timeline: what is kept of a run beside its tables, so that it can be drawn on a time line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Slices = list[tuple[str, int, int]]
 """What a request did, from when to when, in ticks."""
 
 
-class Journal(Observer):
+class Timeline(Observer):
     """Listens to one run; give it to `pagesim.api.run`.
 
     Args:

@@ -110,7 +110,7 @@ class Scheduler(ABC):
         Raises:
             PagesimError: the sentence says which would do.
         """
-        return None
+        return
 
     @classmethod
     def longest_sequence(cls, max_model_len: int) -> int | None:

@@ -32,7 +32,7 @@ from pagesim.sim.engine import Engine, StrictCompatError
 from pagesim.sim.executors import Executor, PredictedExecutor
 from pagesim.workloads.trace import IntColumn, Trace
 
-Watch = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 """Called now and then with the number of requests that are over."""
 
 MakeExecutor = Callable[[Scheduler, Capacity, Trace], Executor]
@@ -186,14 +186,14 @@ def check(system: System) -> None:
     _new_scheduler(policy, sized, chosen(policy.scheduler, system.scheduler_options), max_model_len, cost)
 
 
-class Progress(Observer):
+class ProgressObserver(Observer):
     """Counts the requests that are over, for a progress bar.
 
     Args:
         callback: called with their number.
     """
 
-    def __init__(self, callback: Watch) -> None:
+    def __init__(self, callback: ProgressCallback) -> None:
         self.callback = callback
         self.over = 0
 

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.errors import PagesimError  # noqa: E402
-from pagesim.kernels.needs import Unavailable  # noqa: E402
+from pagesim.kernels.requirements import Unavailable  # noqa: E402
 from pagesim.kernels.swap import (  # noqa: E402
     STRATEGIES,
     CopyBatch,

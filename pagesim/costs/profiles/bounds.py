@@ -1,11 +1,11 @@
-"""Roofs: what each term takes at the datasheet's rates, so that machines and models can be compared."""
+"""Bounds: what each term takes at the datasheet's rates, so that machines and models can be compared."""
 
 from __future__ import annotations
 
 from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec, all_reduce_bytes_per_token
 
 
-class Roofs:
+class Bounds:
     """Seconds at which bytes or operations bound each term, whichever take longer, on each GPU.
 
     Args:

@@ -14,7 +14,7 @@ from pagesim.experiments.sweeps.workers import SharedTrace, Workers
 from pagesim.setup.scenario import Scenario
 from pagesim.workloads.trace import Trace
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Called with how many runs are over, and of how many; at first with those that were over before."""
 
 
@@ -33,7 +33,7 @@ def replay_all(
     workers: Workers,
     *,
     retry_failed: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> list[Run]:
     """Replay scenarios, or find in the store what came of them; return how each ended, in their order.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagesim.costs import Efficiency, IterationShape, Profiled, Roofline
-from pagesim.costs.profiles import Profile, analytic_profile, boxed, import_vidur, rescale
+from pagesim.costs.profiles import Profile, analytic_profile, bundled_profile, import_vidur, rescale
 from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
 
@@ -121,14 +121,14 @@ def test_the_boxed_import_is_what_its_command_gives(shared: Path) -> None:
         model=LLAMA,
         gpu=A80,
         name=name,
-        source=str(boxed(name).machine["source"]),
+        source=str(bundled_profile(name).machine["source"]),
     )
     assert made.errors["linear"].mean < 0.05
     assert made.errors["decode"].mean < 0.05
-    box = boxed(name)
-    assert made.terms.linear.seconds == pytest.approx(box.terms.linear.seconds, rel=1e-6)
-    assert made.terms.decode[16].context_s == pytest.approx(box.terms.decode[16].context_s, rel=1e-6)
+    bundled = bundled_profile(name)
+    assert made.terms.linear.seconds == pytest.approx(bundled.terms.linear.seconds, rel=1e-6)
+    assert made.terms.decode[16].context_s == pytest.approx(bundled.terms.decode[16].context_s, rel=1e-6)
     carried = rescale(made, LLAMA, A80, model=OPT, gpu=A40, name="opt-13b-a100-40gb-rescaled")
     assert carried.terms.linear.seconds == pytest.approx(
-        boxed("opt-13b-a100-40gb-rescaled").terms.linear.seconds, rel=1e-6
+        bundled_profile("opt-13b-a100-40gb-rescaled").terms.linear.seconds, rel=1e-6
     )

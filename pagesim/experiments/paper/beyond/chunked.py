@@ -105,7 +105,7 @@ def answer(numbers: Sequence[Number]) -> str:
 FIGURE = PaperFigure(
     NAME,
     "What chunked prefill and prefix caching change in Fig. 12",
-    "OPT-13B, ShareGPT, arrivals for half an hour, the paper's limits on a batch; first rounds of "
+    "OPT-13B, ShareGPT, arrivals for half an hour, the paper's limits on a batch; first turns of "
     "conversations begin with nothing in common, so a second panel puts a system prompt of 512 tokens "
     "before each",
     "step times",

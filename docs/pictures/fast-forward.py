@@ -1,6 +1,6 @@
-"""Draw the picture of docs/leaps.md: what is decided, and what is leapt over.
+"""Draw the picture of docs/fast-forward.md: what is decided, and what is leapt over.
 
-Run it from the root of the repository: python docs/pictures/leaps.py
+Run it from the root of the repository: python docs/pictures/fast-forward.py
 """
 
 from pathlib import Path
