@@ -81,7 +81,7 @@ def lines_of(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WALKS)
-def test_who_follows_it_sees_what_it_shows(page, tmp_path, monkeypatch, capsys) -> None:
+def test_its_steps_print_what_it_shows(page, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     globals_: dict[str, object] = {"__name__": "documentation"}

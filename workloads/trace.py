@@ -68,7 +68,7 @@ class Trace:
         request_id: distinct names, ``[N]``; the row numbers when left out.
         hash_ids: for each request the ids of its prompt's blocks of ``hash_block_size`` tokens (Mooncake), at
             most one for each block that the prompt begins; a last block need not be full. Where there are
-            fewer, the rest of the prompt is shared with nobody. None when unknown.
+            fewer, the rest of the prompt is shared with no other. None when unknown.
         session_id: for each request the conversation it belongs to, or None when unknown.
         abort_s: when the client goes away, ``[N]``, infinity for never; or None when no client does.
         sample_tokens: for each request the tokens that each of its ``n`` samples generates, 1 to

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pagesim.kernels.bench.session import Prepare
 
 ProgressCallback = Callable[[int, int, str], None]
-"""Hears (points over, points in all, the point that comes next)."""
+"""Called with (points over, points in all, the point that comes next)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From what somebody asks for, in words, to points."""
+"""Selection: from a command's options, as they were written, to the points of a bench."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class Session:
 
 
 def check_host_room(size: int) -> None:
-    """Make sure that the host has ``size`` bytes to give: Linux promises more, and kills who takes it.
+    """Check that the host has ``size`` free bytes: Linux promises more, and kills a process that uses it.
 
     Raises:
         MemoryError: it has not.

@@ -44,7 +44,7 @@ def write(file: Path, timeline: Timeline, steps: Mapping[str, Any], *, title: st
 
     Args:
         file: where to.
-        timeline: listened to the run.
+        timeline: observed the run.
         steps: the run's steps table, columns ``[R]``.
         title: the engine's name.
         capacity: token slots of the cache.

@@ -1,4 +1,4 @@
-"""Serving: a system made ready for a trace, and one engine of it with its memory and its accounts."""
+"""Prepare: a system made ready for a trace, and one engine of it with its memory and its accounts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Setting:
         max_model_len: tokens; no request is longer.
         cost: what iterations take.
         trace: the requests as the engine sees them.
-        accepted: rows of the requests that are not turned away at the door.
+        accepted: rows of the requests that are not rejected at submission.
         request_of: the row of the original trace that each row is, or is a sample of, ``[N]``.
     """
 
@@ -79,7 +79,7 @@ class Setting:
         return SCHEDULERS.find(self.policy.scheduler).streams
 
     def new_scheduler(self, *, tables: bool = False) -> Scheduler:
-        """Return a scheduler with empty memory; ``tables`` if something looks at single blocks."""
+        """Return a scheduler with empty memory; ``tables`` if blocks must have numbers."""
         needs_tables = tables or int(self.trace.beam_width.max(initial=1)) > 1
         return _new_scheduler(
             self.policy, self.sized, self.options, self.max_model_len, self.cost, tables=needs_tables
@@ -95,12 +95,12 @@ class Setting:
         return Arrivals(self.trace, self.accepted, drop=system.beam_drop, seed=system.seed, contents=contents)
 
     def new_log(self) -> RequestLog:
-        """Return an empty log, in which those requests are rejected that were turned away."""
+        """Return an empty log, in which the requests that are not accepted are rejected."""
         log = RequestLog(len(self.trace))
         log.notes_samples = self.trace.sample_tokens is not None
-        turned_away = np.ones(len(self.trace), bool)
-        turned_away[self.accepted] = False
-        for row in np.flatnonzero(turned_away).tolist():
+        rejected = np.ones(len(self.trace), bool)
+        rejected[self.accepted] = False
+        for row in np.flatnonzero(rejected).tolist():
             log.status[row] = Status.REJECTED
         return log
 
@@ -212,12 +212,12 @@ class Server:
         setting: what it has in common with others.
         log: where requests' times go.
         arrivals: the requests that it serves.
-        consume: told of each chunk of its records.
-        aborts: when whose client goes away, see `Engine`.
+        consume: called with each chunk of its records.
+        aborts: when clients go away, see `Engine`.
         executor: what carries out the iterations; left out, the system's cost model predicts them. One that
-            is an `Observer` listens, too.
-        observers: what else listens to the engine.
-        tables: whether something looks at single blocks.
+            is an `Observer` is one of them.
+        observers: further ones, called after the recorder.
+        tables: whether blocks must have numbers, because an observer reads them.
     """
 
     def __init__(
@@ -248,11 +248,11 @@ class Server:
             accounts.append(self.gaps.add)
         accounts += consume
 
-        def tell(chunk: Chunk) -> None:
+        def account_for(chunk: Chunk) -> None:
             for account in accounts:
                 account(chunk)
 
-        self.recorder = Recorder(self.scheduler, log, tell)
+        self.recorder = Recorder(self.scheduler, log, account_for)
         carrying_out: Executor = PredictedExecutor(setting.cost)
         if executor is not None:
             carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))

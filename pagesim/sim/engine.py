@@ -25,7 +25,7 @@ from pagesim.sim.executors import Executor
 
 
 class StrictCompatError(Exception):
-    """The real engine goes no further: which dead end, which request (its row), when (ticks)."""
+    """The real engine goes no further: the dead end, the request's row, and the instant in ticks."""
 
     def __init__(self, dead_end: DeadEnd, row: int, now: int) -> None:
         super().__init__(dead_end, row, now)
@@ -41,7 +41,7 @@ class Engine:
         scheduler: with its memory and its arrivals.
         executor: what an iteration takes.
         recorder: what is written down.
-        observers: what else listens.
+        observers: further ones, called after the recorder.
         fast_forward: whether iterations that decide nothing are taken at once; without, each is planned.
         until: no iteration is decided after this instant, in ticks; None for no end.
         aborts: when a request's client goes away unless it is over: (ticks, row of the trace), in order.

@@ -1,4 +1,4 @@
-"""The cost model of a profile: its terms added up, exact in leaps, never silently beyond what it knows."""
+"""The cost model of a profile: its terms added up, exact in fast-forwards, never silently beyond its data."""
 
 from __future__ import annotations
 

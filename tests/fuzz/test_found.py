@@ -157,7 +157,7 @@ FOUND = {
         ATTENTION.replace("time_stats.attn_decode.median", "x", 1).encode(),
         "has no column time_stats.attn_decode.median",
     ),
-    "a sample of a block size that nobody fitted": (
+    "a sample of a block size that was not fitted": (
         "profile: measured",
         "p.json",
         json.dumps({**PROFILE, "samples": [["decode", 64, 1, 1, 0.1]]}).encode(),

@@ -31,7 +31,7 @@ SYSTEMS = {
     "static batches": {"policy": "static", "num_blocks": 300},
     "straight line": {"policy": "vllm-sosp", "cost": "affine:0.02,1e-4,1e-6,1e-5", **TIGHT},
     "a profile": {"cost": "profile:analytic-a100-40gb", **TIGHT},
-    "not leaping": {"fast_forward": False, **TIGHT},
+    "stepping": {"fast_forward": False, **TIGHT},
 }
 
 
@@ -162,12 +162,12 @@ def test_the_slices_of_a_request_are_its_row(told):
         assert near(queued, (end if np.isnan(scheduled) else scheduled) - own[0]["ts"], 2)
         decoding = [e["ts"] for e in own if e["name"] == "decode"]
         if decoding:
-            # Nobody who loses his place in the instant of his first token is seen decoding before.
+            # No request that is preempted in the instant of its first token is seen decoding before.
             lost = [e["ts"] for e in own if e["name"] in ("preempted", "swapped")]
             first = request.first_token_s * 1e6
             assert near(decoding[0], first) or any(near(when, first) for when in lost)
         names = [e["name"] for e in own]
-        # Who is preempted and comes back at the same instant has no slice of no length.
+        # A request that is preempted and comes back at the same instant has no slice of no length.
         assert names.count("preempted") <= request.recomputes
         assert names.count("swapped") <= request.swaps
         assert {"preempted", "swapped"} & set(names) or not request.recomputes + request.swaps

@@ -203,7 +203,7 @@ def test_ids_stand_for_512_tokens_each_unless_the_file_says_otherwise(tmp_path):
     path.write_text("prompt_tokens,output_tokens,hash_ids,hash_block_size\n33,1,7;8;9,16\n9,1,,16\n")
     trace = load(path)
     assert trace.hash_block_size == 16
-    assert trace.hash_ids == [(7, 8, 9), ()]  # with fewer ids than blocks, the rest is shared with nobody
+    assert trace.hash_ids == [(7, 8, 9), ()]  # with fewer ids than blocks, the rest is not shared
 
 
 def test_a_size_of_blocks_without_ids_is_not_used(tmp_path):

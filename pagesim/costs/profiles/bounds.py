@@ -19,7 +19,7 @@ class Bounds:
         self._linear_s = (model.linear_flops_per_token - head) / tp / gpu.fp16_flops
         self._head_s = head / tp / gpu.fp16_flops
         weights = (model.linear_flops_per_token - head) // 2 * model.weight_dtype_bytes
-        if model.moe is not None:  # in a batch nearly every expert is visited by somebody
+        if model.moe is not None:  # in a batch nearly every expert is used
             weights = model.weight_bytes - head // 2 * model.weight_dtype_bytes
         self._weights_s = weights / tp / gpu.hbm_bytes_per_s
         self._head_weights_s = head / 2 * model.weight_dtype_bytes / tp / gpu.hbm_bytes_per_s

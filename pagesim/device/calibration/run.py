@@ -21,7 +21,7 @@ from pagesim.kernels.machine import describe_machine, digest, identity
 from pagesim.kernels.requirements import require_device
 
 ProgressCallback = Callable[[int, int, str], None]
-"""Hears (points over, points in all, the point that comes next)."""
+"""Called with (points over, points in all, the point that comes next)."""
 
 TURNS = 3
 """On a CPU every point is measured so often, once in each of several rounds over all of them."""

@@ -18,7 +18,7 @@ from pagesim.setup.requests import aborts
 from pagesim.workloads.trace import IntColumn, Trace
 
 Replayed = tuple[list[Server], IntColumn]
-"""The replicas, and which of them each request went to, ``[N]``; -1 where it was turned away."""
+"""The replicas, and which of them each request went to, ``[N]``; -1 where it was rejected."""
 
 
 class _ArrivalEvent(simpy.Event):

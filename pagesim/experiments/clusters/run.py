@@ -35,7 +35,7 @@ MOST_REPLICAS = 4096
 class ClusterResult(Stored):
     """What came of a cluster's run: the summary is of all replicas together.
 
-    ``requests`` has a column more, the ``replica`` that each was routed to (-1 if it was turned away);
+    ``requests`` has a column more, the ``replica`` that each was routed to (-1 if it was rejected);
     ``summary["cluster"]`` says how many there are and how they differ.
 
     Attributes:

@@ -116,7 +116,7 @@ DISCREPANCIES: tuple[Discrepancy, ...] = (
         "Alpaca",
         "",
         "costs are analytic and know no difference between block sizes in attention, and at their speed "
-        "(mean batch 60) nobody is preempted up to block 128. With iterations as slow as the paper's "
+        "(mean batch 60) no request is preempted up to block 128. With iterations as slow as the paper's "
         "(`--cost profile:analytic-a100-40gb,overhead_s=0.04`, mean batch 115) preemption begins at block "
         "64, and block 128 is thirty times slower than block 32, as the paper finds. What small blocks "
         "cost a kernel has to be measured",
@@ -137,7 +137,7 @@ DISCREPANCIES: tuple[Discrepancy, ...] = (
         "copies asked for one by one double it. The rest is how near the point is to the knee: with them "
         "and an overhead of 14, 18 or 22 ms instead of 10.5 (`--cost "
         "profile:analytic-a100-40gb,overhead_s=0.022`) it is 0.26, 0.62 and 0.98 s/token, and recomputing "
-        "0.08, 0.17 and 0.38. So nobody can read the paper's value off a copy's cost alone",
+        "0.08, 0.17 and 0.38. So the paper's value does not follow from a copy's cost alone",
     ),
     Discrepancy(
         "fig19b",

@@ -23,7 +23,7 @@ class Server:
 
     Attributes:
         model, gpu, tp: as in a scenario.
-        imported: the profile in the box that rests on others' measurements.
+        imported: the bundled profile that rests on others' measurements.
         seconds: of its traces: an hour, a quarter of one for the largest model.
     """
 

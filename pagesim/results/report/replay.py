@@ -63,7 +63,7 @@ def replay(
         setting: the system and the trace.
         log: where requests' times go.
         instants: ticks, rising.
-        consume: hears of each chunk of the records.
+        consume: called with each chunk of the records.
 
     Raises:
         NotReplayed: its blocks have no numbers.

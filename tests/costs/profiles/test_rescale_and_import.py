@@ -72,7 +72,7 @@ def test_a_rescaled_profile_is_not_rescaled_again(measured: Profile) -> None:
 
 def test_an_import_adds_up_a_models_layers(vidur_files) -> None:
     linear, attention, _ = vidur_files()
-    profile = import_vidur(linear, attention, model=LLAMA, gpu=A80, name="x", source="nobody")
+    profile = import_vidur(linear, attention, model=LLAMA, gpu=A80, name="x", source="a test")
     # Nine operators in each of 32 layers, and the embedding.
     assert profile.terms.linear(256) == pytest.approx((32 * 9 + 1) * (0.01 + 0.256) * 1e-3)
     assert profile.terms.decode[16](4, 4 * 1025) == pytest.approx(32e-3 * (0.01 + 1e-5 * 4 * 1025), rel=1e-6)
@@ -88,13 +88,13 @@ def test_an_import_adds_up_a_models_layers(vidur_files) -> None:
 
 def test_with_tensor_parallelism_all_reduces_come_in_and_attention_is_shared(vidur_files) -> None:
     linear, attention, reduces = vidur_files(num_tensor_parallel_workers=2)
-    profile = import_vidur(linear, attention, reduces, model=LLAMA, gpu=A80, tp=2, name="x", source="nobody")
+    profile = import_vidur(linear, attention, reduces, model=LLAMA, gpu=A80, tp=2, name="x", source="a test")
     assert profile.terms.all_reduce is not None
     # Two a layer.
     assert profile.terms.all_reduce(256) == pytest.approx(64e-3 * (0.02 + 1e-8 * 256 * 8192))
     assert profile.terms.decode[16](4, 4 * 1025) == pytest.approx(16e-3 * (0.01 + 1e-5 * 4 * 1025), rel=1e-6)
     with pytest.raises(PagesimError, match="a file of all-reduces is needed"):
-        import_vidur(linear, attention, model=LLAMA, gpu=A80, tp=2, name="x", source="nobody")
+        import_vidur(linear, attention, model=LLAMA, gpu=A80, tp=2, name="x", source="a test")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_file_that_is_no_such_table_is_refused(break_it, said, vidur_files) ->
     linear, attention, _ = vidur_files()
     linear.write_text(break_it(linear.read_text()))
     with pytest.raises(PagesimError, match=said):
-        import_vidur(linear, attention, model=LLAMA, gpu=A80, name="x", source="nobody")
+        import_vidur(linear, attention, model=LLAMA, gpu=A80, name="x", source="a test")
 
 
 def test_the_boxed_import_is_what_its_command_gives(shared: Path) -> None:

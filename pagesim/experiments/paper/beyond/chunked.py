@@ -97,7 +97,7 @@ def answer(numbers: Sequence[Number]) -> str:
         f"Behind a system prompt of {PROMPT} tokens caching gives "
         f"{times(CACHED, CHUNKED, SYSTEM)}. The knee is "
         "about memory and prompts computed twice; what chunks do for the latency of "
-        "those who decode meanwhile, a "
+        "the requests that decode meanwhile, a "
         "mean a token does not show."
     )
 
