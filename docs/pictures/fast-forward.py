@@ -1,4 +1,4 @@
-"""Draw the picture of docs/fast-forward.md: what is decided, and what is leapt over.
+"""Draw the figure of docs/fast-forward.md: which iterations are planned, and which are forwarded over.
 
 Run it from the root of the repository: python docs/pictures/fast-forward.py
 """
