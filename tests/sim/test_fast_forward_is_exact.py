@@ -67,12 +67,12 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
         "num_blocks": draw(st.integers(1, 600)) // block_size + 1,
         **sizes,
         "max_model_len": draw(st.sampled_from([64, 256])),
-        "max_num_batched_tokens": draw(st.sampled_from([32, 128, 2560])),
         "cost": draw(st.sampled_from(COSTS)),
     }
     if policy == "static":
         options["max_batch"] = draw(st.integers(1, 6))
     else:
+        options["max_num_batched_tokens"] = draw(st.sampled_from([32, 128, 2560]))
         options["max_num_seqs"] = draw(st.sampled_from([1, 3, 8, 256]))
         options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
     if policy == "vllm-v0":

@@ -24,7 +24,7 @@ def trace(*requests: tuple[float, int, int], **columns: Any) -> ps.Trace:
 
 
 @pytest.mark.parametrize(
-    ("vllm_version", "first"),
+    ("release", "first"),
     [
         ("0.33.0", [0.02, 0.04, 0.06]),
         ("0.19.0", [0.02, 0.04, 0.06]),
@@ -42,7 +42,7 @@ def test_without_chunks_only_the_older_release_lets_a_short_prompt_pass_a_long_o
 
 
 @pytest.mark.parametrize(
-    ("vllm_version", "first"), [("0.33.0", [0.02, 0.04, 0.06]), ("0.11.2", [0.02, 0.06, 0.04])]
+    ("release", "first"), [("0.33.0", [0.02, 0.04, 0.06]), ("0.11.2", [0.02, 0.06, 0.04])]
 )
 def test_of_two_that_were_passed_the_older_release_takes_the_later_one_first(
     release: str, first: list[float]
