@@ -21,7 +21,7 @@ from pagesim.kernels.swap import (  # noqa: E402
     ZeroCopy,
     make_strategy,
 )
-from pagesim.kvcache import PagedAllocator  # noqa: E402
+from pagesim.kvcache import Holder, KVGroup, TabledKV  # noqa: E402
 
 ON_CPU = [name for name in STRATEGIES if name != CopyBatch.name]
 POISON = 0xAB
@@ -111,21 +111,24 @@ def test_neighbours_on_the_host_cross_in_one_copy(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ON_CPU)
-def test_an_allocators_own_copies_are_taken_as_they_are(name):
-    memory = PagedAllocator(num_blocks=8, block_size=16, cpu_blocks=8)
+def test_the_moves_that_memory_notes_are_taken_as_they_are(name):
+    memory = TabledKV(8, [KVGroup(16)], 8)
     pools = make_pools(9, (8, 16, 8), torch.float16, 2, host_blocks=8)
     strategy = make_strategy(name, pools)
-    memory.allocate(0, 40)
-    memory.allocate(1, 20)
-    memory.free(0)
-    table = memory.block_table(1)
+    first, second, third = Holder(40), Holder(20), Holder(16)
+    memory.admit(first, 40)
+    memory.admit(second, 20)
+    memory.release(first)
+    table = memory.block_table(second)
     kept = whole_blocks(pools)[table]
-    strategy.swap_out(memory.swap_out([1]))
+    memory.swap_out(second)
+    strategy.swap_out(memory.swaps_out)
     for cache in pools.rows():
         cache.fill_(POISON)
-    memory.allocate(2, 16)
-    strategy.swap_in(memory.swap_in([1]))
-    assert torch.equal(whole_blocks(pools)[memory.block_table(1)], kept)
+    memory.admit(third, 16)
+    memory.swap_in(second)
+    strategy.swap_in(memory.swaps_in)
+    assert torch.equal(whole_blocks(pools)[memory.block_table(second)], kept)
 
 
 @pytest.mark.parametrize("name", ON_CPU)

@@ -1,4 +1,4 @@
-"""The measured executor: carries iterations out, over the allocator's own block tables, and times them."""
+"""The measured executor: carries iterations out, over the memory's own block tables, and times them."""
 
 from __future__ import annotations
 

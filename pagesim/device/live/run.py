@@ -42,7 +42,7 @@ def run_live(
 ) -> Result:
     """Replay a trace under one policy, every iteration really carried out on a device.
 
-    Scheduler and allocator are those of `pagesim.simulate`; virtual time advances by what the device took.
+    Scheduler and memory are those of `pagesim.simulate`; virtual time advances by what the device took.
     Weights and token ids are random, from the system's seed.
 
     Args:
