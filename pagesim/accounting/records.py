@@ -492,6 +492,10 @@ class Recorder(Observer):
             self._write_as_held(request, first, last)
             return
         growth, base = (request.growth, request.base) if request.decodes else (0, request.tokens)
+        if self._is_plain and request.family is None:
+            final = request.prompt + request.output
+            self._intervals.fromlist([first, last, base, final, ON_DEMAND, 0, 1, growth, 0])
+            return
         blocks, reserved = memory.held_and_reserved(request) or (ON_DEMAND, 0)
         for group in range(len(memory.groups)):
             for final, alike in Counter(request.finals).items():

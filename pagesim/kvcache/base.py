@@ -327,6 +327,17 @@ class KVCache(ABC):
             OutOfBlocks: ``blocks_needed(steps)`` exceeds the free blocks, and ``steps_that_fit`` says fewer.
         """
 
+    def grow_leaving(self, spare: int) -> int:
+        """Grow by one step if that leaves ``spare`` blocks free, what it releases not counted.
+
+        Returns:
+            The blocks copied on write; -1 if it would leave fewer, and then nothing has changed. Memory that
+            takes no blocks as it grows always grows.
+        """
+        if self.grows and self.free_blocks - self.blocks_needed(1) < spare:
+            return -1
+        return self.grow(1)
+
     @abstractmethod
     def release(self, holder: Holder) -> None:
         """Take everything back that a holder has on the device."""

@@ -9,10 +9,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
-from pagesim.kvcache.groups import Full, KVGroup, SlidingWindow, period
+from pagesim.kvcache.groups import Full, KVGroup, SlidingWindow, opening_step, period
 
 Positions = tuple[int, ...]
-"""Places in a ring at which a decoding sequence takes or releases a block, each in both halves."""
+"""Places in a ring at which a decoding sequence takes or releases a block."""
 
 
 class _Window(NamedTuple):
@@ -54,9 +54,8 @@ class CountedKV(KVCache):
     ) -> None:
         super().__init__(num_blocks, groups, cpu_blocks, shares=shares)
         self._period = period(self.groups)
-        # Written twice in a row, so that a stretch over the end is one slice.
-        self._takes = [0] * (2 * self._period)
-        self._frees = [0] * (2 * self._period)
+        self._takes = [0] * self._period
+        self._frees = [0] * self._period
         self._per_period = 0  # blocks that the decoding holders take in a period
         self._tables: dict[tuple[int, int], list[Positions]] = {}
         # The block size, where there is one group of full attention: the ordinary case of every sum below.
@@ -87,14 +86,16 @@ class CountedKV(KVCache):
         return blocks if self.shares else blocks * holder.samples
 
     def blocks_needed(self, steps: int = 1) -> int:
-        first = (self.steps + 1) % self._period
+        takes, whole = self._takes, self._period
+        first = (self.steps + 1) % whole
         if steps == 1:
-            blocks = self._takes[first]
-        elif steps < self._period:
-            blocks = sum(self._takes[first : first + steps])
+            blocks = takes[first]
         else:
-            rounds, rest = divmod(steps, self._period)
-            blocks = rounds * self._per_period + sum(self._takes[first : first + rest])
+            rounds, rest = divmod(steps, whole)
+            end = first + rest
+            blocks = sum(takes[first:end]) + rounds * self._per_period
+            if end > whole:
+                blocks += sum(takes[: end - whole])
         return blocks + self._copies() if self._tails and steps else blocks
 
     def blocks_needed_by(self, holder: Holder) -> int:
@@ -135,12 +136,14 @@ class CountedKV(KVCache):
         first = (self.steps + 1) % whole
         if not self._windows:
             rounds, room = divmod(room, self._per_period)
-            return rounds * whole + bisect_right(list(accumulate(self._takes[first : first + whole])), room)
+            in_turn = self._takes[first:] + self._takes[:first]
+            return rounds * whole + bisect_right(list(accumulate(in_turn)), room)
         for step in range(min(steps, whole)):
-            room -= self._takes[first + step]
+            at = (first + step) % whole
+            room -= self._takes[at]
             if room < 0:
                 return step
-            room += self._frees[first + step]
+            room += self._frees[at]
             if step == 0:
                 room -= sum(self._trimmed.values())  # released already
         return min(steps, whole)
@@ -212,11 +215,9 @@ class CountedKV(KVCache):
         holder.base = base = holder.tokens - growth * self.steps
         holder.decodes = True
         size, samples = self._size, holder.samples
-        if size:
-            takes = self._takes
-            for at in (self._tables.get((size, growth)) or self._table(size, growth))[(base - 1) % size]:
-                takes[at] += samples
-            self._per_period += samples * growth
+        if size and growth == 1:
+            self._takes[opening_step(base, size)] += samples
+            self._per_period += samples
         else:
             self._enter_ring(holder, samples)
             for number in range(len(self._windows)):
@@ -251,14 +252,23 @@ class CountedKV(KVCache):
         self.steps += steps
         return 0
 
+    def grow_leaving(self, spare: int) -> int:
+        if not self._size or self._tails:
+            return super().grow_leaving(spare)
+        steps = self.steps + 1
+        left = self.free_blocks - self._takes[steps % self._period]
+        if left < spare:
+            return -1
+        self.free_blocks, self.steps = left, steps
+        return 0
+
     def release(self, holder: Holder) -> None:
         size = self._size
-        if size and holder.samples == 1 and holder.decodes:
-            base, growth, takes = holder.base, holder.growth, self._takes
-            self.free_blocks += -(-(base + growth * self.steps) // size)
-            for at in self._tables[size, growth][(base - 1) % size]:
-                takes[at] -= 1
-            self._per_period -= growth
+        if size and holder.samples == 1 and holder.growth == 1 and holder.decodes:
+            base = holder.base
+            self.free_blocks += -(-(base + self.steps) // size)
+            self._takes[opening_step(base, size)] -= 1
+            self._per_period -= 1
             holder.decodes = False
             return
         length = self.length(holder)
@@ -344,7 +354,7 @@ class CountedKV(KVCache):
                 for step in range(1, whole + 1)
                 for _ in range((residue + growth * step) // size - (residue + growth * (step - 1)) // size)
             ]
-            table.append((*once, *(at + whole for at in once)))
+            table.append(tuple(once))
         self._tables[size, growth] = table
         return table
 

@@ -122,3 +122,11 @@ def check_groups(groups: tuple[KVGroup, ...]) -> None:
 def period(groups: tuple[KVGroup, ...]) -> int:
     """Return after how many tokens every group takes and releases blocks at the same places again."""
     return lcm(*(group.block_size for group in groups))
+
+
+def opening_step(base: int, block_size: int) -> int:
+    """Return the step, modulo a block size, at which a sequence takes its blocks.
+
+    A sequence of ``base + steps`` tokens opens a block with each token that follows a multiple of the size.
+    """
+    return (1 - base) % block_size

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.extents import Extent, join_extents
-from pagesim.kvcache.groups import KVGroup
+from pagesim.kvcache.groups import KVGroup, opening_step
 from pagesim.kvcache.runs import Content, FreeQueue, Run, block_array
 
 
@@ -19,11 +19,12 @@ class _Match(NamedTuple):
 
     holder: Holder | None
     version: int
+    most: int
     blocks: int
     runs: list[tuple[Run, int]]  # each with how many of its blocks
 
 
-_NOTHING = _Match(None, 0, 0, [])
+_NOTHING = _Match(None, 0, 0, 0, [])
 
 
 class Prefix:
@@ -89,8 +90,7 @@ class CountedPrefixKV(KVCache):
         self._cached = 0
         self._taken = 0
         self._evictions: list[tuple[int, int]] = []
-        # How many decoding holders take a block at which step, twice in a row.
-        self._takes = [0] * (2 * block_size)
+        self._takes = [0] * block_size  # how many decoding holders take a block at which step
         self._decoding = 0
 
     # Questions
@@ -111,12 +111,13 @@ class CountedPrefixKV(KVCache):
         return -(-self.length(holder) // self.block_size)
 
     def blocks_needed(self, steps: int = 1) -> int:
-        size = self.block_size
+        takes, size = self._takes, self.block_size
         first = (self.steps + 1) % size
         if steps == 1:
-            return self._takes[first]
+            return takes[first]
         rounds, rest = divmod(steps, size)
-        return rounds * self._decoding + sum(self._takes[first : first + rest])
+        end = first + rest
+        return rounds * self._decoding + sum(takes[first:end]) + sum(takes[: max(0, end - size)])
 
     def blocks_needed_by(self, holder: Holder) -> int:
         return int((holder.base + self.steps) % self.block_size == 0)
@@ -133,10 +134,14 @@ class CountedPrefixKV(KVCache):
             return 0
         rounds, room = divmod(room, self._decoding)
         first = (self.steps + 1) % size
-        return rounds * size + bisect_right(list(accumulate(self._takes[first : first + size])), room)
+        in_turn = self._takes[first:] + self._takes[:first]
+        return rounds * size + bisect_right(list(accumulate(in_turn)), room)
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
-        return self._look_up(holder, (tokens - 1) // self.block_size).blocks * self.block_size
+        match, most = self._match, (tokens - 1) // self.block_size
+        if match.holder is not holder or match.version != self._version or match.most != most:
+            match = self._look_up(holder, most)
+        return match.blocks * self.block_size
 
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
@@ -270,10 +275,8 @@ class CountedPrefixKV(KVCache):
     # Inside
 
     def _count(self, holder: Holder, change: int) -> None:
-        """Count the blocks that a decoding holder takes; its next at the step with base + steps ≡ 1."""
-        at = (1 - holder.base) % self.block_size
-        self._takes[at] += change
-        self._takes[at + self.block_size] += change
+        """Count the blocks that a decoding holder takes."""
+        self._takes[opening_step(holder.base, self.block_size)] += change
         self._decoding += change
 
     def _look_up(self, holder: Holder, most: int) -> _Match:
@@ -288,7 +291,7 @@ class CountedPrefixKV(KVCache):
             blocks = min(_alike(run, content), most - block)
             runs.append((run, blocks))
             block += blocks
-        self._match = match = _Match(holder, self._version, block, runs)
+        self._match = match = _Match(holder, self._version, most, block, runs)
         return match
 
     def _match_of(self, holder: Holder, tokens: int) -> _Match:
@@ -564,7 +567,7 @@ class PrefixCachedKV(CountedPrefixKV):
 
     def _count(self, holder: Holder, change: int) -> None:
         super()._count(holder, change)
-        bucket = self._buckets[(1 - holder.base) % self.block_size]
+        bucket = self._buckets[opening_step(holder.base, self.block_size)]
         if change < 0:
             del bucket[holder]
             return

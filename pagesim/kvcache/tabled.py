@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
 from pagesim.kvcache.extents import Copy, Extent, join_extents
-from pagesim.kvcache.groups import KVGroup, period
+from pagesim.kvcache.groups import KVGroup, opening_step, period
 
 Table = list[int]
 """The blocks of one sample in one KV group, in token order; of a window without those released."""
@@ -403,7 +403,7 @@ class TabledKV(KVCache):
         """Return the steps, modulo the period, at which a decoding holder takes a block."""
         growth, size = holder.growth, self._period
         if len(self.groups) == 1 and growth == 1:
-            return [(1 - holder.base) % size]
+            return [opening_step(holder.base, size)]
         start = self.steps
         return [step % size for step in range(start + 1, start + size + 1) if self._taken_at(holder, step)]
 

@@ -54,58 +54,32 @@ class Batch:
         blocks_out, blocks_in, blocks_copied: blocks moved to the host and back, and copied on write.
     """
 
-    __slots__ = (
-        "batched_tokens",
-        "blocks_copied",
-        "blocks_in",
-        "blocks_out",
-        "caught_up",
-        "choices",
-        "completed",
-        "context_tokens",
-        "counts_empty",
-        "decode_context",
-        "decodes",
-        "decoding",
-        "ignored",
-        "incomplete",
-        "launches",
-        "leaked",
-        "prompts",
-        "query_key_pairs",
-        "recomputed",
-        "resumed",
-        "sequences",
-        "skipped",
-        "stuck",
-        "swapped_out",
-        "tokens",
-    )
-
-    prompts: tuple[EngineRequest, ...]
-    incomplete: tuple[EngineRequest, ...]
-    completed: tuple[EngineRequest, ...]
-    resumed: tuple[EngineRequest, ...]
-    skipped: tuple[EngineRequest, ...]
-    caught_up: tuple[EngineRequest, ...]
-    recomputed: tuple[EngineRequest, ...]
-    swapped_out: tuple[EngineRequest, ...]
-    choices: tuple[Choice, ...]
-    stuck: tuple[tuple[EngineRequest, DeadEnd], ...]
-    leaked: tuple[EngineRequest, ...]
-    ignored: tuple[EngineRequest, ...]
-
-    def __init__(self) -> None:
-        self.prompts = self.incomplete = self.completed = self.resumed = ()
-        self.skipped = self.caught_up = self.recomputed = self.swapped_out = ()
-        self.leaked = self.ignored = ()
-        self.choices = self.stuck = ()
-        self.decodes = True
-        self.launches = self.counts_empty = False
-        self.sequences = self.decoding = 0
-        self.batched_tokens = self.tokens = self.context_tokens = self.decode_context = 0
-        self.query_key_pairs = 0
-        self.blocks_out = self.blocks_in = self.blocks_copied = 0
+    # Most batches say little, and there are many: what one does not say is as it is here, on the class.
+    prompts: tuple[EngineRequest, ...] = ()
+    incomplete: tuple[EngineRequest, ...] = ()
+    completed: tuple[EngineRequest, ...] = ()
+    resumed: tuple[EngineRequest, ...] = ()
+    skipped: tuple[EngineRequest, ...] = ()
+    caught_up: tuple[EngineRequest, ...] = ()
+    recomputed: tuple[EngineRequest, ...] = ()
+    swapped_out: tuple[EngineRequest, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    stuck: tuple[tuple[EngineRequest, DeadEnd], ...] = ()
+    leaked: tuple[EngineRequest, ...] = ()
+    ignored: tuple[EngineRequest, ...] = ()
+    decodes = True
+    launches = False
+    counts_empty = False
+    sequences = 0
+    decoding = 0
+    batched_tokens = 0
+    tokens = 0
+    context_tokens = 0
+    decode_context = 0
+    query_key_pairs = 0
+    blocks_out = 0
+    blocks_in = 0
+    blocks_copied = 0
 
     @property
     def is_iteration(self) -> bool:

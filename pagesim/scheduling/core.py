@@ -297,7 +297,9 @@ class Scheduler(ABC):
         self._orders = order + 1
         self.start_decoding(request)
         running = self.running
-        out_of_order = running and running[next(reversed(running))].arrival > request.arrival
+        # What never ran joins in order of arrival; what comes back may belong further ahead.
+        again = request.length != request.prompt and len(running) > 0
+        out_of_order = again and running[next(reversed(running))].arrival > request.arrival
         running[order] = request
         if out_of_order:
             self.running = dict(sorted(running.items(), key=lambda item: item[1].arrival))
@@ -319,10 +321,13 @@ class Scheduler(ABC):
     def keep_running(self, batch: Batch) -> None:
         """Give every running request room for the token sampled last; the latest make room for the others."""
         memory = self.memory
-        if memory.grows and memory.free_blocks - memory.blocks_needed(1) < self.widest:
+        copies = memory.grow_leaving(self.widest)
+        if copies < 0:
             while self.running and not self.all_fit():
                 self.preempt(self.latest(), batch)
-        batch.blocks_copied = memory.grow(1)
+            copies = memory.grow(1)
+        if copies:
+            batch.blocks_copied = copies
         if self._fork_copies:
             # What a request would have copied that has lost its place since is not.
             forks, self._fork_copies = self._fork_copies, []

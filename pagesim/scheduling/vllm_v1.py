@@ -206,37 +206,48 @@ class VllmV1(Scheduler):
         budget -= decoding
         if budget < 0 or self._skipped:
             return False
-        blocks = memory.blocks_needed(1)
-        if blocks > memory.free_blocks:
-            if in_chunks or memory.releases:
+        chunks: list[tuple[EngineRequest, int]] = []
+        if in_chunks:
+            shared_out = self._share_out(budget)
+            if shared_out is None:
+                return False
+            chunks = shared_out
+            memory.grow(1)
+        elif memory.grow_leaving(0) < 0:
+            if memory.releases:
                 return False
             # All decode: the latest are preempted until the others find the blocks that are due.
             while memory.blocks_needed(1) > memory.free_blocks:
                 memory.set_aside(memory.free_blocks)
                 self.preempt(self.latest(), batch)
+            memory.grow(1)
             decoding = len(self.running)
-        chunks: list[tuple[EngineRequest, int]] = []
-        if in_chunks:
-            last = zip(reversed(self.running), reversed(in_chunks), strict=False)
-            if any(order != other for order, other in last):
-                return False
-            for request in in_chunks.values():
-                tokens = self._capped(request.length - request.tokens, budget)
-                if tokens <= 0:
-                    return False
-                budget -= tokens
-                blocks += memory.blocks_to_extend(request, tokens)
-                chunks.append((request, tokens))
-            if blocks > memory.free_blocks:
-                return False
-        memory.grow(1)
         self.context += decoding
         self._unserved_context = 0
         batch.batched_tokens = batch.decoding = decoding
-        batch.decode_context = self.context - sum([each.tokens for each in in_chunks.values()])
-        for request, tokens in chunks:
-            self._go_on(request, tokens, batch)
+        batch.decode_context = self.context
+        if chunks:
+            batch.decode_context -= sum([request.tokens for request in in_chunks.values()])
+            for request, tokens in chunks:
+                self._go_on(request, tokens, batch)
         return True
+
+    def _share_out(self, budget: int) -> list[tuple[EngineRequest, int]] | None:
+        """Return the tokens of each prompt in chunks; None if they do not come last or something is short."""
+        memory = self.memory
+        for order, other in zip(reversed(self._in_chunks), reversed(self.running), strict=False):
+            if order != other:
+                return None
+        blocks = memory.blocks_needed(1)
+        chunks: list[tuple[EngineRequest, int]] = []
+        for request in self._in_chunks.values():
+            tokens = self._capped(request.length - request.tokens, budget)
+            if tokens <= 0:
+                return None
+            budget -= tokens
+            blocks += memory.blocks_to_extend(request, tokens)
+            chunks.append((request, tokens))
+        return None if blocks > memory.free_blocks else chunks
 
     def _run_one_by_one(self, batch: Batch, budget: int) -> None:
         """Share out budget and blocks where not every request simply gets a token."""

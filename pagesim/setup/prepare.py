@@ -22,8 +22,9 @@ from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.options import chosen
-from pagesim.setup.presets import Policy, build_memory, build_scheduler, granularity, parts_of
+from pagesim.setup.presets import Policy, granularity, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.requests import accepted_rows, take_in
 from pagesim.setup.scenario import MOST_BLOCKS, System

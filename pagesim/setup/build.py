@@ -1,0 +1,98 @@
+"""Building: the memory and the scheduler of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pagesim.errors import PagesimError
+from pagesim.kvcache import RESERVATIONS, CountedPrefixKV, KVCache, Pool, PrefixCachedKV
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.options import Prices, SchedulerOptions
+from pagesim.setup.presets import Policy, check_preemption
+from pagesim.setup.registry import PLACEMENTS, SCHEDULERS
+
+
+def build_memory(
+    policy: Policy,
+    options: SchedulerOptions,
+    *,
+    num_blocks: int,
+    block_size: int,
+    cpu_blocks: int,
+    max_model_len: int,
+    tables: bool = False,
+) -> KVCache:
+    """Return the empty memory of a policy.
+
+    Args:
+        policy: its parts.
+        options: of its scheduler.
+        num_blocks: that sequences can hold, null blocks left out.
+        block_size: token slots a block.
+        cpu_blocks: of swap space.
+        max_model_len: tokens.
+        tables: whether blocks must have numbers, because something is going to look at them.
+    """
+    if SCHEDULERS.find(policy.scheduler).caches_prefixes(options):
+        if policy.placement != "paged":
+            raise PagesimError(
+                f"prefix_caching needs placement paged, not {policy.placement}: it brings its own memory"
+            )
+        return (PrefixCachedKV if tables else CountedPrefixKV)(
+            num_blocks,
+            block_size,
+            cpu_blocks,
+            reuses_unhashed_first=SCHEDULERS.find(policy.scheduler).reuses_unhashed_first(options),
+        )
+    on_demand = policy.reservation == "on-demand"
+    pool = Pool(
+        num_blocks,
+        block_size,
+        max_model_len,
+        None if on_demand else RESERVATIONS[policy.reservation](max_model_len),
+        cpu_blocks,
+        tables,
+    )
+    memory = PLACEMENTS.make(policy.placement, lambda make: make(pool))
+    if not PLACEMENTS.owns(policy.placement):
+        _check_foreign(policy, memory, pool)
+    return memory
+
+
+def _check_foreign(policy: Policy, memory: KVCache, pool: Pool) -> None:
+    """Refuse a plug-in's memory that is not what the rest of the policy takes it for."""
+    where = f"placement {policy.placement}"
+    if not isinstance(memory, KVCache):
+        raise PagesimError(f"{where} makes a {type(memory).__name__}; it must make a KVCache")
+    if (memory.num_blocks, memory.block_size) != (pool.num_blocks, pool.block_size):
+        raise PagesimError(
+            f"{where} has {memory.num_blocks} blocks of {memory.block_size} tokens; it was asked for "
+            f"{pool.num_blocks} of {pool.block_size}"
+        )
+    if memory.grows != (pool.reservation is None):
+        raise PagesimError(
+            f"{where} takes blocks {'as sequences grow' if memory.grows else 'at admission only'}, "
+            f"which does not go with reservation {policy.reservation}; choose "
+            f"{'on-demand' if memory.grows else 'max, pow2 or oracle'}"
+        )
+    if SCHEDULERS.find(policy.scheduler).needs_sharing and not memory.shares:
+        raise PagesimError(
+            f"scheduler {policy.scheduler} needs memory that shares blocks, and {where} does not; "
+            "choose vllm-sosp or orca"
+        )
+
+
+def build_scheduler(
+    policy: Policy, memory: KVCache, options: SchedulerOptions, *, max_model_len: int, prices: Prices
+) -> Scheduler:
+    """Return the scheduler of a policy over its memory; ``prices`` tell it how to preempt under ``auto``.
+
+    Raises:
+        PagesimError: an option does not go with the memory.
+    """
+    check_preemption(policy, options)
+
+    def made(kind: Callable[..., Scheduler]) -> Scheduler:
+        return kind(memory, options, max_model_len=max_model_len, prices=prices)
+
+    return SCHEDULERS.make(policy.scheduler, made)
