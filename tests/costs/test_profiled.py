@@ -78,19 +78,19 @@ def test_fast_forward_changes_nothing_under_a_profile(profile: Profile, tmp_path
     profile.save(tmp_path / "p.json")
     rng = np.random.default_rng(1)
     trace = ps.Trace(np.cumsum(rng.exponential(2, 40)), rng.integers(1, 600, 40), rng.integers(1, 400, 40))
-    forward, stepping = (
+    fast, stepping = (
         ps.simulate(
             trace,
             num_blocks=300,
             cost=f"profile:{tmp_path / 'p.json'}",
-            fast_forward=fast_forward,
+            fast_forward=forward,
             steps="iterations",
         )
-        for fast_forward in (True, False)
+        for forward in (True, False)
     )
-    pd.testing.assert_frame_equal(forward.steps, stepping.steps, check_exact=True)
-    assert forward.summary["extrapolated"] == stepping.summary["extrapolated"] != {}
-    assert forward.summary["sim"]["decisions"] < stepping.summary["sim"]["decisions"] / 2
+    pd.testing.assert_frame_equal(fast.steps, stepping.steps, check_exact=True)
+    assert fast.summary["extrapolated"] == stepping.summary["extrapolated"] != {}
+    assert fast.summary["sim"]["rows"] < stepping.summary["sim"]["rows"] / 2
 
 
 def test_what_lies_beyond_the_measurements_is_said_with_its_axis(profile: Profile) -> None:

@@ -21,7 +21,7 @@ from pagesim.kernels.swap import (  # noqa: E402
     ZeroCopy,
     make_strategy,
 )
-from pagesim.kvcache import Holder, KVGroup, TabledKV  # noqa: E402
+from pagesim.kvcache import Full, Holder, KVGroup, TabledKV  # noqa: E402
 
 ON_CPU = [name for name in STRATEGIES if name != CopyBatch.name]
 POISON = 0xAB
@@ -111,24 +111,23 @@ def test_neighbours_on_the_host_cross_in_one_copy(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ON_CPU)
-def test_the_moves_that_memory_notes_are_taken_as_they_are(name):
-    memory = TabledKV(8, [KVGroup(16)], 8)
+def test_a_memorys_own_moves_are_taken_as_they_are(name):
+    memory = TabledKV(8, [KVGroup(16, Full())], 8)
     pools = make_pools(9, (8, 16, 8), torch.float16, 2, host_blocks=8)
     strategy = make_strategy(name, pools)
-    first, second, third = Holder(40), Holder(20), Holder(16)
-    memory.admit(first, 40)
-    memory.admit(second, 20)
-    memory.release(first)
-    table = memory.block_table(second)
-    kept = whole_blocks(pools)[table]
-    memory.swap_out(second)
+    leaves, moves, comes = Holder(40), Holder(20), Holder(16)
+    memory.admit(leaves, 40)
+    memory.admit(moves, 20)
+    memory.release(leaves)
+    kept = whole_blocks(pools)[memory.block_table(moves)]
+    memory.swap_out(moves)
     strategy.swap_out(memory.swaps_out)
     for cache in pools.rows():
         cache.fill_(POISON)
-    memory.admit(third, 16)
-    memory.swap_in(second)
+    memory.admit(comes, 16)
+    memory.swap_in(moves)
     strategy.swap_in(memory.swaps_in)
-    assert torch.equal(whole_blocks(pools)[memory.block_table(second)], kept)
+    assert torch.equal(whole_blocks(pools)[memory.block_table(moves)], kept)
 
 
 @pytest.mark.parametrize("name", ON_CPU)

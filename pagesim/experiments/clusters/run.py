@@ -150,7 +150,7 @@ def run_cluster(
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": peak_rss_mb(),
-            "decisions": sum(server.recorder.rows for server in servers),
+            "rows": sum(server.recorder.rows for server in servers),
         },
     }
     return ClusterResult(system, summary, columns, table, setting.notes())

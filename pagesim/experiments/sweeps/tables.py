@@ -34,7 +34,7 @@ class SweepTables:
             ``failed``, and for each metric its mean over them and, in ``<metric>.ci95``, half the width of
             the mean's 95 % confidence interval (Student's t); NaN for fewer than two runs.
         timings: one row a run: its ``key``, and what the simulator says of itself (``sim.wall_s`` in seconds,
-            ``sim.peak_rss_mb``, ``sim.decisions``), which no other sweep gives again.
+            ``sim.peak_rss_mb``, ``sim.rows``), which no other sweep gives again.
     """
 
     runs: pd.DataFrame
