@@ -104,8 +104,8 @@ def run(
         steps: what the result's ``steps`` table holds.
         progress: for a progress bar.
         executor: what carries out the iterations; left out, the system's cost model predicts them.
-        timeline: listens; ``every`` as ``steps`` says.
-        observers: what else listens.
+        timeline: an observer of the run; ``every`` as ``steps`` says.
+        observers: further ones, called after the recorder.
     """
     started = time.perf_counter()
     setting = prepare(system, trace)

@@ -28,7 +28,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Block sizes of the PagedAttention paper's Fig. 18b and 19."""
 
 MEASURED_SIZES = (8, 16, 32, 64, 128)
-"""Those that --device measures unless it is told otherwise."""
+"""Those that --device measures by default."""
 
 HEADS = {
     **{f"{name}_s": f"{name.replace('_', ' ')}, s" for name in ("swap_out", "swap_in", "swap", "recompute")},

@@ -18,7 +18,7 @@ cli = typer.Typer(
 )
 
 TIME_LIMIT_S = 360.0
-"""After which ``all`` begins no further point unless told otherwise."""
+"""After which ``all`` begins no further point by default."""
 
 _BLOCK_SIZE = "Tokens a block, powers of two to 256, as 16,128."
 _HEAD_SIZE = "Width of a head: 64, 80, 96, 128 or 256."

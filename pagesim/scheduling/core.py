@@ -55,7 +55,7 @@ class Scheduler(ABC):
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
         must_replan: whether the next iteration must be planned, whatever it does.
-        events: the observers, told of changes that no batch says.
+        events: the observers, called for changes that no batch holds.
     """
 
     __slots__ = (

@@ -44,7 +44,7 @@ Consume = Callable[[Chunk], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PreparedSystem:
     """A system made ready for a trace: everything that its engines have in common.
 
     Attributes:
@@ -135,7 +135,7 @@ class Setting:
         return (*self.trace.notes, *beyond)
 
     def stopped(self, error: StrictCompatError) -> PagesimError:
-        """Return what a user is told where the real engine goes no further."""
+        """Return the error for a run that stops where the real engine goes no further."""
         when = f"at {error.now / TICKS_PER_SECOND:.6f} s: " if error.now else ""
         return PagesimError(
             f"strict_compat: {when}request {self.trace.request_id[error.row]}: {error.dead_end.what}; the "
@@ -144,14 +144,14 @@ class Setting:
         )
 
     def too_long(self) -> PagesimError:
-        """Return what a user is told where an iteration alone is longer than all that the clock can count."""
+        """Return the error for an iteration that is longer than all that the clock can count."""
         return PagesimError(
             f"the run exceeds {LONGEST_S:g} s of simulated time under cost {self.system.cost}; "
             "lower its numbers"
         )
 
 
-def prepare(system: System, trace: Trace) -> Setting:
+def prepare(system: System, trace: Trace) -> PreparedSystem:
     """Make a system ready for a trace.
 
     Raises:
@@ -162,7 +162,7 @@ def prepare(system: System, trace: Trace) -> Setting:
     sized, max_model_len, cost = equip(system, policy)
     scheduler = SCHEDULERS.find(policy.scheduler)
     trace, request_of = take_in(trace, policy.scheduler, scheduler, max_model_len)
-    setting = Setting(
+    setting = PreparedSystem(
         system, policy, sized, options, max_model_len, cost, trace, np.arange(len(trace)), request_of
     )
     accepted = accepted_rows(trace, setting.new_scheduler())
@@ -223,7 +223,7 @@ class Server:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: PreparedSystem,
         log: RequestLog,
         arrivals: Arrivals,
         *,

@@ -253,7 +253,7 @@ class Engine:
         self.over_at = end if not ahead else start + span_of(first, increment, steps - 1)
 
     def _abort_until(self, now: int) -> None:
-        """Let requests go whose clients went away by now; leave the next such instant for fast-forwards."""
+        """Abort requests whose clients went away by now; leave the next such instant for fast-forwards."""
         aborts, status = self.aborts, self.recorder.log.status
         while self._next_abort < len(aborts):
             when, row = aborts[self._next_abort]
@@ -267,7 +267,7 @@ class Engine:
                 self.events.left(row, now, Status.ABORTED)
 
     def _note_departures(self, batch: Batch, now: int) -> None:
-        """Tell which requests lost memory or were given up while the batch was planned."""
+        """Notify observers of requests that lost memory or were given up while the batch was planned."""
         self.events.departed(batch, now)
         for request, dead_end in batch.stuck:
             self._meet(dead_end, request.row, now)

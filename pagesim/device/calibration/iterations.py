@@ -26,7 +26,7 @@ PROMPT = 16
 """Tokens of the prompts before decoding; enough that decoding begins at once, few enough to be cheap."""
 
 MOST_IN_GRAPHS = 256
-"""Sequences at most in a graph, as in a live run that is told nothing else."""
+"""Sequences at most in a graph, the default of a live run."""
 
 LAUNCHES = 15
 """Samples of the host's launching."""

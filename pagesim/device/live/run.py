@@ -56,7 +56,7 @@ def run_live(
         swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
         check: whether sequences are compared, between iterations, with the same ones computed in one piece.
         progress: for a progress bar.
-        observers: listen; what they do, they do when the clock does not run.
+        observers: called between iterations, while the clock does not run.
 
     Returns:
         As `pagesim.simulate` does, with a row of ``steps`` for each iteration, which also says what its parts

@@ -13,7 +13,7 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.engine import Replica, Routed
 from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import Router
-from pagesim.setup.prepare import ProgressCallback, ProgressObserver, Server, Setting
+from pagesim.setup.prepare import PreparedSystem, ProgressCallback, ProgressObserver, Server
 from pagesim.setup.requests import aborts
 from pagesim.workloads.trace import IntColumn, Trace
 
@@ -32,7 +32,7 @@ class _ArrivalEvent(simpy.Event):
 
 
 def replay_together(
-    setting: Setting, log: RequestLog, router: Router, replicas: int, progress: ProgressCallback | None
+    setting: PreparedSystem, log: RequestLog, router: Router, replicas: int, progress: ProgressCallback | None
 ) -> Replayed:
     """Replay all replicas on one clock, so that the router sees what they do.
 
@@ -80,7 +80,7 @@ def replay_together(
 
 
 def replay_apart(
-    setting: Setting, log: RequestLog, router: Router, replicas: int, progress: ProgressCallback | None
+    setting: PreparedSystem, log: RequestLog, router: Router, replicas: int, progress: ProgressCallback | None
 ) -> Replayed:
     """Replay one replica after the other: the same, in a third of the time, where the router is oblivious.
 

@@ -19,7 +19,7 @@ ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """A scenario and how its run ended; ``key`` is its name in the store."""
 
     scenario: Scenario
@@ -34,7 +34,7 @@ def replay_all(
     *,
     retry_failed: bool = False,
     progress: ProgressCallback | None = None,
-) -> list[Run]:
+) -> list[StoredRun]:
     """Replay scenarios, or find in the store what came of them; return how each ended, in their order.
 
     Args:
@@ -78,7 +78,7 @@ def replay_all(
         records[key] = record
         if progress is not None:
             progress(len(records), total)
-    return [Run(scenario, keys[scenario], records[keys[scenario]]) for scenario in scenarios]
+    return [StoredRun(scenario, keys[scenario], records[keys[scenario]]) for scenario in scenarios]
 
 
 def _stored_traces(recipes: dict[Scenario, str], store: Store, workers: Workers) -> dict[str, StoredTrace]:
