@@ -20,7 +20,7 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/.base
 	$(BIN)/pagesim demo --out out/demo
 
-# The picture in docs/report.md, of the page about what the demo stores.
+# The figure in docs/report.md, of the page about what the demo stores.
 picture: demo
 	$(BIN)/pagesim report out/demo --out out/demo.html
 	chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=8000 \
@@ -33,6 +33,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy pagesim
 	$(BIN)/lint-imports
+	$(BIN)/python tests/words.py
 
 test: lint
 	$(BIN)/pytest -n 2 -m "not slow"

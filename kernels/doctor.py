@@ -15,7 +15,7 @@ from typing import Any
 
 import pagesim
 from pagesim.kernels.machine import nvidia_smi
-from pagesim.kernels.needs import INSTALL, Unavailable, installed
+from pagesim.kernels.requirements import INSTALL, Unavailable, installed
 
 PYTHON = (3, 11)
 """The oldest that will do."""

@@ -171,7 +171,7 @@ def _commit() -> str | None:
     """Return the checkout's commit, with a mark if files differ from it; None where this is no checkout."""
     folder, here = str(Path(__file__).parent), Path(__file__).name
     if _output("git", "-C", folder, "ls-files", "--error-unmatch", here) is None:
-        return None  # installed, perhaps inside somebody else's checkout
+        return None  # installed, perhaps inside the checkout of another project
     commit = _output("git", "-C", folder, "rev-parse", "HEAD")
     # It would take a lock to refresh the index, and leave it behind where it is killed or the disk is full.
     changed = _output(

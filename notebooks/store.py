@@ -27,7 +27,7 @@ def executed(file: Path) -> nbformat.NotebookNode:
         nbclient.exceptions.CellExecutionError: a cell raised an error.
     """
     notebook = nbformat.read(file, as_version=4)
-    with tempfile.TemporaryDirectory() as folder:  # what a notebook writes is nobody's
+    with tempfile.TemporaryDirectory() as folder:  # what a notebook writes is thrown away
         resources = {"metadata": {"path": folder}}
         NotebookClient(
             notebook, timeout=LONGEST_S, kernel_name="python3", resources=resources, coalesce_streams=True

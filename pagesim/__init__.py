@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pagesim.workloads import make_trace
     from pagesim.workloads.trace import Request, Trace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CapacityError",

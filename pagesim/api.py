@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from pagesim.accounting.timeline import Journal
+from pagesim.accounting.timeline import Timeline
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result, StepTable, batch_table, preemption_table
 from pagesim.scheduling.observer import Observer
-from pagesim.setup.prepare import MakeExecutor, Progress, Server, Watch, prepare
+from pagesim.setup.prepare import MakeExecutor, ProgressCallback, ProgressObserver, Server, prepare
 from pagesim.setup.requests import aborts
 from pagesim.setup.scenario import COMPARED, Scenario, System, checked, each_policy
 from pagesim.sim.clock import to_tick_column
@@ -91,9 +91,9 @@ def run(
     trace: Trace,
     *,
     steps: Rows = "stretches",
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
     executor: MakeExecutor | None = None,
-    journal: Journal | None = None,
+    timeline: Timeline | None = None,
     observers: Sequence[Observer] = (),
 ) -> Result:
     """Replay a trace on a system; what `simulate` and the command line call.
@@ -102,10 +102,10 @@ def run(
         system: what serves; a `Scenario` is kept with the result so that it can be run again.
         trace: the requests.
         steps: what the result's ``steps`` table holds.
-        watch: for a progress bar.
+        progress: for a progress bar.
         executor: what carries out the iterations; left out, the system's cost model predicts them.
-        journal: listens; ``every`` as ``steps`` says.
-        observers: what else listens.
+        timeline: an observer of the run; ``every`` as ``steps`` says.
+        observers: further ones, called after the recorder.
     """
     started = time.perf_counter()
     setting = prepare(system, trace)
@@ -117,18 +117,18 @@ def run(
         block_size=setting.sized.block_size,
         reserves=setting.reserves,
     )
-    if journal is not None:
-        journal.begin(setting.cost, setting.trace, log)
+    if timeline is not None:
+        timeline.begin(setting.cost, setting.trace, log)
     server = Server(
         setting,
         log,
         setting.arrivals(),
-        consume=[] if steps == "none" else [table.add, *([] if journal is None else [journal.add])],
+        consume=[] if steps == "none" else [table.add, *([] if timeline is None else [timeline.add])],
         aborts=aborts(setting.trace, system.client_timeout),
         executor=executor,
         observers=[
-            *([] if journal is None else [journal]),
-            *([] if watch is None else [Progress(watch)]),
+            *([] if timeline is None else [timeline]),
+            *([] if progress is None else [ProgressObserver(progress)]),
             *observers,
         ],
         tables=executor is not None,
@@ -176,7 +176,7 @@ def trace_of(scenario: Scenario) -> Trace:
         duration=scenario.duration,
         num_requests=scenario.num_requests,
         seed=scenario.seed,
-        rounds=scenario.rounds,
+        turns=scenario.turns,
         tokenizer=scenario.tokenizer,
         on_bad_row=scenario.on_bad_row,
         shared_prefix=scenario.shared_prefix,

@@ -21,7 +21,7 @@ PAGES = (
     "docs/performance.md",
     "docs/profiles.md",
 )
-WALKS = ("docs/tutorial.md", "docs/ledger.md", "docs/leaps.md", "docs/policies.md")
+WALKS = ("docs/tutorial.md", "docs/ledger.md", "docs/fast-forward.md", "docs/policies.md")
 """Pages whose steps are taken one after another in one folder, and whose outputs are compared."""
 
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -81,7 +81,7 @@ def lines_of(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WALKS)
-def test_who_follows_it_sees_what_it_shows(page, tmp_path, monkeypatch, capsys) -> None:
+def test_its_steps_print_what_it_shows(page, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     globals_: dict[str, object] = {"__name__": "documentation"}

@@ -69,8 +69,8 @@ def arrive(
     The times are drawn first; then requests are taken from the trace in its order, one a time. Where there
     are more times than requests, the trace is repeated from its start: ids are then the row numbers, a
     repeated conversation is a new session, and a repeated prompt keeps its ``hash_ids``. ``sosp`` first
-    keeps the requests with prompt + output below 2048 tokens, and shuffles those that it took; the rounds of
-    a conversation then take the places that the shuffle gave to any of them in their own order. So the rounds
+    keeps the requests with prompt + output below 2048 tokens, and shuffles those that it took; the turns of
+    a conversation then take the places that the shuffle gave to any of them in their own order. So the turns
     of every session arrive in order, whatever the process. Clients that go away do so as long after their
     request's arrival as before.
 
@@ -260,7 +260,7 @@ def _conversations(trace: Trace, taken: IntColumn) -> IntColumn:
 
 
 def _rounds_in_order(trace: Trace, taken: IntColumn) -> IntColumn:
-    """Return the requests taken with the rounds of each conversation in order, at the places they had."""
+    """Return the requests taken with the turns of each conversation in order, at the places they had."""
     conversation = _conversations(trace, taken)
     ordered = np.empty_like(taken)
     ordered[np.argsort(conversation, kind="stable")] = taken[np.lexsort((taken, conversation))]
@@ -308,7 +308,7 @@ def _sosp(trace: Trace, rate: float, duration: float, seed: int) -> Trace:
         note += f"; {left_out} have {SOSP_TOTAL_BELOW} tokens or more and are left out"
     if trace.session_id is not None:
         order = _rounds_in_order(kept, order)
-        note += "; the rounds of a conversation keep their order"
+        note += "; the turns of a conversation keep their order"
     return _placed(kept, times, note, order)
 
 

@@ -37,7 +37,7 @@ def make_bundled(traces: Path) -> list[LengthModel]:
         load(traces / "sharegpt_sosp23_opt.parquet"),
         "sharegpt",
         Provenance(
-            "ShareGPT: first rounds of conversations with a chat model, as in the PagedAttention paper",
+            "ShareGPT: first turns of conversations with a chat model, as in the PagedAttention paper",
             "lengths in the PagedAttention paper's artifact, sosp-ae-39/sosp-ae-astra (OPT tokenizer)",
             "none stated",
             "prompt + output < 2048 tokens, as the paper's generator",

@@ -15,7 +15,7 @@ from pagesim.errors import PagesimError, TraceError
 from pagesim.workloads.formats import TextOptions, recognise
 from pagesim.workloads.rows import OnBadRow
 from pagesim.workloads.source import open_rows
-from pagesim.workloads.texts import RoundChoice
+from pagesim.workloads.texts import TurnChoice
 from pagesim.workloads.trace import HASH_BLOCK_SIZE, Trace
 
 NO_ARRIVALS = "no arrivals are recorded: every request arrives at 0 s"
@@ -30,7 +30,7 @@ def has_recorded_arrivals(trace: Trace) -> bool:
 def load(
     path: str | Path,
     *,
-    rounds: RoundChoice = "first",
+    turns: TurnChoice = "first",
     tokenizer: str | None = None,
     on_bad_row: OnBadRow = "error",
 ) -> Trace:
@@ -38,8 +38,8 @@ def load(
 
     Args:
         path: a file of CSV, JSON, JSON lines or Parquet.
-        rounds: of conversations (ShareGPT) the ``"first"`` round, or ``"all"``: then each round is a
-            request whose prompt is the last round's prompt, its output and the new question, and
+        turns: of conversations (ShareGPT) the ``"first"`` turn, or ``"all"``: then each turn is a
+            request whose prompt is the previous turn's prompt, its output and the new question, and
             ``session_id`` numbers the conversations.
         tokenizer: what counts the tokens of text, see ``tokenizer.counter``.
         on_bad_row: ``"error"`` to raise at the first bad row, ``"skip"`` to leave bad rows out and note it.
@@ -56,7 +56,7 @@ def load(
     """
     path = Path(path)
     for option, value, allowed in (
-        ("rounds", rounds, get_args(RoundChoice)),
+        ("turns", turns, get_args(TurnChoice)),
         ("on_bad_row", on_bad_row, get_args(OnBadRow)),
     ):
         if value not in allowed:
@@ -65,7 +65,7 @@ def load(
     format = recognise(rows)
     if not len(rows):
         raise TraceError(f"{path}: the file has a header but no rows")
-    columns = format.read(rows, TextOptions(rounds, tokenizer))
+    columns = format.read(rows, TextOptions(turns, tokenizer))
     notes = list(rows.notes)
     if "arrival_s" not in columns:
         columns["arrival_s"] = np.zeros(len(columns["prompt_tokens"]))

@@ -15,9 +15,9 @@ from pagesim.workloads.tokenizer import counter
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How formats that hold text are read: which rounds of a conversation, counted with which tokenizer."""
+    """How formats that hold text are read: which turns of a conversation, counted with which tokenizer."""
 
-    rounds: texts.RoundChoice = "first"
+    turns: texts.TurnChoice = "first"
     tokenizer: str | None = None
 
 
@@ -61,9 +61,9 @@ READERS: dict[str, Format] = {
         lambda rows, _: tables.read_splitwise(rows),
     ),
     "sharegpt": Format(
-        "ShareGPT conversations (JSON: text; the first round of each, or all of them)",
+        "ShareGPT conversations (JSON: text; the first turn of each, or all of them)",
         (["conversations"],),
-        lambda rows, options: texts.read_sharegpt(rows, counter(options.tokenizer), options.rounds),
+        lambda rows, options: texts.read_sharegpt(rows, counter(options.tokenizer), options.turns),
     ),
     "alpaca": Format(
         "Alpaca instructions (JSON: text of instruction, input and output)",
@@ -71,7 +71,7 @@ READERS: dict[str, Format] = {
         lambda rows, options: texts.read_alpaca(rows, counter(options.tokenizer)),
     ),
     "lmbenchmark": Format(
-        "LMBenchmark rounds (JSON: text of input, output_length)",
+        "LMBenchmark turns (JSON: text of input, output_length)",
         (["input"], ["output_length"]),
         lambda rows, options: texts.read_lmbenchmark(rows, counter(options.tokenizer)),
     ),

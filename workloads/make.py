@@ -15,7 +15,7 @@ from pagesim.workloads.lengths import SPECS, Lengths, parse_lengths
 from pagesim.workloads.model import LengthModel
 from pagesim.workloads.rows import OnBadRow
 from pagesim.workloads.sharing import share_prefix
-from pagesim.workloads.texts import RoundChoice
+from pagesim.workloads.texts import TurnChoice
 from pagesim.workloads.trace import Trace
 
 DEFAULT_REQUESTS = 1000
@@ -31,7 +31,7 @@ def make_trace(
     duration: float | None = None,
     num_requests: int | None = None,
     seed: int = 0,
-    rounds: RoundChoice = "first",
+    turns: TurnChoice = "first",
     tokenizer: str | None = None,
     on_bad_row: OnBadRow = "error",
     shared_prefix: str | None = None,
@@ -52,7 +52,7 @@ def make_trace(
         num_requests: at most so many requests. With neither this nor a duration: all of a file's requests
             once, or ``DEFAULT_REQUESTS`` of a model.
         seed: of every random number; the same seed gives the same trace in any process.
-        rounds: of a file of conversations, see ``load``.
+        turns: of a file of conversations, see ``load``.
         tokenizer: of a file of texts, see ``load``.
         on_bad_row: of a file, see ``load``.
         shared_prefix: ``TOKENS`` or ``TOKENS:SHARE``, a system prompt in front of the prompts of all requests
@@ -70,7 +70,7 @@ def make_trace(
     name = str(name_or_path)
     lengths = _lengths(name)
     if lengths is None:
-        trace = load(name_or_path, rounds=rounds, tokenizer=tokenizer, on_bad_row=on_bad_row)
+        trace = load(name_or_path, turns=turns, tokenizer=tokenizer, on_bad_row=on_bad_row)
         recorded = has_recorded_arrivals(trace)
     else:
         if arrivals in ("recorded", "replay"):

@@ -34,7 +34,7 @@ def share_prefix(trace: Trace, shared_prefix: str, seed: int = 0) -> Trace:
     """Put one system prompt in front of the prompts of a share of the requests.
 
     Their ``prompt_tokens`` grow by its tokens, and ``prefix_tokens`` is as many; those of the others stay.
-    Which requests have it is drawn, each with the share as its probability. The rounds of a conversation all
+    Which requests have it is drawn, each with the share as its probability. The turns of a conversation all
     have it or none has, so that each still extends the one before.
 
     Args:

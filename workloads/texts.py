@@ -2,8 +2,8 @@
 
 One token is added to every prompt (the beginning-of-text token that starts it) and to every output (the
 token that ends it), as the PagedAttention paper's Alpaca lengths count; so an empty text has one token. In
-the prompt of a later round of a conversation the earlier answers are there with the tokens that ended them:
-it is the last round's prompt, its output, and the new question, token for token.
+the prompt of a later turn of a conversation the earlier answers are there with the tokens that ended them:
+it is the previous turn's prompt, its output, and the new question, token for token.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pagesim.workloads.rows import Rows
 from pagesim.workloads.tables import OUTPUT_NAMES, first_name
 from pagesim.workloads.tokenizer import Counter
 
-RoundChoice = Literal["first", "all"]
+TurnChoice = Literal["first", "all"]
 
 PEOPLE = ("human", "user")
 MODELS = ("gpt", "chatgpt", "assistant", "model", "bing", "bard", "bot")
 EXTRA = "one token added to each prompt (beginning of text) and each output (end)"
 
 
-def read_sharegpt(rows: Rows, count: Counter, rounds: RoundChoice) -> dict[str, Any]:
-    """Read ShareGPT conversations: their first round, or each round with all before it in its prompt."""
+def read_sharegpt(rows: Rows, count: Counter, turns: TurnChoice) -> dict[str, Any]:
+    """Read ShareGPT conversations: their first turn, or each turn with all before it in its prompt."""
     raw = rows.column("conversations")
     talks = [_rounds(value) for value in raw]
     rows.reject_values(
@@ -36,16 +36,16 @@ def read_sharegpt(rows: Rows, count: Counter, rounds: RoundChoice) -> dict[str, 
         np.array([talk == [] for talk in talks], bool), "a conversation without a question and its answer"
     )
     kept = [talks[row] or [] for row in rows.settle()]
-    if rounds == "first":
+    if turns == "first":
         kept = [talk[:1] for talk in kept]
     prompts = count([p for talk in kept for p, _ in talk])
     outputs = count([o for talk in kept for _, o in talk])
     sizes = np.array([len(talk) for talk in kept])
     rows.notes.extend((count.note, EXTRA))
-    if rounds == "first":
+    if turns == "first":
         return {"prompt_tokens": prompts + 1, "output_tokens": outputs + 1}
     session = np.repeat(np.arange(len(kept)), sizes)
-    # What a conversation's earlier rounds hold: the running total, less what it was when the session began.
+    # What a conversation's earlier turns hold: the running total, less what it was when the session began.
     held = prompts + outputs + 1
     before = np.cumsum(held) - held
     start = before[np.repeat(np.cumsum(sizes) - sizes, sizes)]
@@ -70,7 +70,7 @@ def read_alpaca(rows: Rows, count: Counter) -> dict[str, Any]:
 
 
 def read_lmbenchmark(rows: Rows, count: Counter) -> dict[str, Any]:
-    """Read LMBenchmark rounds: the text sent, and the number of tokens to generate."""
+    """Read LMBenchmark turns: the text sent, and the number of tokens to generate."""
     return _prompts(rows, count, "input", "output_length")
 
 

@@ -54,9 +54,9 @@ class Trace:
       on. Where a trace has them, they alone say what prompts share.
     - ``prefix_tokens`` is about one text that prompts begin with. Two of them share its first tokens, as many
       as the smaller of their numbers says.
-    - ``session_id``: requests of a session are the rounds of one conversation, in order of arrival. A round
-      whose prompt is at least as long as the last round's prompt and output together extends it: its first
-      tokens are that prompt and output. A round with a shorter prompt begins anew.
+    - ``session_id``: requests of a session are the turns of one conversation, in order of arrival. A turn
+      whose prompt is at least as long as the previous turn's prompt and output together extends it: its first
+      tokens are that prompt and output. A turn with a shorter prompt begins anew.
 
     Args:
         arrival_s: seconds from the start of the trace, ``[N]``, finite and not negative.
@@ -68,7 +68,7 @@ class Trace:
         request_id: distinct names, ``[N]``; the row numbers when left out.
         hash_ids: for each request the ids of its prompt's blocks of ``hash_block_size`` tokens (Mooncake), at
             most one for each block that the prompt begins; a last block need not be full. Where there are
-            fewer, the rest of the prompt is shared with nobody. None when unknown.
+            fewer, the rest of the prompt is shared with no other. None when unknown.
         session_id: for each request the conversation it belongs to, or None when unknown.
         abort_s: when the client goes away, ``[N]``, infinity for never; or None when no client does.
         sample_tokens: for each request the tokens that each of its ``n`` samples generates, 1 to

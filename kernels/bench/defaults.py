@@ -1,4 +1,4 @@
-"""What each bench measures unless somebody says otherwise: the bars' points first, minutes and not hours."""
+"""What each bench measures by default: first the points that have a promised bar, minutes and not hours."""
 
 from __future__ import annotations
 

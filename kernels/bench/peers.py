@@ -14,7 +14,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from pagesim.kernels.bench.rows import Point
-from pagesim.kernels.needs import Unavailable, installed
+from pagesim.kernels.requirements import Unavailable, installed
 
 if TYPE_CHECKING:
     import torch

@@ -12,13 +12,13 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import OK, Point, Row, make_row
 from pagesim.kernels.bench.store import RowStore
 from pagesim.kernels.machine import digest
-from pagesim.kernels.needs import require_device
+from pagesim.kernels.requirements import require_device
 
 if TYPE_CHECKING:
     from pagesim.kernels.bench.session import Prepare
 
-Watch = Callable[[int, int, str], None]
-"""Hears (points over, points in all, the point that comes next)."""
+ProgressCallback = Callable[[int, int, str], None]
+"""Called with (points over, points in all, the point that comes next)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def run_points(
     time_limit_s: float | None = None,
     retry_failed: bool = False,
     seed: int = 0,
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Outcome:
     """Measure points and return their rows.
 
@@ -60,7 +60,7 @@ def run_points(
         time_limit_s: begin no further point after so many seconds.
         retry_failed: measure those again that did not succeed before.
         seed: of the random inputs.
-        watch: hears of progress.
+        progress: called after each point with how many are over, of how many, and the next.
 
     Raises:
         PagesimError: a device, a folder or a number is off; or a point left the GPU unusable, and then the
@@ -85,8 +85,8 @@ def run_points(
             if not known:
                 if until is not None and time.monotonic() > until:
                     continue
-                if watch:
-                    watch(over, len(points), str(point))
+                if progress:
+                    progress(over, len(points), str(point))
                 store.add(make_row(point, session.machine, session.measure(point, _prepare(point.bench))))
                 measured += 1
                 if session.lost:
@@ -96,8 +96,8 @@ def run_points(
                         "it is recorded, run the same again to go on"
                     )
             keys.append(key)
-        if watch:
-            watch(len(points), len(points), "")
+        if progress:
+            progress(len(points), len(points), "")
         store.publish()
         return Outcome([store[key] for key in keys], measured, len(points) - len(keys))
 

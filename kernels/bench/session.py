@@ -17,7 +17,7 @@ import torch
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import FAILED, OK, OUT_OF_MEMORY, UNAVAILABLE, Point
 from pagesim.kernels.machine import Machine, describe_machine, digest
-from pagesim.kernels.needs import Unavailable, require_device
+from pagesim.kernels.requirements import Unavailable, require_device
 from pagesim.kernels.swap import Direction
 from pagesim.kernels.timing import Call, Timing, WallClock, copy_bytes_per_s, time_kernel
 
@@ -228,7 +228,7 @@ class Session:
 
 
 def check_host_room(size: int) -> None:
-    """Make sure that the host has ``size`` bytes to give: Linux promises more, and kills who takes it.
+    """Check that the host has ``size`` free bytes: Linux promises more, and kills a process that uses it.
 
     Raises:
         MemoryError: it has not.

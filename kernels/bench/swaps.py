@@ -15,7 +15,7 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.bench import attention
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Case, Session
-from pagesim.kernels.needs import Unavailable
+from pagesim.kernels.requirements import Unavailable
 from pagesim.kernels.swap import Pools, SwapStrategy, Transfer, make_strategy
 from pagesim.kernels.swap.base import BlockIds
 from pagesim.kernels.timing import Call, GraphClock, Timing

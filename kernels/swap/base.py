@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.needs import Unavailable
+from pagesim.kernels.requirements import Unavailable
 
 Copy = tuple[int, int]
-"""A block to be copied: (from, to), as the allocators name them."""
+"""A block to be copied: (from, to), as a memory with block tables names them."""
 
 BlockIds = npt.NDArray[np.int64]
 
@@ -172,7 +172,7 @@ class SwapStrategy(ABC):
         """Copy blocks from the device to the host.
 
         Args:
-            copies: (device block, host block); an allocator's ``swap_out`` returns them so.
+            copies: (device block, host block); as `pagesim.kvcache.TabledKV` notes them in ``swaps_out``.
 
         Raises:
             PagesimError: a block is outside its pool or named twice; then nothing was copied.
@@ -184,7 +184,7 @@ class SwapStrategy(ABC):
         """Copy blocks from the host to the device.
 
         Args:
-            copies: (host block, device block); an allocator's ``swap_in`` returns them so.
+            copies: (host block, device block); as `pagesim.kvcache.TabledKV` notes them in ``swaps_in``.
 
         Raises:
             PagesimError: a block is outside its pool or named twice; then nothing was copied.

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from pagesim.kernels.needs import Unavailable
+from pagesim.kernels.requirements import Unavailable
 from pagesim.kernels.swap.base import BlockIds, Direction, SwapStrategy
 from pagesim.kernels.swap.driver import Addresses, driver
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.needs import Unavailable
+from pagesim.kernels.requirements import Unavailable
 
 BATCHED_SINCE = 12080
 """``cuMemcpyBatchAsync`` came with CUDA 12.8. CUDA 13 changed its arguments; asked for by this number, a

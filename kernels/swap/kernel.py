@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.needs import INSTALL, installed
+from pagesim.kernels.requirements import INSTALL, installed
 from pagesim.kernels.swap.base import BlockIds, Pools
 
 ALIGNMENT = 16

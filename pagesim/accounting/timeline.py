@@ -1,4 +1,4 @@
-"""Journal: what is kept of a run beside its tables, so that it can be drawn on a time line."""
+"""Timeline: what is kept of a run in addition to its tables, so that it can be drawn on a time line."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Slices = list[tuple[str, int, int]]
 """What a request did, from when to when, in ticks."""
 
 
-class Journal(Observer):
-    """Listens to one run; give it to `pagesim.api.run`.
+class Timeline(Observer):
+    """Observes one run; give it to `pagesim.api.run`.
 
     Args:
         every: whether the steps table that it goes with has a row an iteration, and not a row a stretch.
@@ -81,7 +81,7 @@ class Journal(Observer):
     def requests(self) -> Iterator[tuple[int, str, int, Slices]]:
         """Yield of each request its row, its status, its arrival and what it did, one after another."""
         log = self.log
-        assert log.moves is not None, "the run was not listened to"
+        assert log.moves is not None, "the run was not observed"
         moves = np.array(log.moves, np.int64).reshape(-1, 3)
         moves = moves[np.argsort(moves[:, 0], kind="stable")]
         starts = np.searchsorted(moves[:, 0], np.arange(len(self.trace) + 1))

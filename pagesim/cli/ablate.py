@@ -28,7 +28,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Block sizes of the PagedAttention paper's Fig. 18b and 19."""
 
 MEASURED_SIZES = (8, 16, 32, 64, 128)
-"""Those that --device measures unless it is told otherwise."""
+"""Those that --device measures by default."""
 
 HEADS = {
     **{f"{name}_s": f"{name.replace('_', ' ')}, s" for name in ("swap_out", "swap_in", "swap", "recompute")},
@@ -85,7 +85,7 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     asked, chosen, folder = _prepared(Ablation, scenario, out, flags)
     from pagesim.api import trace_of
     from pagesim.cli import show
-    from pagesim.cli.many import counted
+    from pagesim.cli.runs import counted
     from pagesim.experiments.ablations import best, notes_on, serve
 
     lines: dict[str, dict[int, float]] = {}
@@ -120,7 +120,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     asked, chosen, folder = _prepared(Undoing, scenario, out, flags)
     from pagesim.api import trace_of
     from pagesim.cli import show
-    from pagesim.cli.many import counted
+    from pagesim.cli.runs import counted
     from pagesim.costs.specs import model
     from pagesim.experiments.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
 
@@ -213,7 +213,7 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
 
     if out is None:
         raise PagesimError("--device measures a profile, which goes into the folder --out; name one")
-    with show_bench.progress() as watch:
+    with show_bench.progress() as progress:
         profile = calibrate(
             chosen.model,
             device=str(asked.device),
@@ -224,7 +224,7 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
             kv_dtype=chosen.kv_dtype,
             seed=chosen.seed,
             journal=out / "rows",
-            watch=watch,
+            progress=progress,
         ).profile
     file = out / "profile.json"
     profile.save(file)

@@ -18,7 +18,7 @@ cli = typer.Typer(
 )
 
 TIME_LIMIT_S = 360.0
-"""After which ``all`` begins no further point unless told otherwise."""
+"""After which ``all`` begins no further point by default."""
 
 _BLOCK_SIZE = "Tokens a block, powers of two to 256, as 16,128."
 _HEAD_SIZE = "Width of a head: 64, 80, 96, 128 or 256."
@@ -152,13 +152,13 @@ def everything(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) ->
 
 def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, json: bool) -> None:
     from pagesim.cli import show, show_bench
-    from pagesim.kernels.bench import ask
+    from pagesim.kernels.bench import selection
     from pagesim.kernels.bench.run import run_points
 
     how = Run(**{name: flags.pop(name) for name in Run.model_fields if name in flags})
-    device = ask.device(how.device)
-    points = [point for bench in benches for point in ask.points(bench, device, how.quick, flags)]
-    with show_bench.progress() as watch:
+    device = selection.device(how.device)
+    points = [point for bench in benches for point in selection.points(bench, device, how.quick, flags)]
+    with show_bench.progress() as progress:
         outcome = run_points(
             points,
             device,
@@ -167,7 +167,7 @@ def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, 
             time_limit_s=how.time_limit,
             retry_failed=how.retry_failed,
             seed=how.seed,
-            watch=watch,
+            progress=progress,
         )
     if out is not None:
         show_bench.put_figures(outcome.rows, out)

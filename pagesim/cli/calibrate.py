@@ -42,17 +42,17 @@ def command(
     from pagesim.cli import show, show_bench, show_profile
     from pagesim.device.calibration import calibrate
     from pagesim.errors import PagesimError
-    from pagesim.kernels.bench import ask
+    from pagesim.kernels.bench import selection
 
     if target.suffix != ".json":
         raise PagesimError(f"OUT.json is {target}; it must end in .json, or no command would find it")
     if not target.absolute().parent.is_dir():
         raise PagesimError(f"{target}: cannot be written, {target.absolute().parent} is not a folder")
     journal = target.with_name(f"{target.stem}.rows")
-    with show_bench.progress() as watch:
+    with show_bench.progress() as progress:
         done = calibrate(
             model,
-            device=ask.device(device),
+            device=selection.device(device),
             name=target.stem,
             tp=tp,
             quick=quick,
@@ -63,7 +63,7 @@ def command(
             seconds=seconds,
             seed=seed,
             journal=journal,
-            watch=watch,
+            progress=progress,
         )
     done.profile.save(target)
     # The profile holds every measurement now.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.many import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes
 from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_flags
+from pagesim.cli.runs import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes
 from pagesim.setup.scenario import Comparison
 
 if TYPE_CHECKING:

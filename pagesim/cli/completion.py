@@ -72,9 +72,9 @@ def _routers() -> Iterable[str]:
 
 
 def _profiles() -> Iterable[str]:
-    from pagesim.costs.profiles import analytic_names, boxed_names
+    from pagesim.costs.profiles import analytic_names, bundled_names
 
-    return [*boxed_names(), *analytic_names()]
+    return [*bundled_names(), *analytic_names()]
 
 
 def _costs() -> Iterable[str]:

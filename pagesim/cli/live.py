@@ -49,8 +49,8 @@ def command(
     if out is not None:
         check_target(out)
 
-    def run(system: Any, trace: Any, *, watch: Any, steps: Any) -> Any:
-        return run_live(system, trace, watch=watch, **how)
+    def run(system: Any, trace: Any, *, progress: Any, steps: Any) -> Any:
+        return run_live(system, trace, progress=progress, **how)
 
     result = show.replay(chosen, stored=True, run=run)
     if out is not None:

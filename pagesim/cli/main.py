@@ -17,7 +17,7 @@ from pagesim.cli import (
     demo,
     doctor,
     golden,
-    lists,
+    listing,
     live,
     profile,
     report,
@@ -54,7 +54,7 @@ cli.add_typer(trace.cli, name="trace")
 cli.add_typer(bench.cli, name="bench")
 cli.add_typer(profile.cli, name="profile")
 cli.add_typer(ablate.cli, name="ablate")
-cli.add_typer(lists.cli, name="list")
+cli.add_typer(listing.cli, name="list")
 cli.command("reproduce")(reproduce.command)
 cli.command("doctor")(doctor.command)
 

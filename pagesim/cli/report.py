@@ -42,7 +42,7 @@ def command(
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status("reading") as status:
-            write_report(folders, out, window=seconds, instants=instants, tell=status.update)
+            write_report(folders, out, window=seconds, instants=instants, progress=status.update)
     else:
         write_report(folders, out, window=seconds, instants=instants)
     show.say(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens in any browser")

@@ -79,8 +79,8 @@ def command(
     except OSError as error:
         raise PagesimError(f"{out}: cannot be written ({error.strerror})") from None
     check(out, setting)
-    with show_bench.progress() as watch:
-        made = reproduce(wanted, setting, out, cores=jobs, watch=watch)
+    with show_bench.progress() as progress:
+        made = reproduce(wanted, setting, out, cores=jobs, progress=progress)
     show.write_text(out / SETTING, setting_text(setting))
     pictures = {}
     target = document or out / "reproduction.md"

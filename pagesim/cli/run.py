@@ -29,7 +29,7 @@ def command(
     Example: pagesim run --trace sharegpt --arrivals poisson --rate 2 --duration 900 --policy vllm-sosp
     """
     chosen = scenario_from(Scenario, scenario, flags)
-    from pagesim.accounting.timeline import Journal
+    from pagesim.accounting.timeline import Timeline
     from pagesim.api import run
     from pagesim.cli import show
     from pagesim.errors import PagesimError
@@ -39,10 +39,10 @@ def command(
         check_target(out)
     elif trace_events:
         raise PagesimError("trace_events needs a folder to store the file in; give --out DIR")
-    journal = Journal(every=chosen.steps) if trace_events else None
-    result = show.replay(chosen, stored=out is not None, run=partial(run, journal=journal))
+    timeline = Timeline(every=chosen.steps) if trace_events else None
+    result = show.replay(chosen, stored=out is not None, run=partial(run, timeline=timeline))
     if out is not None:
-        publish(out, lambda folder: store(result, folder, journal))
+        publish(out, lambda folder: store(result, folder, timeline))
     show.say_notes(result.notes)
     if json:
         show.as_json(result.summary)
@@ -51,18 +51,18 @@ def command(
         show.stored(out)
 
 
-def store(result: Any, folder: Path, journal: Any = None) -> None:
+def store(result: Any, folder: Path, timeline: Any = None) -> None:
     """Write a result, its figures and, if it was listened to, its time line into an empty folder."""
     from pagesim.results import trace_events
     from pagesim.results.plots import save_run_figures
 
     result.write(folder)
     save_run_figures(result, folder)
-    if journal is not None:
+    if timeline is not None:
         memory = result.summary["memory"]
         trace_events.write(
             folder / trace_events.FILE,
-            journal,
+            timeline,
             result.steps,
             title=result.scenario.policy,
             capacity=memory["num_blocks"] * memory["block_size"],

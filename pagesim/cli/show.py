@@ -19,7 +19,7 @@ from pagesim.errors import PagesimError, escaped
 from pagesim.experiments.clusters import ClusterResult, run_cluster
 from pagesim.results.result import Result, to_json
 from pagesim.setup.files import put
-from pagesim.setup.prepare import Watch
+from pagesim.setup.prepare import ProgressCallback
 from pagesim.setup.scenario import Cluster, Comparison, Scenario
 from pagesim.workloads import LengthModel
 from pagesim.workloads.trace import Trace
@@ -37,17 +37,17 @@ Summary = dict[str, Any]
 def replay(scenario: Scenario, *, stored: bool, run: Callable[..., Result] = run) -> Result:
     """Run a scenario, by what runs it, with a progress bar."""
     trace = trace_of(scenario)
-    with _progress({scenario.policy: trace}) as watch:
-        return run(scenario, trace, steps=_rows(scenario, stored), watch=watch[scenario.policy])
+    with _progress({scenario.policy: trace}) as callbacks:
+        return run(scenario, trace, steps=_rows(scenario, stored), progress=callbacks[scenario.policy])
 
 
 def replay_all(comparison: Comparison, *, stored: bool) -> dict[str, Result]:
     """Run a comparison's policies one after another over the same trace."""
     scenarios = comparison.each()
     trace = trace_of(comparison)
-    with _progress(dict.fromkeys(scenarios, trace)) as watch:
+    with _progress(dict.fromkeys(scenarios, trace)) as callbacks:
         return {
-            policy: run(scenario, trace, steps=_rows(scenario, stored), watch=watch[policy])
+            policy: run(scenario, trace, steps=_rows(scenario, stored), progress=callbacks[policy])
             for policy, scenario in scenarios.items()
         }
 
@@ -56,9 +56,9 @@ def replay_cluster(scenario: Cluster) -> ClusterResult:
     """Run a cluster with a progress bar."""
     trace = trace_of(scenario)
     name = f"{scenario.policy} × {scenario.replicas}"
-    with _progress({name: trace}) as watch:
+    with _progress({name: trace}) as callbacks:
         return run_cluster(
-            scenario, trace, replicas=scenario.replicas, router=scenario.router, watch=watch[name]
+            scenario, trace, replicas=scenario.replicas, router=scenario.router, progress=callbacks[name]
         )
 
 
@@ -339,7 +339,7 @@ def _rows(scenario: Scenario, stored: bool) -> Rows:
 
 
 @contextmanager
-def _progress(traces: dict[str, Trace]) -> Iterator[dict[str, Watch | None]]:
+def _progress(traces: dict[str, Trace]) -> Iterator[dict[str, ProgressCallback | None]]:
     """Show a bar a policy on a terminal; elsewhere nothing."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -348,7 +348,7 @@ def _progress(traces: dict[str, Trace]) -> Iterator[dict[str, Watch | None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
 
-        def watch(policy: str, trace: Trace) -> Watch:
+        def callback(policy: str, trace: Trace) -> ProgressCallback:
             task = progress.add_task(policy, total=len(trace))
 
             def update(over: int) -> None:
@@ -357,4 +357,4 @@ def _progress(traces: dict[str, Trace]) -> Iterator[dict[str, Watch | None]]:
 
             return update
 
-        yield {policy: watch(policy, trace) for policy, trace in traces.items()}
+        yield {policy: callback(policy, trace) for policy, trace in traces.items()}

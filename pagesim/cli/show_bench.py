@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pagesim.cli import show
 from pagesim.cli.tables import put_table
 from pagesim.kernels.bench.rows import BENCHES, OK, Row
-from pagesim.kernels.bench.run import Outcome, Watch
+from pagesim.kernels.bench.run import Outcome, ProgressCallback
 from pagesim.kernels.bench.verdict import verdict
 
 TITLES = {
@@ -25,7 +25,7 @@ TITLES = {
 
 
 @contextmanager
-def progress() -> Iterator[Watch | None]:
+def progress() -> Iterator[ProgressCallback | None]:
     """Show a bar on a terminal; elsewhere nothing."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -35,10 +35,10 @@ def progress() -> Iterator[Watch | None]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
 
-        def watch(over: int, total: int, point: str) -> None:
+        def callback(over: int, total: int, point: str) -> None:
             bar.update(task, completed=over, total=total, description=point)
 
-        yield watch
+        yield callback
 
 
 def tables(rows: list[Row]) -> None:

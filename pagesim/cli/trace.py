@@ -23,7 +23,7 @@ TRACE = Annotated[
         metavar="TRACE", help="A trace file, or a bundled workload's name.", autocompletion=complete("trace")
     ),
 ]
-READ = ("rounds", "tokenizer", "on_bad_row")
+READ = ("turns", "tokenizer", "on_bad_row")
 MAKE = ("arrivals", "rate", "cv", "duration", "num_requests", "seed", "shared_prefix", *READ)
 
 

@@ -68,12 +68,12 @@ def command(
     if wrong := [each for each in preemptions if each not in known]:
         raise PagesimError(f"preemptions is {wrong[0]!r}; each must be one of {', '.join(known)}")
     from pagesim.cli import show, show_bench, show_validation
-    from pagesim.kernels.bench import ask
+    from pagesim.kernels.bench import selection
     from pagesim.setup.files import check_target, publish
 
     if out is not None:
         check_target(out)
-    device = ask.device(asked.device)
+    device = selection.device(asked.device)
     with tempfile.TemporaryDirectory(prefix="pagesim-") as temporary:
         profile, cost = _profile(asked, chosen, device, Path(temporary))
         measured_with = profile.machine.get("live", {})
@@ -86,7 +86,7 @@ def command(
         from pagesim.device.validation import validate
 
         chosen = chosen.model_copy(update={"cost": f"profile:{cost}"})
-        with show_bench.progress() as watch:
+        with show_bench.progress() as progress:
             cases = list(
                 validate(
                     chosen,
@@ -94,7 +94,7 @@ def command(
                     policies=policies,
                     preemptions=preemptions,  # type: ignore[arg-type]
                     check=asked.check,
-                    watch=None if watch is None else lambda text: watch(0, 0, text),
+                    progress=None if progress is None else lambda text: progress(0, 0, text),
                     **how,
                 )
             )
@@ -131,7 +131,7 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
     from pagesim.cli import show_bench
     from pagesim.device.calibration import calibrate
 
-    with show_bench.progress() as watch:
+    with show_bench.progress() as progress:
         found = calibrate(
             chosen.model,
             device=device,
@@ -143,7 +143,7 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
             cuda_graphs=bool(asked.cuda_graphs),
             swap=asked.swap or "gather",
             seed=chosen.seed,
-            watch=watch,
+            progress=progress,
         ).profile
     found.save(folder / "calibrated.json")
     return found, str(folder / "calibrated.json")

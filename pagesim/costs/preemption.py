@@ -8,7 +8,7 @@ from pagesim.costs.base import CostModel, step_shape
 class PreemptionPrices:
     """Prices the two ways in which a sequence comes back and has its next token.
 
-    A transfer holds up everybody who runs, when it goes out and when it comes in; so does a prompt that is
+    A transfer delays all running requests, when it goes out and when it comes in; so does a prompt that is
     computed again. A price is the time by which iterations get longer, so that both are in one currency.
 
     Args:
@@ -27,10 +27,10 @@ class PreemptionPrices:
             sequences: that run beside it.
             context: tokens that these hold.
         """
-        undisturbed = self._ticks(sequences, context)
-        swap_out = self._ticks(sequences, context, blocks_out=blocks) - undisturbed
-        swap_in = self._ticks(sequences + 1, context + tokens, blocks_in=blocks) - undisturbed
-        return swap_out + swap_in, self._ticks(sequences, context, prompt=tokens) - undisturbed
+        alone = self._ticks(sequences, context)
+        swap_out = self._ticks(sequences, context, blocks_out=blocks) - alone
+        swap_in = self._ticks(sequences + 1, context + tokens, blocks_in=blocks) - alone
+        return swap_out + swap_in, self._ticks(sequences, context, prompt=tokens) - alone
 
     def _ticks(self, sequences: int, context: int, **more: int) -> int:
         return self._cost.iteration(step_shape(sequences, context, **more))

@@ -1,4 +1,4 @@
-"""The buddy allocator of the PagedAttention paper's Orca baselines."""
+"""The buddy placement of the PagedAttention paper's Orca baselines."""
 
 from __future__ import annotations
 

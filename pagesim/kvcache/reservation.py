@@ -45,4 +45,4 @@ RESERVATIONS: dict[str, Callable[[int], Reservation]] = {
     "pow2": reserve_pow2,
     "oracle": reserve_oracle,
 }
-"""Policies that reserve at admission, by name; ``on-demand``, the paged allocator's own, reserves nothing."""
+"""Policies that reserve at admission, by name; ``on-demand``, which pages, reserves nothing."""

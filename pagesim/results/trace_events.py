@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.ledger import ENTRIES
-from pagesim.accounting.timeline import Journal
+from pagesim.accounting.timeline import Timeline
 from pagesim.costs import Itemised, IterationShape, step_shape
 from pagesim.scheduling.request import Status
 from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
@@ -39,12 +39,12 @@ _SLAB = 1 << 14
 Event = dict[str, Any]
 
 
-def write(file: Path, journal: Journal, steps: Mapping[str, Any], *, title: str, capacity: int) -> None:
+def write(file: Path, timeline: Timeline, steps: Mapping[str, Any], *, title: str, capacity: int) -> None:
     """Write a run's events, one a line, and never more of them in memory than a few thousand.
 
     Args:
         file: where to.
-        journal: listened to the run.
+        timeline: observed the run.
         steps: the run's steps table, columns ``[R]``.
         title: the engine's name.
         capacity: token slots of the cache.
@@ -52,20 +52,20 @@ def write(file: Path, journal: Journal, steps: Mapping[str, Any], *, title: str,
     with file.open("w", encoding="utf-8") as out:
         out.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         separator = ""
-        for event in events(journal, steps, title=title, capacity=capacity):
+        for event in events(timeline, steps, title=title, capacity=capacity):
             out.write(separator + json.dumps(event, allow_nan=False, separators=(",", ":")))
             separator = ",\n"
         out.write("\n]}\n")
 
 
-def events(journal: Journal, steps: Mapping[str, Any], *, title: str, capacity: int) -> Iterator[Event]:
+def events(timeline: Timeline, steps: Mapping[str, Any], *, title: str, capacity: int) -> Iterator[Event]:
     """Yield a run's events; see `write`."""
     yield from _names(ENGINE, 0, f"engine: {title}", {ITERATIONS: "iterations", SWAPS: "swap link"})
-    yield from _iterations(journal, steps, capacity)
+    yield from _iterations(timeline, steps, capacity)
     yield from _names(REQUESTS, 1, "requests", {})
-    for row, status, arrival, slices in journal.requests():
+    for row, status, arrival, slices in timeline.requests():
         thread = row + 1
-        name = f"request {journal.trace.request_id[row]}"
+        name = f"request {timeline.trace.request_id[row]}"
         yield from _track(REQUESTS, thread, name)
         if not slices:
             yield {
@@ -79,8 +79,8 @@ def events(journal: Journal, steps: Mapping[str, Any], *, title: str, capacity: 
             yield _slice(REQUESTS, thread, what, "request", start, end, {"request": row, "status": status})
 
 
-def _iterations(journal: Journal, steps: Mapping[str, Any], capacity: int) -> Iterator[Event]:
-    shapes, ends = journal.shapes(), journal.ends()
+def _iterations(timeline: Timeline, steps: Mapping[str, Any], capacity: int) -> Iterator[Event]:
+    shapes, ends = timeline.shapes(), timeline.ends()
     before = 0
     for slab in range(0, len(ends), _SLAB):
         rows = slice(slab, slab + _SLAB)
@@ -93,10 +93,10 @@ def _iterations(journal: Journal, steps: Mapping[str, Any], capacity: int) -> It
                 yield from _idle(before, capacity)
             before = end
             shape = shapes.get(own["step"])
-            yield from _iteration(journal, own, counts[at], shape, start, end)
+            yield from _iteration(timeline, own, counts[at], shape, start, end)
             yield _counter(MEMORY, start, {name: own[name] for name in ENTRIES})
             yield _counter("requests", start, {name: own[f"num_{name}"] for name in PLACES})
-    if not np.count_nonzero(np.frombuffer(journal.log.status, np.uint8) == Status.UNFINISHED):
+    if not np.count_nonzero(np.frombuffer(timeline.log.status, np.uint8) == Status.UNFINISHED):
         yield from _idle(before, capacity)
 
 
@@ -120,7 +120,7 @@ _SHOWN = (
 
 
 def _iteration(
-    journal: Journal, row: dict[str, Any], count: int, shape: IterationShape | None, start: int, end: int
+    timeline: Timeline, row: dict[str, Any], count: int, shape: IterationShape | None, start: int, end: int
 ) -> Iterator[Event]:
     sequences, context = row["num_running_seqs"], row["sum_context_tokens"]
     first = shape or step_shape(sequences, context)
@@ -135,9 +135,9 @@ def _iteration(
         "preempted": row["num_preempted"],
         "blocks copied": row["blocks_copied"],
     }
-    if isinstance(journal.cost, Itemised):
+    if isinstance(timeline.cost, Itemised):
         # Between the first and the last they change by the same amount each time.
-        both = zip(journal.cost.parts(first).items(), journal.cost.parts(last).values(), strict=True)
+        both = zip(timeline.cost.parts(first).items(), timeline.cost.parts(last).values(), strict=True)
         arguments["cost, µs"] = {name: (a + b) * count / 2 / _TICKS_PER_US for (name, a), b in both if a or b}
     yield _slice(ENGINE, ITERATIONS, _kind(first), "iteration", start, end, arguments)
     moved = {"swap out": first.blocks_out, "swap in": first.blocks_in}
@@ -145,7 +145,7 @@ def _iteration(
     for out, (name, blocks) in zip((True, False), moved.items(), strict=True):
         if blocks:
             # What an iteration takes that only swaps is what the link is busy for.
-            until = start + journal.cost.iteration(
+            until = start + timeline.cost.iteration(
                 step_shape(0, 0, blocks_out=first.blocks_out, blocks_in=0 if out else first.blocks_in)
             )
             yield _slice(ENGINE, SWAPS, name, "swap", done, min(until, end), {"blocks": blocks})

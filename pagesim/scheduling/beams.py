@@ -26,7 +26,7 @@ class BeamSearch:
         self._scale = 1 / log(1 - drop)
         self._random = Random(seed)
         # Beams at tokens, counted through: width·(token − 2) + beam. The next that is dropped is drawn at
-        # once, so that whatever happens to nobody takes no time.
+        # once, so that tokens without a fork take no time.
         self._next = -1
         self._draw()
 
@@ -36,7 +36,7 @@ class BeamSearch:
         return 2 + self._next // self.width
 
     def fork(self) -> list[tuple[int, int]]:
-        """Pass that token; return who becomes a fork of whom: (dropped beam, survivor)."""
+        """Pass that token; return the forks: (dropped beam, the survivor that it becomes a copy of)."""
         token, width = self._next // self.width, self.width
         dropped = []
         while self._next // width == token:

@@ -56,9 +56,9 @@ class Contents:
     """The content of every request of a trace, worked out when a request is first looked at, in their order.
 
     A prompt begins with what all requests share (``prefix_tokens``). A prompt with ``hash_ids`` is what they
-    say, block by block of ``hash_block_size`` tokens. The prompt of a session's later round begins with all
-    of the last round, prompt and answer, if it is long enough. The rest is the request's own. Samples of one
-    request have the same prompt.
+    say, block by block of ``hash_block_size`` tokens. The prompt of a session's later turn begins with all
+    of the previous turn, prompt and answer, if it is long enough. The rest is the request's own. Samples of
+    one request have the same prompt.
 
     Args:
         trace: requests in order of arrival.
@@ -88,7 +88,7 @@ class Contents:
         assert self._last_prompt is not None
         _, ends, names, follows = self._last_prompt
         content = Content([*ends, _POSITIONS], [*names, self._fresh()], follows, self.block_size)
-        if self.trace.session_id is not None and is_first:  # the next round goes on from the first sample
+        if self.trace.session_id is not None and is_first:  # the next turn goes on from the first sample
             total = int(self.trace.prompt_tokens[row] + self.trace.output_tokens[row])
             self._rounds[self.trace.session_id[row]] = (total, content)
         return content

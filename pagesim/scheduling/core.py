@@ -1,4 +1,4 @@
-"""The scheduling core: who runs, in which order requests finish, who is preempted, when to decide again.
+"""The scheduling core: which requests run, finish and are preempted, and when to decide again.
 
 A scheduler is a subclass that says in which phases an iteration is planned and which requests are admitted.
 Everything here stands once, for all of them.
@@ -55,7 +55,7 @@ class Scheduler(ABC):
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
         must_replan: whether the next iteration must be planned, whatever it does.
-        events: what hears of changes that no batch tells.
+        events: the observers, called for changes that no batch holds.
     """
 
     __slots__ = (

@@ -9,8 +9,8 @@ class DeadEnd(Enum):
     """What happened, and what the real engine does then."""
 
     NEVER_ADMITTED = (
-        "it can never be admitted, though nobody else runs",
-        "leaves it at the head of the queue and blocks everybody behind it for ever",
+        "it can never be admitted, though no other request runs",
+        "leaves it at the head of the queue and blocks all requests behind it for ever",
     )
     SWAP_SPACE_FULL = (
         "it must be swapped out and the swap space has too few free blocks",

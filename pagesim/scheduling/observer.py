@@ -1,4 +1,4 @@
-"""Observer: the only way to listen to an engine; it changes no decision and no path."""
+"""Observer: callbacks for what happens in an engine; they change no decision and no path."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FastForward:
 
 
 class Observer:
-    """What can be heard of an engine. A subclass overrides what it wants to hear; only that is called.
+    """The callbacks of an engine. A subclass overrides those that it needs; only these are called.
 
     Times are in ticks. A request that is passed on is the engine's own: it is looked at, never changed.
     """
@@ -94,25 +94,25 @@ class Observers(Observer):
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         for name in _NAMES:
-            hears = [
+            called = [
                 getattr(observer, name)
                 for observer in observers
                 if getattr(type(observer), name) is not getattr(Observer, name)
             ]
-            setattr(self, name, _earliest(hears) if name == "next_look" else _all_of(hears))
+            setattr(self, name, _earliest(called) if name == "next_look" else _all_of(called))
 
 
-def _all_of(hears: Sequence[Callable[..., None]]) -> Callable[..., None]:
-    if not hears:
+def _all_of(called: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    if not called:
         return _unheard
-    if len(hears) == 1:
-        return hears[0]
+    if len(called) == 1:
+        return called[0]
 
-    def tell(*event: Any) -> None:
-        for hear in hears:
-            hear(*event)
+    def notify(*event: Any) -> None:
+        for each in called:
+            each(*event)
 
-    return tell
+    return notify
 
 
 def _earliest(looks: Sequence[Callable[[], int]]) -> Callable[[], int]:

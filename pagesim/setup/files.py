@@ -1,4 +1,4 @@
-"""Storage: result folders and files appear whole or not at all."""
+"""Files: result folders and files appear whole or not at all."""
 
 from __future__ import annotations
 

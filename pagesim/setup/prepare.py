@@ -1,4 +1,4 @@
-"""Serving: a system made ready for a trace, and one engine of it with its memory and its accounts."""
+"""Prepare: a system made ready for a trace, and one engine of it with its memory and its accounts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pagesim.sim.engine import Engine, StrictCompatError
 from pagesim.sim.executors import Executor, PredictedExecutor
 from pagesim.workloads.trace import IntColumn, Trace
 
-Watch = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 """Called now and then with the number of requests that are over."""
 
 MakeExecutor = Callable[[Scheduler, Capacity, Trace], Executor]
@@ -44,7 +44,7 @@ Consume = Callable[[Chunk], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PreparedSystem:
     """A system made ready for a trace: everything that its engines have in common.
 
     Attributes:
@@ -55,7 +55,7 @@ class Setting:
         max_model_len: tokens; no request is longer.
         cost: what iterations take.
         trace: the requests as the engine sees them.
-        accepted: rows of the requests that are not turned away at the door.
+        accepted: rows of the requests that are not rejected at submission.
         request_of: the row of the original trace that each row is, or is a sample of, ``[N]``.
     """
 
@@ -80,7 +80,7 @@ class Setting:
         return SCHEDULERS.find(self.policy.scheduler).streams
 
     def new_scheduler(self, *, tables: bool = False) -> Scheduler:
-        """Return a scheduler with empty memory; ``tables`` if something looks at single blocks."""
+        """Return a scheduler with empty memory; ``tables`` if blocks must have numbers."""
         needs_tables = tables or int(self.trace.beam_width.max(initial=1)) > 1
         return _new_scheduler(
             self.policy, self.sized, self.options, self.max_model_len, self.cost, tables=needs_tables
@@ -96,12 +96,12 @@ class Setting:
         return Arrivals(self.trace, self.accepted, drop=system.beam_drop, seed=system.seed, contents=contents)
 
     def new_log(self) -> RequestLog:
-        """Return an empty log, in which those requests are rejected that were turned away."""
+        """Return an empty log, in which the requests that are not accepted are rejected."""
         log = RequestLog(len(self.trace))
         log.notes_samples = self.trace.sample_tokens is not None
-        turned_away = np.ones(len(self.trace), bool)
-        turned_away[self.accepted] = False
-        for row in np.flatnonzero(turned_away).tolist():
+        rejected = np.ones(len(self.trace), bool)
+        rejected[self.accepted] = False
+        for row in np.flatnonzero(rejected).tolist():
             log.status[row] = Status.REJECTED
         return log
 
@@ -135,7 +135,7 @@ class Setting:
         return (*self.trace.notes, *beyond)
 
     def stopped(self, error: StrictCompatError) -> PagesimError:
-        """Return what a user is told where the real engine goes no further."""
+        """Return the error for a run that stops where the real engine goes no further."""
         when = f"at {error.now / TICKS_PER_SECOND:.6f} s: " if error.now else ""
         return PagesimError(
             f"strict_compat: {when}request {self.trace.request_id[error.row]}: {error.dead_end.what}; the "
@@ -144,14 +144,14 @@ class Setting:
         )
 
     def too_long(self) -> PagesimError:
-        """Return what a user is told where an iteration alone is longer than all that the clock can count."""
+        """Return the error for an iteration that is longer than all that the clock can count."""
         return PagesimError(
             f"the run exceeds {LONGEST_S:g} s of simulated time under cost {self.system.cost}; "
             "lower its numbers"
         )
 
 
-def prepare(system: System, trace: Trace) -> Setting:
+def prepare(system: System, trace: Trace) -> PreparedSystem:
     """Make a system ready for a trace.
 
     Raises:
@@ -162,7 +162,7 @@ def prepare(system: System, trace: Trace) -> Setting:
     sized, max_model_len, cost = equip(system, policy)
     scheduler = SCHEDULERS.find(policy.scheduler)
     trace, request_of = take_in(trace, policy.scheduler, scheduler, max_model_len)
-    setting = Setting(
+    setting = PreparedSystem(
         system, policy, sized, options, max_model_len, cost, trace, np.arange(len(trace)), request_of
     )
     accepted = accepted_rows(trace, setting.new_scheduler())
@@ -187,14 +187,14 @@ def check(system: System) -> None:
     _new_scheduler(policy, sized, chosen(policy.scheduler, system.scheduler_options), max_model_len, cost)
 
 
-class Progress(Observer):
+class ProgressObserver(Observer):
     """Counts the requests that are over, for a progress bar.
 
     Args:
         callback: called with their number.
     """
 
-    def __init__(self, callback: Watch) -> None:
+    def __init__(self, callback: ProgressCallback) -> None:
         self.callback = callback
         self.over = 0
 
@@ -213,17 +213,17 @@ class Server:
         setting: what it has in common with others.
         log: where requests' times go.
         arrivals: the requests that it serves.
-        consume: told of each chunk of its records.
-        aborts: when whose client goes away, see `Engine`.
+        consume: called with each chunk of its records.
+        aborts: when clients go away, see `Engine`.
         executor: what carries out the iterations; left out, the system's cost model predicts them. One that
-            is an `Observer` listens, too.
-        observers: what else listens to the engine.
-        tables: whether something looks at single blocks.
+            is an `Observer` is one of them.
+        observers: further ones, called after the recorder.
+        tables: whether blocks must have numbers, because an observer reads them.
     """
 
     def __init__(
         self,
-        setting: Setting,
+        setting: PreparedSystem,
         log: RequestLog,
         arrivals: Arrivals,
         *,
@@ -249,11 +249,11 @@ class Server:
             accounts.append(self.gaps.add)
         accounts += consume
 
-        def tell(chunk: Chunk) -> None:
+        def account_for(chunk: Chunk) -> None:
             for account in accounts:
                 account(chunk)
 
-        self.recorder = Recorder(self.scheduler, log, tell)
+        self.recorder = Recorder(self.scheduler, log, account_for)
         carrying_out: Executor = PredictedExecutor(setting.cost)
         if executor is not None:
             carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))

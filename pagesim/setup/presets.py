@@ -57,15 +57,15 @@ POLICIES: dict[str, Policy] = {
     "contiguous-max": Policy(
         "orca", "max", "first-fit", "iteration-level batching; each request reserves the model's full length"
     ),
-    "orca-max": Policy("orca", "max", "buddy", "Orca (Max): the full length, from a buddy allocator"),
+    "orca-max": Policy("orca", "max", "buddy", "Orca (Max): the full length, from buddy chunks"),
     "orca-pow2": Policy(
         "orca",
         "pow2",
         "buddy",
-        "Orca (Pow2): the output rounded up to a power of two, from a buddy allocator",
+        "Orca (Pow2): the output rounded up to a power of two, from buddy chunks",
     ),
     "orca-oracle": Policy(
-        "orca", "oracle", "buddy", "Orca (Oracle): the true output length, from a buddy allocator"
+        "orca", "oracle", "buddy", "Orca (Oracle): the true output length, from buddy chunks"
     ),
     "vllm-sosp": Policy(
         "vllm-sosp",

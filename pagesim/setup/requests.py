@@ -1,4 +1,4 @@
-"""Intake: what of a trace an engine takes in, and in what form; what is turned away, and what goes away."""
+"""Requests: what of a trace an engine takes in, in what form, what it rejects, and when clients go away."""
 
 from __future__ import annotations
 

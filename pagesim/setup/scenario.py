@@ -200,9 +200,7 @@ class Scenario(System):
     shared_prefix: str | None = Field(
         None, description="TOKENS[:SHARE]: a system prompt in front of all prompts, or of a share of them."
     )
-    rounds: Literal["first", "all"] = Field(
-        "first", description="Rounds of a conversation that are requests."
-    )
+    turns: Literal["first", "all"] = Field("first", description="Turns of a conversation that are requests.")
     tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
     on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
     steps: bool = Field(False, description="Store a row an iteration, not a row a stretch of like ones.")

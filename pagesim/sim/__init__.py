@@ -1,1 +1,1 @@
-"""The simulation itself: simulated time, the loop that leaps through it, and what an iteration takes."""
+"""The simulation itself: the clock, the engine's loop with its fast-forward, and what an iteration takes."""

@@ -1,4 +1,4 @@
-"""Simulated time: whole picoseconds, so that leaping and stepping add up to the same instant, to the bit."""
+"""Simulated time: whole picoseconds, so that fast-forward and stepping add up to the same, to the bit."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from pagesim.sim.executors import Executor
 
 
 class StrictCompatError(Exception):
-    """The real engine goes no further: which dead end, which request (its row), when (ticks)."""
+    """The real engine goes no further: the dead end, the request's row, and the instant in ticks."""
 
     def __init__(self, dead_end: DeadEnd, row: int, now: int) -> None:
         super().__init__(dead_end, row, now)
@@ -41,7 +41,7 @@ class Engine:
         scheduler: with its memory and its arrivals.
         executor: what an iteration takes.
         recorder: what is written down.
-        observers: what else listens.
+        observers: further ones, called after the recorder.
         fast_forward: whether iterations that decide nothing are taken at once; without, each is planned.
         until: no iteration is decided after this instant, in ticks; None for no end.
         aborts: when a request's client goes away unless it is over: (ticks, row of the trace), in order.
@@ -253,7 +253,7 @@ class Engine:
         self.over_at = end if not ahead else start + span_of(first, increment, steps - 1)
 
     def _abort_until(self, now: int) -> None:
-        """Let requests go whose clients went away by now; leave the next such instant for fast-forwards."""
+        """Abort requests whose clients went away by now; leave the next such instant for fast-forwards."""
         aborts, status = self.aborts, self.recorder.log.status
         while self._next_abort < len(aborts):
             when, row = aborts[self._next_abort]
@@ -267,7 +267,7 @@ class Engine:
                 self.events.left(row, now, Status.ABORTED)
 
     def _note_departures(self, batch: Batch, now: int) -> None:
-        """Tell which requests lost memory or were given up while the batch was planned."""
+        """Notify observers of requests that lost memory or were given up while the batch was planned."""
         self.events.departed(batch, now)
         for request, dead_end in batch.stuck:
             self._meet(dead_end, request.row, now)

@@ -173,7 +173,7 @@ def test_a_gpu_that_is_not_there_is_said_in_one_sentence(refused, monkeypatch):
 def test_a_gpu_without_triton_is_said_in_one_sentence(refused, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr("pagesim.kernels.needs.installed", lambda name: name != "triton")
+    monkeypatch.setattr("pagesim.kernels.requirements.installed", lambda name: name != "triton")
     sentence = refused("bench", "swap", "--device", "cuda")
     assert (
         sentence == "triton is not installed and the kernels need it on a GPU: pip install 'pagesim[kernels]'"

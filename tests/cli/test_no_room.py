@@ -1,4 +1,4 @@
-"""A disk that is full, or that nobody may write to, ends every command that writes in one sentence."""
+"""A disk that is full or read-only ends every command that writes in one sentence."""
 
 from __future__ import annotations
 

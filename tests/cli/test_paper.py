@@ -49,7 +49,7 @@ def test_the_document_puts_what_misses_first_and_another_reproduction_beside(suc
     text = (tmp_path / "d.md").read_text()
     titles = [line for line in text.splitlines() if line.startswith("## ")]
     assert titles[0] == "## What misses its bar"
-    # Of 45 s nobody promised anything, so something does miss.
+    # Nothing was promised for 45 s, so something does miss.
     assert "**fig2** Orca (" in text
     assert "| bundled length models, affine:0.024,1e-4,8.2e-7 costs, quick |" in text
     assert "](o/fig2.png)" in text

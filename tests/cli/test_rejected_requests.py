@@ -1,4 +1,4 @@
-"""A request that can never be served is no bad input: it is turned away, counted, and the run goes on."""
+"""A request that can never be served is no bad input: it is rejected, counted, and the run goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed depends on who reads: bars and colours are for terminals only."""
+"""What is printed depends on the output: bars and colours are for terminals only."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def watched(start, *arguments: str) -> tuple[str, str]:
         while True:
             try:
                 data = os.read(theirs, 4096)
-            except OSError:  # Linux: nobody holds the other end any more
+            except OSError:  # Linux: the other end is closed
                 return
             if not data:
                 return

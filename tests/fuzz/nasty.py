@@ -1,4 +1,4 @@
-"""Values that nobody expects in a file."""
+"""Values that are not expected in a file."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _profiles() -> list[Target]:
     measured = plain.model_copy(
         update={"name": "mine", "kind": "measured", "samples": samples, "held_out": (3,)}
     )
-    boxed = find_profile("opt-13b-a100-40gb-rescaled", model=model("opt-13b"))
+    bundled = find_profile("opt-13b-a100-40gb-rescaled", model=model("opt-13b"))
 
     def read(folder: Path) -> None:
         from pagesim.cli import show_profile
@@ -131,7 +131,7 @@ def _profiles() -> list[Target]:
     return [
         Target(f"profile: {name}", {"p.json": each.model_dump_json(by_alias=True, indent=1).encode()},
                ("p.json",), read)
-        for name, each in (("analytic", plain), ("measured", measured), ("boxed", boxed))
+        for name, each in (("analytic", plain), ("measured", measured), ("bundled", bundled))
     ]  # fmt: skip
 
 

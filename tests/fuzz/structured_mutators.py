@@ -140,7 +140,7 @@ def _utf8(text: str) -> str:
 
 
 def _column(rows: int, rng: random.Random) -> pa.Array:
-    """Return a column of a type and of values that nobody expects."""
+    """Return a column of a type and of values that are not expected."""
     kinds: tuple[Callable[[], Any], ...] = (
         lambda: pa.array([_utf8(rng.choice(NASTY_TEXTS[:-8])) for _ in range(rows)]),
         lambda: pa.array([rng.choice((1.0, 0.5, float("nan"), float("inf"), -1.0)) for _ in range(rows)]),

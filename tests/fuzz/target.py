@@ -1,4 +1,4 @@
-"""Target: a reader of files, good files for it, and what somebody then does with what was read."""
+"""Target: a reader of files, good files for it, and what is then done with what was read."""
 
 from __future__ import annotations
 

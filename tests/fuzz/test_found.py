@@ -157,7 +157,7 @@ FOUND = {
         ATTENTION.replace("time_stats.attn_decode.median", "x", 1).encode(),
         "has no column time_stats.attn_decode.median",
     ),
-    "a sample of a block size that nobody fitted": (
+    "a sample of a block size that was not fitted": (
         "profile: measured",
         "p.json",
         json.dumps({**PROFILE, "samples": [["decode", 64, 1, 1, 0.1]]}).encode(),
@@ -190,7 +190,7 @@ def test_what_fuzzing_found_is_refused_in_a_sentence(case, tmp_path):
     assert said in outcome.detail
 
 
-def test_the_least_model_gets_no_more_blocks_than_an_allocator_holds(tmp_path):
+def test_the_least_model_gets_no_more_blocks_than_memory_holds(tmp_path):
     # A token of a few bytes would fit a billion times.
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
     (tmp_path / "config.json").write_bytes(changed(LLAMA, "config.json", **small, vocab_size=8))

@@ -1,4 +1,4 @@
-"""Every reader of files ends in data or in one sentence, whatever somebody did to the file."""
+"""Every reader of files ends in data or in one sentence, whatever was done to the file."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ ROWS_SAID = re.compile(r"(?:skipped|left out) (\d+) of (\d+) rows")
 
 
 class LostRows(AssertionError):
-    """A trace has fewer requests than its file has rows, and nobody says so."""
+    """A trace has fewer requests than its file has rows, and no note says so."""
 
 
 def made() -> list[Target]:

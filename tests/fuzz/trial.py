@@ -44,7 +44,7 @@ class Outcome:
 
 
 class Hang(BaseException):
-    """A reader takes longer than anybody waits."""
+    """A reader takes too long."""
 
 
 def make(seed: int, number: int, folder: Path) -> Target:
@@ -101,7 +101,7 @@ def _limited() -> Iterator[None]:
     def over(*_: object) -> None:
         raise Hang(f"more than {LONGEST_S:g} s")
 
-    # The processor's time: where others work, too, a second may be long. Who sleeps is found outside.
+    # The processor's time: on a busy machine a second may be long. A reader that sleeps is found outside.
     before = signal.signal(signal.SIGPROF, over)
     signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
     try:

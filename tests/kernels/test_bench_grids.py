@@ -6,7 +6,7 @@ import pytest
 
 from pagesim.costs.specs import model, models
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench import ask, peers
+from pagesim.kernels.bench import peers, selection
 from pagesim.kernels.bench.defaults import default_points, swap_shapes
 from pagesim.kernels.bench.grids import AttentionGrid, SwapGrid, layers_of
 from pagesim.kernels.bench.rows import BENCHES
@@ -126,28 +126,28 @@ ASKED = {
 )
 def test_what_is_off_is_named_with_its_value_and_its_bound(bench, name, value, said):
     with pytest.raises(PagesimError) as error:
-        ask.points(bench, "cpu", False, {name: value})
+        selection.points(bench, "cpu", False, {name: value})
     assert said in str(error.value)
 
 
 def test_what_is_asked_for_replaces_the_defaults():
-    points = ask.points(
+    points = selection.points(
         "attention", "cuda", False, {"batch": "1, 2", "splits": "auto,4", "ops": "paged-decode"}
     )
     assert [(point["batch"], point.parameters.get("splits")) for point in points] == [
         (1, None), (1, 4), (2, None), (2, 4)
     ]  # fmt: skip
-    points = ask.points(
+    points = selection.points(
         "attention", "cpu", False, {"batch": "1", "query": "16", "context": "16,64", "heads": "8"}
     )
     assert [(point.op, point["context"], point["kv_heads"]) for point in points] == [
         ("paged-prefill", 16, 8), ("sdpa-prefill", 16, 8), ("paged-prefill", 64, 8)
     ]  # fmt: skip
-    points = ask.points("copy", "cpu", False, {"blocks": "4"})
+    points = selection.points("copy", "cpu", False, {"blocks": "4"})
     assert [point.op for point in points] == ["copy-blocks", "gather-blocks", "scatter-blocks"]
-    points = ask.points("copy", "cpu", False, {"tokens": "4", "size": "64"})
+    points = selection.points("copy", "cpu", False, {"tokens": "4", "size": "64"})
     assert [point.op for point in points] == ["device-copy", "reshape-and-cache"]
-    points = ask.points("swap", "cpu", False, {"blocks": "4", "direction": "in"})
+    points = selection.points("swap", "cpu", False, {"blocks": "4", "direction": "in"})
     assert [point.parameters.get("strategy") for point in points] == [
         None,
         "copy-each",
@@ -158,4 +158,4 @@ def test_what_is_asked_for_replaces_the_defaults():
 
 def test_options_that_leave_nothing_are_refused():
     with pytest.raises(PagesimError, match="layout, ops: together these leave nothing to measure"):
-        ask.points("attention", "cpu", False, {"layout": "VLLM", "ops": "contiguous-decode"})
+        selection.points("attention", "cpu", False, {"layout": "VLLM", "ops": "contiguous-decode"})

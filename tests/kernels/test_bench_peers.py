@@ -202,9 +202,9 @@ def test_a_peer_whose_interface_has_changed_fails_at_its_points(stand_in):
 
 
 def test_peers_are_points_that_can_be_asked_for(stand_in):
-    from pagesim.kernels.bench import ask
+    from pagesim.kernels.bench import selection
 
-    points = ask.points("attention", "cpu", False, {"ops": "flashinfer-decode", "batch": "1"})
+    points = selection.points("attention", "cpu", False, {"ops": "flashinfer-decode", "batch": "1"})
     assert [point.op for point in points] == ["flashinfer-decode"]
     with pytest.raises(PagesimError, match=r"op is flashinfer; it must be one of .*flashinfer-decode"):
-        ask.points("attention", "cpu", False, {"ops": "flashinfer"})
+        selection.points("attention", "cpu", False, {"ops": "flashinfer"})

@@ -191,7 +191,7 @@ def test_no_point_begins_when_the_time_is_up(tmp_path):
 
 def test_progress_is_told():
     heard = []
-    run(LINEAR[:2], watch=lambda *said: heard.append(said))
+    run(LINEAR[:2], progress=lambda *said: heard.append(said))
     assert heard == [
         (0, 2, "linear m=1 n=4 k=8 dtype=fp32"),
         (1, 2, "linear m=2 n=4 k=8 dtype=fp32"),

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from pagesim.kernels.needs import Unavailable  # noqa: E402
+from pagesim.kernels.requirements import Unavailable  # noqa: E402
 from pagesim.kernels.swap import CopyBatch, CopyEach, Pools  # noqa: E402
 from pagesim.kernels.swap import driver as module  # noqa: E402
 from pagesim.kernels.swap.base import SwapStrategy  # noqa: E402

@@ -39,8 +39,8 @@ class Lives:
         self.away: list[list[Holder]] = []
         self.admitted = 0
 
-    def change(self, what: str, who: int, much: int) -> None:
-        getattr(self, what)(who, much)
+    def change(self, what: str, which: int, much: int) -> None:
+        getattr(self, what)(which, much)
         self.compare(much)
 
     def all(self, call: Callable[[KVCache, Holder], Any], twins: list[Holder]) -> Any:
@@ -52,51 +52,51 @@ class Lives:
         """Ask each memory the same; return the answer or the error."""
         return alike([(lambda m=memory: question(m)) for memory in self.memories])
 
-    def pick(self, who: int, *, decodes: bool | None = None) -> list[Holder] | None:
+    def pick(self, which: int, *, decodes: bool | None = None) -> list[Holder] | None:
         fitting = [t for t in self.alive if decodes is None or t[0].decodes == decodes]
-        return fitting[who % len(fitting)] if fitting else None
+        return fitting[which % len(fitting)] if fitting else None
 
-    def admit(self, who: int, much: int) -> None:
-        tokens, output = much + 1, who * 3
-        samples = 1 + who % 4 if self.samples else 1
+    def admit(self, which: int, much: int) -> None:
+        tokens, output = much + 1, which * 3
+        samples = 1 + which % 4 if self.samples else 1
         self.admitted += 1
         twins = []
         for _ in self.memories:
             holder = Holder(tokens, output, samples)
-            holder.growth = 3 if who % 5 == 1 else 1
+            holder.growth = 3 if which % 5 == 1 else 1
             holder.order = self.admitted
             twins.append(holder)
         spare = much % 3
         assert self.all(lambda m, h: (m.blocks_to_admit(h, tokens), m.fit(h, tokens, spare)), twins)
         if self.all(lambda m, h: m.admit(h, tokens), twins) is None:
             self.alive.append(twins)
-            if who % 3:
+            if which % 3:
                 self.all(lambda m, h: m.start_decoding(h), twins)
 
-    def start(self, who: int, much: int) -> None:
-        if twins := self.pick(who, decodes=False):
+    def start(self, which: int, much: int) -> None:
+        if twins := self.pick(which, decodes=False):
             self.all(lambda m, h: m.start_decoding(h), twins)
 
-    def stop(self, who: int, much: int) -> None:
-        if twins := self.pick(who, decodes=True):
+    def stop(self, which: int, much: int) -> None:
+        if twins := self.pick(which, decodes=True):
             self.all(lambda m, h: m.stop_decoding(h), twins)
 
-    def extend(self, who: int, much: int) -> None:
-        twins = self.pick(who, decodes=False)
+    def extend(self, which: int, much: int) -> None:
+        twins = self.pick(which, decodes=False)
         if twins and twins[0].samples == 1 and self.memories[0].grows:
             assert self.all(lambda m, h: m.blocks_to_extend(h, much), twins) is not KVCacheError
             self.all(lambda m, h: m.extend(h, much), twins)
 
-    def append(self, who: int, much: int) -> None:
-        twins = self.pick(who, decodes=False)
+    def append(self, which: int, much: int) -> None:
+        twins = self.pick(which, decodes=False)
         if twins and self.room(twins):
             self.all(lambda m, h: m.append(h), twins)
 
-    def trim(self, who: int, much: int) -> None:
-        if twins := self.pick(who):
+    def trim(self, which: int, much: int) -> None:
+        if twins := self.pick(which):
             self.all(lambda m, h: m.trim(h), twins)
 
-    def grow(self, who: int, much: int) -> None:
+    def grow(self, which: int, much: int) -> None:
         slow = self.memories[0]
         steps = much % 9
         for twins in self.alive:
@@ -111,28 +111,28 @@ class Lives:
             steps = max(1, min(memory.steps_that_fit(steps, 0) for memory in self.memories))
         self.ask(lambda m: m.grow(steps))
 
-    def end(self, who: int, much: int) -> None:
-        twins = self.pick(who)
+    def end(self, which: int, much: int) -> None:
+        twins = self.pick(which)
         if twins and twins[0].samples > 1:
             over = [place for place in range(twins[0].samples) if much >> place & 1][: twins[0].samples - 1]
             if over:
                 self.all(lambda m, h: m.end_samples(h, over), twins)
 
-    def release(self, who: int, much: int) -> None:
-        if twins := self.pick(who):
+    def release(self, which: int, much: int) -> None:
+        if twins := self.pick(which):
             self.all(lambda m, h: m.release(h), twins)
             self.alive.remove(twins)
 
-    def swap_out(self, who: int, much: int) -> None:
-        twins = self.pick(who)
+    def swap_out(self, which: int, much: int) -> None:
+        twins = self.pick(which)
         if twins and self.all(lambda m, h: m.swap_out(h), twins) is not OutOfBlocks:
             self.alive.remove(twins)
             self.away.append(twins)
 
-    def swap_in(self, who: int, much: int) -> None:
+    def swap_in(self, which: int, much: int) -> None:
         if not self.away:
             return
-        twins = self.away[who % len(self.away)]
+        twins = self.away[which % len(self.away)]
         if much % 5 == 0:
             self.all(lambda m, h: m.drop_swapped(h), twins)
             self.away.remove(twins)
@@ -140,11 +140,11 @@ class Lives:
             self.away.remove(twins)
             self.alive.append(twins)
 
-    def fork(self, who: int, much: int) -> None:
-        twins = self.pick(who, decodes=True)
+    def fork(self, which: int, much: int) -> None:
+        twins = self.pick(which, decodes=True)
         if twins and twins[0].samples > 1 and not any(isinstance(m, CountedKV) for m in self.memories):
             dropped = much % twins[0].samples
-            survivor = (dropped + 1 + who % (twins[0].samples - 1)) % twins[0].samples
+            survivor = (dropped + 1 + which % (twins[0].samples - 1)) % twins[0].samples
             self.all(lambda m, h: m.fork(h, dropped, survivor), twins)
 
     def room(self, twins: list[Holder]) -> int:

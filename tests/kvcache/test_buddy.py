@@ -1,4 +1,4 @@
-"""The buddy allocator of the paper's Orca baselines, move by move."""
+"""The buddy placement of the paper's Orca baselines, move by move."""
 
 from itertools import pairwise
 

@@ -29,8 +29,8 @@ class Lives:
         self.decoding: list[Reader] = []  # in their order
         self.orders = 0
 
-    def change(self, what: str, who: int, much: int) -> None:
-        getattr(self, what)(who, much)
+    def change(self, what: str, which: int, much: int) -> None:
+        getattr(self, what)(which, much)
         self.compare()
 
     def both(self, name: str, holder: Reader, *tokens: int) -> int | None:
@@ -39,10 +39,10 @@ class Lives:
         assert getattr(self.counted, name)(self.twins[holder], *tokens) == answer
         return answer
 
-    def admit(self, who: int, much: int) -> None:
+    def admit(self, which: int, much: int) -> None:
         self.orders += 1
         # A prompt of a few kinds: most begin alike.
-        prompt = [who % 2] * (1 + much % 17) + list(map(int, f"{who:04b}"))[: who % 5]
+        prompt = [which % 2] * (1 + much % 17) + list(map(int, f"{which:04b}"))[: which % 5]
         holder, length = Reader(Text(prompt, self.rule.size), self.orders), len(prompt)
         hits = self.rule.match_prefix(holder, length)
         self.twins[holder] = Reader(holder.content, self.orders)
@@ -54,17 +54,17 @@ class Lives:
             assert not self.fast.can_admit(holder, tokens)
             with pytest.raises(OutOfBlocks):
                 self.fast.admit(holder, tokens)
-            self.release(who, much)
+            self.release(which, much)
             return
         self.rule.admit(holder, tokens)
         self.both("admit", holder, tokens)
         self.in_chunks.append(holder)
         Lives.found += hits // self.rule.size
 
-    def chunk(self, who: int, much: int) -> None:
+    def chunk(self, which: int, much: int) -> None:
         if not self.in_chunks:
             return
-        holder = self.in_chunks[who % len(self.in_chunks)]
+        holder = self.in_chunks[which % len(self.in_chunks)]
         tokens = min(len(holder.content.prompt) - holder.tokens, 1 + much % 11)
         if tokens <= 0:
             self.in_chunks.remove(holder)
@@ -77,21 +77,21 @@ class Lives:
             with pytest.raises(OutOfBlocks):
                 self.fast.extend(holder, tokens)
 
-    def rest(self, who: int, much: int) -> None:
+    def rest(self, which: int, much: int) -> None:
         if self.decoding:
-            holder = self.decoding.pop(who % len(self.decoding))
+            holder = self.decoding.pop(which % len(self.decoding))
             self.both("stop_decoding", holder)
             self.in_chunks.append(holder)
             if self.fast.blocks_to_extend(holder, 1) <= self.rule.free_blocks:
                 self.rule.extend(holder, 1)
                 assert self.both("append", holder) == 0
 
-    def grow(self, who: int, much: int) -> None:
+    def grow(self, which: int, much: int) -> None:
         steps = 1 + much % 5
         if self.fast.blocks_needed(steps) > self.rule.free_blocks:
             with pytest.raises(OutOfBlocks):
                 self.fast.grow(steps)
-            self.release(who, much)
+            self.release(which, much)
             return
         before = self.rule.free_blocks
         for _ in range(steps):
@@ -99,22 +99,22 @@ class Lives:
         assert before - self.rule.free_blocks == self.fast.blocks_needed(steps)
         assert self.fast.grow(steps) == self.counted.grow(steps) == 0
 
-    def cache(self, who: int, much: int) -> None:
+    def cache(self, which: int, much: int) -> None:
         for holder in self.decoding[:1]:
             self.rule.cache_full_blocks(holder)
             self.both("cache_full_blocks", holder)
 
-    def aside(self, who: int, much: int) -> None:
+    def aside(self, which: int, much: int) -> None:
         blocks = much % 4
         if blocks <= self.rule.free_blocks:
             self.rule.set_aside(blocks)
             self.fast.set_aside(blocks)
             self.counted.set_aside(blocks)
 
-    def release(self, who: int, much: int) -> None:
+    def release(self, which: int, much: int) -> None:
         holders = list(self.rule.tables)
         if holders:
-            holder = holders[who % len(holders)]
+            holder = holders[which % len(holders)]
             (self.decoding if holder.decodes else self.in_chunks).remove(holder)
             self.rule.release(holder)
             self.both("release", holder)

@@ -151,7 +151,7 @@ def test_counted_memory_cannot_fork() -> None:
         kv.fork(admit(kv, 6, samples=2, decodes=True), 0, 1)
 
 
-def test_a_copy_ends_a_leap() -> None:
+def test_a_copy_ends_a_fast_forward() -> None:
     kv = memory()
     admit(kv, 3, samples=2, decodes=True)
     assert kv.steps_that_fit(4, spare=0) == 0
@@ -159,7 +159,7 @@ def test_a_copy_ends_a_leap() -> None:
     assert kv.steps_that_fit(4, spare=0) == 4
 
 
-def test_a_sample_that_has_left_ends_no_leap() -> None:
+def test_a_sample_that_has_left_ends_no_fast_forward() -> None:
     kv = memory()
     holder = admit(kv, 3, samples=2, decodes=True)
     kv.end_samples(holder, [1])

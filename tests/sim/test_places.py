@@ -16,7 +16,7 @@ PAIRS: dict[str, Any] = {"model": "opt-175b", "page_size": "64K"}
 
 
 def load(seed: int = 3, size: int = 60) -> ps.Trace:
-    """More than 400 tokens of memory serve without preempting anybody."""
+    """More than 400 tokens of memory serve without a preemption."""
     rng = np.random.default_rng(seed)
     return ps.Trace(
         np.cumsum(rng.exponential(0.05, size)), rng.integers(1, 90, size), rng.integers(1, 60, size)

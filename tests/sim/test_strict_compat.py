@@ -31,7 +31,7 @@ CASES: dict[str, tuple[ps.Trace, str, dict[str, Any], str, str]] = {
         "vllm-v0",
         {"vllm_version": "0.2.0"},
         "never_admitted",
-        "blocks everybody behind it for ever",
+        "blocks all requests behind it for ever",
     ),
     "a sequence that fills the cache and was swapped out never comes back": (
         trace((0, 30, 500)),
@@ -59,21 +59,21 @@ CASES: dict[str, tuple[ps.Trace, str, dict[str, Any], str, str]] = {
         "vllm-sosp",
         {"watermark": 0.1},
         "never_admitted",
-        "blocks everybody behind it for ever",
+        "blocks all requests behind it for ever",
     ),
     "Orca never admits what its buddies cannot hold": (
         trace((0, 200, 50), (0, 20, 5)),
         "orca-max",
         {"num_blocks": 12, "max_model_len": 256},
         "never_admitted",
-        "blocks everybody behind it for ever",
+        "blocks all requests behind it for ever",
     ),
     "vLLM v1 never admits a prompt larger than its cache": (
         trace((0, 500, 5), (0, 20, 5)),
         "vllm-v1",
         {},
         "never_admitted",
-        "blocks everybody behind it for ever",
+        "blocks all requests behind it for ever",
     ),
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pagesim.accounting.ledger import ENTRIES
-from pagesim.accounting.timeline import Journal
+from pagesim.accounting.timeline import Timeline
 from pagesim.api import run
 from pagesim.costs import Itemised, IterationShape, parse_cost
 from pagesim.costs.specs import gpu, model
@@ -31,7 +31,7 @@ SYSTEMS = {
     "static batches": {"policy": "static", "num_blocks": 300},
     "straight line": {"policy": "vllm-sosp", "cost": "affine:0.02,1e-4,1e-6,1e-5", **TIGHT},
     "a profile": {"cost": "profile:analytic-a100-40gb", **TIGHT},
-    "not leaping": {"fast_forward": False, **TIGHT},
+    "stepping": {"fast_forward": False, **TIGHT},
 }
 
 
@@ -50,12 +50,12 @@ def told(request, tmp_path_factory):
     trace = make_trace("sharegpt", arrivals="poisson", rate=4.0, num_requests=50, seed=3)
     if name == "samples are swapped":
         trace = trace.with_columns({"n": np.full(len(trace), 2)})
-    journal = Journal(every=every)
-    result = run(System(**options), trace, steps="iterations" if every else "stretches", journal=journal)
+    timeline = Timeline(every=every)
+    result = run(System(**options), trace, steps="iterations" if every else "stretches", timeline=timeline)
     file = tmp_path_factory.mktemp("events") / trace_events.FILE
     memory = result.summary["memory"]
     capacity = memory["num_blocks"] * memory["block_size"]
-    trace_events.write(file, journal, result.steps, title="x", capacity=capacity)
+    trace_events.write(file, timeline, result.steps, title="x", capacity=capacity)
     return result, json.loads(file.read_text(encoding="utf-8"))["traceEvents"], capacity
 
 
@@ -162,12 +162,12 @@ def test_the_slices_of_a_request_are_its_row(told):
         assert near(queued, (end if np.isnan(scheduled) else scheduled) - own[0]["ts"], 2)
         decoding = [e["ts"] for e in own if e["name"] == "decode"]
         if decoding:
-            # Nobody who loses his place in the instant of his first token is seen decoding before.
+            # No request that is preempted in the instant of its first token is seen decoding before.
             lost = [e["ts"] for e in own if e["name"] in ("preempted", "swapped")]
             first = request.first_token_s * 1e6
             assert near(decoding[0], first) or any(near(when, first) for when in lost)
         names = [e["name"] for e in own]
-        # Who is preempted and comes back at the same instant has no slice of no length.
+        # A request that is preempted and comes back at the same instant has no slice of no length.
         assert names.count("preempted") <= request.recomputes
         assert names.count("swapped") <= request.swaps
         assert {"preempted", "swapped"} & set(names) or not request.recomputes + request.swaps
@@ -208,28 +208,28 @@ def test_the_parts_of_a_cost_sum_to_the_iteration(spelling, shape):
 
 def test_a_request_that_was_turned_away_is_an_instant():
     trace = Trace(np.zeros(2), np.array([5, 10_000]), np.array([5, 5]))
-    journal = Journal(every=False)
-    result = run(System(), trace, journal=journal)
-    found = list(trace_events.events(journal, result.steps, title="x", capacity=1))
+    timeline = Timeline(every=False)
+    result = run(System(), trace, timeline=timeline)
+    found = list(trace_events.events(timeline, result.steps, title="x", capacity=1))
     (instant,) = [e for e in found if e["ph"] == "i"]
     assert (instant["name"], instant["pid"], instant["tid"]) == ("rejected", REQUESTS, 2)
 
 
 def test_a_run_without_iterations_has_a_time_line_too(tmp_path):
     trace = Trace(np.zeros(1), np.array([10_000]), np.array([5]))
-    journal = Journal(every=False)
-    result = run(System(), trace, journal=journal)
-    trace_events.write(tmp_path / "x", journal, result.steps, title="x", capacity=1)
+    timeline = Timeline(every=False)
+    result = run(System(), trace, timeline=timeline)
+    trace_events.write(tmp_path / "x", timeline, result.steps, title="x", capacity=1)
     assert json.loads((tmp_path / "x").read_text())["traceEvents"]
 
 
 @pytest.mark.slow
 def test_a_hundred_thousand_requests_need_no_gigabytes(tmp_path):
     trace = make_trace("fixed:200,40", arrivals="poisson", rate=20.0, num_requests=100_000)
-    journal = Journal(every=False)
-    result = run(System(cost="affine:0.01,1e-5,1e-7"), trace, journal=journal)
+    timeline = Timeline(every=False)
+    result = run(System(cost="affine:0.01,1e-5,1e-7"), trace, timeline=timeline)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    trace_events.write(tmp_path / "x", journal, result.steps, title="x", capacity=1)
+    trace_events.write(tmp_path / "x", timeline, result.steps, title="x", capacity=1)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert (tmp_path / "x").stat().st_size > 100 << 20
     assert grown < 400 << 10

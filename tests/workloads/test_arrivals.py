@@ -213,10 +213,10 @@ def test_recorded_rates_of_published_traces(shared):
 
 
 def conversations() -> Trace:
-    """Three conversations of four rounds, one after another, and a request of its own."""
-    rounds = np.array([10, 20, 30, 40] * 3 + [5])
+    """Three conversations of four turns, one after another, and a request of its own."""
+    turns = np.array([10, 20, 30, 40] * 3 + [5])
     return Trace(
-        np.arange(13.0), rounds, np.full(13, 5), session_id=np.array([*("aaaabbbbcccc"), None], object)
+        np.arange(13.0), turns, np.full(13, 5), session_id=np.array([*("aaaabbbbcccc"), None], object)
     )
 
 
@@ -231,13 +231,13 @@ def test_the_rounds_of_every_conversation_arrive_in_order(kind):
     }.get(kind, {"rate": 2.0, "num_requests": 35})
     trace = arrive(conversations(), kind, **options)
     assert trace.session_id is not None
-    rounds: dict[object, list[int]] = {}
+    turns: dict[object, list[int]] = {}
     for request in trace:
         if request.prompt_tokens != 5:
-            rounds.setdefault(request.session_id, []).append(request.prompt_tokens)
+            turns.setdefault(request.session_id, []).append(request.prompt_tokens)
     # Copies are conversations of their own; the last may be cut short.
-    assert len(rounds) == -(-sum(map(len, rounds.values())) // 4)
-    for prompts in rounds.values():
+    assert len(turns) == -(-sum(map(len, turns.values())) // 4)
+    for prompts in turns.values():
         assert prompts == [10, 20, 30, 40][: len(prompts)]
 
 
@@ -252,7 +252,7 @@ def test_the_papers_generator_puts_rounds_in_order_where_the_shuffle_put_the_con
     random.Random(0).shuffle(shuffled)
     assert trace.session_id is not None
     assert trace.session_id.tolist() == [row // 4 for row in shuffled]  # conversations of four, and copies
-    assert trace.notes[-1].endswith("; the rounds of a conversation keep their order")
+    assert trace.notes[-1].endswith("; the turns of a conversation keep their order")
 
 
 def test_every_column_follows_its_request():

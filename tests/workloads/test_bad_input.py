@@ -270,7 +270,7 @@ def test_an_id_is_free_again_when_its_row_is_skipped(path):
     assert trace.notes[0].startswith("skipped 2 of 3 rows")
 
 
-@pytest.mark.parametrize(("option", "value"), [("rounds", "second"), ("on_bad_row", "ignore")])
+@pytest.mark.parametrize(("option", "value"), [("turns", "second"), ("on_bad_row", "ignore")])
 def test_an_unknown_option_is_refused(path, option, value):
     with pytest.raises(PagesimError, match=f"{option} is '{value}'; it must be "):
         load(path, **{option: value})

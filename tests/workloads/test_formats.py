@@ -97,7 +97,7 @@ def test_all_rounds_of_a_conversation_extend_its_prompt(tmp_path):
 
     path = tmp_path / "s.json"
     path.write_text(json.dumps([talk("a b", "c", "d e f", "g"), talk("h", "i j"), talk("only a question")]))
-    trace = load(path, rounds="all", tokenizer="gpt2")
+    trace = load(path, turns="all", tokenizer="gpt2")
     # A beginning-of-text token a prompt, an end token an output, which stays when the answer is a prompt's.
     assert trace.prompt_tokens.tolist() == [3, 3 + 2 + 3, 2]
     assert trace.output_tokens.tolist() == [2, 2, 3]
@@ -135,8 +135,8 @@ def test_every_round_extends_the_last_one_whatever_was_said(tmp_path_factory, ta
     ]
     path = tmp_path_factory.getbasetemp() / "talks.json"
     path.write_text(json.dumps([{"conversations": talk} for talk in turns]))
-    rounds = list(load(path, rounds="all", tokenizer="approximate"))
-    for last, this in pairwise(rounds):
+    turns = list(load(path, turns="all", tokenizer="approximate"))
+    for last, this in pairwise(turns):
         if last.session_id == this.session_id:
             assert this.prompt_tokens >= last.prompt_tokens + last.output_tokens
         else:
@@ -144,10 +144,10 @@ def test_every_round_extends_the_last_one_whatever_was_said(tmp_path_factory, ta
 
 
 def test_rounds_of_published_conversations_extend_one_another(shared: Path):
-    rounds = load(shared / "data" / "raw" / "fastchat_dummy_conversation.json", rounds="all")
-    assert rounds.session_id is not None
-    same = rounds.session_id[1:] == rounds.session_id[:-1]
-    grown = rounds.prompt_tokens[1:] - (rounds.prompt_tokens + rounds.output_tokens)[:-1]
+    turns = load(shared / "data" / "raw" / "fastchat_dummy_conversation.json", turns="all")
+    assert turns.session_id is not None
+    same = turns.session_id[1:] == turns.session_id[:-1]
+    grown = turns.prompt_tokens[1:] - (turns.prompt_tokens + turns.output_tokens)[:-1]
     assert same.any()
     assert grown[same].min() >= 0
 
@@ -203,7 +203,7 @@ def test_ids_stand_for_512_tokens_each_unless_the_file_says_otherwise(tmp_path):
     path.write_text("prompt_tokens,output_tokens,hash_ids,hash_block_size\n33,1,7;8;9,16\n9,1,,16\n")
     trace = load(path)
     assert trace.hash_block_size == 16
-    assert trace.hash_ids == [(7, 8, 9), ()]  # with fewer ids than blocks, the rest is shared with nobody
+    assert trace.hash_ids == [(7, 8, 9), ()]  # with fewer ids than blocks, the rest is not shared
 
 
 def test_a_size_of_blocks_without_ids_is_not_used(tmp_path):
@@ -341,7 +341,7 @@ def test_published_lengths_are_read(shared: Path, file, rows, prompt_mean, outpu
 
 
 @pytest.mark.parametrize(
-    ("file", "rounds", "requests", "sessions"),
+    ("file", "turns", "requests", "sessions"),
     [
         ("alpaca_2000_sample.json", "first", 2000, None),
         ("lmbenchmark_sharegpt_run.first40.json", "first", 40, None),
@@ -349,8 +349,8 @@ def test_published_lengths_are_read(shared: Path, file, rows, prompt_mean, outpu
         ("fastchat_dummy_conversation.json", "all", 1000, 500),
     ],
 )
-def test_published_texts_are_read(shared: Path, file, rounds, requests, sessions):
-    trace = load(shared / "data" / "raw" / file, rounds=rounds)
+def test_published_texts_are_read(shared: Path, file, turns, requests, sessions):
+    trace = load(shared / "data" / "raw" / file, turns=turns)
     assert len(trace) == requests
     assert (None if trace.session_id is None else len(set(trace.session_id))) == sessions
     assert any("token" in note for note in trace.notes)

@@ -1,4 +1,4 @@
-"""A trace is columns of requests: whoever makes one is told what is wrong, and no row loses its values."""
+"""A trace is columns of requests: a wrong one is refused with a reason, and no row loses its values."""
 
 import numpy as np
 import pytest

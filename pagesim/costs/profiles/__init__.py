@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pagesim.costs.profiles.analytic import analytic_profile
 from pagesim.costs.profiles.attention import SLOTS, DecodeAttention, PrefillAttention
-from pagesim.costs.profiles.bundled import analytic_names, boxed, boxed_names, find_profile
+from pagesim.costs.profiles.bundled import analytic_names, bundled_names, bundled_profile, find_profile
 from pagesim.costs.profiles.curves import Curve, fit_rest
-from pagesim.costs.profiles.fit import Fit, error_of, fit_terms, predict, range_of, relative_error, unseen_of
+from pagesim.costs.profiles.fit import (
+    FittedTerms,
+    error_of,
+    fit_terms,
+    predict,
+    range_of,
+    relative_error,
+    unseen_of,
+)
 from pagesim.costs.profiles.profile import Launching, Profile, Range, Shape, TermError, Terms, load_profile
 from pagesim.costs.profiles.rescale import rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
@@ -19,7 +27,7 @@ __all__ = [
     "TERMS",
     "Curve",
     "DecodeAttention",
-    "Fit",
+    "FittedTerms",
     "Launching",
     "PrefillAttention",
     "Profile",
@@ -30,8 +38,8 @@ __all__ = [
     "Terms",
     "analytic_names",
     "analytic_profile",
-    "boxed",
-    "boxed_names",
+    "bundled_names",
+    "bundled_profile",
     "error_of",
     "find_profile",
     "fit_rest",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
-from pagesim.costs.profiles.bounds import Roofs
+from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import Profile, Shape, Terms
 from pagesim.costs.specs import GpuSpec, ModelSpec
@@ -32,7 +32,7 @@ def analytic_profile(
         kv_dtype: of the cache.
         block_sizes: a datasheet knows no difference between them.
     """
-    roofs = Roofs(model, gpu, tp=tp, kv_dtype=kv_dtype)
+    bounds = Bounds(model, gpu, tp=tp, kv_dtype=kv_dtype)
 
     def curve(seconds: Callable[[int], float], share: float) -> Curve:
         return Curve(at=SIZES, seconds=tuple(seconds(size) / share for size in SIZES))
@@ -46,22 +46,22 @@ def analytic_profile(
     decode = DecodeAttention(
         launch_s=0.0,
         sequence_s=0.0,
-        context_s=max(roofs.token_s / KV, roofs.context_s / FLOPS),
+        context_s=max(bounds.token_s / KV, bounds.context_s / FLOPS),
         kv_heads=model.kv_heads_per_gpu(tp),
     )
-    prefill = PrefillAttention(launch_s=0.0, token_s=0.0, pair_s=roofs.pair_s / FLOPS, key_s=0.0)
-    swaps = blocks(roofs.swap, LINK)
+    prefill = PrefillAttention(launch_s=0.0, token_s=0.0, pair_s=bounds.pair_s / FLOPS, key_s=0.0)
+    swaps = blocks(bounds.swap, LINK)
     terms = Terms(
-        linear=curve(roofs.linear, min(FLOPS, HBM)),
-        head=curve(roofs.head, min(FLOPS, HBM)),
-        write=curve(roofs.write, HBM),
+        linear=curve(bounds.linear, min(FLOPS, HBM)),
+        head=curve(bounds.head, min(FLOPS, HBM)),
+        write=curve(bounds.write, HBM),
         decode=dict.fromkeys(block_sizes, decode),
         prefill=dict.fromkeys(block_sizes, prefill),
-        copy=blocks(roofs.copy, HBM),
+        copy=blocks(bounds.copy, HBM),
         swap_out=swaps,
         swap_in=swaps,
         overhead=Curve(at=(1,), seconds=(OVERHEAD_S,)),
-        all_reduce=curve(roofs.all_reduce, LINK) if tp > 1 else None,
+        all_reduce=curve(bounds.all_reduce, LINK) if tp > 1 else None,
     )
     return Profile(
         name=f"analytic-{gpu.name}",

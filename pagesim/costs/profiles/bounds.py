@@ -1,11 +1,11 @@
-"""Roofs: what each term takes at the datasheet's rates, so that machines and models can be compared."""
+"""Bounds: what each term takes at the datasheet's rates, so that machines and models can be compared."""
 
 from __future__ import annotations
 
 from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec, all_reduce_bytes_per_token
 
 
-class Roofs:
+class Bounds:
     """Seconds at which bytes or operations bound each term, whichever take longer, on each GPU.
 
     Args:
@@ -19,7 +19,7 @@ class Roofs:
         self._linear_s = (model.linear_flops_per_token - head) / tp / gpu.fp16_flops
         self._head_s = head / tp / gpu.fp16_flops
         weights = (model.linear_flops_per_token - head) // 2 * model.weight_dtype_bytes
-        if model.moe is not None:  # in a batch nearly every expert is visited by somebody
+        if model.moe is not None:  # in a batch nearly every expert is used
             weights = model.weight_bytes - head // 2 * model.weight_dtype_bytes
         self._weights_s = weights / tp / gpu.hbm_bytes_per_s
         self._head_weights_s = head / 2 * model.weight_dtype_bytes / tp / gpu.hbm_bytes_per_s

@@ -15,7 +15,7 @@ DATA = Path(__file__).resolve().parent / "data"
 ANALYTIC = "analytic-"
 
 
-def boxed_names() -> tuple[str, ...]:
+def bundled_names() -> tuple[str, ...]:
     """Return the names of profiles that rest on measurements."""
     return tuple(sorted(file.stem for file in DATA.glob("*.json")))
 
@@ -26,11 +26,11 @@ def analytic_names() -> tuple[str, ...]:
 
 
 @cache
-def boxed(name: str) -> Profile:
+def bundled_profile(name: str) -> Profile:
     """Return a profile that comes with pagesim and rests on measurements.
 
     Args:
-        name: one of ``boxed_names``.
+        name: one of ``bundled_names``.
     """
     return load_profile(DATA / f"{name}.json")
 
@@ -50,8 +50,8 @@ def find_profile(
     Raises:
         PagesimError: there is none, or the file is no profile.
     """
-    if name in boxed_names():
-        return boxed(name)
+    if name in bundled_names():
+        return bundled_profile(name)
     if name.startswith(ANALYTIC):
         return analytic_profile(
             gpu(name.removeprefix(ANALYTIC)), model, tp=tp, kv_dtype=kv_dtype, block_sizes=(block_size,)
@@ -60,6 +60,6 @@ def find_profile(
     if file.suffix == ".json" or file.is_file():
         return load_profile(file)
     raise PagesimError(
-        f"there is no profile {name!r}; it must be one of {', '.join((*boxed_names(), *analytic_names()))}, "
-        "or the path of a JSON file"
+        f"there is no profile {name!r}; it must be one of "
+        f"{', '.join((*bundled_names(), *analytic_names()))}, or the path of a JSON file"
     )

@@ -17,7 +17,7 @@ EVERY = 4
 Term = Curve | DecodeAttention | PrefillAttention
 
 
-class Fit(NamedTuple):
+class FittedTerms(NamedTuple):
     """What was fitted to samples.
 
     Attributes:
@@ -33,7 +33,7 @@ class Fit(NamedTuple):
     held_out: tuple[int, ...]
 
 
-def fit_terms(samples: Sequence[Sample], kv_heads: int, slots: Sequence[int] = SLOTS) -> Fit:
+def fit_terms(samples: Sequence[Sample], kv_heads: int, slots: Sequence[int] = SLOTS) -> FittedTerms:
     """Fit every term that was measured.
 
     Args:
@@ -62,7 +62,7 @@ def fit_terms(samples: Sequence[Sample], kv_heads: int, slots: Sequence[int] = S
         else:
             terms.setdefault(term, {})[block_size] = fitted
         wrong[term] += [relative_error(fitted, samples[index]) for index in unseen]
-    return Fit(
+    return FittedTerms(
         terms,
         {term: error_of(each) for term, each in wrong.items()},
         {term: range_of([sample for sample in samples if sample.term == term]) for term in wrong},

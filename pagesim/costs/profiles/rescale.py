@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pagesim.costs.profiles.bounds import Roofs
+from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import Launching, Profile, Shape, Terms
 from pagesim.costs.specs import GpuSpec, ModelSpec
@@ -16,7 +16,7 @@ def rescale(
 ) -> Profile:
     """Return a profile for another model or GPU, marked as rescaled.
 
-    Every term keeps the share of its roof (bytes over bandwidth, operations over peak, bytes over link) that
+    Every term keeps the share of its bound (bytes over bandwidth, operations over peak, bytes over link) that
     it reached at the same size. Launches and the overhead go with the number of layers.
 
     Args:
@@ -35,20 +35,20 @@ def rescale(
         raise PagesimError(f"profile {profile.name} is rescaled itself; rescale what it was made from")
     if Shape.of(of) != profile.model:
         raise PagesimError(f"profile {profile.name} is for {profile.model.name}, not {of.name}")
-    before = Roofs(of, on, tp=profile.tp, kv_dtype=profile.kv_dtype)
-    after = Roofs(model, gpu, tp=profile.tp, kv_dtype=profile.kv_dtype)
+    before = Bounds(of, on, tp=profile.tp, kv_dtype=profile.kv_dtype)
+    after = Bounds(model, gpu, tp=profile.tp, kv_dtype=profile.kv_dtype)
     layers = model.layers / of.layers
     wide = layers * model.heads * model.head_dim / (of.heads * of.head_dim)
 
-    def carried(curve: Curve, roof: Callable[[Roofs], Callable[[int], float]], tokens: int = 1) -> Curve:
-        new, old = roof(after), roof(before)
+    def carried(curve: Curve, bound: Callable[[Bounds], Callable[[int], float]], tokens: int = 1) -> Curve:
+        new, old = bound(after), bound(before)
         return curve.scaled(new(max(1, size) * tokens) / old(max(1, size) * tokens) for size in curve.at)
 
     old = profile.terms
     terms = Terms(
-        linear=carried(old.linear, lambda roofs: roofs.linear),
-        head=carried(old.head, lambda roofs: roofs.head),
-        write=carried(old.write, lambda roofs: roofs.write),
+        linear=carried(old.linear, lambda bounds: bounds.linear),
+        head=carried(old.head, lambda bounds: bounds.head),
+        write=carried(old.write, lambda bounds: bounds.write),
         decode={
             size: each.model_copy(
                 update={
@@ -72,13 +72,15 @@ def rescale(
             )
             for size, each in old.prefill.items()
         },
-        copy={size: carried(each, lambda roofs: roofs.copy, size) for size, each in old.copy_.items()},
-        swap_out={size: carried(each, lambda roofs: roofs.swap, size) for size, each in old.swap_out.items()},
-        swap_in={size: carried(each, lambda roofs: roofs.swap, size) for size, each in old.swap_in.items()},
+        copy={size: carried(each, lambda bounds: bounds.copy, size) for size, each in old.copy_.items()},
+        swap_out={
+            size: carried(each, lambda bounds: bounds.swap, size) for size, each in old.swap_out.items()
+        },
+        swap_in={size: carried(each, lambda bounds: bounds.swap, size) for size, each in old.swap_in.items()},
         overhead=old.overhead.scaled(layers for _ in old.overhead.at),
         all_reduce=None
         if old.all_reduce is None
-        else carried(old.all_reduce, lambda roofs: roofs.all_reduce),
+        else carried(old.all_reduce, lambda bounds: bounds.all_reduce),
         launching=Launching(**{name: seconds * layers for name, seconds in old.launching}),
     )
     origins = {
@@ -88,7 +90,7 @@ def rescale(
         update={
             "name": name,
             "kind": "rescaled",
-            "sentence": f"{profile.name}, carried to {model.name} on {gpu.name} by the shares of its roofs",
+            "sentence": f"{profile.name}, carried to {model.name} on {gpu.name} by the shares of its bounds",
             "model": Shape.of(model),
             "gpu": gpu.name,
             "terms": terms,

@@ -53,7 +53,7 @@ def import_vidur(
     """Return a profile that rests on operators timed by others.
 
     What these files do not hold (LM head, copies, swaps, the engine's overhead) comes from the GPU's
-    datasheet, and the profile says so. The samples are not kept in it: they are somebody else's.
+    datasheet, and the profile says so. The samples are not kept in it: they belong to their authors.
 
     Args:
         linear: timings of linear layers, norms and embedding over tokens and degrees of parallelism.

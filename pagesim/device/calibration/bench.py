@@ -11,7 +11,7 @@ import torch
 
 from pagesim.costs.specs import ModelSpec
 from pagesim.costs.specs.gpus import GIB
-from pagesim.device.calibration.harness import Rig
+from pagesim.device.calibration.harness import Harness
 from pagesim.device.calibration.iterations import Iterations
 from pagesim.device.calibration.points import BESIDE, ITERATION, LAUNCH, Point
 from pagesim.device.live.fit import available_bytes
@@ -85,7 +85,7 @@ class Bench:
         self._seed = seed
         self.longest = spec.max_model_len
         self.model = Model(spec, dtype=dtype, device=device, longest=self.longest, seed=seed)
-        self._rig: Rig | None = None
+        self._harness: Harness | None = None
         self._iterations: Iterations | None = None
         self._token_bytes = 2 * spec.layers * spec.kv_heads * spec.head_dim * dtype.itemsize
 
@@ -117,16 +117,16 @@ class Bench:
         return row
 
     def _measured(self, point: Point) -> Row:
-        rig = self._rig_of(point.block_size)
+        harness = self._harness_of(point.block_size)
         if point.term == BESIDE:
             return self._beside(point)
         if point.term in (ITERATION, LAUNCH):
-            iterations = self._whole(rig)
+            iterations = self._whole(harness)
             if point.term == LAUNCH:
                 return {"status": OK, "seconds": iterations.launch(point.size)}
             seconds, context = iterations.decode(point.size)
             return {"status": OK, "seconds": seconds, "context": context}
-        work = rig.prepare(point)
+        work = harness.prepare(point)
         if self.device.type == "cpu":
             return {"status": OK, **self._few(work.call)}
         if work.by_wall:
@@ -144,24 +144,24 @@ class Bench:
             samples.append(sample())
         return {"seconds": median(samples), "samples": len(samples), "clock": clock.name}
 
-    def _whole(self, rig: Rig) -> Iterations:
-        if self._iterations is None or self._iterations.rig is not rig:
-            self._iterations = Iterations(rig, model=self._name, steps=self._steps, seed=self._seed)
+    def _whole(self, harness: Harness) -> Iterations:
+        if self._iterations is None or self._iterations.harness is not harness:
+            self._iterations = Iterations(harness, model=self._name, steps=self._steps, seed=self._seed)
         return self._iterations
 
-    def _rig_of(self, block_size: int) -> Rig:
-        """Return the rig of a block size; the last one's cache makes room for it."""
-        have = self._rig
+    def _harness_of(self, block_size: int) -> Harness:
+        """Return the harness of a block size; the last one's cache makes room for it."""
+        have = self._harness
         if have is not None and block_size in (0, have.pools.block_size):
             return have
-        self._rig = self._iterations = have = None
+        self._harness = self._iterations = have = None
         gc.collect()
         size = block_size or self._first_block_size
         tokens = min(self._most_tokens, self._room())
         num_blocks = max(2, tokens // size)
         bytes_a_block = size * self._token_bytes
         host = min(self._most_blocks, int(min(_HOST_BYTES, available_bytes() / 4)) // bytes_a_block)
-        self._rig = Rig(
+        self._harness = Harness(
             self.model,
             num_blocks=num_blocks,
             host_blocks=max(1, min(host, num_blocks)),
@@ -171,7 +171,7 @@ class Bench:
             cuda_graphs=self._cuda_graphs,
             seed=self._seed,
         )
-        return self._rig
+        return self._harness
 
     def _room(self) -> int:
         """Return for how many tokens there is room."""

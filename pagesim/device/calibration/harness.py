@@ -1,4 +1,4 @@
-"""Rig: a model, a cache and random batches on a device, and each part of an iteration as something to call.
+"""Harness: a model, a cache and random batches on a device, and each part of an iteration as a callable.
 
 The parts are those of `pagesim live`: the same model, the same kernels over the same tables, layer after
 layer, each part by itself. As there, the model and what it calls run in inference mode, in which small ops
@@ -42,7 +42,7 @@ class Work(NamedTuple):
     by_wall: bool = False
 
 
-class Rig:
+class Harness:
     """A model and a cache of blocks of one size.
 
     Args:

@@ -11,7 +11,7 @@ import torch
 
 from pagesim.api import run
 from pagesim.costs.specs import Capacity
-from pagesim.device.calibration.harness import NoRoom, Rig
+from pagesim.device.calibration.harness import Harness, NoRoom
 from pagesim.device.calibration.points import KINDS
 from pagesim.device.live.executor import MeasuredExecutor
 from pagesim.device.live.graphs import DecodeGraphs
@@ -26,24 +26,24 @@ PROMPT = 16
 """Tokens of the prompts before decoding; enough that decoding begins at once, few enough to be cheap."""
 
 MOST_IN_GRAPHS = 256
-"""Sequences at most in a graph, as in a live run that is told nothing else."""
+"""Sequences at most in a graph, the default of a live run."""
 
 LAUNCHES = 15
 """Samples of the host's launching."""
 
 
 class Iterations:
-    """Runs batches on a rig.
+    """Runs batches on a harness.
 
     Args:
-        rig: whose model and cache are used.
+        harness: whose model and cache are used.
         model: the model's name, or the path of its config.
         steps: iterations that each batch decodes; their median is taken.
         seed: of the tokens.
     """
 
-    def __init__(self, rig: Rig, *, model: str, steps: int, seed: int) -> None:
-        self.rig = rig
+    def __init__(self, harness: Harness, *, model: str, steps: int, seed: int) -> None:
+        self.harness = harness
         self.steps = steps
         self._model = model
         self._seed = seed
@@ -73,7 +73,7 @@ class Iterations:
         """
         executor = self._carried_out(1)
         new = {"decode": [1], "prompt": [PROMPT], "mixed": [1, PROMPT]}[KINDS[kind]]
-        batch = self.rig.batch(new, PROMPT)
+        batch = self.harness.batch(new, PROMPT)
         samples = []
         for _ in range(LAUNCHES):
             torch.cuda.synchronize()
@@ -85,7 +85,7 @@ class Iterations:
 
     def _carried_out(self, batch: int) -> MeasuredExecutor:
         """Serve a batch of requests that arrive together; return the executor that did it."""
-        pools = self.rig.pools
+        pools = self.harness.pools
         output = self.steps + 2
         needed = batch * -(-(PROMPT + output) // pools.block_size) + 1
         if needed > 0.98 * pools.num_blocks:
@@ -104,9 +104,9 @@ class Iterations:
         made: list[MeasuredExecutor] = []
 
         def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> MeasuredExecutor:
-            tokens = Tokens(self.rig.model.spec.vocab, self._seed)
+            tokens = Tokens(self.harness.model.spec.vocab, self._seed)
             executor = MeasuredExecutor(
-                scheduler, self.rig.model, pools, tokens, longest=max(PROMPT + output, 2 * PROMPT)
+                scheduler, self.harness.model, pools, tokens, longest=max(PROMPT + output, 2 * PROMPT)
             )
             executor.graphs = self._graphs_of()
             if not self._warm:
@@ -126,7 +126,9 @@ class Iterations:
 
     def _graphs_of(self) -> DecodeGraphs | None:
         """Return the graphs, captured when they are first needed; None where there are none."""
-        rig = self.rig
-        if rig.cuda_graphs and self._graphs is None:
-            self._graphs = DecodeGraphs(rig.model, rig.pools, longest=rig.longest, most=MOST_IN_GRAPHS)
+        harness = self.harness
+        if harness.cuda_graphs and self._graphs is None:
+            self._graphs = DecodeGraphs(
+                harness.model, harness.pools, longest=harness.longest, most=MOST_IN_GRAPHS
+            )
         return self._graphs

@@ -18,10 +18,10 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import OK, SCHEMA
 from pagesim.kernels.bench.store import RowStore
 from pagesim.kernels.machine import describe_machine, digest, identity
-from pagesim.kernels.needs import require_device
+from pagesim.kernels.requirements import require_device
 
-Watch = Callable[[int, int, str], None]
-"""Hears (points over, points in all, the point that comes next)."""
+ProgressCallback = Callable[[int, int, str], None]
+"""Called with (points over, points in all, the point that comes next)."""
 
 TURNS = 3
 """On a CPU every point is measured so often, once in each of several rounds over all of them."""
@@ -58,7 +58,7 @@ def calibrate(
     seconds: float | None = None,
     seed: int = 0,
     journal: Path | None = None,
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Calibration:
     """Measure what iterations of a model cost on this machine, part by part, and fit a profile to it.
 
@@ -76,7 +76,7 @@ def calibrate(
         seed: of weights, tokens and block tables.
         journal: folder in which every finished point is kept at once, made if it is not there; a point that
             it holds for the same model, machine, versions and code is not measured again.
-        watch: hears of progress.
+        progress: called after each point with how many are over, of how many, and the next.
 
     Raises:
         PagesimError: an option is off, torch or the device is missing, there is too little memory, or a point
@@ -115,8 +115,8 @@ def calibrate(
         for over, (turn, point) in enumerate(turns):
             key = digest([*setting, turn, *point])
             if key not in store:
-                if watch:
-                    watch(over, len(turns), str(point))
+                if progress:
+                    progress(over, len(turns), str(point))
                 if bench is None:
                     from pagesim.device.calibration.bench import Bench
 
@@ -143,8 +143,8 @@ def calibrate(
                         "it is recorded, run the same again to go on"
                     )
             rows[point].append(store[key])
-    if watch:
-        watch(len(turns), len(turns), "")
+    if progress:
+        progress(len(turns), len(turns), "")
     profile = assemble(
         {point: _combined(each) for point, each in rows.items()},
         name=name,

@@ -1,4 +1,4 @@
-"""Live: the same scheduler and allocator, but every iteration is really carried out on a device.
+"""Live: the same scheduler and memory, but every iteration is really carried out on a device.
 
 The one room of the simulator that needs torch; it is loaded when a live run starts, not before.
 """

@@ -27,7 +27,7 @@ Sample = tuple[int, int]
 """A sequence: its request's row in the trace, and its number among the samples of that request."""
 
 
-class Piece(NamedTuple):
+class Span(NamedTuple):
     """Tokens of one sequence that an iteration computes: those from ``start`` up to ``stop``.
 
     Attributes:

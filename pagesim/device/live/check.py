@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from pagesim.device.live.attention import CachedAttention
-from pagesim.device.live.batch import DeviceBatch, Piece, numbers_of
+from pagesim.device.live.batch import DeviceBatch, Span, numbers_of
 from pagesim.device.live.executor import MeasuredExecutor
 from pagesim.kvcache import Copy
 from pagesim.scheduling.batch import Batch
@@ -73,18 +73,18 @@ class Checker:
             "first_failure": self.failures[0] if self.failures else None,
         }
 
-    def look(self, batch: Batch, pieces: list[Piece], copies: Sequence[Copy], logits: Tensor) -> None:
+    def look(self, batch: Batch, spans: list[Span], copies: Sequence[Copy], logits: Tensor) -> None:
         """Look at an iteration that was just carried out.
 
         Args:
             batch: as it was planned.
-            pieces: what it computed, those of one token first.
+            spans: what it computed, those of one token first.
             copies: blocks that were copied for it.
-            logits: of each piece's last token, ``[S, vocab]``.
+            logits: of each span's last token, ``[S, vocab]``.
         """
-        row_of = {piece.sample: row for row, piece in enumerate(pieces)}
+        row_of = {span.sample: row for row, span in enumerate(spans)}
         present: dict[str, list[tuple[EngineRequest, int]]] = {}
-        for kind, request, place in self._events(batch, pieces, copies):
+        for kind, request, place in self._events(batch, spans, copies):
             present.setdefault(kind, []).append((request, place))
         for kind, candidates in present.items():
             self._seen[kind] += 1
@@ -97,13 +97,13 @@ class Checker:
             self._compare(kind, request, place, None if row is None else logits[row])
 
     def _events(
-        self, batch: Batch, pieces: list[Piece], copies: Sequence[Copy]
+        self, batch: Batch, spans: list[Span], copies: Sequence[Copy]
     ) -> Iterator[tuple[str, EngineRequest, int]]:
         """Yield what happened to which sequence: kind, request, the sample's place."""
         memory = self.executor.memory
         written = {target for _, target in copies}
         resumed, admitted, incomplete = set(batch.resumed), set(batch.prompts), set(batch.incomplete)
-        for request, _, place, start, stop in pieces:
+        for request, _, place, start, stop in spans:
             decoded = stop - start == 1
             if decoded:
                 yield "decoded", request, place

@@ -1,4 +1,4 @@
-"""The measured executor: carries iterations out, over the allocator's own block tables, and times them."""
+"""The measured executor: carries iterations out, over the memory's own block tables, and times them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pagesim.device.live.attention import CachedAttention, Kind
 from pagesim.device.live.batch import (
     Columns,
     DeviceBatch,
-    Piece,
     Sample,
+    Span,
     Staging,
     numbers_of,
     table_width,
@@ -75,7 +75,7 @@ NOTHING = Record(0, 0.0, 0.0, 0.0, 0, 0, 0)
 
 
 class MeasuredExecutor(Observer):
-    """Carries out what a scheduler plans; see `Executor` for the contract. It listens for beams that fork.
+    """Carries out what a scheduler plans; see `Executor` for the contract. It observes forks of beams.
 
     An iteration moves swapped blocks out and in, copies blocks that are written, and computes whatever the
     sequences that run have room for beyond what was computed before: whole prompts, chunks of them, single
@@ -137,10 +137,10 @@ class MeasuredExecutor(Observer):
         self._move(moves)
         moved = self._clock.mark()
         before = time.perf_counter()
-        pieces = self._pieces(batch, moves)
+        spans = self._spans(batch, moves)
         logits = inputs = None
-        if pieces:
-            inputs = self.staging.put(self._columns(pieces))
+        if spans:
+            inputs = self.staging.put(self._columns(spans))
         prepared = time.perf_counter() - before
         computing = self._clock.mark()
         if inputs is not None:
@@ -163,7 +163,7 @@ class MeasuredExecutor(Observer):
             )
         )
         if self.checker is not None and logits is not None:
-            self.checker.look(batch, pieces, moves.copies, logits)
+            self.checker.look(batch, spans, moves.copies, logits)
         return ticks
 
     def decode_run(self, sequences: int, context: int) -> DecodeRun | None:
@@ -212,7 +212,7 @@ class MeasuredExecutor(Observer):
         if moves.copies:
             self.pools.copy(moves.copies)
 
-    def _pieces(self, batch: Batch, moves: Moves) -> list[Piece]:
+    def _spans(self, batch: Batch, moves: Moves) -> list[Span]:
         """Return what is to be computed, sequences with one new token first; keep tables up to date."""
         scheduler, shares, held, tables = self.scheduler, self.memory.shares, self._held, self.tables
         if moves.copies:
@@ -228,8 +228,8 @@ class MeasuredExecutor(Observer):
                 forked = shares and place > 0
                 held[sample] = scheduler.stored_length(request) if forked else request.cached
                 self._answers[sample] = self.tokens.answer(request, number)
-        decodes: list[Piece] = []
-        prompts: list[Piece] = []
+        decodes: list[Span] = []
+        prompts: list[Span] = []
         running: set[Sample] = set()
         for request in scheduler.running.values():
             stop = scheduler.stored_length(request)
@@ -239,31 +239,31 @@ class MeasuredExecutor(Observer):
                 start = held[sample]
                 if stop > start:
                     held[sample] = stop
-                    piece = Piece(request, number, place, start, stop)
-                    (decodes if stop - start == 1 else prompts).append(piece)
+                    span = Span(request, number, place, start, stop)
+                    (decodes if stop - start == 1 else prompts).append(span)
         tables.keep(running)
-        pieces = decodes + prompts
-        tokens = len(decodes) + sum(piece.stop - piece.start for piece in prompts)
+        spans = decodes + prompts
+        tokens = len(decodes) + sum(span.stop - span.start for span in prompts)
         if tokens != batch.tokens:
             raise RuntimeError(
                 f"the batch computes {batch.tokens} tokens; the sequences have room for {tokens}"
             )
-        return pieces
+        return spans
 
-    def _columns(self, pieces: list[Piece]) -> Columns:
-        """Return the tokens, slots and tables of these pieces."""
+    def _columns(self, spans: list[Span]) -> Columns:
+        """Return the tokens, slots and tables of these spans."""
         tables, size = self.tables, self.pools.block_size
-        lengths = np.array([piece.stop for piece in pieces], np.int64)
-        new = lengths - np.array([piece.start for piece in pieces], np.int64)
-        rows = np.array([tables.row(*piece[:3], piece.stop) for piece in pieces], np.int64)
+        lengths = np.array([span.stop for span in spans], np.int64)
+        new = lengths - np.array([span.start for span in spans], np.int64)
+        rows = np.array([tables.row(*span[:3], span.stop) for span in spans], np.int64)
         decodes = int(np.searchsorted(new > 1, True))
-        names = [np.array([self._answers[piece.sample] for piece in pieces[:decodes]], np.int64)]
-        if any(piece.start < piece.request.prompt for piece in pieces[:decodes]):
+        names = [np.array([self._answers[span.sample] for span in spans[:decodes]], np.int64)]
+        if any(span.start < span.request.prompt for span in spans[:decodes]):
             # The last token of a prompt in chunks, or a prompt of one token.
-            names = [self._names(piece) for piece in pieces[:decodes]]
-        names += [self._names(piece) for piece in pieces[decodes:]]
+            names = [self._names(span) for span in spans[:decodes]]
+        names += [self._names(span) for span in spans[decodes:]]
         positions = np.concatenate(
-            [lengths[:decodes] - 1, *(np.arange(piece.start, piece.stop) for piece in pieces[decodes:])]
+            [lengths[:decodes] - 1, *(np.arange(span.start, span.stop) for span in spans[decodes:])]
         )
         of = np.repeat(rows, new)
         blocks = tables.array[of, positions // size].astype(np.int64)
@@ -281,5 +281,5 @@ class MeasuredExecutor(Observer):
             decodes,
         )
 
-    def _names(self, piece: Piece) -> npt.NDArray[np.int64]:
-        return self.tokens.names(piece.request, piece.number, piece.start, piece.stop)
+    def _names(self, span: Span) -> npt.NDArray[np.int64]:
+        return self.tokens.names(span.request, span.number, span.start, span.stop)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pagesim.api import run
 from pagesim.costs.specs import Capacity, model
 from pagesim.errors import CapacityError
-from pagesim.kernels.needs import require_device
+from pagesim.kernels.requirements import require_device
 from pagesim.results.result import Result
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
-from pagesim.setup.prepare import Watch, equip
+from pagesim.setup.prepare import ProgressCallback, equip
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.scenario import System
 from pagesim.sim.executors import Executor
@@ -37,12 +37,12 @@ def run_live(
     cuda_graphs: bool = False,
     swap: str = "gather",
     check: bool = False,
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
     observers: Sequence[Observer] = (),
 ) -> Result:
     """Replay a trace under one policy, every iteration really carried out on a device.
 
-    Scheduler and allocator are those of `pagesim.simulate`; virtual time advances by what the device took.
+    Scheduler and memory are those of `pagesim.simulate`; virtual time advances by what the device took.
     Weights and token ids are random, from the system's seed.
 
     Args:
@@ -55,8 +55,8 @@ def run_live(
         cuda_graphs: whether iterations that only decode are CUDA graphs; on cuda, with ``paged``.
         swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
         check: whether sequences are compared, between iterations, with the same ones computed in one piece.
-        watch: for a progress bar.
-        observers: listen; what they do, they do when the clock does not run.
+        progress: for a progress bar.
+        observers: called between iterations, while the clock does not run.
 
     Returns:
         As `pagesim.simulate` does, with a row of ``steps`` for each iteration, which also says what its parts
@@ -110,7 +110,7 @@ def run_live(
         return executor
 
     try:
-        result = run(system, trace, steps="iterations", watch=watch, executor=make, observers=observers)
+        result = run(system, trace, steps="iterations", progress=progress, executor=make, observers=observers)
     except torch.OutOfMemoryError as error:
         raise CapacityError(
             f"the {device} ran out of memory in an iteration ({str(error).splitlines()[0]}); decrease "

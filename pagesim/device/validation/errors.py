@@ -46,7 +46,7 @@ def kind_of(shape: IterationShape) -> str:
 
 @dataclass
 class Iterations(Observer):
-    """Hears of a run's iterations, and predicts each from its own shape: the same schedule, another clock.
+    """Observes a run's iterations, and predicts each from its own shape: the same schedule, another clock.
 
     Args:
         cost: what predicts.

@@ -71,7 +71,7 @@ def validate(
     preemptions: Sequence[Preemption] = ("recompute", "swap"),
     live: Live = run_live,
     check: bool = True,
-    watch: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
     **how: Any,
 ) -> Iterator[Case]:
     """Run a trace both ways under several policies; yield each case as it is done.
@@ -83,7 +83,7 @@ def validate(
         preemptions: how victims are preempted, each in a run of its own, under the policies that can.
         live: what carries out a run.
         check: whether the live runs compare sequences with the same ones computed in one piece.
-        watch: hears of each case that begins.
+        progress: called with each case that begins.
         **how: of `run_live`: ``device``, ``cuda_graphs``, ``swap``.
 
     Raises:
@@ -92,14 +92,14 @@ def validate(
     for case in _cases(system, policies, preemptions):
         preemption = _preemption_of(case)
         name = f"{case.policy}, {preemption}"
-        if watch is not None:
-            watch(f"{name}: live")
+        if progress is not None:
+            progress(f"{name}: live")
         # The same terms as the simulation's, in a cost model of its own: it counts what it is asked.
         policy = parts_of(case.policy, case.scheduler, case.reservation, case.placement)
         iterations = Iterations(equip(case, policy)[2])
         measured = live(case, trace, check=check, observers=[iterations], **how)
-        if watch is not None:
-            watch(f"{name}: simulated")
+        if progress is not None:
+            progress(f"{name}: simulated")
         # A live run may have settled what a simulated one leaves open, such as its swap space.
         simulated = run(measured.scenario, trace, steps="none")
         yield Case(case.policy, preemption, measured, simulated, iterations)

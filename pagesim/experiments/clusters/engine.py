@@ -59,7 +59,7 @@ class Routed(Arrivals):
 
 
 class Replica(Observer):
-    """Runs one engine of a cluster, and tells the router's view what becomes of its requests.
+    """Runs one engine of a cluster, and updates the router's view of its requests.
 
     The engine fast-forwards until a request is routed to it; then it decides again at that instant. A
     fast-forward is carried out when its time has passed, so cutting it short costs nothing.

@@ -13,12 +13,12 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.engine import Replica, Routed
 from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import Router
-from pagesim.setup.prepare import Progress, Server, Setting, Watch
+from pagesim.setup.prepare import PreparedSystem, ProgressCallback, ProgressObserver, Server
 from pagesim.setup.requests import aborts
 from pagesim.workloads.trace import IntColumn, Trace
 
 Replayed = tuple[list[Server], IntColumn]
-"""The replicas, and which of them each request went to, ``[N]``; -1 where it was turned away."""
+"""The replicas, and which of them each request went to, ``[N]``; -1 where it was rejected."""
 
 
 class _ArrivalEvent(simpy.Event):
@@ -32,7 +32,7 @@ class _ArrivalEvent(simpy.Event):
 
 
 def replay_together(
-    setting: Setting, log: RequestLog, router: Router, replicas: int, watch: Watch | None
+    setting: PreparedSystem, log: RequestLog, router: Router, replicas: int, progress: ProgressCallback | None
 ) -> Replayed:
     """Replay all replicas on one clock, so that the router sees what they do.
 
@@ -41,7 +41,7 @@ def replay_together(
         log: where requests' times go.
         router: asked at each arrival.
         replicas: how many.
-        watch: for a progress bar.
+        progress: for a progress bar.
 
     Raises:
         PagesimError: the router answers nonsense.
@@ -51,9 +51,9 @@ def replay_together(
     prompts = setting.trace.prompt_tokens.tolist()
     servers: list[Server] = []
     fleet: list[Replica] = []
-    for number, progress in enumerate(_progress(watch, replicas)):
+    for number, counting in enumerate(_progress(progress, replicas)):
         replica = Replica(number, states, Routed(whole), prompts)
-        servers.append(Server(setting, log, replica.routed, observers=[replica, *progress]))
+        servers.append(Server(setting, log, replica.routed, observers=[replica, *counting]))
         fleet.append(replica)
     replica_of = np.full(len(setting.trace), -1, np.int64)
     leaves = {row: when for when, row in aborts(setting.trace, setting.system.client_timeout)}
@@ -80,7 +80,7 @@ def replay_together(
 
 
 def replay_apart(
-    setting: Setting, log: RequestLog, router: Router, replicas: int, watch: Watch | None
+    setting: PreparedSystem, log: RequestLog, router: Router, replicas: int, progress: ProgressCallback | None
 ) -> Replayed:
     """Replay one replica after the other: the same, in a third of the time, where the router is oblivious.
 
@@ -101,24 +101,24 @@ def replay_apart(
         if replica_of[row] >= 0:
             leaving[replica_of[row]].append((when, row))
     servers = []
-    for arrivals, leaves, progress in zip(routed, leaving, _progress(watch, replicas), strict=True):
-        server = Server(setting, log, arrivals, aborts=leaves, observers=progress)
+    for arrivals, leaves, counting in zip(routed, leaving, _progress(progress, replicas), strict=True):
+        server = Server(setting, log, arrivals, aborts=leaves, observers=counting)
         server.engine.replay()
         servers.append(server)
     return servers, replica_of
 
 
-def _progress(watch: Watch | None, replicas: int) -> list[list[Progress]]:
-    """Return for each replica what counts its requests that are over, so that ``watch`` is told the sum."""
-    if watch is None:
+def _progress(progress: ProgressCallback | None, replicas: int) -> list[list[ProgressObserver]]:
+    """Return observers of each replica that together call ``progress`` with the number of ended requests."""
+    if progress is None:
         return [[]] * replicas
     over = [0] * replicas
 
-    def tell(number: int, there: int) -> None:
+    def callback(number: int, there: int) -> None:
         over[number] = there
-        watch(sum(over))
+        progress(sum(over))
 
-    return [[Progress(partial(tell, number))] for number in range(replicas)]
+    return [[ProgressObserver(partial(callback, number))] for number in range(replicas)]
 
 
 def _chosen(router: Router, trace: Trace, row: int, states: Replicas, now: int) -> int:

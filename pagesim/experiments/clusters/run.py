@@ -20,7 +20,7 @@ from pagesim.experiments.clusters.replay import replay_apart, replay_together
 from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.setup.prepare import Server, Watch, prepare
+from pagesim.setup.prepare import ProgressCallback, Server, prepare
 from pagesim.setup.scenario import System, checked
 from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads.trace import Trace
@@ -35,7 +35,7 @@ MOST_REPLICAS = 4096
 class ClusterResult(Stored):
     """What came of a cluster's run: the summary is of all replicas together.
 
-    ``requests`` has a column more, the ``replica`` that each was routed to (-1 if it was turned away);
+    ``requests`` has a column more, the ``replica`` that each was routed to (-1 if it was rejected);
     ``summary["cluster"]`` says how many there are and how they differ.
 
     Attributes:
@@ -89,7 +89,7 @@ def run_cluster(
     *,
     replicas: int,
     router: str | Router = "round-robin",
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ClusterResult:
     """Replay a trace on several replicas of a system.
 
@@ -98,7 +98,7 @@ def run_cluster(
         trace: the requests, which arrive at the router.
         replicas: how many, from 1.
         router: a name of ``ROUTERS`` or of an installed package's, or a router.
-        watch: for a progress bar.
+        progress: for a progress bar.
 
     Raises:
         PagesimError: an option, the trace or their combination is off; or a router answers nonsense.
@@ -113,7 +113,7 @@ def run_cluster(
     apart = getattr(chosen, "oblivious", False) and not system.strict_compat
     replay = replay_apart if apart else replay_together
     try:
-        servers, replica_of = replay(setting, log, chosen, replicas, watch)
+        servers, replica_of = replay(setting, log, chosen, replicas, progress)
     except StrictCompatError as error:
         raise setting.stopped(error) from None
     except OverflowError:
@@ -150,7 +150,7 @@ def run_cluster(
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": peak_rss_mb(),
-            "decisions": sum(server.recorder.rows for server in servers),
+            "rows": sum(server.recorder.rows for server in servers),
         },
     }
     return ClusterResult(system, summary, columns, table, setting.notes())

@@ -9,7 +9,7 @@ from pagesim.experiments.paper.setting import Setting
 
 
 @dataclass(frozen=True)
-class Reason:
+class Discrepancy:
     """Why some numbers of a figure are off.
 
     Attributes:
@@ -49,11 +49,11 @@ STATIC = (
     "towards the paper's, and not all the way; the paper's knees were read by eye"
 )
 
-REASONS: tuple[Reason, ...] = (
-    Reason("fig12", "FasterTransformer", "", STATIC),
-    Reason("fig12", "vLLM / FasterTransformer", "", STATIC),
+DISCREPANCIES: tuple[Discrepancy, ...] = (
+    Discrepancy("fig12", "FasterTransformer", "", STATIC),
+    Discrepancy("fig12", "vLLM / FasterTransformer", "", STATIC),
     *(
-        Reason(
+        Discrepancy(
             "fig12",
             system,
             f"knee, {panel}",
@@ -66,10 +66,10 @@ REASONS: tuple[Reason, ...] = (
             ("Orca (Pow2)", "OPT-66B, ShareGPT", 0.35),
         )
     ),
-    Reason("fig12", "", "knee, OPT-13B, Alpaca", PER_SEQUENCE),
-    Reason("fig12", "", "knee, OPT-66B, Alpaca", PER_SEQUENCE),
-    Reason("fig12", "", "knee, OPT-175B, Alpaca", PER_SEQUENCE),
-    Reason(
+    Discrepancy("fig12", "", "knee, OPT-13B, Alpaca", PER_SEQUENCE),
+    Discrepancy("fig12", "", "knee, OPT-66B, Alpaca", PER_SEQUENCE),
+    Discrepancy("fig12", "", "knee, OPT-175B, Alpaca", PER_SEQUENCE),
+    Discrepancy(
         "fig13",
         "Orca (Oracle)",
         "Alpaca",
@@ -77,8 +77,8 @@ REASONS: tuple[Reason, ...] = (
         "of the same sample gives 75.9. A time for each sequence "
         "(`python -m pagesim.experiments.paper.per_sequence`) moves it to 74.8, just within the bar",
     ),
-    Reason("fig13", "vLLM", "Alpaca", PER_SEQUENCE),
-    Reason(
+    Discrepancy("fig13", "vLLM", "Alpaca", PER_SEQUENCE),
+    Discrepancy(
         "fig15",
         "beam, ShareGPT",
         "",
@@ -87,8 +87,8 @@ REASONS: tuple[Reason, ...] = (
         "(`--beam-drop 0.028`) is not enough of a change: widths 4 and 6 then save 67 and 74 %, still "
         "beyond the text's range. A model whose chance changes along the output has not been tried",
     ),
-    Reason("fig14", "vLLM / Orca (Oracle)", "rate sustained, one output", PER_SEQUENCE),
-    Reason(
+    Discrepancy("fig14", "vLLM / Orca (Oracle)", "rate sustained, one output", PER_SEQUENCE),
+    Discrepancy(
         "fig16",
         "vLLM, prefix shared / Orca",
         "",
@@ -96,14 +96,14 @@ REASONS: tuple[Reason, ...] = (
         "(`lognormal:60,0.6,90,0.6`) gives 1.9 and 3.2, two thirds as long 2.6 and 4.8, so no one scale "
         "gives both of the paper's; what a time for each sequence would do, as on Alpaca, was not tried",
     ),
-    Reason(
+    Discrepancy(
         "fig17",
         "vLLM / ",
         "",
-        "conversations are assumed. Of 3 rounds instead of 6 the lead over Orca (Oracle) is 1.7, of 12 "
-        "rounds 1.5: the number of rounds explains a part at most",
+        "conversations are assumed. Of 3 turns instead of 6 the lead over Orca (Oracle) is 1.7, of 12 "
+        "turns 1.5: the number of turns explains a part at most",
     ),
-    Reason(
+    Discrepancy(
         "fig18b",
         "ShareGPT",
         "",
@@ -111,18 +111,18 @@ REASONS: tuple[Reason, ...] = (
         "so), so memory alone speaks, and to memory smaller is always better: up to block 16 latency is "
         "within 5 % of the best, at 256 eight times it. What small blocks cost a kernel has to be measured",
     ),
-    Reason(
+    Discrepancy(
         "fig18b",
         "Alpaca",
         "",
         "costs are analytic and know no difference between block sizes in attention, and at their speed "
-        "(mean batch 60) nobody is preempted up to block 128. With iterations as slow as the paper's "
+        "(mean batch 60) no request is preempted up to block 128. With iterations as slow as the paper's "
         "(`--cost profile:analytic-a100-40gb,overhead_s=0.04`, mean batch 115) preemption begins at block "
         "64, and block 128 is thirty times slower than block 32, as the paper finds. What small blocks "
         "cost a kernel has to be measured",
     ),
-    Reason("fig19a", "swap", "", COPIES),
-    Reason(
+    Discrepancy("fig19a", "swap", "", COPIES),
+    Discrepancy(
         "fig19a",
         "recompute",
         "",
@@ -130,16 +130,16 @@ REASONS: tuple[Reason, ...] = (
         "takes 45 ms for the same prompt at block 16 and agrees with the paper; it knows no other block "
         "size",
     ),
-    Reason(
+    Discrepancy(
         "fig19b",
         "swap",
         "block 1",
         "copies asked for one by one double it. The rest is how near the point is to the knee: with them "
         "and an overhead of 14, 18 or 22 ms instead of 10.5 (`--cost "
         "profile:analytic-a100-40gb,overhead_s=0.022`) it is 0.26, 0.62 and 0.98 s/token, and recomputing "
-        "0.08, 0.17 and 0.38. So nobody can read the paper's value off a copy's cost alone",
+        "0.08, 0.17 and 0.38. So the paper's value does not follow from a copy's cost alone",
     ),
-    Reason(
+    Discrepancy(
         "fig19b",
         "",
         "",
@@ -163,7 +163,7 @@ def reason(number: Number, setting: Setting) -> str:
     """Return why a number is off, as far as it is known."""
     if setting.quick:
         return SHORT
-    for each in REASONS:
+    for each in DISCREPANCIES:
         if (
             number.figure == each.figure
             and number.series.startswith(each.series)

@@ -15,17 +15,17 @@ from typing import Any, Protocol
 from pagesim.api import run, trace_of
 from pagesim.errors import PagesimError
 from pagesim.experiments.ablations import serve
-from pagesim.experiments.paper.chat import chat
+from pagesim.experiments.paper.conversations import as_conversations
 from pagesim.experiments.paper.swaps import blocks_profile, copy_by_copy
 from pagesim.setup.scenario import Scenario
 from pagesim.workloads.trace import Trace
 
-Watch = Callable[[int, int, str], None]
+ProgressCallback = Callable[[int, int, str], None]
 
 Outcome = dict[str, Any]
 """What a job found: as in a summary.json, so that it can be kept in a file."""
 
-CHANGES: dict[str, Callable[[Trace, Scenario], Trace]] = {"chat": chat}
+CHANGES: dict[str, Callable[[Trace, Scenario], Trace]] = {"conversations": as_conversations}
 """What is made of a trace before it is replayed, by name."""
 
 BEARABLE = 1.0
@@ -161,7 +161,7 @@ def knee(points: Sequence[Point]) -> float | None:
 
 
 def carry_out(
-    jobs: Mapping[str, Job], *, folder: Path, cores: int, watch: Watch | None = None
+    jobs: Mapping[str, Job], *, folder: Path, cores: int, progress: ProgressCallback | None = None
 ) -> dict[str, Outcome]:
     """Return what each job found, from its file in a folder where there is one.
 
@@ -169,7 +169,7 @@ def carry_out(
         jobs: by name; those that are alike are done once.
         folder: for the files; it is made.
         cores: at once; one keeps everything in this process.
-        watch: called after each job with how many are over, of how many, and a word.
+        progress: called after each job with how many are over, of how many, and a word.
 
     Raises:
         PagesimError: a trace cannot be read, say; or the folder cannot be written.
@@ -185,8 +185,8 @@ def carry_out(
     workers = joblib.Parallel(n_jobs=cores, return_as="generator_unordered")
     tasks = workers(joblib.delayed(_keep)(job, folder / f"{key}.json") for key, job in todo.items())
     for over, _ in enumerate(tasks, 1):
-        if watch is not None:
-            watch(over, len(todo), "replays")
+        if progress is not None:
+            progress(over, len(todo), "replays")
     found = {}
     for name, job in jobs.items():
         outcome = _kept(folder / f"{key_of(job)}.json")
@@ -209,7 +209,7 @@ def key_of(job: Job) -> str:
 def code() -> str:
     """Return a digest of the code and data that a replay depends on."""
     root = Path(__file__).resolve().parents[2]
-    ours = {root / "experiments" / "paper" / f"{name}.py" for name in ("jobs", "chat", "swaps")}
+    ours = {root / "experiments" / "paper" / f"{name}.py" for name in ("jobs", "conversations", "swaps")}
     files = {file for kind in ("*.py", "*.json") for file in root.rglob(kind)}
     # Not every Python follows the link to this folder.
     files |= {file for kind in ("*.py", "*.json") for file in (root / "workloads").rglob(kind)}

@@ -15,7 +15,7 @@ from typing import Any
 
 from pagesim.api import simulate
 from pagesim.costs.profiles import Curve as Line
-from pagesim.costs.profiles import boxed
+from pagesim.costs.profiles import bundled_profile
 from pagesim.experiments.paper.jobs import Curve, knee
 from pagesim.experiments.paper.overhead import FITTED_TO
 from pagesim.experiments.paper.setting import OPT_13B, SYSTEMS, Setting
@@ -29,7 +29,7 @@ BARS = ("orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
 
 def save_profile(file: Path, iteration_s: float, sequence_s: float) -> None:
     """Write a profile whose overhead grows with the sequences that get a token."""
-    profile = boxed(OPT_13B.imported)
+    profile = bundled_profile(OPT_13B.imported)
     overhead = Line(at=(0, MOST), seconds=(iteration_s, iteration_s + MOST * sequence_s))
     terms = profile.terms.model_copy(update={"overhead": overhead})
     profile.model_copy(update={"terms": terms}).save(file)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pagesim.experiments.paper.figures.base import Outcomes, PaperFigure
-from pagesim.experiments.paper.jobs import Job, Watch, carry_out
+from pagesim.experiments.paper.jobs import Job, ProgressCallback, carry_out
 from pagesim.experiments.paper.numbers import Number
 from pagesim.experiments.paper.setting import Setting
 
@@ -53,7 +53,7 @@ def reproduce(
     out: Path,
     *,
     cores: int = -1,
-    watch: Watch | None = None,
+    progress: ProgressCallback | None = None,
 ) -> list[Reproduced]:
     """Replay what figures need and return their numbers.
 
@@ -62,7 +62,7 @@ def reproduce(
         setting: with what.
         out: folder in which outcomes are kept, so that the same command goes on where it was stopped.
         cores: at once; -1 for all.
-        watch: called after each job, see `carry_out`.
+        progress: called after each job, see `carry_out`.
 
     Raises:
         PagesimError: a trace cannot be read, or the cost does not fit a figure.
@@ -70,7 +70,7 @@ def reproduce(
     jobs = {
         f"{name} {job}": each for name, of in jobs_of(figures, setting).items() for job, each in of.items()
     }
-    found = carry_out(jobs, folder=out / REPLAYS, cores=cores, watch=watch)
+    found = carry_out(jobs, folder=out / REPLAYS, cores=cores, progress=progress)
     made = []
     for figure in figures:
         prefix = f"{figure.name} "

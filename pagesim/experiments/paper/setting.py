@@ -18,12 +18,12 @@ QUICK = 0.05
 
 
 @dataclass(frozen=True)
-class Server:
+class Deployment:
     """A model on its GPUs, as in the paper's Table 1.
 
     Attributes:
         model, gpu, tp: as in a scenario.
-        imported: the profile in the box that rests on others' measurements.
+        imported: the bundled profile that rests on others' measurements.
         seconds: of its traces: an hour, a quarter of one for the largest model.
     """
 
@@ -39,10 +39,10 @@ class Server:
         return self.model.upper()
 
 
-OPT_13B = Server("opt-13b", "a100-40gb", 1, "opt-13b-a100-40gb-rescaled")
-OPT_66B = Server("opt-66b", "a100-40gb", 4, "opt-66b-a100-40gb-rescaled")
-OPT_175B = Server("opt-175b", "a100-80gb", 8, "opt-175b-a100-80gb-rescaled", 900.0)
-LLAMA_13B = Server("llama-13b", "a100-40gb", 1, "llama-13b-a100-40gb-rescaled")
+OPT_13B = Deployment("opt-13b", "a100-40gb", 1, "opt-13b-a100-40gb-rescaled")
+OPT_66B = Deployment("opt-66b", "a100-40gb", 4, "opt-66b-a100-40gb-rescaled")
+OPT_175B = Deployment("opt-175b", "a100-80gb", 8, "opt-175b-a100-80gb-rescaled", 900.0)
+LLAMA_13B = Deployment("llama-13b", "a100-40gb", 1, "llama-13b-a100-40gb-rescaled")
 SERVERS = (OPT_13B, OPT_66B, OPT_175B)
 
 SYSTEMS = {
@@ -100,7 +100,7 @@ class Setting:
         """Return a window of a trace."""
         return f"{self.seconds(start):g}:{self.seconds(end):g}"
 
-    def cost_on(self, server: Server, *, block_sizes: bool = False) -> str:
+    def cost_on(self, server: Deployment, *, block_sizes: bool = False) -> str:
         """Return the cost of a server's iterations.
 
         Args:
@@ -116,7 +116,7 @@ class Setting:
         return f"profile:{profile},overhead_s={overhead_s:g}"
 
     def scenario(
-        self, server: Server, policy: str, workload: str, *, seconds: float | None = None, **options: Any
+        self, server: Deployment, policy: str, workload: str, *, seconds: float | None = None, **options: Any
     ) -> Scenario:
         """Return a scenario of the paper: its arrivals, seed 0.
 

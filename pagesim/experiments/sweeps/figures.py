@@ -64,7 +64,7 @@ def curves(means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str
     for place, panel in zip(places, panels, strict=True):
         rows = means
         for name, value in zip(others, panel, strict=True):
-            # Who cannot use an option is the same whatever its value: it belongs in every panel.
+            # A policy without that option is the same at every value: it belongs in every panel.
             rows = rows[(rows[name].isna() | (rows[name] == value)).to_numpy(bool)]
         place.set_title(
             ", ".join(f"{name} {value}" for name, value in zip(others, panel, strict=True)), fontsize=9

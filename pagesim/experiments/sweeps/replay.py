@@ -14,12 +14,12 @@ from pagesim.experiments.sweeps.workers import SharedTrace, Workers
 from pagesim.setup.scenario import Scenario
 from pagesim.workloads.trace import Trace
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Called with how many runs are over, and of how many; at first with those that were over before."""
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """A scenario and how its run ended; ``key`` is its name in the store."""
 
     scenario: Scenario
@@ -33,8 +33,8 @@ def replay_all(
     workers: Workers,
     *,
     retry_failed: bool = False,
-    progress: Progress | None = None,
-) -> list[Run]:
+    progress: ProgressCallback | None = None,
+) -> list[StoredRun]:
     """Replay scenarios, or find in the store what came of them; return how each ended, in their order.
 
     Args:
@@ -78,7 +78,7 @@ def replay_all(
         records[key] = record
         if progress is not None:
             progress(len(records), total)
-    return [Run(scenario, keys[scenario], records[keys[scenario]]) for scenario in scenarios]
+    return [StoredRun(scenario, keys[scenario], records[keys[scenario]]) for scenario in scenarios]
 
 
 def _stored_traces(recipes: dict[Scenario, str], store: Store, workers: Workers) -> dict[str, StoredTrace]:

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps.goals import Goal, parse_goal
-from pagesim.experiments.sweeps.replay import Progress, Run, replay_all
+from pagesim.experiments.sweeps.replay import ProgressCallback, StoredRun, replay_all
 from pagesim.experiments.sweeps.store import Store, opened
 from pagesim.experiments.sweeps.sweeping import check_all, keep_table
 from pagesim.experiments.sweeps.workers import Executor, Workers
@@ -199,7 +199,7 @@ def capacity(
 
 
 def run_search(
-    plan: Search, store: Store, workers: Workers, *, progress: Progress | None = None
+    plan: Search, store: Store, workers: Workers, *, progress: ProgressCallback | None = None
 ) -> CapacityTables:
     """Search; what `capacity` and the command line call.
 
@@ -222,11 +222,11 @@ def run_search(
         before = len(probes) * plan.seeds
         left = sum(b.left() for b in brackets.values()) * plan.seeds
 
-        def watch(over: int, _: int, before: int = before, left: int = left) -> None:
+        def callback(over: int, _: int, before: int = before, left: int = left) -> None:
             if progress is not None:
                 progress(before + over, before + left)
 
-        runs = replay_all(scenarios, store, workers, progress=watch)
+        runs = replay_all(scenarios, store, workers, progress=callback)
         for policy, rate in trying.items():
             own = [run for run in runs if run.scenario.policy == policy]
             probe = _probe(own, goals)
@@ -255,7 +255,7 @@ def keep(tables: CapacityTables, store: Store) -> None:
     keep_table(tables.probes, store.folder / "probes.parquet")
 
 
-def _probe(runs: Sequence[Run], goals: Sequence[Goal]) -> dict[str, Any]:
+def _probe(runs: Sequence[StoredRun], goals: Sequence[Goal]) -> dict[str, Any]:
     """Return what the seeds of one policy at one rate say of the goals."""
     summaries = [run.record.summary for run in runs if run.record.summary is not None]
     means = {goal.metric: _mean([goal.value(summary) for summary in summaries]) for goal in goals}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pagesim.api import simulate
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml, label
-from pagesim.experiments.sweeps.replay import Progress, replay_all
+from pagesim.experiments.sweeps.replay import ProgressCallback, replay_all
 from pagesim.experiments.sweeps.store import Store, opened
 from pagesim.experiments.sweeps.tables import MARGIN, SweepTables, metrics_of, tables_of
 from pagesim.experiments.sweeps.workers import Executor, Workers
@@ -76,7 +76,7 @@ def run_sweep(
     workers: Workers,
     *,
     retry_failed: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> SweepTables:
     """Run what a sweep lacks; what `sweep` and the command line call."""
     scenarios = plan.scenarios()

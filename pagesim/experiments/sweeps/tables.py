@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from pagesim.experiments.sweeps.confidence import mean_and_margin
-from pagesim.experiments.sweeps.replay import Run
+from pagesim.experiments.sweeps.replay import StoredRun
 from pagesim.setup.scenario import Scenario, plugin_fields
 
 if TYPE_CHECKING:  # see pagesim.api
@@ -34,7 +34,7 @@ class SweepTables:
             ``failed``, and for each metric its mean over them and, in ``<metric>.ci95``, half the width of
             the mean's 95 % confidence interval (Student's t); NaN for fewer than two runs.
         timings: one row a run: its ``key``, and what the simulator says of itself (``sim.wall_s`` in seconds,
-            ``sim.peak_rss_mb``, ``sim.decisions``), which no other sweep gives again.
+            ``sim.peak_rss_mb``, ``sim.rows``), which no other sweep gives again.
     """
 
     runs: pd.DataFrame
@@ -56,7 +56,7 @@ def metrics_of(summary: Mapping[str, Any]) -> dict[str, Any]:
     return dict(flat({name: value for name, value in summary.items() if name not in ("policy", "sim")}))
 
 
-def tables_of(runs: Sequence[Run]) -> SweepTables:
+def tables_of(runs: Sequence[StoredRun]) -> SweepTables:
     """Return the tables of runs, in their order."""
     import pandas as pd
 
@@ -77,7 +77,7 @@ def tables_of(runs: Sequence[Run]) -> SweepTables:
     )
 
 
-def _means(runs: Sequence[Run], found: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _means(runs: Sequence[StoredRun], found: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     points: dict[Scenario, list[int]] = {}

@@ -131,7 +131,7 @@ function drawPreemptions(data) {
   });
   const holder = byId("preempted");
   if (!rows.length) {
-    holder.append(make("p", {}, "Nobody was preempted."));
+    holder.append(make("p", {}, "No request was preempted."));
     return;
   }
   const body = make("table");
@@ -140,7 +140,7 @@ function drawPreemptions(data) {
   leftAlign(body, 1);
   const quiet = data.systems.filter((system) =>
     !system.preemptions.recompute.count && !system.preemptions.swap.count);
-  if (quiet.length) notes.push(`Nobody was preempted under ${quiet.map((system) => system.name).join(", ")}.`);
+  if (quiet.length) notes.push(`No request was preempted under ${quiet.map((system) => system.name).join(", ")}.`);
   holder.append(make("div", { className: "scroll" }, body),
     ...notes.map((note) => make("p", { className: "muted small" }, note)),
     make("p", { className: "muted small" }, "Away: from the preemption to the start of the iteration in which the " +

@@ -37,7 +37,7 @@ class MemoryMap {
     byId("size").addEventListener("change", () => { this.large = byId("size").value === "large"; this.draw(); });
     this.sayWhatIsLeftOut();
     this.choose();
-    // Half way through the shortest run, when everybody is at work.
+    // Half way through the shortest run, when all systems are at work.
     const ends = this.systems.map(({ frames }) => frames.clock[frames.clock.length - 1]);
     this.seekTime((data.instants[0] + Math.min(...ends)) / 2);
   }

@@ -42,8 +42,8 @@ SCRIPTS = (
 )
 """One after another in one function, so that they share their names and keep them to themselves."""
 
-Tell = Callable[[str], object]
-"""Hears what is being done."""
+ProgressCallback = Callable[[str], object]
+"""Called with what is being done."""
 
 
 def write_report(
@@ -52,7 +52,7 @@ def write_report(
     *,
     window: tuple[float, float] | None = None,
     instants: int = INSTANTS,
-    tell: Tell = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> None:
     """Write a page about one or several results, which shows them side by side.
 
@@ -61,7 +61,7 @@ def write_report(
         out: the HTML file; it appears whole or not at all.
         window: first and last second that the memory map shows; the whole run when left out.
         instants: frames of the memory map, 2 to 5000; 0 leaves it out, and nothing is replayed.
-        tell: hears what is being done.
+        progress: called with what is being done.
 
     Raises:
         PagesimError: a folder holds no result, an argument is out of bounds, or the file cannot be written.
@@ -81,13 +81,13 @@ def write_report(
         if instants == 0:
             shown = "it was not asked for"
         else:
-            tell(f"replaying {source.name}")
+            progress(f"replaying {source.name}")
             try:
                 shown = snapshots_of(source.result, ticks)
             except NotReplayed as reason:
                 shown = str(reason)
         systems.append(_system(source, shown))
-    tell("writing the page")
+    progress("writing the page")
     text = _page(
         {
             "version": pagesim.__version__,

@@ -30,7 +30,7 @@ const instant = (value) => `${value.toLocaleString("en-US", { minimumFractionDig
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// The states of a slot, each with a colour and a hatching: nobody has to tell colours apart.
+// The states of a slot, each with a colour and a hatching: colours need not be told apart.
 
 const HATCHES = { reserved: "/", over_reserved: "x", rounding: ".", external: "\\", cached: "|" };
 

@@ -15,7 +15,7 @@ from pagesim.results.report.cells import AddressedKV
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result
 from pagesim.scheduling.arrivals import NEVER
-from pagesim.setup.prepare import Consume, Server, Setting, prepare
+from pagesim.setup.prepare import Consume, PreparedSystem, Server, prepare
 from pagesim.setup.requests import aborts
 from pagesim.setup.scenario import Scenario
 
@@ -55,7 +55,7 @@ def snapshots_of(result: Result, instants: Sequence[int]) -> Snapshots:
 
 
 def replay(
-    setting: Setting, log: RequestLog, instants: Sequence[int], consume: Sequence[Consume] = ()
+    setting: PreparedSystem, log: RequestLog, instants: Sequence[int], consume: Sequence[Consume] = ()
 ) -> Snapshots:
     """Replay a trace on a system; return snapshots of its memory at some instants.
 
@@ -63,7 +63,7 @@ def replay(
         setting: the system and the trace.
         log: where requests' times go.
         instants: ticks, rising.
-        consume: hears of each chunk of the records.
+        consume: called with each chunk of the records.
 
     Raises:
         NotReplayed: its blocks have no numbers.

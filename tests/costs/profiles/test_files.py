@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pagesim.costs.profiles import Profile, boxed, boxed_names, find_profile, load_profile
+from pagesim.costs.profiles import Profile, bundled_names, bundled_profile, find_profile, load_profile
 from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
 
@@ -79,9 +79,9 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
         find_profile("h9000", model=model("opt-13b"))
 
 
-@pytest.mark.parametrize("name", boxed_names())
+@pytest.mark.parametrize("name", bundled_names())
 def test_profiles_in_the_box_say_what_they_are(name) -> None:
-    profile = boxed(name)
+    profile = bundled_profile(name)
     assert profile.name == name
     assert profile.kind != "analytic"
     if profile.kind != "measured":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagesim.costs import Efficiency, IterationShape, Profiled, Roofline
-from pagesim.costs.profiles import Profile, analytic_profile, boxed, import_vidur, rescale
+from pagesim.costs.profiles import Profile, analytic_profile, bundled_profile, import_vidur, rescale
 from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
 
@@ -72,7 +72,7 @@ def test_a_rescaled_profile_is_not_rescaled_again(measured: Profile) -> None:
 
 def test_an_import_adds_up_a_models_layers(vidur_files) -> None:
     linear, attention, _ = vidur_files()
-    profile = import_vidur(linear, attention, model=LLAMA, gpu=A80, name="x", source="nobody")
+    profile = import_vidur(linear, attention, model=LLAMA, gpu=A80, name="x", source="a test")
     # Nine operators in each of 32 layers, and the embedding.
     assert profile.terms.linear(256) == pytest.approx((32 * 9 + 1) * (0.01 + 0.256) * 1e-3)
     assert profile.terms.decode[16](4, 4 * 1025) == pytest.approx(32e-3 * (0.01 + 1e-5 * 4 * 1025), rel=1e-6)
@@ -88,13 +88,13 @@ def test_an_import_adds_up_a_models_layers(vidur_files) -> None:
 
 def test_with_tensor_parallelism_all_reduces_come_in_and_attention_is_shared(vidur_files) -> None:
     linear, attention, reduces = vidur_files(num_tensor_parallel_workers=2)
-    profile = import_vidur(linear, attention, reduces, model=LLAMA, gpu=A80, tp=2, name="x", source="nobody")
+    profile = import_vidur(linear, attention, reduces, model=LLAMA, gpu=A80, tp=2, name="x", source="a test")
     assert profile.terms.all_reduce is not None
     # Two a layer.
     assert profile.terms.all_reduce(256) == pytest.approx(64e-3 * (0.02 + 1e-8 * 256 * 8192))
     assert profile.terms.decode[16](4, 4 * 1025) == pytest.approx(16e-3 * (0.01 + 1e-5 * 4 * 1025), rel=1e-6)
     with pytest.raises(PagesimError, match="a file of all-reduces is needed"):
-        import_vidur(linear, attention, model=LLAMA, gpu=A80, tp=2, name="x", source="nobody")
+        import_vidur(linear, attention, model=LLAMA, gpu=A80, tp=2, name="x", source="a test")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_file_that_is_no_such_table_is_refused(break_it, said, vidur_files) ->
     linear, attention, _ = vidur_files()
     linear.write_text(break_it(linear.read_text()))
     with pytest.raises(PagesimError, match=said):
-        import_vidur(linear, attention, model=LLAMA, gpu=A80, name="x", source="nobody")
+        import_vidur(linear, attention, model=LLAMA, gpu=A80, name="x", source="a test")
 
 
 def test_the_boxed_import_is_what_its_command_gives(shared: Path) -> None:
@@ -121,14 +121,14 @@ def test_the_boxed_import_is_what_its_command_gives(shared: Path) -> None:
         model=LLAMA,
         gpu=A80,
         name=name,
-        source=str(boxed(name).machine["source"]),
+        source=str(bundled_profile(name).machine["source"]),
     )
     assert made.errors["linear"].mean < 0.05
     assert made.errors["decode"].mean < 0.05
-    box = boxed(name)
-    assert made.terms.linear.seconds == pytest.approx(box.terms.linear.seconds, rel=1e-6)
-    assert made.terms.decode[16].context_s == pytest.approx(box.terms.decode[16].context_s, rel=1e-6)
+    bundled = bundled_profile(name)
+    assert made.terms.linear.seconds == pytest.approx(bundled.terms.linear.seconds, rel=1e-6)
+    assert made.terms.decode[16].context_s == pytest.approx(bundled.terms.decode[16].context_s, rel=1e-6)
     carried = rescale(made, LLAMA, A80, model=OPT, gpu=A40, name="opt-13b-a100-40gb-rescaled")
     assert carried.terms.linear.seconds == pytest.approx(
-        boxed("opt-13b-a100-40gb-rescaled").terms.linear.seconds, rel=1e-6
+        bundled_profile("opt-13b-a100-40gb-rescaled").terms.linear.seconds, rel=1e-6
     )

@@ -38,7 +38,7 @@ def samples(count: int, number: int) -> dict[str, Any]:
 
 
 def conversations() -> dict[str, Any]:
-    """Three rounds of three sessions, each beginning with all of the round before."""
+    """Three turns of three sessions, each beginning with all of the turn before."""
     prompt = np.repeat([12, 29, 46], 3)
     return {
         "count": 9,

@@ -97,10 +97,10 @@ def test_strict_compat_stops_at_the_first_dead_end_of_all_replicas() -> None:
 
 
 @pytest.mark.parametrize("router", ["round-robin", "least-loaded"])
-def test_whoever_watches_hears_of_every_request(router: str) -> None:
+def test_the_progress_callback_counts_every_request(router: str) -> None:
     heard: list[int] = []
     system = System(policy="vllm-sosp", num_blocks=60, cost=COST)
-    run_cluster(system, load(), replicas=3, router=router, watch=heard.append)
+    run_cluster(system, load(), replicas=3, router=router, progress=heard.append)
     assert heard == sorted(heard)
     assert heard[-1] == 80
 

@@ -52,7 +52,7 @@ def test_a_job_is_known_by_all_that_it_depends_on(tmp_path: Path) -> None:
     of_file = Replay(SMALL.model_copy(update={"trace": str(trace)}))
     jobs: list[Job] = [
         Replay(SMALL),
-        Replay(SMALL, "chat"),
+        Replay(SMALL, "conversations"),
         Replay(SMALL.model_copy(update={"rate": 2.0})),
         Curve(SMALL, (1.0,)),
         Curve(SMALL, (1.0, 2.0)),

@@ -1,4 +1,4 @@
-"""What figures are made of: conversations, swaps copy by copy, servers, reasons."""
+"""What figures are made of: conversations, swaps copy by copy, servers, discrepancies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagesim.experiments.ablations import undo
 from pagesim.experiments.paper import FIGURES, Setting
 from pagesim.experiments.paper.beyond.swap_map import CONTEXTS, LINKS, MODELS, ratio
 from pagesim.experiments.paper.catalogue import chosen, figure
-from pagesim.experiments.paper.chat import PROMPT, chat
+from pagesim.experiments.paper.conversations import PROMPT, as_conversations
 from pagesim.experiments.paper.overhead import LAYERS, OVERHEAD_S
 from pagesim.experiments.paper.setting import OPT_13B, SERVERS
 from pagesim.experiments.paper.swaps import (
@@ -27,13 +27,13 @@ from pagesim.setup.scenario import Scenario
 
 def test_rounds_begin_with_what_was_said_before_and_are_cut() -> None:
     trace = ps.make_trace("fixed:100,300", arrivals="constant", rate=0.01, num_requests=7)
-    made = chat(trace, Scenario(rate=0.01))
+    made = as_conversations(trace, Scenario(rate=0.01))
     assert made.prompt_tokens.tolist() == [100, 500, 900, PROMPT, PROMPT, PROMPT, 100]
 
 
 def test_conversations_that_are_not_cut_begin_anew_and_extend_one_another() -> None:
     trace = ps.make_trace("fixed:100,300", arrivals="constant", rate=0.01, num_requests=5)
-    made = chat(trace, Scenario(rate=0.01, policy="vllm-v1", prefix_caching=True))
+    made = as_conversations(trace, Scenario(rate=0.01, policy="vllm-v1", prefix_caching=True))
     assert made.prompt_tokens.tolist() == [100, 500, 900, 100, 500]
     assert made.session_id is not None
     assert made.session_id.tolist() == [0, 0, 0, 1, 1]
@@ -41,7 +41,7 @@ def test_conversations_that_are_not_cut_begin_anew_and_extend_one_another() -> N
 
 def test_conversations_take_turns() -> None:
     trace = ps.make_trace("fixed:10,10", arrivals="constant", rate=0.05, num_requests=9)
-    made = chat(trace, Scenario(rate=0.05))
+    made = as_conversations(trace, Scenario(rate=0.05))
     assert made.session_id is not None
     assert made.session_id.tolist() == [0, 1, 2] * 3
     assert made.prompt_tokens.tolist() == [10] * 3 + [30] * 3 + [50] * 3

@@ -267,7 +267,7 @@ def test_hostile_names_do_not_run(browser, tmp_path):
 
 def test_every_kind_of_result_has_its_place(browser, tmp_path):
     kinds: dict[str, dict[str, Any]] = {
-        "nobody is served": {"max_model_len": 4},
+        "no request is served": {"max_model_len": 4},
         "one token": {"num_requests": 1, "trace": "fixed:100,1"},
         "a static batch": {"policy": "static", "max_batch": 3},
         "prefixes": {"policy": "vllm-v1", "prefix_caching": True, "shared_prefix": "200"},

@@ -97,7 +97,7 @@ def answer(numbers: Sequence[Number]) -> str:
         f"Behind a system prompt of {PROMPT} tokens caching gives "
         f"{times(CACHED, CHUNKED, SYSTEM)}. The knee is "
         "about memory and prompts computed twice; what chunks do for the latency of "
-        "those who decode meanwhile, a "
+        "the requests that decode meanwhile, a "
         "mean a token does not show."
     )
 
@@ -105,7 +105,7 @@ def answer(numbers: Sequence[Number]) -> str:
 FIGURE = PaperFigure(
     NAME,
     "What chunked prefill and prefix caching change in Fig. 12",
-    "OPT-13B, ShareGPT, arrivals for half an hour, the paper's limits on a batch; first rounds of "
+    "OPT-13B, ShareGPT, arrivals for half an hour, the paper's limits on a batch; first turns of "
     "conversations begin with nothing in common, so a second panel puts a system prompt of 512 tokens "
     "before each",
     "step times",

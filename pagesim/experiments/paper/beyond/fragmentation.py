@@ -9,7 +9,7 @@ from pagesim.costs.specs import model
 from pagesim.experiments.paper.figures.base import Outcomes, PaperFigure
 from pagesim.experiments.paper.jobs import Job, Replay
 from pagesim.experiments.paper.numbers import Number
-from pagesim.experiments.paper.setting import Server, Setting
+from pagesim.experiments.paper.setting import Deployment, Setting
 from pagesim.experiments.paper.swaps import SIZES
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ NAME = "beyond-fragmentation"
 MIB = 1 << 20
 
 SERVERS = {
-    "OPT-13B, fp16": (Server("opt-13b", "a100-80gb", 1, ""), "fp16"),
-    "Llama-3-8B, fp8 KV": (Server("llama-3-8b", "h100", 1, ""), "fp8"),
-    "Llama-3-70B, fp8 KV": (Server("llama-3-70b", "h100", 4, ""), "fp8"),
+    "OPT-13B, fp16": (Deployment("opt-13b", "a100-80gb", 1, ""), "fp16"),
+    "Llama-3-8B, fp8 KV": (Deployment("llama-3-8b", "h100", 1, ""), "fp8"),
+    "Llama-3-70B, fp8 KV": (Deployment("llama-3-70b", "h100", 4, ""), "fp8"),
 }
 WORKLOADS = {"sharegpt": "ShareGPT", "alpaca": "Alpaca"}
 RATE, SECONDS = 2.0, 600.0

@@ -16,7 +16,7 @@ from pagesim.experiments.paper.figures.panels import (
     quotient,
 )
 from pagesim.experiments.paper.numbers import Inside, Number
-from pagesim.experiments.paper.setting import OPT_13B, OPT_66B, OPT_175B, Server
+from pagesim.experiments.paper.setting import OPT_13B, OPT_66B, OPT_175B, Deployment
 
 SECONDS = {"alpaca": 900.0}
 """The paper's traces are an hour, its artifact's scripts run 600 to 900 s. Alpaca's rates are fifteen times
@@ -26,7 +26,7 @@ ORDER = ("vllm-sosp", "orca-oracle", "orca-pow2", "orca-max")
 
 
 def _panel(
-    server: Server,
+    server: Deployment,
     workload: str,
     name: str,
     ranges: Sequence[tuple[float, float]],

@@ -16,7 +16,7 @@ CHAT, WHOLE = "chatbot, last 1024 tokens", "chatbot, conversations of at most 10
 
 SECONDS = 1800.0
 
-FORGET, KEEP = "vllm-v1, nothing kept", "vllm-v1, KV kept between rounds"
+FORGET, KEEP = "vllm-v1, nothing kept", "vllm-v1, KV kept between turns"
 
 PANELS = (
     Panel(
@@ -24,7 +24,7 @@ PANELS = (
         OPT_13B,
         "sharegpt",
         tuple(
-            Line(around(rate), policy, change="chat")
+            Line(around(rate), policy, change="conversations")
             for policy, rate in (
                 ("vllm-sosp", 0.8),
                 ("orca-oracle", 0.4),
@@ -40,7 +40,9 @@ PANELS = (
         OPT_13B,
         "sharegpt",
         tuple(
-            Line(around(1.2), "vllm-v1", None, {**AS_PUBLISHED, "prefix_caching": keep}, "chat", label)
+            Line(
+                around(1.2), "vllm-v1", None, {**AS_PUBLISHED, "prefix_caching": keep}, "conversations", label
+            )
             for keep, label in ((False, FORGET), (True, KEEP))
         ),
         SECONDS,
@@ -56,9 +58,9 @@ RATIOS = (
 FIGURE = panel_figure(
     "fig17",
     "A chatbot",
-    "OPT-13B; conversations of six rounds, assumed, made of ShareGPT's lengths; prompts cut to their last "
+    "OPT-13B; conversations of six turns, assumed, made of ShareGPT's lengths; prompts cut to their last "
     "1024 tokens, outputs of at most 1024; arrivals for half an hour, knees as in Fig. 12. Beside it: "
-    "conversations that begin anew instead of being cut, with and without KV kept between rounds",
+    "conversations that begin anew instead of being cut, with and without KV kept between turns",
     "step times and assumed conversations",
     PANELS,
     RATIOS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pagesim.experiments.paper.figures.base import Outcomes, PaperFigure
 from pagesim.experiments.paper.jobs import Curve, Job, knee
 from pagesim.experiments.paper.numbers import Bar, Certainty, Number, Quoted
-from pagesim.experiments.paper.setting import SYSTEMS, Server, Setting
+from pagesim.experiments.paper.setting import SYSTEMS, Deployment, Setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ class Panel:
     """Latency over rates of several systems on one workload; ``seconds`` of arrivals, or the server's."""
 
     title: str
-    server: Server
+    server: Deployment
     workload: str
     lines: tuple[Line, ...]
     seconds: float | None = None

@@ -103,14 +103,17 @@ def profiles() -> None:
     Example: pagesim list profiles
     """
     from pagesim.cli.tables import put_table
-    from pagesim.costs.profiles import analytic_names, boxed, boxed_names
+    from pagesim.costs.profiles import analytic_names, bundled_names, bundled_profile
 
     nothing = "datasheet and rules of thumb: nothing was measured"
     put_table(
         "",
         ("profile", "kind", "model", "tp", ""),
         [
-            *((p.name, p.kind, p.model.name, str(p.tp), p.sentence) for p in map(boxed, boxed_names())),
+            *(
+                (p.name, p.kind, p.model.name, str(p.tp), p.sentence)
+                for p in map(bundled_profile, bundled_names())
+            ),
             *((name, "analytic", "any", "any", nothing) for name in analytic_names()),
         ],
         texts=range(5),

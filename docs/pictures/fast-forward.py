@@ -1,6 +1,6 @@
-"""Draw the picture of docs/leaps.md: what is decided, and what is leapt over.
+"""Draw the figure of docs/fast-forward.md: every iteration, and the first of every stretch.
 
-Run it from the root of the repository: python docs/pictures/leaps.py
+Run it from the root of the repository: python docs/pictures/fast-forward.py
 """
 
 from pathlib import Path
@@ -12,15 +12,15 @@ import pagesim as ps
 trace = ps.make_trace("sharegpt", arrivals="poisson", rate=2.0, duration=20)
 common = {"model": "opt-13b", "gpu": "a100-40gb"}
 every = ps.simulate(trace, steps="iterations", until=20.0, **common).steps
-decisions = ps.simulate(trace, steps="stretches", until=20.0, **common).steps
+stretches = ps.simulate(trace, steps="stretches", until=20.0, **common).steps
 
 figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
 axes.plot(
     *(every["clock"], every["used"]), ".", color="#56B4E9", markersize=2, label=f"{len(every):,} iterations"
 )
 axes.plot(
-    *(decisions["clock"], decisions["used"]), ".", color="#D55E00", markersize=5,
-    label=f"{len(decisions):,} of them planned",
+    *(stretches["clock"], stretches["used"]), ".", color="#D55E00", markersize=5,
+    label=f"{len(stretches):,} of them begin a stretch",
 )  # fmt: skip
 axes.set_xlim(0, 20)
 axes.set_xlabel("time (s)")

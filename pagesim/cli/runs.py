@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from pagesim.experiments.sweeps.replay import Progress
+    from pagesim.experiments.sweeps.replay import ProgressCallback
 
 SEEDS = Annotated[int | None, typer.Option(help="Runs at each point: seed, seed + 1 and so on. [default: 1]")]
 JOBS = Annotated[int | None, typer.Option(help="Runs at a time; one a core when left out.")]
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def bar(label: str) -> Iterator[Progress | None]:
+def bar(label: str) -> Iterator[ProgressCallback | None]:
     """Show a bar over runs, with the time that they still take, on a terminal; elsewhere nothing."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

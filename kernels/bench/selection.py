@@ -1,4 +1,4 @@
-"""From what somebody asks for, in words, to points."""
+"""Selection: from a command's options, as they were written, to the points of a bench."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pagesim.kernels.bench.grids import (
 )
 from pagesim.kernels.bench.peers import peers_found
 from pagesim.kernels.bench.rows import Point
-from pagesim.kernels.needs import installed, require_device
+from pagesim.kernels.requirements import installed, require_device
 
 Asked = Mapping[str, str]
 """A grid's options as they were written; those left out are not there."""
