@@ -594,4 +594,7 @@ def _content_of(holder: Holder) -> Any:
 def _alike(run: Run, content: Content) -> int:
     """Return the blocks of a run that another content goes on with, which has its first one."""
     assert run.content is not None
-    return min(run.count, content.common(run.content) - run.start)
+    last = run.start + run.count - 1
+    if content.key(last) == run.content.key(last):
+        return run.count
+    return content.common(run.content) - run.start
