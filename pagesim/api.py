@@ -95,6 +95,7 @@ def run(
     executor: MakeExecutor | None = None,
     journal: Journal | None = None,
     observers: Sequence[Observer] = (),
+    tables: bool = False,
 ) -> Result:
     """Replay a trace on a system; what `simulate` and the command line call.
 
@@ -106,6 +107,7 @@ def run(
         executor: what carries out the iterations; left out, the system's cost model predicts them.
         journal: listens; ``every`` as ``steps`` says.
         observers: what else listens.
+        tables: whether blocks have numbers although nothing looks at them; what is decided is the same.
     """
     started = time.perf_counter()
     setting = prepare(system, trace)
@@ -131,7 +133,7 @@ def run(
             *([] if watch is None else [Progress(watch)]),
             *observers,
         ],
-        tables=executor is not None,
+        tables=tables or executor is not None,
     )
     try:
         server.engine.replay()
