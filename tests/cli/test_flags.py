@@ -116,10 +116,10 @@ def test_a_static_batch_is_no_larger_than_max_batch(succeeds):
 
 
 @pytest.mark.parametrize("policy", ["static", "vllm-sosp"])
-def test_without_fast_forwards_every_iteration_is_a_decision(succeeds, policy):
+def test_without_fast_forwards_every_iteration_is_a_row(succeeds, policy):
     flags = ("--trace", "fixed:50,20", "--num-requests", "30", "--policy", policy, "--json")
     forwarding, stepping = succeeds("run", *flags).json, succeeds("run", *flags, "--no-fast-forward").json
-    assert forwarding["sim"]["decisions"] < stepping["sim"]["decisions"] == stepping["iterations"]
+    assert forwarding["sim"]["rows"] < stepping["sim"]["rows"] == stepping["iterations"]
     assert result(forwarding) == result(stepping)
 
 

@@ -74,19 +74,23 @@ def test_a_run_of_decode_steps_adds_up_to_its_iterations_and_ends_where_splits_c
     assert ends > 0 or sequences > 2, "one sequence alone is cut more and more"
 
 
-def test_leaping_changes_nothing_under_a_profile(profile: Profile, tmp_path) -> None:
+def test_fast_forward_changes_nothing_under_a_profile(profile: Profile, tmp_path) -> None:
     profile.save(tmp_path / "p.json")
     rng = np.random.default_rng(1)
     trace = ps.Trace(np.cumsum(rng.exponential(2, 40)), rng.integers(1, 600, 40), rng.integers(1, 400, 40))
-    leaping, stepping = (
+    fast, stepping = (
         ps.simulate(
-            trace, num_blocks=300, cost=f"profile:{tmp_path / 'p.json'}", leap=leap, steps="iterations"
+            trace,
+            num_blocks=300,
+            cost=f"profile:{tmp_path / 'p.json'}",
+            fast_forward=forward,
+            steps="iterations",
         )
-        for leap in (True, False)
+        for forward in (True, False)
     )
-    pd.testing.assert_frame_equal(leaping.steps, stepping.steps, check_exact=True)
-    assert leaping.summary["extrapolated"] == stepping.summary["extrapolated"] != {}
-    assert leaping.summary["sim"]["decisions"] < stepping.summary["sim"]["decisions"] / 2
+    pd.testing.assert_frame_equal(fast.steps, stepping.steps, check_exact=True)
+    assert fast.summary["extrapolated"] == stepping.summary["extrapolated"] != {}
+    assert fast.summary["sim"]["rows"] < stepping.summary["sim"]["rows"] / 2
 
 
 def test_what_lies_beyond_the_measurements_is_said_with_its_axis(profile: Profile) -> None:

@@ -21,7 +21,7 @@ from pagesim.kernels.swap import (  # noqa: E402
     ZeroCopy,
     make_strategy,
 )
-from pagesim.kvcache import PagedAllocator  # noqa: E402
+from pagesim.kvcache import Full, Holder, KVGroup, TabledKV  # noqa: E402
 
 ON_CPU = [name for name in STRATEGIES if name != CopyBatch.name]
 POISON = 0xAB
@@ -111,21 +111,23 @@ def test_neighbours_on_the_host_cross_in_one_copy(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ON_CPU)
-def test_an_allocators_own_copies_are_taken_as_they_are(name):
-    memory = PagedAllocator(num_blocks=8, block_size=16, cpu_blocks=8)
+def test_a_memorys_own_moves_are_taken_as_they_are(name):
+    memory = TabledKV(8, [KVGroup(16, Full())], 8)
     pools = make_pools(9, (8, 16, 8), torch.float16, 2, host_blocks=8)
     strategy = make_strategy(name, pools)
-    memory.allocate(0, 40)
-    memory.allocate(1, 20)
-    memory.free(0)
-    table = memory.block_table(1)
-    kept = whole_blocks(pools)[table]
-    strategy.swap_out(memory.swap_out([1]))
+    leaves, moves, comes = Holder(40), Holder(20), Holder(16)
+    memory.admit(leaves, 40)
+    memory.admit(moves, 20)
+    memory.release(leaves)
+    kept = whole_blocks(pools)[memory.block_table(moves)]
+    memory.swap_out(moves)
+    strategy.swap_out(memory.swaps_out)
     for cache in pools.rows():
         cache.fill_(POISON)
-    memory.allocate(2, 16)
-    strategy.swap_in(memory.swap_in([1]))
-    assert torch.equal(whole_blocks(pools)[memory.block_table(1)], kept)
+    memory.admit(comes, 16)
+    memory.swap_in(moves)
+    strategy.swap_in(memory.swaps_in)
+    assert torch.equal(whole_blocks(pools)[memory.block_table(moves)], kept)
 
 
 @pytest.mark.parametrize("name", ON_CPU)
