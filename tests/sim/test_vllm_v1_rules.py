@@ -32,16 +32,11 @@ def trace(*requests: tuple[float, int, int], **columns: Any) -> ps.Trace:
     ],
 )
 def test_without_chunks_only_the_older_release_lets_a_short_prompt_pass_a_long_one(
-    vllm_version: str, first: list[float]
+    release: str, first: list[float]
 ) -> None:
     requests = trace((0, 20, 3), (0, 30, 3), (0, 8, 3))
     result = ps.simulate(
-        requests,
-        "vllm-v1",
-        vllm_version=vllm_version,
-        chunked_prefill=False,
-        max_num_batched_tokens=32,
-        **OPTIONS,
+        requests, "vllm-v1", vllm_version=release, chunked_prefill=False, max_num_batched_tokens=32, **OPTIONS
     )
     np.testing.assert_allclose(result.requests["first_token_s"], first)
 
@@ -50,17 +45,12 @@ def test_without_chunks_only_the_older_release_lets_a_short_prompt_pass_a_long_o
     ("release", "first"), [("0.33.0", [0.02, 0.04, 0.06]), ("0.11.2", [0.02, 0.06, 0.04])]
 )
 def test_of_two_that_were_passed_the_older_release_takes_the_later_one_first(
-    vllm_version: str, first: list[float]
+    release: str, first: list[float]
 ) -> None:
     # It puts each in front of those that were passed before, and all in front of the queue as they are.
     requests = trace((0, 20, 3), (0, 30, 3), (0, 28, 3))
     result = ps.simulate(
-        requests,
-        "vllm-v1",
-        vllm_version=vllm_version,
-        chunked_prefill=False,
-        max_num_batched_tokens=32,
-        **OPTIONS,
+        requests, "vllm-v1", vllm_version=release, chunked_prefill=False, max_num_batched_tokens=32, **OPTIONS
     )
     np.testing.assert_allclose(result.requests["first_token_s"], first)
 
