@@ -39,7 +39,7 @@ test: lint
 	$(BIN)/pytest -n 2 -m "not slow"
 
 test-all: $(VENV)/.test
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 -m slow --hypothesis-profile=thorough
 
 # Executes them and stores their outputs.
 notebooks: $(VENV)/.test

@@ -8,11 +8,11 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import GenericAlias
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,36 +21,161 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "api.md"
 SIGNATURES = ROOT / "tests" / "signatures.txt"
 
-MODULES = (
-    "pagesim",
-    "pagesim.results.plots",
-    "pagesim.workloads",
-    "pagesim.kvcache",
-    "pagesim.kvcache.conformance",
-    "pagesim.scheduling",
-    "pagesim.setup.registry",
-    "pagesim.costs",
-    "pagesim.costs.specs",
-    "pagesim.sim.clock",
-    "pagesim.costs.profiles",
-    "pagesim.experiments.clusters",
-    "pagesim.experiments.ablations",
-    "pagesim.device.live",
-    "pagesim.device.calibration",
-    "pagesim.device.validation",
-    "pagesim.kernels",
-    "pagesim.kernels.swap",
-    "pagesim.kernels.timing",
-)
-"""Where what is public lives: what each names in ``__all__``."""
+PUBLIC: dict[str, dict[str, str]] = {
+    "pagesim": {
+        "CapacityError": "what is raised where a model leaves no room for blocks",
+        "CapacityTables": "what `capacity` returns",
+        "PagesimError": "what is raised for everything that a user can mend",
+        "Policy": "a scheduler, a reservation and a placement under one name, to be registered",
+        "Request": "a row of a trace",
+        "Result": "what `simulate`, `compare` and `load` return",
+        "SweepTables": "what `sweep` returns",
+        "Trace": "requests, made by hand",
+        "TraceError": "what is raised for a row or a file that is no trace",
+        "capacity": "the highest rate at which goals hold",
+        "compare": "one trace under several policies",
+        "load": "reads what a run has stored",
+        "make_trace": "requests by the name of a workload, or from a file",
+        "register": "names a part of one's own",
+        "simulate": "one trace under one policy",
+        "simulate_cluster": "one trace on several replicas",
+        "sweep": "a grid of runs",
+    },
+    "pagesim.results.plots": {
+        "COLOURS": "the colours of the ledger's entries, for figures of one's own",
+        "LINE_COLOURS": "the colours of lines, likewise",
+        "memory_bars": "draws where memory goes, a bar a policy",
+        "memory_over_time": "draws where memory goes in the course of a run",
+        "over_block_sizes": "draws whatever depends on the block size",
+        "service_bars": "draws latencies, a bar a policy",
+    },
+    "pagesim.results.report": {"write_report": "writes the page of a result"},
+    "pagesim.workloads": {
+        "LengthModel": "lengths without the texts that they come from, to be handed on",
+        "arrive": "gives requests other arrivals",
+        "decode_as": "gives requests samples or beams",
+        "describe": "says what a trace holds",
+        "fit": "makes a length model of a trace",
+        "load": "reads a trace file of any format known",
+        "save": "writes a trace file",
+        "share_prefix": "lets prompts begin alike",
+    },
+    "pagesim.kvcache": {
+        "Extent": "how a placement tells of free memory",
+        "Full": "the rule of a KV group that attends to everything",
+        "Holder": "what memory knows of a request",
+        "KVCache": "the contract of memory of one's own",
+        "KVGroup": "layers whose blocks are alike",
+        "OutOfBlocks": "what memory raises where it has no room",
+        "Placement": "the contract of a placement of one's own",
+        "Pool": "what memory is made from",
+        "Reservation": "how much a sequence takes at admission",
+        "Reserved": "the rule of a KV group that takes everything at admission",
+        "SlidingWindow": "the rule of a KV group that attends to the last tokens",
+        "TabledKV": "memory with block tables, to derive from",
+        "contiguous": "makes memory of a placement",
+    },
+    "pagesim.kvcache.conformance": {"check_kvcache": "the tests that memory of one's own must pass"},
+    "pagesim.scheduling": {
+        "Batch": "what a scheduler has decided for an iteration",
+        "EngineRequest": "what a scheduler knows of a request",
+        "FastForward": "iterations that an observer is told of at once",
+        "Observer": "the contract of whatever listens to a run",
+        "Scheduler": "the contract of a scheduler of one's own",
+        "SchedulerOptions": "the options that every scheduler has, to derive one's own from",
+        "Status": "how a request has ended, as an observer is told",
+        "VllmSosp": "a scheduler to derive from",
+        "VllmV0": "a scheduler to derive from",
+        "VllmV1": "a scheduler to derive from",
+    },
+    "pagesim.setup.scenario": {"System": "the fields that `simulate` takes as options"},
+    "pagesim.costs": {
+        "CostModel": "the contract of a cost model of one's own",
+        "DecodeRun": "how long each of a run of decode iterations takes",
+        "IterationShape": "what an iteration computes",
+        "NOWHERE": "for a cost model that holds everywhere",
+        "Target": "which model on which GPU is priced",
+        "UNBOUNDED": "for a run of iterations that does not end",
+    },
+    "pagesim.costs.specs": {
+        "GpuSpec": "a GPU of one's own, to be registered",
+        "Link": "how fast a GPU reaches another, or the host",
+        "ModelSpec": "the shapes of a model",
+        "from_hf_config": "the shapes of a model from its config.json",
+        "gpu": "a GPU by its name",
+        "model": "a model by its name",
+    },
+    "pagesim.sim.clock": {"to_ticks": "seconds in the unit that cost models answer in"},
+    "pagesim.costs.profiles": {
+        "Profile": "what iterations were measured to take",
+        "Sample": "one measurement",
+        "analytic_profile": "a profile from a datasheet, where nothing was measured",
+        "boxed": "splits samples into those to fit and those to hold out",
+        "fit_terms": "makes a profile's terms of samples",
+        "import_vidur": "makes a profile of Vidur's measurements",
+        "load_profile": "reads a profile's file",
+        "predict": "what a profile says of samples",
+        "rescale": "a profile for another model or GPU",
+    },
+    "pagesim.experiments.clusters": {
+        "ClusterResult": "what `simulate_cluster` returns",
+        "Replicas": "what a router sees of the replicas",
+        "Router": "the contract of a router of one's own",
+    },
+    "pagesim.experiments.ablations": {"undo": "compares ways to undo an admission"},
+    "pagesim.device.live": {"run_live": "carries a trace out on a device"},
+    "pagesim.device.calibration": {
+        "Calibration": "what `calibrate` returns",
+        "calibrate": "measures a profile",
+    },
+    "pagesim.device.validation": {"validate": "compares a profile's predictions with live runs"},
+    "pagesim.kernels": {
+        "DecodePlan": "how a decode is split, to be made once and used often",
+        "Gpu": "what a plan must know of a GPU that is not here",
+        "HND": "a layout of caches",
+        "Layout": "what a layout is",
+        "NHD": "a layout of caches",
+        "Sizes": "the sizes from which a layout gives shapes",
+        "VLLM": "a layout of caches",
+        "checked_bounds": "checks block tables while one looks for a mistake",
+        "contiguous_decode_attention": "decode attention without paging, for comparison",
+        "convert_layout": "moves caches from one layout to another",
+        "copy_blocks": "copy on write",
+        "decode_attention": "decode attention over paged caches",
+        "decode_plan": "plans a decode of given tensors",
+        "gather_blocks": "gathers blocks for a swap",
+        "gather_decode_attention": "decode attention that gathers first, for comparison",
+        "gather_sequences": "gathers whole sequences",
+        "plan_decode": "plans a decode from sizes alone, without torch",
+        "prefill_attention": "prefill attention over paged caches",
+        "reshape_and_cache": "writes new tokens into caches",
+        "scatter_blocks": "scatters blocks after a swap",
+    },
+    "pagesim.kernels.swap": {
+        "Pools": "the caches and their host memory",
+        "SwapStrategy": "what `make_strategy` returns",
+        "make_strategy": "swaps blocks in a way chosen by name",
+    },
+    "pagesim.kernels.timing": {
+        "CpuClock": "the clock of a CPU, where there is no GPU",
+        "Timing": "what `time_kernel` returns",
+        "time_kernel": "measures a kernel",
+    },
+    "pagesim.kernels.bench": {
+        "CopyGrid": "which copies to measure",
+        "read_rows": "reads what a bench has stored",
+        "run_points": "measures points of a grid",
+    },
+}
+"""What is public, by the module that offers it, and what each name is for. What is not here is internal."""
 
 HEAD = """# The public API
 
-What you may rely on: the names below. `pagesim` itself is shown in full; of the packages that
-[extending.md](extending.md) and other pages use, the first paragraph on each part (`help()` has the rest).
-What is not here may change without a word in [CHANGELOG.md](../CHANGELOG.md). Lengths are in tokens, sizes
-in blocks, times in seconds unless a name says ticks (picoseconds), and shapes stand in brackets: `[N]` is
-one value a request.
+What you may rely on: the names below. `pagesim` itself is shown in full; of the rest, which plug-ins
+([extending.md](extending.md)) and programs on a GPU need, a sentence on each name (`help()` has more).
+What is not here can be imported and may change without a word in [CHANGELOG.md](../CHANGELOG.md). Lengths
+are in tokens, sizes in blocks, times in seconds unless a name says ticks (picoseconds), and shapes stand in
+brackets: `[N]` is one value a request.
 
 *Made by `python docs/make_api.py`; a test says if it is out of date.*
 """
@@ -83,7 +208,7 @@ def signature(part: Any) -> list[str]:
 def _plain(text: str) -> str:
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
     # Where something stands in memory is another each time.
-    return re.sub(r"<[^<>]* at 0x[0-9a-f]+>|<factory>", "…", text)
+    return re.sub(r"<(?:[^<>]|<lambda>)* at 0x[0-9a-f]+>|<factory>", "…", text)
 
 
 def called(name: str, part: Any, width: int | None = None) -> str:
@@ -121,34 +246,19 @@ def members(part: type, public: Collection[object]) -> Iterator[str]:
                 yield called(name, member)
 
 
-def names(module: ModuleType) -> list[str]:
-    """Return the names that a module offers; a plain module without ``__all__`` those it defines."""
-    if hasattr(module, "__all__"):
-        return sorted(module.__all__)
-    return sorted(
-        name
-        for name, part in vars(module).items()
-        if inspect.isfunction(part) and part.__module__ == module.__name__ and not name.startswith("_")
-    )
-
-
 def is_called(part: Any) -> bool:
     """Whether it is a class or a function, rather than a constant or the name of a type."""
     return inspect.isclass(part) or inspect.isroutine(part) or hasattr(part, "cache_info")
 
 
-def kind(part: Any) -> str:
+def noun(part: Any) -> str:
     """Return what something is that is neither a class nor a function."""
-    plain = isinstance(part, str | int | float | Sequence | Mapping) or type(part).__module__.startswith(
-        "pagesim"
-    )
-    return "a constant" if plain else "a type"
+    return "type" if isinstance(part, GenericAlias) else "constant"
 
 
 def everything() -> dict[str, dict[str, Any]]:
     """Return every public part by its name, by the module that offers it."""
-    modules = {home: import_module(home) for home in MODULES}
-    return {home: {name: getattr(module, name) for name in names(module)} for home, module in modules.items()}
+    return {home: {name: getattr(import_module(home), name) for name in why} for home, why in PUBLIC.items()}
 
 
 def frozen() -> str:
@@ -176,7 +286,7 @@ def page() -> str:
                 shown = f"{called(name, part, 100)}\n\n{inspect.getdoc(part)}"
                 texts.append(f"\n### {name}\n\n```text\n{shown}\n```\n")
             else:
-                said = first_paragraph(part) if is_called(part) else kind(part)
+                said = first_paragraph(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
                 texts.append(f"| `{name}` | {said} |\n")
     return "".join(texts)
 

@@ -95,6 +95,7 @@ def run(
     executor: MakeExecutor | None = None,
     timeline: Timeline | None = None,
     observers: Sequence[Observer] = (),
+    tables: bool = False,
 ) -> Result:
     """Replay a trace on a system; what `simulate` and the command line call.
 
@@ -106,6 +107,7 @@ def run(
         executor: what carries out the iterations; left out, the system's cost model predicts them.
         timeline: an observer of the run; ``every`` as ``steps`` says.
         observers: further ones, called after the recorder.
+        tables: whether blocks have numbers although nothing looks at them; what is decided is the same.
     """
     started = time.perf_counter()
     setting = prepare(system, trace)
@@ -131,7 +133,7 @@ def run(
             *([] if progress is None else [ProgressObserver(progress)]),
             *observers,
         ],
-        tables=executor is not None,
+        tables=tables or executor is not None,
     )
     try:
         server.engine.replay()

@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 import simpy
-from hypothesis import settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from pagesim.setup import plugins
 
-# The same examples in every run; --hypothesis-profile=search looks for others.
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("search", max_examples=10_000)
-settings.load_profile("repeatable")
+# The same examples in every run: a few in `make test`, many in `make test-all`, which asks for --hypothesis-
+# profile=thorough; with it every Hypothesis test is slow, too. --hypothesis-profile=search looks for others.
+EASY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", derandomize=True, max_examples=20, **EASY)
+settings.register_profile("thorough", derandomize=True, max_examples=400, **EASY)
+settings.register_profile("search", max_examples=10_000, **EASY)
+settings.load_profile("quick")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rooms", action="store_true", help="end with the tests and seconds of every folder")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Make slow what is slow only at times: Hypothesis tests where they are thorough, cases but a few."""
+    for item in items:
+        quick = item.get_closest_marker("slow_but")
+        if quick is not None and item.callspec.id not in quick.args:
+            item.add_marker(pytest.mark.slow)
+    if config.getoption("hypothesis_profile", None) == "thorough":
+        for item in items:
+            if is_hypothesis_test(getattr(item, "obj", None)):
+                item.add_marker(pytest.mark.slow)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print a row a room: its tests, and the seconds that they and their fixtures took."""
+    if not config.getoption("rooms"):
+        return
+    tests: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    for outcome in ("passed", "failed", "error", "skipped", "xfailed", ""):
+        for report in terminalreporter.getreports(outcome):
+            folder = report.nodeid.split("::")[0].split("/")[1]
+            room = "(pages and API)" if folder.endswith(".py") else folder
+            tests[room] += report.when == "call" or report.outcome != "passed"
+            seconds[room] += getattr(report, "duration", 0.0)  # a file that cannot be read has none
+    terminalreporter.section("rooms")
+    for room in sorted(tests):
+        terminalreporter.write_line(f"| {room} | {tests[room]:,} | {seconds[room]:.0f} |")
+    terminalreporter.write_line(f"| all | {tests.total():,} | {seconds.total():.0f} |")
+
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 from difflib import unified_diff
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -207,23 +208,24 @@ def test_what_is_public_says_what_it_takes(api):
             assert "Raises:" in (inspect.getdoc(part) or ""), f"{name} does not say what it raises"
 
 
+def test_the_list_holds_all_of_pagesim_and_says_of_every_name_what_it_is_for(api):
+    assert set(api.PUBLIC["pagesim"]) == set(ps.__all__)
+    for home, offered in api.everything().items():
+        offers = getattr(import_module(home), "__all__", offered)
+        assert set(offered) <= set(offers), f"{home} offers its public names"
+        for name, part in offered.items():
+            assert api.PUBLIC[home][name]
+            if api.is_called(part):
+                assert part.__doc__, f"{home}.{name} has no docstring"
+
+
+IMPORTED = re.compile(r"^from (pagesim[\w.]*) import ([\w, ]+)$", re.MULTILINE)
+
+
 @pytest.mark.parametrize(
-    "module",
-    [
-        "results.plots",
-        "experiments.ablations",
-        "kvcache",
-        "kvcache.conformance",
-        "scheduling",
-        "setup.registry",
-        "costs",
-        "kernels.timing",
-    ],
+    "page", sorted((Path(__file__).parents[1] / "docs").glob("*.md")), ids=lambda p: p.stem
 )
-def test_what_a_documented_module_offers_is_there_and_says_what_it_is(module):
-    home = import_module(f"pagesim.{module}")
-    assert len(set(home.__all__)) == len(home.__all__) > 0
-    for name in home.__all__:
-        part = getattr(home, name)
-        if isinstance(part, type | FunctionType):
-            assert part.__doc__, f"{name} has no docstring"
+def test_programs_of_the_documentation_import_what_is_public(page, api):
+    for home, names in IMPORTED.findall(page.read_text(encoding="utf-8")):
+        internal = set(names.replace(" ", "").split(",")) - set(api.PUBLIC.get(home, ()))
+        assert not internal, f"{page.name} imports {internal} from {home}"

@@ -311,8 +311,6 @@ class Recorder(Observer):
             if self._moves is not None:
                 self._move(row, Move.PREEMPTED, now)
             self._go_away(row, now)
-            if self._joined_at:
-                self._joined_at.pop(row, None)
             self.log.recomputes[row] += 1
             self.recomputed_total += 1
         for request in batch.swapped_out:
@@ -447,10 +445,11 @@ class Recorder(Observer):
 
     def _go_away(self, row: int, now: int) -> None:
         """Note when a request that loses its place had its last token, if it had one."""
+        joined = self._joined_at.pop(row, None)  # it does not go on with those that stand still
         if self.log.first_token[row] >= 0:
             last = now
             if self._stalled_since is not None:
-                last = self._joined_at[row][0] if row in self._joined_at else self._stalled_since
+                last = self._stalled_since if joined is None else joined[0]
             self._away_since.setdefault(row, last)
 
     def _move(self, row: int, move: Move, now: int) -> None:

@@ -114,6 +114,7 @@ def test_the_time_limit_leaves_the_rest_for_later(succeeds, tmp_path):
     assert "5 points measured" in succeeds("bench", "gemm", *options).out
 
 
+@pytest.mark.slow
 def test_a_bench_that_is_killed_repeats_nothing(start, succeeds, tmp_path):
     grid = ("--tokens", "1,2,3,4,5,6", "--kv-heads", "2", "--head-size", "64", "--device", "cpu")
     command = ("bench", "copy", *grid, "--out", tmp_path / "out", "--seconds")
@@ -189,6 +190,7 @@ app()
 """
 
 
+@pytest.mark.slow_but("device0")
 @pytest.mark.parametrize("device", [(), ("--device", "cpu"), ("--device", "cuda")])
 def test_a_missing_torch_is_said_in_one_sentence(device, environment, tmp_path):
     command = [sys.executable, "-c", WITHOUT_TORCH, "bench", "all", *device]
@@ -199,6 +201,7 @@ def test_a_missing_torch_is_said_in_one_sentence(device, environment, tmp_path):
     )
 
 
+@pytest.mark.slow_but("arguments0")
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["bench", "--help"], ["bench", "attention", "--help"], ["doctor", "--help"], []]
 )

@@ -68,6 +68,7 @@ def test_what_cannot_be_validated_is_one_sentence(flags, said, refused, profile)
     assert said in refused("validate", *LOAD, "--profile", profile, "--device", "cpu", *flags)
 
 
+@pytest.mark.slow
 def test_validate_says_that_a_profile_was_not_measured_here(succeeds, profile):
     done = succeeds(
         "validate", *LOAD, "--num-requests", 3, "--profile", profile, "--device", "cpu",
@@ -133,6 +134,7 @@ def test_tokens_must_be_some(refused, profile):
     )
 
 
+@pytest.mark.slow_but("calibrate")
 @pytest.mark.parametrize("command", ["calibrate", "validate", "ablate preemption"])
 def test_help_waits_for_no_heavy_library(command):
     program = (

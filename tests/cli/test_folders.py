@@ -26,6 +26,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow_but("run")
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_an_older_result_is_replaced_and_nothing_of_it_stays(command, succeeds, tmp_path):
     out = tmp_path / "out"
@@ -79,6 +80,7 @@ def test_through_a_link_the_folder_behind_it_is_filled(succeeds, tmp_path):
         assert names(tmp_path) == ["link", "real"]
 
 
+@pytest.mark.slow_but("flags0", "flags5")
 @pytest.mark.parametrize(
     "flags",
     [

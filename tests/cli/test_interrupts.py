@@ -10,6 +10,7 @@ import pytest
 LONG = ("--trace", "sharegpt", "--rate", "20", "--duration", "20000")
 
 
+@pytest.mark.slow_but("0.1")
 @pytest.mark.parametrize("moment", [0.1, 1.0])
 def test_an_interrupt_ends_a_run_without_a_traceback_or_a_trace_of_it(moment, start, tmp_path):
     process = start("run", *LONG, "--out", tmp_path / "a" / "out", announced=True)

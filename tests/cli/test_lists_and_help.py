@@ -68,6 +68,7 @@ def test_help_names_every_command(succeeds):
             assert f"\n  {path[0]} " in usage
 
 
+@pytest.mark.slow
 def test_help_comes_in_half_a_second(in_a_process, slowdown):
     def takes() -> float:
         busy = slowdown()

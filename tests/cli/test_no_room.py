@@ -93,6 +93,7 @@ def check_sentence(outcome, out: Path) -> None:
     assert "cannot be" in said[0] or "is no folder" in said[0] or "not a folder" in said[0]
 
 
+@pytest.mark.slow_but("run-0", "sweep-1500", "bench copy-0", "trace convert-1500", "live-0")
 @pytest.mark.parametrize("size", [0, 1500])
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_disk_that_is_full_after_some_bytes_is_a_sentence(name, size, arguments, cli, tmp_path):
@@ -139,6 +140,7 @@ def mounted(tmp_path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.slow_but("size=4k-run", "size=64k,ro-profile rescale", "size=1m,nr_inodes=1-bench copy")
 @pytest.mark.parametrize("name", ["run", "sweep", "trace make", "profile rescale", "reproduce", "bench copy"])
 @pytest.mark.parametrize("options", ["size=4k", "size=64k,ro", "size=1m,nr_inodes=1"])
 def test_a_real_file_system_that_is_full_or_read_only_is_a_sentence(

@@ -31,6 +31,7 @@ def test_it_draws_figures_and_writes_their_numbers_and_the_document(succeeds, tm
     assert "not drawn: needs kernels timed on a GPU" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_it_gives_the_same_bytes_again_from_its_files_and_anew(succeeds, tmp_path):
     for name in ("a", "a", "b"):
         succeeds(*CHEAP, "--out", tmp_path / name)
@@ -41,6 +42,7 @@ def test_it_gives_the_same_bytes_again_from_its_files_and_anew(succeeds, tmp_pat
     assert kept == {file.name: file.stat().st_mtime_ns for file in (tmp_path / "a" / "replays").iterdir()}
 
 
+@pytest.mark.slow
 def test_the_document_puts_what_misses_first_and_another_reproduction_beside(succeeds, tmp_path):
     succeeds(*CHEAP, "--cost", "affine:0.024,1e-4,8.2e-7", "--out", tmp_path / "affine")
     succeeds(

@@ -208,6 +208,7 @@ def test_a_schedulers_options_are_flags_and_stored_with_the_scenario(succeeds, r
     assert compared["runs"]["tiny"]["batch"]["mean"] <= 3 < compared["runs"]["orca-oracle"]["batch"]["mean"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_a_sweep_varies_a_schedulers_own_option(succeeds, tmp_path):
     out = tmp_path / "sweep"

@@ -44,6 +44,7 @@ def _without_sim(file: Path) -> bytes:
     return json.dumps(summary).encode()
 
 
+@pytest.mark.slow_but("vllm", "an iteration a row")
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_is_made_again_from_its_own_scenario(case, succeeds, tmp_path, monkeypatch):
     first, second = tmp_path / "first", tmp_path / "elsewhere" / "second"
@@ -67,6 +68,7 @@ def test_a_comparison_is_made_again_from_its_own_scenario(succeeds, tmp_path):
     )
 
 
+@pytest.mark.slow_but("vllm-sosp")
 @pytest.mark.parametrize("policy", ["static", "orca-max", "vllm-sosp"])
 def test_a_policy_of_a_comparison_is_made_again_by_a_run(policy, succeeds, tmp_path):
     flags = ("--policies", "static,orca-max,vllm-sosp", "--max-batch", "4", "--preemption", "swap")
@@ -76,6 +78,7 @@ def test_a_policy_of_a_comparison_is_made_again_by_a_run(policy, succeeds, tmp_p
     assert compared == {name: made[name] for name in compared}
 
 
+@pytest.mark.slow
 def test_files_that_were_named_relative_to_one_folder_are_found_from_another(
     succeeds, tmp_path, monkeypatch, trace_file
 ):
@@ -117,6 +120,7 @@ def test_a_file_called_like_a_workload_does_not_take_its_place(succeeds, tmp_pat
     assert succeeds("run", "--trace", "./alpaca", "--json").json["requests"]["total"] == 1
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_result_in_every_process(in_a_process, tmp_path):
     for hash_seed in ("1", "2"):
         outcome = in_a_process(
@@ -168,6 +172,7 @@ def test_every_flag_is_a_field_of_a_scenario_and_every_field_a_flag(kind, succee
     assert {flag.replace("-", "_") for flag in flags} == set(kind.model_fields) - other
 
 
+@pytest.mark.slow
 def test_figures_hold_no_date_and_no_machine(succeeds, tmp_path):
     succeeds("run", "--trace", "sharegpt", *LOAD, "--out", tmp_path / "r")
     succeeds("compare", "--trace", "sharegpt", *LOAD, "--policies", "vllm-sosp", "--out", tmp_path / "c")

@@ -60,6 +60,7 @@ def test_the_points_are_printed_with_their_confidence(succeeds, monkeypatch):
     assert "stored" not in out
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_and_have_the_same_bytes_each_time(succeeds, tmp_path):
     figure = ("--x", "rate", "--y", "ttft.p99", "--y", "batch.mean", "--hue", "policy")
     seen = []

@@ -39,6 +39,7 @@ def through(start, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_was_stopped_is_finished_without_repeating_anything(end, through, start, tmp_path):
     out = tmp_path / "out"

@@ -75,6 +75,7 @@ def test_a_capacity_search_runs_there_too(address, in_a_process, tmp_path):
     assert tables[0] == tables[1]
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_not_there_is_said(in_a_process):
     if find_spec("ray") is None:
         pytest.skip("needs Ray (the extra ray), which is not installed")

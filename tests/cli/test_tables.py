@@ -64,6 +64,7 @@ def test_a_request_is_a_row(policy, stored):
     assert set(requests["status"]) == {"finished"}
 
 
+@pytest.mark.slow_but("static", "vllm-sosp")
 @pytest.mark.parametrize("policy", ["static", "orca-max", "vllm-sosp"])
 def test_with_steps_an_iteration_is_a_row(policy, stored):
     summary, table = stored("--policy", policy, "--steps")
@@ -75,6 +76,7 @@ def test_with_steps_an_iteration_is_a_row(policy, stored):
     assert steps["num_running"].mean() == pytest.approx(summary["batch"]["mean"])
 
 
+@pytest.mark.slow_but("vllm-sosp")
 @pytest.mark.parametrize("policy", ["static", "orca-max", "vllm-sosp"])
 def test_without_steps_a_row_stands_for_several_iterations(policy, stored):
     summary, table = stored("--policy", policy)

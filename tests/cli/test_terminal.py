@@ -13,6 +13,7 @@ LONG = ("run", "--trace", "sharegpt", "--rate", "20", "--duration", "2000")
 ESCAPE = "\x1b"
 
 
+@pytest.mark.slow
 def test_where_nobody_watches_there_is_no_bar_and_no_escape_code(in_a_process):
     outcome = in_a_process(*LONG, env={"TERM": "xterm-256color"})
     assert outcome.code == 0
@@ -74,6 +75,7 @@ def test_on_a_terminal_a_long_run_shows_a_bar_and_takes_it_away(start):
     assert ESCAPE not in out
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_sweep_shows_how_many_runs_are_over_and_the_time_left(start):
     flags = ("--num-requests", "200", "--no-fast-forward", "--jobs", "1")
     shown, out = watched(start, "sweep", "--grid", "rate=1,2,3", "--seeds", "4", *flags)
@@ -85,6 +87,7 @@ def test_on_a_terminal_a_sweep_shows_how_many_runs_are_over_and_the_time_left(st
     assert ESCAPE not in out
 
 
+@pytest.mark.slow
 def test_on_a_terminal_an_ablation_shows_how_many_runs_are_over_and_the_time_left(start):
     flags = ("--trace", "sharegpt", "--rate", "2", "--duration", "30", "--block-sizes", "16,128")
     shown, out = watched(start, "ablate", "preemption", "--profile", "analytic-h200", *flags)

@@ -64,6 +64,7 @@ def test_every_format_can_be_described_and_replayed(file, succeeds):
     assert succeeds("run", "--trace", file, "--json").json["requests"]["finished"] == len(load(file))
 
 
+@pytest.mark.slow
 def test_every_published_trace_can_be_described(shared, succeeds):
     # One sample holds questions without answers, and is refused.
     found = [path for path in sorted((shared / "data" / "raw").iterdir()) if "ml_energy" not in path.name]

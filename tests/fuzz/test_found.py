@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -43,11 +44,14 @@ DEEP = b'{"a":' * 100_000
 LLAMA, DEEPSEEK = "config.json: LLAMA_3_8B", "config.json: DEEPSEEK_V3"
 STORE, RUN, TRACE = "store of a sweep", f"runs/{'a' * 32}.json", f"traces/{'b' * 32}.npz"
 ALWAYS = np.zeros(30_000_000, np.int8)
+LONG = pa.DictionaryArray.from_arrays(pa.array(ALWAYS[:3000]), pa.array(["x" * 1_000_000]))
+LISTS = pa.FixedSizeListArray.from_arrays(pa.array(ALWAYS), 1000)
 SAME = pa.DictionaryArray.from_arrays(pa.array(ALWAYS), pa.array([5], pa.int64()))
 LINEAR = BY_NAME["vidur"].files["linear.csv"].decode()
 ATTENTION = BY_NAME["vidur"].files["attention.csv"].decode()
 PROFILE = json.loads(BY_NAME["profile: measured"].files["p.json"])
 
+# A file that takes long to make is made by the test that reads it, and not whenever tests are collected.
 FOUND = {
     "a config nested too deeply": (LLAMA, "config.json", DEEP, "nested too deeply"),
     "a model with a billion heads": (
@@ -80,49 +84,49 @@ FOUND = {
     "a bomb of rows": (
         "trace: pagesim-parquet",
         "trace.parquet",
-        parquet(**dict.fromkeys(("prompt_tokens", "output_tokens", "n", "beam_width"), SAME)),
+        partial(parquet, **dict.fromkeys(("prompt_tokens", "output_tokens", "n", "beam_width"), SAME)),
         "claims 30000000 rows",
     ),
     "a bomb of texts": (
         "trace: pagesim-parquet",
         "trace.parquet",
-        parquet(prompt_tokens=[1] * 3000, output_tokens=[1] * 3000, request_id=["x" * 1_000_000] * 3000),
+        partial(parquet, prompt_tokens=[1] * 3000, output_tokens=[1] * 3000, request_id=LONG),
         "claims 3000 rows and 2861 MiB or more",
     ),
     "a bomb of lists": (
         "trace: pagesim-parquet",
         "trace.parquet",
-        parquet(prompt_tokens=[1] * 30_000, output_tokens=[[1] * 1000] * 30_000),
+        partial(parquet, prompt_tokens=[1] * 30_000, output_tokens=LISTS),
         "MiB or more",
     ),
     "dates beyond the calendar": (
         "trace: pagesim-parquet",
         "trace.parquet",
-        parquet(prompt_tokens=[1], output_tokens=pa.array([2**62], pa.duration("s"))),
+        partial(parquet, prompt_tokens=[1], output_tokens=pa.array([2**62], pa.duration("s"))),
         "holds what Python cannot hold",
     ),
     "two columns of one name": (
         "result: static",
         "requests.parquet",
-        columns("result: static", "requests.parquet", lambda t: t.append_column("n", t["n"])),
+        partial(columns, "result: static", "requests.parquet", lambda t: t.append_column("n", t["n"])),
         "it has two columns 'n'",
     ),
     "a table without a column": (
         "result: static",
         "batches.parquet",
-        columns("result: static", "batches.parquet", lambda t: t.drop(["clock"])),
+        partial(columns, "result: static", "batches.parquet", lambda t: t.drop(["clock"])),
         "batches.parquet lacks the column clock",
     ),
     "a column of texts for numbers": (
         "result: static",
         "steps.parquet",
-        columns("result: static", "steps.parquet", worded),
+        partial(columns, "result: static", "steps.parquet", worded),
         "step of steps.parquet holds no numbers",
     ),
     "a row of a result is lost": (
         "result: auto",
         "requests.parquet",
-        columns("result: auto", "requests.parquet", lambda t: t.slice(1)),
+        partial(columns, "result: auto", "requests.parquet", lambda t: t.slice(1)),
         "does not count the 14 rows",
     ),
     "a summary that is a list": ("result: auto", "summary.json", b"[1]", "does not count"),
@@ -130,7 +134,7 @@ FOUND = {
     "a stored run without its summary": (STORE, RUN, b'{"status": "done"}', "the run is repeated"),
     "a stored run nested too deeply": (STORE, RUN, DEEP, "the run is repeated"),
     "a stored trace that is no archive": (STORE, TRACE, b"PK\x03\x04", "is no trace that a sweep stored"),
-    "a stored trace that is a bomb": (STORE, TRACE, npz_bomb(b"", random.Random(1)), "it claims"),
+    "a stored trace that is a bomb": (STORE, TRACE, partial(npz_bomb, b"", random.Random(1)), "it claims"),
     "rows of a bench nested too deeply": ("bench rows", "rows.jsonl", DEEP + b"\n", "is no JSON"),
     "a table of figures in no encoding": ("paper: column", "fig2.csv", b"figure\n\xff", "is no table"),
     "a figure's row with a field too many": (
@@ -182,6 +186,7 @@ FOUND = {
 def test_what_fuzzing_found_is_refused_in_a_sentence(case, tmp_path):
     name, file, data, said = FOUND[case]
     target = BY_NAME[name]
+    data = data if isinstance(data, bytes) else data()
     for each, content in target.files.items():
         (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / each).write_bytes(data if each == file else content)

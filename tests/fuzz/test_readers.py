@@ -13,7 +13,7 @@ from trial import DATA, REFUSED, carry_out, read
 import pagesim as ps
 
 SEED = 20_000
-ROUNDS = 30
+ROUNDS = [16, pytest.param(30, marks=pytest.mark.slow)]
 """Mutations of each target; ``make fuzz`` tries thousands."""
 
 NAMES = [target.name for target in targets()]
@@ -33,11 +33,12 @@ def test_a_good_file_is_data(name, tmp_path):
     assert outcome.kind == DATA, outcome.detail
 
 
+@pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_changed_file_is_data_or_refused_in_a_sentence(name, tmp_path):
+def test_a_changed_file_is_data_or_refused_in_a_sentence(name, rounds, tmp_path):
     place = NAMES.index(name)
     kinds = set()
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         outcome = carry_out(SEED, place + turn * len(NAMES), tmp_path)
         assert outcome.target == name
         assert outcome.good, outcome.detail

@@ -1,4 +1,7 @@
-"""Every golden log is replayed with fast-forward and iteration by iteration: all its cells are equal."""
+"""Every golden log is replayed in four ways: all its cells are equal.
+
+With fast-forward and iteration by iteration, over memory that counts its blocks and over memory with tables.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,15 @@ HERE = Path(__file__).resolve().parent
 LOGS = {log.name: log for log in read_manifests(HERE)}
 
 
+@pytest.mark.parametrize("tables", [False, True], ids=["counted", "tabled"])
 @pytest.mark.parametrize("stepping", [False, True], ids=["fast-forward", "stepping"])
 @pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
-def test_every_iteration_and_every_request_is_that_of_the_golden_log(log: GoldenLog, stepping: bool) -> None:
+def test_every_iteration_and_every_request_is_that_of_the_golden_log(
+    log: GoldenLog, stepping: bool, tables: bool
+) -> None:
     if log.missing is not None:
         pytest.skip(f"{os.path.relpath(log.missing, HERE.parents[1])}, beside the repository, is absent")
-    difference = compare_log(log, stepping=stepping).difference
+    difference = compare_log(log, stepping=stepping, tables=tables).difference
     assert difference is None, str(difference)
 
 

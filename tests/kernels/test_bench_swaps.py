@@ -36,6 +36,7 @@ def quick(monkeypatch):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow_but("scattered-out")
 @pytest.mark.parametrize("direction", ["out", "in"])
 @pytest.mark.parametrize("host_blocks", ["neighbours", "scattered"])
 def test_every_strategy_is_measured_against_one_large_copy(direction, host_blocks):

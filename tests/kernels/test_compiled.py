@@ -55,6 +55,7 @@ def compiled(pytestconfig: pytest.Config) -> Iterator[Compile]:
         print("", HEADER, *(table_row(*key, code) for key, code in seen.items()), sep="\n")
 
 
+@pytest.mark.slow_but("decode fp16 32/8, block 16-90")
 @compiles
 @pytest.mark.parametrize(("name", "target"), QUICK)
 def test_machine_code_has_no_faults(name, target, compiled):

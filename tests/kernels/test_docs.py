@@ -39,6 +39,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_its_blocks_are_one_program_that_prints_what_is_shown(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

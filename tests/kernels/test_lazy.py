@@ -43,6 +43,7 @@ def test_the_package_its_layouts_and_its_planner_need_no_torch():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @needs_torch
 def test_on_a_cpu_every_op_runs_without_triton():
     done = python(
@@ -72,6 +73,7 @@ def test_without_torch_that_is_what_is_said():
     )
 
 
+@pytest.mark.slow
 @needs_torch
 def test_without_triton_that_is_what_is_said():
     done = python(
@@ -83,6 +85,7 @@ def test_without_triton_that_is_what_is_said():
     assert "PagesimError: backend 'triton' needs triton, which is not installed" in done.stderr
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_triton_on_a_cpu_is_refused_outside_of_the_interpreter():

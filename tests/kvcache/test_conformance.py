@@ -80,6 +80,17 @@ for _policy in RESERVATIONS:
     MEMORIES[f"buddy {_policy}"] = (contiguous(buddy), _policy)
 
 
+@pytest.mark.slow_but(
+    "prefix cache",
+    "counted on demand",
+    "tabled on demand",
+    "tabled full and window",
+    "counted full and window",
+    "tabled oracle",
+    "first fit oracle",
+    "best fit pow2",
+    "buddy max",
+)
 @pytest.mark.parametrize(("make", "reservation"), MEMORIES.values(), ids=MEMORIES)
 def test_every_memory_keeps_the_contract(make: Maker, reservation: str | None) -> None:
     check_kvcache(make, reservation)

@@ -69,6 +69,7 @@ def python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow_but("every module but the kernels and what measures")
 @pytest.mark.parametrize(
     "program",
     [

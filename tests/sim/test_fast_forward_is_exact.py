@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pagesim as ps
@@ -140,7 +140,6 @@ def without_sim(summary: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if key != "sim"}
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
 def test_stepping_gives_the_same_records_to_the_bit(run: tuple[ps.Trace, str, dict[str, Any]]) -> None:
     trace, policy, options = run
@@ -154,7 +153,6 @@ def test_stepping_gives_the_same_records_to_the_bit(run: tuple[ps.Trace, str, di
     assert stepping.summary["sim"]["rows"] == stepping.summary["iterations"]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
 def test_every_request_ends_and_every_slot_is_accounted_for(
     run: tuple[ps.Trace, str, dict[str, Any]],

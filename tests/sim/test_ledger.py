@@ -64,7 +64,7 @@ class SlotBySlot(Observer):
         self.seen.append({name: count[name] for name in names})
 
 
-@pytest.mark.parametrize("block_size", [1, 16])
+@pytest.mark.parametrize("block_size", [pytest.param(1, marks=pytest.mark.slow), 16])
 @pytest.mark.parametrize(
     ("policy", "kind"),
     [

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import pagesim as ps
 from pagesim.accounting import metrics
 from pagesim.accounting.metrics import PERCENTILES, TokenGaps
 from pagesim.sim.clock import TICKS_PER_SECOND
@@ -48,3 +49,16 @@ def test_mean_and_percentiles_are_those_of_all_gaps(pending, monkeypatch):
 
 def test_where_nobody_has_two_tokens_there_is_no_gap():
     assert set(TokenGaps().summary().values()) == {None}
+
+
+def test_a_request_that_is_swapped_out_right_after_its_prompt_has_one_long_gap():
+    # Two samples each share one of three blocks. Their second tokens need copies: the later request leaves
+    # room for those of the earlier one, and comes back when that is over.
+    trace = ps.Trace(np.zeros(3), np.array([2, 1, 1]), np.array([2, 2, 1]), np.full(3, 2))
+    result = ps.simulate(
+        trace, "vllm-v0", vllm_version="0.1.7", num_blocks=3, block_size=16, cpu_blocks=1, watermark=0.0
+    )
+    requests = result.requests
+    assert requests["swaps"].tolist() == [0, 1, 0]
+    gaps = (requests["finish_s"] - requests["first_token_s"])[:2]
+    assert result.summary["itl"]["mean"] == pytest.approx(gaps.mean(), rel=1e-12)

@@ -33,6 +33,7 @@ def test_a_row_adds_up() -> None:
     assert row["peak_rss_mb"] > 20
 
 
+@pytest.mark.slow
 def test_a_checkout_takes_about_as_long_as_itself() -> None:
     row = measured(*TINY, "--pair", MEASURE.parents[2], "--rounds", 1)
     assert 0.2 < row["ratio"] < 5

@@ -30,6 +30,7 @@ def test_requests_that_arrive_together_have_no_rate():
     assert np.isnan(value(make_trace("alpaca"), "arrivals", "rate"))
 
 
+@pytest.mark.slow_but("trace0")
 @pytest.mark.parametrize("trace", [make_trace("azure-conv"), make_trace("alpaca"), make_trace("fixed:1,1")])
 def test_the_figure_draws_every_request_once(trace, tmp_path):
     figure = plot_trace(trace)

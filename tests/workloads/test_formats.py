@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagesim.errors import TraceError
@@ -123,7 +123,6 @@ def test_use_beam_search_makes_n_the_width_of_the_beam(tmp_path):
     assert trace.beam_width.tolist() == [4, 1, 3]
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     talks=st.lists(
         st.lists(st.sampled_from(["", "a", "b c d"]), min_size=2, max_size=8), min_size=1, max_size=4
@@ -249,7 +248,6 @@ def assert_trace_or_sentence(path: Path) -> None:
             assert np.isfinite(found.arrival_s).all()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_damage_to_a_file_ends_in_data_or_a_trace_error(sample, tmp_path_factory, data):
     damaged = bytearray(sample.data)
@@ -266,7 +264,6 @@ def test_any_damage_to_a_file_ends_in_data_or_a_trace_error(sample, tmp_path_fac
     assert_trace_or_sentence(path)
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=st.one_of(st.text(), st.text("[]{},:;\"'0123456789.-eE\n\rpromt_kensu"), st.binary()))
 def test_any_bytes_end_in_data_or_a_trace_error(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "anything"
@@ -284,7 +281,6 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     records=st.lists(
         st.dictionaries(
@@ -301,6 +297,7 @@ def test_any_values_in_known_columns_end_in_data_or_a_trace_error(tmp_path_facto
     assert_trace_or_sentence(path)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_of_csv_are_read_in_under_two_seconds(tmp_path, slowdown):
     path = tmp_path / "big.csv"
     rows = "".join(f"{i / 7},{i % 900 + 1},{i % 300 + 1}\n" for i in range(100_000))

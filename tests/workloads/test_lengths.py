@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagesim.errors import PagesimError
@@ -108,7 +108,6 @@ def test_a_fitted_model_keeps_the_correlation_of_prompt_and_output():
     assert np.corrcoef(prompts, outputs)[0, 1] == pytest.approx(wanted, abs=0.02)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     pairs=st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1, max_size=30),
     bound=st.one_of(st.none(), st.integers(3, 4000)),

@@ -161,6 +161,7 @@ def test_an_unknown_bundled_workload_is_refused_with_the_names():
         workload("nothing")
 
 
+@pytest.mark.slow
 def test_a_long_trace_is_sampled_without_delay():
     assert np.isfinite(make_trace("sharegpt", rate=100.0, num_requests=1_000_000).arrival_s).all()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagesim.errors import PagesimError
@@ -92,7 +92,6 @@ def traces(draw: st.DrawFn) -> Trace:
     )
 
 
-@settings(max_examples=200, deadline=None)
 @given(trace=traces(), suffix=st.sampled_from([".csv", ".parquet"]))
 def test_any_trace_comes_back(tmp_path_factory, trace, suffix):
     path = tmp_path_factory.getbasetemp() / f"saved{suffix}"

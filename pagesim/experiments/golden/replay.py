@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pagesim.api import simulate
+from pagesim.api import run
 from pagesim.errors import PagesimError, reason
 from pagesim.experiments.golden.columns import alike
 from pagesim.experiments.golden.compare import Difference, first_difference
 from pagesim.experiments.golden.manifest import GoldenLog
 from pagesim.results.result import Result
 from pagesim.setup.reading import read_parquet
+from pagesim.setup.scenario import System, checked
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
 
@@ -28,6 +29,7 @@ class Comparison:
     Attributes:
         log: the log.
         stepping: whether every iteration was planned by itself, and none taken at once with others.
+        tabled: whether blocks had numbers, rather than being counted.
         rows: how many rows each of the log's tables has, by the table's name.
         difference: the first; None where every cell of every table is equal.
         wall_s: seconds that the replay took, its trace and the comparison included.
@@ -35,23 +37,25 @@ class Comparison:
 
     log: GoldenLog
     stepping: bool
+    tabled: bool
     rows: dict[str, int]
     difference: Difference | None
     wall_s: float
 
 
-def compare_log(log: GoldenLog, *, stepping: bool) -> Comparison:
+def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> Comparison:
     """Replay a log's trace and compare every iteration and every request with the log's.
 
     Args:
         log: what to replay.
         stepping: whether to plan every iteration by itself.
+        tables: whether to give blocks numbers, rather than to count them.
 
     Raises:
         PagesimError: a file of the log cannot be read, an option is off, or a column is nowhere to be found.
     """
     started = time.perf_counter()
-    result = replay(log, stepping=stepping)
+    result = replay(log, stepping=stepping, tables=tables)
     rows: dict[str, int] = {}
     difference: Difference | None = None
     for table, file in log.tables.items():
@@ -66,17 +70,17 @@ def compare_log(log: GoldenLog, *, stepping: bool) -> Comparison:
             raise PagesimError(f"log {log.name}: {log.policy} leaves no table {table}")
         rows[table] = len(theirs)
         difference = difference or first_difference(table, *alike(log, table, ours, theirs))
-    return Comparison(log, stepping, rows, difference, time.perf_counter() - started)
+    return Comparison(log, stepping, tables, rows, difference, time.perf_counter() - started)
 
 
-def replay(log: GoldenLog, *, stepping: bool) -> Result:
+def replay(log: GoldenLog, *, stepping: bool, tables: bool = False) -> Result:
     """Return the result of a log's trace under its policy, with a row an iteration.
 
     Raises:
         PagesimError: as `pagesim.make_trace` and `pagesim.simulate`.
     """
-    trace = trace_of(log)
-    return simulate(trace, log.policy, steps="iterations", **{**log.options, "fast_forward": not stepping})
+    options = {"policy": log.policy, **log.options, "fast_forward": not stepping}
+    return run(checked(System, options), trace_of(log), steps="iterations", tables=tables)
 
 
 def trace_of(log: GoldenLog) -> Trace:

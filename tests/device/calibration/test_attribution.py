@@ -43,6 +43,7 @@ def test_every_term_is_recovered_to_within_a_percent(known):
     assert all(error.points for error in profile.errors.values())
 
 
+@pytest.mark.slow
 def test_what_one_part_takes_is_not_put_on_another(fake_device, small_grid):
     """Each part alone is made to last: its term alone must show it."""
     sizes = {"linear": 32, "head": 8, "write": 32, "overhead": 8}
@@ -54,6 +55,7 @@ def test_what_one_part_takes_is_not_put_on_another(fake_device, small_grid):
             assert (value > 0.09) == (name == slow), f"{slow} is slow; {name} takes {value} s"
 
 
+@pytest.mark.slow
 def test_a_live_run_on_that_device_is_predicted_to_within_a_percent(known, tmp_path):
     _, profile = known
     profile.save(tmp_path / "fake.json")
@@ -89,6 +91,7 @@ def test_a_live_run_on_that_device_is_predicted_to_within_a_percent(known, tmp_p
     assert seen == {"prefill", "decode", "mixed", "with swap", "all"}
 
 
+@pytest.mark.slow
 def test_an_overhead_below_the_noise_is_said(fake_device, small_grid):
     fake_device(overhead=lambda sequences: 0.0)
     profile = calibrate("tiny", device="cpu", name="fake", seconds=0.01).profile

@@ -64,6 +64,7 @@ def test_its_commands_for_a_gpu_are_understood(monkeypatch, capsys, tmp_path):
     assert seen >= 5
 
 
+@pytest.mark.slow
 def test_its_program_prints_what_is_shown(capsys, small_grid):
     (program,) = re.findall(r"```python\n(.*?)```", PAGES["docs/calibration.md"], re.DOTALL)
     (shown,) = re.findall(r"```\n\n```\n(.*?)```", PAGES["docs/calibration.md"], re.DOTALL)

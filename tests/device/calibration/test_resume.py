@@ -72,6 +72,7 @@ def start():
     return run
 
 
+@pytest.mark.slow
 def test_a_killed_calibration_goes_on_where_it_was_and_repeats_nothing(start, tmp_path):
     out, journal = tmp_path / "mine.json", tmp_path / "mine.rows" / "rows.jsonl"
     killed = start(out, 9)

@@ -96,6 +96,7 @@ def whole_way(command, folder: Path, *how: str) -> None:
     assert len(json.loads((out / "summary.json").read_text())["cases"]) == 1
 
 
+@pytest.mark.slow
 def test_the_whole_way_on_a_small_grid(command, tmp_path, small_grid):
     whole_way(command, tmp_path, "--seconds", "0.005")
 
@@ -105,6 +106,7 @@ def test_the_whole_way(command, tmp_path):
     whole_way(command, tmp_path, "--quick")
 
 
+@pytest.mark.slow
 def test_validate_calibrates_first_where_no_profile_is_given(command, small_grid):
     shown = command("validate", *LOAD, "--device", "cpu", "--policies", "vllm-v0", "--preemptions", "swap",
                     "--no-check", "--json")  # fmt: skip

@@ -49,12 +49,14 @@ def test_a_table_that_is_not_read_anew_after_a_copy(check_of, monkeypatch):
         check_of("sosp, two samples")  # two samples would write into one block
 
 
+@pytest.mark.slow_but("v0, two samples")
 @pytest.mark.parametrize("case", ["sosp, two samples", "v0, two samples", "sosp, beams", "contiguous, beams"])
 def test_a_copy_on_write_that_is_skipped(case, check_of, monkeypatch):
     monkeypatch.setattr(pools.KvPools, "copy", lambda self, copies: None)
     assert not check_of(case)["passed"]
 
 
+@pytest.mark.slow_but("sosp, swap-swap_out", "v0-swap_in")
 @pytest.mark.parametrize("direction", ["swap_out", "swap_in"])
 @pytest.mark.parametrize("case", ["sosp, swap", "v0"])
 def test_a_swap_that_is_skipped(case, direction, check_of, monkeypatch):

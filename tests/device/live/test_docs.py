@@ -16,6 +16,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "live.md").read_text(encoding="utf-
 COMMANDS = [command.strip() for command in re.findall(r"^    (pagesim live [^#\n]*)", PAGE, re.MULTILINE)]
 
 
+@pytest.mark.slow_but("command1")
 @pytest.mark.parametrize("command", [each for each in COMMANDS if "--cuda-graphs" not in each])
 def test_its_commands_run_and_what_they_run_is_right(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from pagesim.device.live import graphs, run
 
 
+@pytest.mark.slow_but("sosp, swap")
 @pytest.mark.parametrize("case", ["sosp, swap", "sosp, two samples", "v1, chunks"])
 def test_idle_rows_change_nothing(case, cases, live, make_trace, monkeypatch):
     sizes = []

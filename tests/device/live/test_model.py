@@ -61,6 +61,7 @@ def causal(layer, queries, keys, values):
     return attend(queries, keys, values, queries.shape[-1] ** -0.5)
 
 
+@pytest.mark.slow_but("OPT", "Qwen3")
 @pytest.mark.parametrize("name", SHAPES)
 def test_logits_depend_on_every_token_its_place_and_the_seed(name):
     tokens, positions = torch.arange(20), torch.arange(20)

@@ -26,6 +26,7 @@ class Replayed:
         return None
 
 
+@pytest.mark.slow_but("sosp, swap", "v0, two samples", "v1, chunks", "contiguous, beams", "static")
 def test_every_sequence_reads_its_own_tokens(any_case, cases, live, make_trace):
     options, columns, kinds = cases[any_case]
     trace = make_trace(**columns)
@@ -37,6 +38,7 @@ def test_every_sequence_reads_its_own_tokens(any_case, cases, live, make_trace):
     assert result.summary["requests"]["finished"] == len(result.requests) >= len(trace)
 
 
+@pytest.mark.slow_but("sosp, two samples", "v1, prefixes")
 @pytest.mark.parametrize("name", ["sosp, two samples", "v0", "v1, chunks", "v1, prefixes", "static"])
 def test_a_live_run_decides_as_the_simulator_does_with_the_same_times(name, cases, make_trace, system_of):
     options, columns, _ = cases[name]
@@ -78,6 +80,7 @@ def test_gathered_attention_reads_the_same(live, cases, make_trace):
     assert summary["live"]["attention"] == "gather"
 
 
+@pytest.mark.slow_but("zero-copy")
 @pytest.mark.parametrize("swap", ["copy-each", "copy-batch", "zero-copy"])
 def test_every_swap_strategy_brings_back_what_it_took(swap, live, cases, make_trace):
     options, columns, _ = cases["sosp, swap"]

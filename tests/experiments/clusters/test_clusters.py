@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pagesim as ps
@@ -115,7 +115,6 @@ def test_the_progress_callback_counts_every_request(router: str) -> None:
     aborts=st.booleans(),
     bins=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_fast_forwards_change_nothing_not_even_where_requests_go(
     seed, router, policy, replicas, num_blocks, samples, aborts, bins
 ) -> None:

@@ -76,6 +76,7 @@ def test_the_command_for_ray_is_the_only_other_one():
     assert "--executor ray" in COMMANDS[1]
 
 
+@pytest.mark.slow
 def test_the_readmes_commands_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands = [command.replace("\\\n", " ") for command in COMMAND.findall(README)]

@@ -50,6 +50,7 @@ def check_write(device, key, value, slots, theirs, layout, scale=1.0):
     return ours
 
 
+@pytest.mark.slow_but("1-5-NHD-torch.float32", "16-63-HND-torch.bfloat16", "16-63-VLLM-torch.float16")
 @pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 @pytest.mark.parametrize(("block_size", "tokens"), [(1, 5), (16, 63)])
@@ -61,6 +62,7 @@ def test_tokens_are_written_to_their_slots(layout, dtype, block_size, tokens, de
 
 
 # The interpreter rounds to e4m3 wrongly where that carries into the exponent: these numbers are e4m3 already.
+@pytest.mark.slow_but("one-VLLM", "a head-NHD")
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 @pytest.mark.parametrize("scale", [0.25, torch.tensor([0.5, 2.0, 1.0])], ids=["one", "a head"])
 def test_fp8_is_divided_by_its_scale_and_kept_within_448(layout, scale, device):
@@ -87,6 +89,7 @@ def pool(dtype, block, count=2):
     return [torch.randn(9, *block).to(dtype) for _ in range(count)]
 
 
+@pytest.mark.slow_but("FP8, a small block")
 @pytest.mark.parametrize(("dtype", "block"), POOLS)
 def test_blocks_are_copied_in_every_cache(dtype, block, device):
     theirs = pool(dtype, block)
@@ -98,6 +101,7 @@ def test_blocks_are_copied_in_every_cache(dtype, block, device):
     assert same([ours[0][5]], [theirs[0][0]])
 
 
+@pytest.mark.slow_but("float32, a block of several pieces")
 @pytest.mark.parametrize(("dtype", "block"), POOLS)
 def test_blocks_are_gathered_and_scattered(dtype, block, device):
     theirs = pool(dtype, block)
@@ -125,6 +129,7 @@ def test_no_block_is_nothing_to_move(device):
     copy_blocks(ours, none.view(0, 2), backend="triton")
 
 
+@pytest.mark.slow_but("48-3-5-4", "16400-1-4-100")
 @pytest.mark.parametrize(
     ("piece_bytes", "pieces", "count", "programs"),
     [(16, 1, 1, 1), (48, 3, 5, 4), (16384, 2, 3, 2), (16400, 1, 4, 100), (40960, 2, 2, 3)],

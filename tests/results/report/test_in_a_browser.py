@@ -71,12 +71,14 @@ def test_it_loads_without_an_error_and_without_a_request(browser, page):
     assert browser.run("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out at the side"
 
 
+@pytest.mark.slow
 def test_the_policy_stops_a_fetch(opened):
     answer = opened.run("fetch('http://127.0.0.1:9/').then(() => 'fetched', () => 'stopped')")
     assert answer == "stopped"
     assert any("Content Security Policy" in complaint for complaint in opened.complaints)
 
 
+@pytest.mark.slow
 def test_it_follows_what_the_user_prefers(browser, page):
     browser.size(1400, 1000, dark=True)
     browser.open(page, drawn=False)
@@ -195,6 +197,7 @@ def test_a_click_on_a_chart_moves_the_map_to_that_time(opened):
     assert marked == opened.run("pagesimReport.data.instants[33]")
 
 
+@pytest.mark.slow
 def test_on_paper_it_is_light(opened):
     opened.run("document.getElementById('theme').click()")
     assert opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 27)"
@@ -265,6 +268,7 @@ def test_hostile_names_do_not_run(browser, tmp_path):
     assert browser.requests == []
 
 
+@pytest.mark.slow
 def test_every_kind_of_result_has_its_place(browser, tmp_path):
     kinds: dict[str, dict[str, Any]] = {
         "no request is served": {"max_model_len": 4},
@@ -288,6 +292,7 @@ def test_every_kind_of_result_has_its_place(browser, tmp_path):
     assert browser.complaints == []
 
 
+@pytest.mark.slow
 def test_without_a_replay_the_page_says_so(browser, tmp_path):
     ps.simulate("fixed:50,20", num_blocks=100).save(tmp_path / "out")
     write_report([tmp_path / "out"], tmp_path / "report.html")

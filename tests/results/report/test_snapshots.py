@@ -100,6 +100,7 @@ def test_blocks_are_where_they_would_be_if_every_iteration_were_planned(name: st
         np.testing.assert_array_equal(a.lengths, b.lengths)
 
 
+@pytest.mark.slow_but("swapping", "prefix caching")
 @pytest.mark.parametrize("name", ["recomputing", "swapping", "beams", "prefix caching", "vllm-v1"])
 def test_how_often_one_looks_moves_no_block(name: str) -> None:
     _, seldom = replayed(scenario(name), 41)

@@ -1,0 +1,30 @@
+"""Random systems decide the same with fast-forward and stepping, over counted and over tabled memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.sim.random_systems import check
+
+PART = 125
+
+
+def check_part(part: int) -> Counter[str]:
+    return sum((check(seed) for seed in range(1 + part * PART, 1 + (part + 1) * PART)), Counter())
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_random_systems_decide_the_same_in_four_ways(part: int) -> None:
+    found = check_part(part)
+    assert found["cases"] > PART / 2
+    kinds = [found[name] for name in found if name.startswith("with ")]
+    assert len(kinds) == 5
+    assert min(kinds) > 0, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(2, 14))
+def test_many_random_systems_decide_the_same_in_four_ways(part: int) -> None:
+    assert check_part(part)["cases"] > PART / 2
