@@ -110,7 +110,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "Profile": "what iterations were measured to take",
         "Sample": "one measurement",
         "analytic_profile": "a profile from a datasheet, where nothing was measured",
-        "boxed": "splits samples into those to fit and those to hold out",
+        "bundled_profile": "a profile that comes with pagesim",
         "fit_terms": "makes a profile's terms of samples",
         "import_vidur": "makes a profile of Vidur's measurements",
         "load_profile": "reads a profile's file",
