@@ -37,6 +37,7 @@ def simulate(
     policy: str = "vllm-sosp",
     *,
     steps: Rows = "stretches",
+    observers: Sequence[Observer] = (),
     **options: Any,
 ) -> Result:
     """Replay a trace under one policy.
@@ -46,6 +47,7 @@ def simulate(
             workload's name or a path.
         policy: a name of `POLICIES`.
         steps: what the result's ``steps`` table holds.
+        observers: told what happens in the engine; they change nothing.
         **options: the fields of `System`, such as ``model="opt-13b"``, ``num_blocks=983`` or
             ``window="300:900"``.
 
@@ -60,7 +62,7 @@ def simulate(
         0
     """
     system = checked(System, {"policy": policy, **options})
-    return run(system, as_trace(trace), steps=steps)
+    return run(system, as_trace(trace), steps=steps, observers=observers)
 
 
 def compare(

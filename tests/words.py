@@ -42,8 +42,8 @@ WORDS: dict[str, str] = {
 
 EXEMPT: dict[str, set[str]] = {
     "CHANGELOG.md": {"*"},  # says what is called what now
-    "docs/design.md": {"*"},
-    "docs/performance.md": {"*"},
+    "docs/design.md": {"lanes"},  # of the version before
+    "docs/performance.md": {"lane", "lanes"},  # of the version before
     "tests/words.py": {"*"},
     "tests/test_words.py": {"*"},
     "kernels/layouts.py": {"lane", "lanes"},  # of a vector
