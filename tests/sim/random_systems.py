@@ -31,7 +31,8 @@ from pagesim.sim.clock import to_tick_column
 from pagesim.workloads.trace import Trace
 
 POLICIES = (
-    *("vllm-sosp", "vllm-sosp", "vllm-v0", "vllm-v0", "vllm-v1", "vllm-v1", "vllm-v1"),
+    *("vllm-sosp", "vllm-sosp", "vllm-v0", "vllm-v0"),
+    *("vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1"),
     *("orca-max", "orca-pow2", "orca-oracle", "contiguous-max", "static"),
     *("token-granular", "virtual-contiguous", "paged-oracle"),
 )
@@ -100,7 +101,7 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
         perhaps("long_prefill_token_threshold", 5, 30)
         perhaps("chunked_prefill", False, chance=0.2)
         perhaps("reserve_full_isl", True, False)
-        perhaps("prefix_caching", True, chance=0.6)
+        perhaps("prefix_caching", True, chance=0.8)
     return some
 
 
@@ -114,7 +115,10 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
     prompt = np.array([rnd.randint(1, longest) for _ in range(requests)])
     output = np.array([rnd.randint(1, max(2, min(longest, 80))) for _ in range(requests)])
     columns: dict[str, Any] = {}
-    kind = rnd.choice(("plain", "samples", "uneven", "beams", "aborts", "sessions", "prefix", "mixed"))
+    kinds = ["plain", "samples", "uneven", "beams", "aborts", "sessions", "prefix", "mixed"]
+    if policy == "vllm-v1":
+        kinds += ["sessions", "prefix", "prefix", "prefix", "hashes", "hashes"]
+    kind = rnd.choice(kinds)
     if kind in ("samples", "uneven", "mixed"):
         columns["n"] = np.array([rnd.choice((1, 1, 2, 4)) for _ in range(requests)])
     if kind == "uneven":
@@ -130,6 +134,16 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
         )
     if kind in ("sessions", "mixed"):
         columns["session_id"] = [rnd.randint(0, requests // 3) for _ in range(requests)]
+    if kind == "hashes":
+        columns["hash_block_size"] = rnd.choice((1, 4, 16))
+        document = [rnd.randint(0, 1) for _ in range(requests)]
+        columns["hash_ids"] = [
+            tuple(
+                1000 * which + block if rnd.random() < 0.97 else rnd.randint(10**6, 10**9)
+                for block in range(-(-int(tokens) // columns["hash_block_size"]))
+            )
+            for which, tokens in zip(document, prompt, strict=True)
+        ]
     if kind == "prefix":
         columns["prefix_tokens"] = np.minimum(rnd.randint(1, longest), prompt)
     return Trace(arrival, prompt, output, **columns)
