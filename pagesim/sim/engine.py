@@ -132,6 +132,8 @@ class Engine:
                     f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
                 )
         recorder.flush()
+        # Scheduler and recorder would keep one another, and all arrivals, until a garbage collection.
+        self.scheduler.events = Observer()
 
     def decide(self, now: int) -> bool:
         """Decide what happens from ``now`` on, until ``over_at``.
