@@ -229,7 +229,8 @@ class TabledKV(KVCache):
         for place in reversed(samples):
             del holder.kv.on[place]
         holder.samples -= len(samples)
-        if holder.samples == 1:
+        if holder.tail_shared and not _tail_copies(holder):
+            # Those that shared a last block are over: the next step copies nothing.
             holder.tail_shared = False
             self._tails.pop(holder, None)
 
