@@ -9,7 +9,8 @@ from pagesim.kvcache.fit import BestFit, FirstFit
 from pagesim.kvcache.groups import Full, KVGroup, Reserved, Rule, SlidingWindow
 from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
-from pagesim.kvcache.prefix import CountedPrefixKV, PrefixCachedKV
+from pagesim.kvcache.prefix import CountedPrefixKV
+from pagesim.kvcache.prefix_tables import PrefixCachedKV
 from pagesim.kvcache.reservation import RESERVATIONS, Reservation
 from pagesim.kvcache.tabled import TabledKV
 
