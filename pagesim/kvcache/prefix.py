@@ -102,6 +102,11 @@ class CountedPrefixKV(KVCache):
     def blocks_taken(self) -> int:
         return self._taken
 
+    @property
+    def findable_blocks(self) -> int:
+        """Blocks of different content that can be found, held ones included; counted here, run by run."""
+        return sum([run.count for run in self._found.values()])
+
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         evictions, self._evictions = self._evictions, []
         return evictions
