@@ -52,6 +52,8 @@ class Scheduler(ABC):
         running: the running requests in their order, by `Holder.order`.
         running_sequences: their samples.
         context: tokens that those hold.
+        resting: sequences that run and get no further token, because their last one is in flight.
+        resting_context: tokens that those hold.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
@@ -76,6 +78,8 @@ class Scheduler(ABC):
         "preemption",
         "prices",
         "queue",
+        "resting",
+        "resting_context",
         "running",
         "running_sequences",
         "spare_blocks",
@@ -157,6 +161,7 @@ class Scheduler(ABC):
         self.running: dict[int, EngineRequest] = {}
         self.running_sequences = 0
         self.context = 0
+        self.resting = self.resting_context = 0
         self.spare_blocks = 0
         self.must_replan = False
         self.unreported = False
@@ -219,10 +224,17 @@ class Scheduler(ABC):
             return 0  # what a window releases may be enough for a request that waits
         return memory.steps_that_fit(steps, self.spare_blocks)
 
+    def let_ending_rest(self) -> None:
+        """Let requests rest whose last token is in flight: they keep place and memory until it is there.
+
+        Only an engine that schedules ahead asks.
+        """
+        return
+
     def advance(self, steps: int) -> None:
         """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
         self.memory.grow(steps)
-        self.context += steps * self.growth * self.running_sequences
+        self.context += steps * self.growth * (self.running_sequences - self.resting)
 
     def finish(self, now: int) -> list[EngineRequest]:
         """End the iteration: let the samples go whose last token was generated, and fork beams.

@@ -74,8 +74,10 @@ class Details(Observer):
 
     def fast_forwarded(self, run: FastForward) -> None:
         memory, running = self.scheduler.memory, self.scheduler.running.values()
-        crc = self._crc(dict.fromkeys(running, 1))
-        lengths = np.array([memory.length(request) for request in running])
+        decoding = [request for request in running if request.decodes]
+        crc = self._crc(dict.fromkeys(decoding, 1))
+        lengths = np.array([memory.length(request) for request in decoding])
+        at_rest = sum([memory.held_blocks(request) for request in running if not request.decodes])
         for step in range(1, run.steps + 1):
             self._steps.append(
                 {
@@ -83,10 +85,10 @@ class Details(Observer):
                     "num_prefill_tokens": 0,
                     "prefix_hit_tokens": 0,
                     "preempted": "",
-                    "blocks": int(np.sum(-(-(lengths + step) // memory.block_size))),
+                    "blocks": at_rest + int(np.sum(-(-(lengths + step) // memory.block_size))),
                 }
             )
-        for request in running:
+        for request in decoding:
             self._computed[request] += run.steps
 
     def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
