@@ -20,8 +20,8 @@ class Arrivals:
     """The columns of a trace that a scheduler may see, one Python integer at a time.
 
     Args:
-        trace: requests in order of arrival.
-        rows: the rows of the trace that take part, ``[N]``; the others were rejected at submission.
+        trace: the requests that take part, in order of arrival; others were rejected at submission.
+        rows: where they stand in the trace that was submitted, ``[N]``.
         drop: a beam's chance of being dropped at a token, see `BeamSearch`.
         seed: of the beams.
         contents: of these requests, by index; None where nothing looks for prefixes.
@@ -39,7 +39,6 @@ class Arrivals:
         def column(values: IntColumn) -> array[int]:
             return array("q", values.astype(np.int64).tobytes())
 
-        trace = trace.take(rows)
         self.row = column(rows)
         self.ticks = column(to_tick_column(trace.arrival_s))
         self.prompt = column(trace.prompt_tokens)
