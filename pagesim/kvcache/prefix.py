@@ -6,21 +6,42 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.groups import KVGroup, opening_step
 from pagesim.kvcache.runs import Content, FreeQueue, Run
 
 
-class _Match(NamedTuple):
-    """What was looked up last: the scheduler usually takes it next."""
+class _Match:
+    """What was looked up last: the scheduler usually takes it next.
 
-    holder: Holder | None
-    version: int
-    most: int
-    blocks: int
-    runs: list[tuple[Run, int]]  # each with how many of its blocks
+    Attributes:
+        holder: for whom.
+        version: of what could be found then.
+        most: how many blocks were asked for.
+        blocks: how many were found.
+        runs: that these are of, each with how many of its blocks.
+    """
+
+    __slots__ = ("blocks", "holder", "most", "runs", "version")
+
+    def __init__(
+        self, holder: Holder | None, version: int, most: int, blocks: int, runs: list[tuple[Run, int]]
+    ) -> None:
+        self.holder = holder
+        self.version = version
+        self.most = most
+        self.blocks = blocks
+        self.runs = runs
+
+    def free_blocks(self) -> int:
+        """Return how many of the blocks no request holds."""
+        free = 0
+        for run, blocks in self.runs:
+            if not run.holders:
+                free += blocks
+        return free
 
 
 _NOTHING = _Match(None, 0, 0, 0, [])
@@ -77,8 +98,8 @@ class CountedPrefixKV(KVCache):
     ) -> None:
         super().__init__(num_blocks, [KVGroup(block_size)], cpu_blocks, shares=False)
         self.reuses_unhashed_first = reuses_unhashed_first
+        self._blank = self._all_blocks()  # free blocks that hold nothing, taken before those of the queue
         self._queue = FreeQueue()
-        self._queue.push(self._all_blocks())
         self._aside = 0  # blocks taken out of the queue for what is going to be taken next
         # The run that the key of its first block finds: the first that had this content. Duplicates, which
         # have just as many blocks, wait behind it.
@@ -88,7 +109,7 @@ class CountedPrefixKV(KVCache):
         self._match = _NOTHING
         self._cached = 0
         self._taken = 0
-        self._evictions: list[tuple[int, int]] = []
+        self._evictions = array("q"), array("q")  # see `take_evictions`
         self._takes = [0] * block_size  # how many decoding holders take a block at which step
         self._decoding = 0
 
@@ -103,8 +124,8 @@ class CountedPrefixKV(KVCache):
         return self._taken
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
-        evictions, self._evictions = self._evictions, []
-        return evictions
+        evictions, self._evictions = self._evictions, (array("q"), array("q"))
+        return list(zip(*evictions, strict=True))
 
     def held_blocks(self, holder: Holder) -> int:
         return -(-self.length(holder) // self.block_size)
@@ -147,11 +168,7 @@ class CountedPrefixKV(KVCache):
 
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
         match = self._match_of(holder, tokens)
-        blocks = -(-tokens // self.block_size) - match.blocks
-        for run, count in match.runs:
-            if not run.holders:
-                blocks += count
-        return blocks
+        return -(-tokens // self.block_size) - match.blocks + match.free_blocks()
 
     # Changes
 
@@ -159,7 +176,8 @@ class CountedPrefixKV(KVCache):
         if holder.samples > 1:
             raise KVCacheError("a prefix cache serves every sample as a request of its own")
         match = self._match_of(holder, tokens)
-        wanted = self.blocks_to_admit(holder, tokens)
+        others = -(-tokens // self.block_size) - match.blocks
+        wanted = others + match.free_blocks()
         if wanted > self.free_blocks:
             raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
         runs: list[Run] = []
@@ -176,7 +194,7 @@ class CountedPrefixKV(KVCache):
             runs.append(run)
         holder.kv = Prefix(_content_of(holder), runs, match.blocks)
         holder.tokens = tokens
-        self._take(-(-tokens // self.block_size) - match.blocks)
+        self._take(others)
         self._hash(holder, tokens)
 
     def extend(self, holder: Holder, tokens: int) -> None:
@@ -228,11 +246,11 @@ class CountedPrefixKV(KVCache):
         unhashed = -(-length // self.block_size) - prefix.hashed
         if unhashed:
             self.free_blocks += unhashed
-            run = self._unhashed(holder, unhashed)
-            if self.reuses_unhashed_first:
-                self._queue.push_first(run)
-            else:
+            run = self._blank
+            if not self.reuses_unhashed_first:
+                run = Run(0)
                 self._queue.push(run)
+            self._put(holder, run, prefix.hashed, unhashed)
         for run in reversed(prefix.runs):
             run.holders.remove(holder)
             if run.holders:
@@ -263,13 +281,9 @@ class CountedPrefixKV(KVCache):
         """Cut a run in two after so many blocks; return the second."""
         return run.split(blocks)
 
-    def _hashed(self, holder: Holder, run: Run, start: int, blocks: int) -> None:
-        """Give a run the blocks of a holder that can be found now, from its block ``start`` on."""
+    def _put(self, holder: Holder, run: Run, start: int, blocks: int) -> None:
+        """Add so many blocks of a holder to the end of a run, from its block ``start`` on."""
         run.count += blocks
-
-    def _unhashed(self, holder: Holder, blocks: int) -> Run:
-        """Return a run of the last blocks of a holder, which cannot be found."""
-        return Run(blocks)
 
     # Inside
 
@@ -310,38 +324,32 @@ class CountedPrefixKV(KVCache):
             return
         prefix.hashed = full
         self._version += 1
-        runs = prefix.runs
+        runs, found = prefix.runs, self._found
         while start < full:
             key = content.key(start)
-            first = self._found.get(key)
             blocks = full - start
+            first = found.get(key)
             if first is None:
-                last = runs[-1] if runs else None
-                if last is not None and self._goes_on(last, content, start):
-                    self._hashed(holder, last, start, blocks)
+                if runs and self._is_only(runs[-1], content):
+                    self._put(holder, runs[-1], start, blocks)
                     return
             else:
                 blocks = min(_alike(first, content), blocks)
                 if blocks < first.count:
                     self._split(first, blocks)
             run = Run(0, content, start, key)
-            self._hashed(holder, run, start, blocks)
+            self._put(holder, run, start, blocks)
             run.holders.append(holder)
             runs.append(run)
             if first is None:
-                self._found[key] = run
+                found[key] = run
             else:
                 self._duplicates.setdefault(key, []).append(run)
             start += blocks
 
-    def _goes_on(self, run: Run, content: Content, start: int) -> bool:
-        """Say whether a run can simply be longer: computed by the same request, and held by no other."""
-        return (
-            run.content is content
-            and run.start + run.count == start
-            and len(run.holders) == 1
-            and run.key not in self._duplicates
-        )
+    def _is_only(self, run: Run, content: Content) -> bool:
+        """Say whether a run is the only one of a content, and held by one: it can simply grow longer."""
+        return run.content is content and len(run.holders) == 1 and run.key not in self._duplicates
 
     def _split(self, run: Run, blocks: int) -> None:
         """Cut a run in two after so many blocks, and all that have the same content."""
@@ -371,27 +379,42 @@ class CountedPrefixKV(KVCache):
         self._pop(blocks)
 
     def _pop(self, blocks: int) -> None:
-        """Take so many blocks out of the queue; what they held is evicted."""
+        """Take so many blocks: those that hold nothing, then the queue's, from which content is evicted."""
+        blank = self._blank
+        if blank.count and blocks > 0:
+            count = blocks if blocks < blank.count else blank.count
+            self._take_last(blank, count)
+            self._taken += count
+            blocks -= count
         while blocks > 0:
-            run = self._queue.first
+            run = self._queue.behind
             there = run.count
             count = blocks if blocks < there else there
             if run.content is not None:
                 if count < there and run.key in self._duplicates:
                     self._split(run, there - count)
                     continue  # with the part that goes, which is now first
-                self._cached -= count
-                self._version += 1
-                self._evictions.append((self._taken + 1, count))
-                if count == there:
-                    self._evict(run)
+                self._evict(run, count)
             if count == there:
                 self._queue.remove(run)
             self._take_last(run, count)
             self._taken += count
             blocks -= count
 
-    def _evict(self, run: Run) -> None:
+    def _evict(self, run: Run, blocks: int) -> None:
+        """Note that the last blocks of a run lose what they held; what is lost whole is not found again."""
+        self._version += 1
+        self._cached -= blocks
+        starts, counts = self._evictions
+        if starts and starts[-1] + counts[-1] == self._taken + 1:
+            counts[-1] += blocks
+        else:
+            starts.append(self._taken + 1)
+            counts.append(blocks)
+        if blocks == run.count:
+            self._forget(run)
+
+    def _forget(self, run: Run) -> None:
         """Take a run out of the index; a duplicate with the same key takes its place."""
         key = run.key
         duplicates = self._duplicates.get(key)

@@ -126,7 +126,8 @@ def test_contiguous_memory_notices(
 
 
 def lose_a_run(memory: PrefixCachedKV, holder: Reader) -> None:
-    memory._queue.remove(memory._queue.first)
+    memory.release(holder)
+    memory._queue.remove(memory._queue.behind)
 
 
 def miscount_the_cached(memory: PrefixCachedKV, holder: Reader) -> None:
