@@ -18,33 +18,38 @@ class _Match:
 
     Attributes:
         holder: for whom.
-        version: of what could be found then.
         most: how many blocks were asked for.
         blocks: how many were found.
-        runs: that these are of, each with how many of its blocks.
+        runs: that these are of, each with how many of its blocks and how many it had.
+        missing: the key of the block that ended the search; None where no more were asked for.
     """
 
-    __slots__ = ("blocks", "holder", "most", "runs", "version")
+    __slots__ = ("blocks", "holder", "missing", "most", "runs")
 
-    def __init__(
-        self, holder: Holder | None, version: int, most: int, blocks: int, runs: list[tuple[Run, int]]
-    ) -> None:
+    def __init__(self, holder: Holder | None, most: int) -> None:
         self.holder = holder
-        self.version = version
         self.most = most
-        self.blocks = blocks
-        self.runs = runs
+        self.blocks = 0
+        self.runs: list[tuple[Run, int, int]] = []
+        self.missing: int | None = None
+
+    def holds(self, found: dict[int, Run]) -> bool:
+        """Say whether a search would end the same way now; a run that was evicted has no blocks left."""
+        for run, _, count in self.runs:
+            if run.count != count:
+                return False
+        return self.missing not in found
 
     def free_blocks(self) -> int:
         """Return how many of the blocks no request holds."""
         free = 0
-        for run, blocks in self.runs:
+        for run, blocks, _ in self.runs:
             if not run.holders:
                 free += blocks
         return free
 
 
-_NOTHING = _Match(None, 0, 0, 0, [])
+_NOTHING = _Match(None, 0)
 
 
 class Prefix:
@@ -105,7 +110,6 @@ class CountedPrefixKV(KVCache):
         # have just as many blocks, wait behind it.
         self._found: dict[int, Run] = {}
         self._duplicates: dict[int, list[Run]] = {}
-        self._version = 0  # of what can be found
         self._match = _NOTHING
         self._cached = 0
         self._taken = 0
@@ -159,7 +163,7 @@ class CountedPrefixKV(KVCache):
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         match, most = self._match, (tokens - 1) // self.block_size
-        if match.holder is not holder or match.version != self._version or match.most != most:
+        if match.holder is not holder or match.most != most or not match.holds(self._found):
             match = self._look_up(holder, most)
         return match.blocks * self.block_size
 
@@ -181,8 +185,8 @@ class CountedPrefixKV(KVCache):
         if wanted > self.free_blocks:
             raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
         runs: list[Run] = []
-        for run, blocks in match.runs:
-            if blocks < run.count:
+        for run, blocks, count in match.runs:
+            if blocks < count:
                 self._split(run, blocks)
             if run.holders:
                 self.shared_blocks += blocks
@@ -294,17 +298,18 @@ class CountedPrefixKV(KVCache):
 
     def _look_up(self, holder: Holder, most: int) -> _Match:
         """Find the runs of a request's leading blocks, as far as they are there, up to so many."""
-        content, found = _content_of(holder), self._found
-        runs: list[tuple[Run, int]] = []
-        block = 0
+        self._match = match = _Match(holder, most)
+        content, found, block = _content_of(holder), self._found, 0
         while content is not None and block < most:
-            run = found.get(content.key(block))
+            key = content.key(block)
+            run = found.get(key)
             if run is None:
+                match.missing = key
                 break
             blocks = min(_alike(run, content), most - block)
-            runs.append((run, blocks))
+            match.runs.append((run, blocks, run.count))
             block += blocks
-        self._match = match = _Match(holder, self._version, most, block, runs)
+        match.blocks = block
         return match
 
     def _match_of(self, holder: Holder, tokens: int) -> _Match:
@@ -312,7 +317,7 @@ class CountedPrefixKV(KVCache):
         match = self._match
         if match.holder is not holder:
             return _NOTHING
-        if match.version != self._version:
+        if not match.holds(self._found):
             match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
         return match
 
@@ -323,7 +328,6 @@ class CountedPrefixKV(KVCache):
         if start == full or content is None:
             return
         prefix.hashed = full
-        self._version += 1
         runs, found = prefix.runs, self._found
         while start < full:
             key = content.key(start)
@@ -353,7 +357,6 @@ class CountedPrefixKV(KVCache):
 
     def _split(self, run: Run, blocks: int) -> None:
         """Cut a run in two after so many blocks, and all that have the same content."""
-        self._version += 1
         duplicates = self._duplicates.get(run.key)
         rest = self._part(self._found[run.key], blocks)
         self._found[rest.key] = rest
@@ -403,7 +406,6 @@ class CountedPrefixKV(KVCache):
 
     def _evict(self, run: Run, blocks: int) -> None:
         """Note that the last blocks of a run lose what they held; what is lost whole is not found again."""
-        self._version += 1
         self._cached -= blocks
         starts, counts = self._evictions
         if starts and starts[-1] + counts[-1] == self._taken + 1:
@@ -436,7 +438,4 @@ def _content_of(holder: Holder) -> Any:
 def _alike(run: Run, content: Content) -> int:
     """Return the blocks of a run that another content goes on with, which has its first one."""
     assert run.content is not None
-    last = run.start + run.count - 1
-    if content.key(last) == run.content.key(last):
-        return run.count
-    return content.common(run.content) - run.start
+    return min(run.count, content.common(run.content) - run.start)
