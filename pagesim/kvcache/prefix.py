@@ -379,42 +379,42 @@ class CountedPrefixKV(KVCache):
             aside = min(blocks, self._aside)
             self._take_aside(aside)
             blocks -= aside
-        self._pop(blocks)
+        if blocks:
+            self._pop(blocks)
 
     def _pop(self, blocks: int) -> None:
         """Take so many blocks: those that hold nothing, then the queue's, from which content is evicted."""
-        blank = self._blank
-        if blank.count and blocks > 0:
+        blank, queue = self._blank, self._queue
+        self._taken += blocks
+        if blank.count:
             count = blocks if blocks < blank.count else blank.count
             self._take_last(blank, count)
-            self._taken += count
             blocks -= count
-        while blocks > 0:
-            run = self._queue.behind
+        while blocks:
+            run = queue.behind
             there = run.count
             count = blocks if blocks < there else there
             if run.content is not None:
-                if count < there and run.key in self._duplicates:
+                if count == there:
+                    self._forget(run)
+                elif run.key in self._duplicates:
                     self._split(run, there - count)
                     continue  # with the part that goes, which is now first
-                self._evict(run, count)
+                self._cached -= count
+                self._note_eviction(self._taken - blocks + 1, count)
             if count == there:
-                self._queue.remove(run)
+                queue.remove(run)
             self._take_last(run, count)
-            self._taken += count
             blocks -= count
 
-    def _evict(self, run: Run, blocks: int) -> None:
-        """Note that the last blocks of a run lose what they held; what is lost whole is not found again."""
-        self._cached -= blocks
+    def _note_eviction(self, first: int, blocks: int) -> None:
+        """Note that blocks which were taken in a row lost their content; ``first`` counts blocks taken."""
         starts, counts = self._evictions
-        if starts and starts[-1] + counts[-1] == self._taken + 1:
+        if starts and starts[-1] + counts[-1] == first:
             counts[-1] += blocks
         else:
-            starts.append(self._taken + 1)
+            starts.append(first)
             counts.append(blocks)
-        if blocks == run.count:
-            self._forget(run)
 
     def _forget(self, run: Run) -> None:
         """Take a run out of the index; a duplicate with the same key takes its place."""
