@@ -438,4 +438,4 @@ def _content_of(holder: Holder) -> Any:
 def _alike(run: Run, content: Content) -> int:
     """Return the blocks of a run that another content goes on with, which has its first one."""
     assert run.content is not None
-    return min(run.count, content.common(run.content) - run.start)
+    return content.common(run.content, run.start + run.count) - run.start

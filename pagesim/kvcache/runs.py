@@ -15,8 +15,8 @@ class Content(Protocol):
     def key(self, block: int) -> int:
         """Name a block: two contents have one name for it where all tokens up to its end are the same."""
 
-    def common(self, other: Self) -> int:
-        """Return how many leading blocks of this and of another content have the same name."""
+    def common(self, other: Self, most: int) -> int:
+        """Return how many of so many leading blocks have the same name in this and in another content."""
 
 
 def block_array(blocks: Iterable[int] = ()) -> array[int]:

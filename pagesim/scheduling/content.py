@@ -40,16 +40,19 @@ class Content:
         end = (block + 1) * self.block_size
         return self.names[bisect_left(self.ends, end)] * _POSITIONS + end
 
-    def common(self, other: Content) -> int:
+    def common(self, other: Content, most: int) -> int:
         """As `memory.Content.common`."""
-        mine, theirs = self.names, other.names
-        alike, most = 0, min(len(mine), len(theirs))
-        while alike < most:  # the same names come first: halve what is not known
-            middle = (alike + most) // 2
+        mine, theirs, end = self.names, other.names, most * self.block_size
+        last = bisect_left(other.ends, end)
+        if last < len(mine) and mine[last] == theirs[last] and self.ends[last] >= end:
+            return most
+        alike, unlike = 0, min(last + 1, len(mine))
+        while alike < unlike:  # the same names come first: halve what is not known
+            middle = (alike + unlike) // 2
             if mine[middle] == theirs[middle]:
                 alike = middle + 1
             else:
-                most = middle
+                unlike = middle
         return min(self.ends[alike - 1], other.ends[alike - 1]) // self.block_size if alike else 0
 
 
