@@ -57,7 +57,7 @@ class Content:
 
 
 class Contents:
-    """The content of every request of a trace, worked out when a request is first looked at, in their order.
+    """The contents of a trace's requests, worked out when a request is first looked at, in their order.
 
     A prompt begins with what all requests share (``prefix_tokens``). A prompt with ``hash_ids`` is what they
     say, block by block of ``hash_block_size`` tokens. The prompt of a session's later turn begins with all

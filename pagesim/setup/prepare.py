@@ -88,11 +88,11 @@ class PreparedSystem:
 
     def arrivals(self) -> Arrivals:
         """Return the requests that take part, as a scheduler may see them."""
-        system, rows = self.system, self.accepted
-        trace, contents = self.trace.take(rows), None
+        contents = None
         if SCHEDULERS.find(self.policy.scheduler).caches_prefixes(self.options):
-            contents = Contents(trace, self.request_of[rows], self.sized.block_size)
-        return Arrivals(trace, rows, drop=system.beam_drop, seed=system.seed, contents=contents)
+            contents = Contents(self.trace, self.request_of, self.sized.block_size)
+        system = self.system
+        return Arrivals(self.trace, self.accepted, drop=system.beam_drop, seed=system.seed, contents=contents)
 
     def new_log(self) -> RequestLog:
         """Return an empty log, in which the requests that are not accepted are rejected."""
