@@ -111,21 +111,13 @@ class CountedPrefixKV(KVCache):
         self._found: dict[int, Run] = {}
         self._duplicates: dict[int, list[Run]] = {}
         self._match = _NOTHING
-        self._cached = 0
-        self._taken = 0
+        self.cached_blocks = 0
+        self.blocks_taken = 0
         self._evictions = array("q"), array("q")  # see `take_evictions`
         self._takes = [0] * block_size  # how many decoding holders take a block at which step
         self._decoding = 0
 
     # Questions
-
-    @property
-    def cached_blocks(self) -> int:
-        return self._cached
-
-    @property
-    def blocks_taken(self) -> int:
-        return self._taken
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         evictions, self._evictions = self._evictions, (array("q"), array("q"))
@@ -192,7 +184,7 @@ class CountedPrefixKV(KVCache):
                 self.shared_blocks += blocks
             else:
                 self._queue.remove(run)
-                self._cached -= blocks
+                self.cached_blocks -= blocks
                 self.free_blocks -= blocks
             run.holders.append(holder)
             runs.append(run)
@@ -261,7 +253,7 @@ class CountedPrefixKV(KVCache):
                 self.shared_blocks -= run.count
             else:
                 self._queue.push(run)
-                self._cached += run.count
+                self.cached_blocks += run.count
                 self.free_blocks += run.count
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
@@ -334,8 +326,14 @@ class CountedPrefixKV(KVCache):
             blocks = full - start
             first = found.get(key)
             if first is None:
-                if runs and self._is_only(runs[-1], content):
-                    self._put(holder, runs[-1], start, blocks)
+                last = runs[-1] if runs else None
+                if (
+                    last is not None
+                    and last.content is content
+                    and len(last.holders) == 1
+                    and last.key not in self._duplicates
+                ):  # the request computed it, too, and nothing else has or is the same: it is longer now
+                    self._put(holder, last, start, blocks)
                     return
             else:
                 blocks = min(_alike(first, content), blocks)
@@ -350,10 +348,6 @@ class CountedPrefixKV(KVCache):
             else:
                 self._duplicates.setdefault(key, []).append(run)
             start += blocks
-
-    def _is_only(self, run: Run, content: Content) -> bool:
-        """Say whether a run is the only one of a content, and held by one: it can simply grow longer."""
-        return run.content is content and len(run.holders) == 1 and run.key not in self._duplicates
 
     def _split(self, run: Run, blocks: int) -> None:
         """Cut a run in two after so many blocks, and all that have the same content."""
@@ -385,7 +379,7 @@ class CountedPrefixKV(KVCache):
     def _pop(self, blocks: int) -> None:
         """Take so many blocks: those that hold nothing, then the queue's, from which content is evicted."""
         blank, queue = self._blank, self._queue
-        self._taken += blocks
+        self.blocks_taken += blocks
         if blank.count:
             count = blocks if blocks < blank.count else blank.count
             self._take_last(blank, count)
@@ -400,8 +394,8 @@ class CountedPrefixKV(KVCache):
                 elif run.key in self._duplicates:
                     self._split(run, there - count)
                     continue  # with the part that goes, which is now first
-                self._cached -= count
-                self._note_eviction(self._taken - blocks + 1, count)
+                self.cached_blocks -= count
+                self._note_eviction(self.blocks_taken - blocks + 1, count)
             if count == there:
                 queue.remove(run)
             self._take_last(run, count)
