@@ -113,15 +113,17 @@ class CountedPrefixKV(KVCache):
         self._match = _NOTHING
         self.cached_blocks = 0
         self.blocks_taken = 0
-        self._evictions = array("q"), array("q")  # see `take_evictions`
+        self._evictions: list[tuple[int, int]] = []
+        self._evicted_from = self._evicted_to = 0  # the last ones in a row, by ``blocks_taken``, not noted yet
         self._takes = [0] * block_size  # how many decoding holders take a block at which step
         self._decoding = 0
 
     # Questions
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
-        evictions, self._evictions = self._evictions, (array("q"), array("q"))
-        return list(zip(*evictions, strict=True))
+        self._note_evictions(0)
+        evictions, self._evictions = self._evictions, []
+        return evictions
 
     def held_blocks(self, holder: Holder) -> int:
         return -(-self.length(holder) // self.block_size)
@@ -378,16 +380,16 @@ class CountedPrefixKV(KVCache):
 
     def _pop(self, blocks: int) -> None:
         """Take so many blocks: those that hold nothing, then the queue's, from which content is evicted."""
-        blank, queue = self._blank, self._queue
-        self.blocks_taken += blocks
+        blank, queue, taken = self._blank, self._queue, self.blocks_taken
+        end = self.blocks_taken = taken + blocks
         if blank.count:
             count = blocks if blocks < blank.count else blank.count
             self._take_last(blank, count)
-            blocks -= count
-        while blocks:
+            taken += count
+        while taken < end:
             run = queue.behind
             there = run.count
-            count = blocks if blocks < there else there
+            count = there if there < end - taken else end - taken
             if run.content is not None:
                 if count == there:
                     self._forget(run)
@@ -395,20 +397,20 @@ class CountedPrefixKV(KVCache):
                     self._split(run, there - count)
                     continue  # with the part that goes, which is now first
                 self.cached_blocks -= count
-                self._note_eviction(self.blocks_taken - blocks + 1, count)
+                if taken != self._evicted_to:
+                    self._note_evictions(taken)
+                self._evicted_to = taken + count
             if count == there:
                 queue.remove(run)
             self._take_last(run, count)
-            blocks -= count
+            taken += count
 
-    def _note_eviction(self, first: int, blocks: int) -> None:
-        """Note that blocks which were taken in a row lost their content; ``first`` counts blocks taken."""
-        starts, counts = self._evictions
-        if starts and starts[-1] + counts[-1] == first:
-            counts[-1] += blocks
-        else:
-            starts.append(first)
-            counts.append(blocks)
+    def _note_evictions(self, taken: int) -> None:
+        """Note the last evictions in a row; the next come when so many blocks have been taken."""
+        first, end = self._evicted_from, self._evicted_to
+        if first < end:
+            self._evictions.append((first + 1, end - first))
+        self._evicted_from = self._evicted_to = taken
 
     def _forget(self, run: Run) -> None:
         """Take a run out of the index; a duplicate with the same key takes its place."""
