@@ -114,7 +114,7 @@ class CountedPrefixKV(KVCache):
         self.cached_blocks = 0
         self.blocks_taken = 0
         self._evictions: list[tuple[int, int]] = []
-        self._evicted_from = self._evicted_to = 0  # the last ones in a row, by ``blocks_taken``, not noted yet
+        self._evicted_from = self._evicted_to = 0  # of the last in a row, by ``blocks_taken``
         self._takes = [0] * block_size  # how many decoding holders take a block at which step
         self._decoding = 0
 

@@ -150,7 +150,10 @@ class Contents:
 
 
 def _last_name(hash_ids: Sequence[Sequence[int]]) -> int | None:
-    """Return the greatest id if each stands after the same one, or first, wherever it stands; none is below 0."""
+    """Return the greatest id if each stands after the same one, or first, wherever it stands.
+
+    None otherwise, and where there is no id or one is below 0.
+    """
     lengths = np.fromiter(map(len, hash_ids), np.int64, len(hash_ids))
     try:
         ids = np.fromiter(chain.from_iterable(hash_ids), np.int64, int(lengths.sum()))
