@@ -120,6 +120,11 @@ class CountedPrefixKV(KVCache):
 
     # Questions
 
+    @property
+    def findable_blocks(self) -> int:
+        """Blocks of different content that can be found, held ones included; counted here, run by run."""
+        return sum([run.count for run in self._found.values()])
+
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         self._note_evictions(0)
         evictions, self._evictions = self._evictions, []

@@ -52,6 +52,7 @@ class Scheduler(ABC):
         running: the running requests in their order, by `Holder.order`.
         running_sequences: their samples.
         context: tokens that those hold.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
         must_replan: whether the next iteration must be planned, whatever it does.
@@ -68,6 +69,7 @@ class Scheduler(ABC):
         "context",
         "events",
         "growth",
+        "in_flight",
         "max_model_len",
         "memory",
         "must_replan",
@@ -103,9 +105,6 @@ class Scheduler(ABC):
 
     tokens_per_step: ClassVar[int] = 1
     """Tokens that a decoding sequence gains in an iteration."""
-
-    in_flight: ClassVar[int] = 1
-    """Batches that are scheduled before the outcome of the first of them is known."""
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
@@ -152,6 +151,7 @@ class Scheduler(ABC):
         self.watermark_blocks = int(watermark * (memory.num_blocks + self.null_blocks))
         self.preemption: Preemption = getattr(options, "preemption", "default")
         self.prices = prices
+        self.in_flight = 1
         self.growth = type(self).tokens_per_step  # found faster here than on the class
         self.events = Observer()
         self.running: dict[int, EngineRequest] = {}
@@ -194,7 +194,7 @@ class Scheduler(ABC):
 
     @property
     def has_work(self) -> bool:
-        """Whether any request runs, waits or is swapped out, or the workers must be told of those that did."""
+        """Whether any request runs, waits or is swapped out, or a plan is due for those that are over."""
         return bool(self.running or self.queue.waiting or self.swapped or self.unreported)
 
     def arrival_matters(self) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest, Status
+
+if TYPE_CHECKING:  # a scheduler tells observers, too
+    from pagesim.scheduling.core import Scheduler
 
 
 class FastForward:
@@ -37,6 +40,9 @@ class Observer:
     """
 
     __slots__ = ()
+
+    def begun(self, scheduler: Scheduler) -> None:
+        """An engine is made; its scheduler and their memory, still empty, may be looked at from now on."""
 
     def submitted(self, row: int, now: int) -> None:
         """A request arrives that was not expected before: a router's."""

@@ -107,7 +107,6 @@ class VllmV1(Scheduler):
         "_unserved_context",
         "chunked_prefill",
         "full_isl",
-        "in_flight",
         "max_num_batched_tokens",
         "max_num_seqs",
         "release",

@@ -98,6 +98,7 @@ class Engine:
         self._next_abort = 0  # the place of the next of them
         self.run = FastForward()
         self.over_at = 0
+        self.events.begun(scheduler)
         self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
 
     # Driving it
@@ -178,7 +179,7 @@ class Engine:
         self.recorder.flush()
 
     def replan_at(self, instant: int) -> int:
-        """Let no step of the fast-forward at hand be decided from an instant on; return the new ``over_at``."""
+        """Let no step of the fast-forward at hand be decided from then on; return the new ``over_at``."""
         run = self.run
         if run.steps:
             kept = steps_before(run.first, run.increment, instant - run.start)

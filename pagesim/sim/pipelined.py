@@ -38,7 +38,10 @@ class PipelinedEngine(Engine):
     def decide(self, now: int) -> bool:
         scheduler, queue, in_flight = self.scheduler, self.scheduler.queue, self._in_flight
         if self.aborts:
+            past = self._next_abort
             self._abort_until(now)
+            if self._next_abort > past:
+                self._is_settled = False
         if queue.next_arrival <= now:
             if scheduler.arrival_matters():
                 self._is_settled = False

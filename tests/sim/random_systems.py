@@ -102,6 +102,7 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
         perhaps("chunked_prefill", False, chance=0.2)
         perhaps("reserve_full_isl", True, False)
         perhaps("prefix_caching", True, chance=0.8)
+        perhaps("async_scheduling", True, chance=0.6)
     return some
 
 
@@ -227,6 +228,7 @@ def check(seed: int) -> Counter[str]:
             "with a swap": int(base.requests["swaps"].sum() > 0),
             "with prefix hits": int(base.requests["cached_tokens"].sum() > 0),
             "with samples": int(max(case.trace.n.max(), case.trace.beam_width.max()) > 1),
+            "with two batches in flight": int(bool(case.options.get("async_scheduling"))),
             "with aborts": int((base.requests["status"] == "aborted").any()),
             "iterations": len(base.steps),
         }
