@@ -130,6 +130,10 @@ class Chunk:
     late: Column
     late_counts: Column
 
+    def spread(self, name: str) -> Column:
+        """Return a column of rows over the iterations, ``[I]``."""
+        return np.repeat(self.rows[name], self.rows["iterations"])
+
 
 class RequestLog:
     """What becomes of the requests of a trace, by row, whichever engine serves them.
@@ -538,35 +542,41 @@ class Recorder(Observer):
     def _expand(self, rows: dict[str, Column], intervals: Column, late: Column) -> Chunk:
         counts = rows["iterations"]
         stretch = np.repeat(np.arange(len(counts)), counts)
-        offset = np.arange(len(stretch)) - np.repeat(np.cumsum(counts) - counts, counts)
+        firsts = rows["iteration"] - rows["iteration"][0]
+        offset = np.arange(len(stretch)) - np.repeat(firsts, counts)
 
         def spread(name: str) -> Column:
-            """Return a column of rows over the iterations; many are 0 throughout."""
-            column = rows[name]
-            return column[stretch] if column.any() else np.zeros(len(stretch), np.int64)
+            """Return a column of rows over the iterations."""
+            return np.repeat(rows[name], counts)
 
-        first, increment = spread("ticks"), spread("increment")
-        ticks = first + offset * increment
-        start = spread("start") + offset * first + increment * (offset * (offset - 1) // 2)
+        def spread_rare(name: str) -> Column | None:
+            """Return a rare column of rows over the iterations; None where it is 0 throughout."""
+            return spread(name) if rows[name].any() else None
+
+        ticks = spread("ticks") + offset * spread("increment")
+        # The iterations of a row follow one another without a gap.
+        passed = np.cumsum(ticks) - ticks
+        start = passed + np.repeat(rows["start"] - passed[firsts], counts)
         clock = start
         if self._lag:
             # Of two batches in flight each is decided when the one before it begins.
             before = np.concatenate([[self._last_start], start[:-1]])
             clock = np.where(spread("planned") == 1, spread("decided"), before)
             self._last_start = int(start[-1])
+        shared = rows["shared_blocks"].any()
         ledger = expand(
             intervals,
-            spread("growth") + offset,
+            offset + spread("growth"),
             groups=[(group.block_size, window_of(group)) for group in self.memory.groups],
             num_blocks=self.memory.num_blocks,
-            external_blocks=spread("external_blocks"),
-            sharing=Sharing(*(spread(f"shared_{name}") for name in Sharing._fields)),
-            cached_blocks=self._cached_blocks(spread),
+            external_blocks=spread_rare("external_blocks"),
+            sharing=Sharing(*(spread(f"shared_{name}") for name in Sharing._fields)) if shared else None,
+            cached_blocks=self._cached_blocks(spread) if self.memory.caches_prefixes else None,
         )
         # The memory's own count, taken in every planned iteration, must agree with the ledger's.
         planned = np.flatnonzero(rows["planned"])
         held = self.memory.num_blocks - rows["free_blocks"][planned]
-        counted = ledger.physical_blocks[rows["iteration"][planned] - rows["iteration"][0]]
+        counted = ledger.physical_blocks[firsts[planned]]
         if (counted != held).any():
             at = int(np.argmax(counted != held))
             raise LedgerError(
