@@ -195,7 +195,8 @@ class TokenGaps:
     def _make_room(self, size: int) -> None:
         if size > len(self._counts):
             # To a power of two: a slightly longer gap in every chunk does not make room again each time.
-            self._counts = np.pad(self._counts, (0, (1 << size.bit_length()) - len(self._counts)))
+            counts, self._counts = self._counts, np.zeros(1 << size.bit_length(), np.int64)
+            self._counts[: len(counts)] = counts
 
     def _add_rare(self, gaps: Column, weights: Column) -> None:
         self._unsorted.append((gaps, weights))

@@ -234,7 +234,8 @@ class VllmV1(Scheduler):
             memory.grow(1)
             decoding = len(self.running) - len(self._ending)
         self.context += decoding
-        self._unserved_context = unserved = sum([request.tokens for request in self._ending.values()])
+        unserved = sum([request.tokens for request in self._ending.values()]) if self._ending else 0
+        self._unserved_context = unserved
         batch.batched_tokens = batch.decoding = decoding
         batch.decode_context = self.context - unserved
         if chunks:
@@ -364,7 +365,7 @@ class VllmV1(Scheduler):
             self.context += found
             batch.prompts += (request,)
             self._compute(request, found, tokens, batch)
-            if request.order in self._in_chunks:
+            if request.tokens < request.length:
                 batch.incomplete += (request,)
             budget -= tokens
         if overtaken:
@@ -400,14 +401,14 @@ class VllmV1(Scheduler):
         threshold = self.threshold
         if threshold and not (self.release.spares_single and len(self.running) + self.queue.waiting == 1):
             tokens = min(tokens, threshold)
-        return min(tokens, budget)
+        return tokens if tokens < budget else budget
 
     def _enter(self, request: EngineRequest) -> None:
-        """Let a request run, first in chunks."""
+        """Let a request run."""
         request.order = order = self._orders
         self._orders = order + 1
         request.last_step = -1
-        self.running[order] = self._in_chunks[order] = request
+        self.running[order] = request
         self.running_sequences += 1
         if request.content is not None:
             self._answering[request.content.answer] = request
@@ -417,9 +418,12 @@ class VllmV1(Scheduler):
         batch.batched_tokens += tokens
         batch.query_key_pairs += tokens * computed + tokens * (tokens + 1) // 2
         self.context += tokens
-        if request.tokens == request.length:
-            del self._in_chunks[request.order]
-            self.start_decoding(request)
+        if request.tokens < request.length:
+            self._in_chunks[request.order] = request
+            return
+        if self._in_chunks:
+            self._in_chunks.pop(request.order, None)
+        self.start_decoding(request)
 
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
         chunked = request.order in self._in_chunks
@@ -453,8 +457,8 @@ class VllmV1(Scheduler):
     def _set_ending_aside(self) -> None:
         """Let requests rest whose last token is in flight: they keep place and memory until it is there."""
         finishing, memory = self._finishing, self.memory
-        while finishing and -finishing[-1][0] <= memory.steps:
-            request = finishing.pop()[2]
+        while finishing and finishing[0][0] <= memory.steps:
+            request = finishing.pop(0)[2]
             self.events.interval_ended(request)
             memory.stop_decoding(request)
             request.last_step = -1
