@@ -217,8 +217,9 @@ class Engine:
         end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         # From the horizon on no iteration is decided without a plan.
         horizon = self.until + 1
-        if scheduler.queue.next_arrival < end and scheduler.arrival_matters():
-            horizon = min(horizon, scheduler.queue.next_arrival)
+        arrival = scheduler.queue.next_arrival
+        if arrival < end and arrival < horizon and scheduler.arrival_matters():
+            horizon = arrival
         if self._next_abort < len(self.aborts):
             horizon = min(horizon, self.aborts[self._next_abort][0])
         if self._looks:
@@ -226,7 +227,9 @@ class Engine:
         if horizon < end:
             if horizon <= now:
                 return
-            steps = min(steps, ahead + steps_before(first, increment, horizon - start))
+            before = ahead + steps_before(first, increment, horizon - start)
+            if before < steps:
+                steps = before
             end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         run = self.run
         run.start, run.steps, run.first, run.increment = start, steps, first, increment
