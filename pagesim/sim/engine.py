@@ -51,6 +51,7 @@ class Engine:
         dead_ends: how often a request met one, and which.
         run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
+        chains: whether a fast-forward may follow a plan in one decision where batches are scheduled ahead.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Engine:
         "_next_abort",
         "aborted_tokens",
         "aborts",
+        "chains",
         "dead_ends",
         "ends_early",
         "events",
@@ -98,6 +100,7 @@ class Engine:
         self._next_abort = 0  # the place of the next of them
         self.run = FastForward()
         self.over_at = 0
+        self.chains = True
         self.events.begun(scheduler)
         self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
 

@@ -70,7 +70,7 @@ class PipelinedEngine(Engine):
         self._is_settled = not is_empty
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(now, naps=is_empty)
-            if not (is_empty or scheduler.resting or batch.recomputed):
+            if self.chains and not (is_empty or scheduler.resting or batch.recomputed):
                 # No request is over with the oldest batch: what follows it may be known.
                 self._fast_forward_two(scheduler.steps_until_next_decision(), self.over_at)
         else:
@@ -97,6 +97,7 @@ class PipelinedEngine(Engine):
 
     def end(self) -> None:
         for over_at in self._in_flight:
+            self.scheduler.let_ending_rest()
             self.scheduler.finish(over_at)
         super().end()
 
