@@ -47,7 +47,7 @@ _MEMORY = {
 _OF_TRACE = {name for name in Scenario.model_fields if name not in System.model_fields}
 _PANEL_OF = {
     **dict.fromkeys(Scenario.model_fields, SYSTEM),
-    **dict.fromkeys((*_OF_TRACE, "seed", "client_timeout", "beam_drop"), TRACE),
+    **dict.fromkeys((*_OF_TRACE, "seed", "client_timeout", "max_concurrency", "beam_drop"), TRACE),
     **dict.fromkeys(_MEMORY, MEMORY),
     **dict.fromkeys(SCHEDULER_FIELDS, SCHEDULER),
     **dict.fromkeys(("cost",), COSTS),
