@@ -54,6 +54,9 @@ _PANEL_OF = {
     **dict.fromkeys(("steps", "window", "out", "json", "trace_events"), OUTPUT),
 }
 
+ALIASES = {"rate": ("--request-rate",)}
+"""Further names of flags: what ``vllm bench serve`` calls them."""
+
 S = TypeVar("S", bound=Scenario)
 Run = Callable[..., None]
 Decorator = Callable[[Run], Run]
@@ -198,7 +201,11 @@ def _flag(name: str, field: FieldInfo, panel: str | None) -> Any:
         of_bool = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, rich_help_panel=panel)
         return Annotated[bool | None, of_bool]
     option = typer.Option(
-        flag, help=text, rich_help_panel=panel, autocompletion=_completing(name, kinds, choices)
+        flag,
+        *ALIASES.get(name, ()),
+        help=text,
+        rich_help_panel=panel,
+        autocompletion=_completing(name, kinds, choices),
     )
     kind = kinds[0] if kinds in ([int], [float]) else str
     return Annotated[kind | None, option]

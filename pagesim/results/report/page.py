@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def _system(source: Source, shown: Snapshots | str) -> dict[str, Any]:
     return {
         "name": source.name,
         "scenario": {
-            name: value if isinstance(value, bool | int | float) else str(value)
+            name: value if isinstance(value, bool | int | float) and value != inf else str(value)
             for name, value in result.scenario.model_dump(exclude_none=True).items()
         },
         "summary": {name: value for name, value in result.summary.items() if name not in ("sim", "live")},
