@@ -53,7 +53,8 @@ def command(
 ) -> None:
     """Find, for each policy, the highest request rate that keeps every goal: by doubling, then by bisection.
 
-    With --find max_concurrency, the most outstanding requests. The same requests are sent each time. With --out, which may be a sweep's, no run is ever repeated.
+    With --find max_concurrency, the most outstanding requests. The same requests are sent each time. With
+    --out, which may be a sweep's, no run is ever repeated.
 
     Example: pagesim capacity --goal 'p99_ttft<=2s' --policies orca-max,vllm-sosp --num-requests 500
     """

@@ -1,4 +1,4 @@
-"""Closed loops: a request is sent when another one is over, and everything else is as if it had arrived then."""
+"""Closed loops: a request is sent when another one is over, and all else is as if it had arrived then."""
 
 from __future__ import annotations
 

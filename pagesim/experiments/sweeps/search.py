@@ -33,7 +33,7 @@ WITHOUT_RATE = ("recorded", "all-at-once", "sosp")
 
 
 class Search(Comparison):
-    """A scenario, policies, and the goals that each shall keep at as high a rate, or concurrency, as it can."""
+    """A scenario, policies, and the goals that each shall keep at as high a rate or concurrency as it can."""
 
     find: Literal["rate", "max_concurrency"] = Field(
         "rate",
@@ -140,11 +140,12 @@ def capacity(
     address: str | None = None,
     **options: Any,
 ) -> CapacityTables:
-    """Find, for each policy, the highest request rate, or the most outstanding requests, at which all goals hold.
+    """Find, for each policy, the highest request rate, or concurrency, at which all goals hold.
 
-    The rate is doubled from the lowest until a goal fails, then bisected. The same requests are sent at every
-    rate, only their arrivals move together; to find a concurrency, all are there from the start. A goal holds where the mean over the seeds is within its bound
-    and every request that the system could ever serve got its answer.
+    It is doubled from the lowest until a goal fails, then bisected. Each time the same requests are sent:
+    at a rate, only their arrivals move together; under a bound on outstanding ones, all are there from the
+    start, unless arrivals say otherwise. A goal holds where the mean over the seeds is within its bound and
+    every request that the system could ever serve got its answer.
 
     Args:
         trace: a bundled workload's name, or a trace file.

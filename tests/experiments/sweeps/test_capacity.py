@@ -119,6 +119,12 @@ def test_a_bracket_doubles_and_then_halves_its_distance():
         ({"goals": []}, "goals is empty"),
         ({"goals": ["ttft<2"]}, "goal is 'ttft<2'"),
         ({"rate": 2.0}, "rate is 2; a capacity search finds it"),
+        (
+            {"find": "max_concurrency", "max_concurrency": 8},
+            "max_concurrency is 8; this capacity search finds it",
+        ),
+        ({"find": "max_concurrency", "lowest": 0.5}, "lowest is 0.5; of requests it must be a whole number"),
+        ({"find": "cv"}, "find is 'cv': input should be 'rate' or 'max_concurrency'"),
         ({"duration": 60.0}, "duration is 60; a capacity search sends the same requests at every rate"),
         (
             {"arrivals": "all-at-once"},
