@@ -302,8 +302,9 @@ class Recorder(Observer):
         tokens = sequences * scheduler.growth
         # fmt: off
         self._rows.frombytes(_pack_row(
-            0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1, sequences,
-            scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context, sequences,
+            0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1,
+            sequences + run.resting, scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context,
+            sequences,
         ))
         # fmt: on
         if self._notes_state:
