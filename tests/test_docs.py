@@ -27,6 +27,7 @@ WALKS = (
     "docs/ledger.md",
     "docs/fast-forward.md",
     "docs/policies.md",
+    "docs/vllm-defaults.md",
 )
 """Pages whose steps are taken one after another in one folder, and whose outputs are compared."""
 

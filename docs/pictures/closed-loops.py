@@ -30,6 +30,8 @@ tables = ps.sweep(
     max_num_batched_tokens=8192,
     max_num_seqs=256,
     max_model_len=16384,
+    enable_prefix_caching=False,
+    async_scheduling=False,
 )
 name = "preemptions.recompute"
 means = tables.means.set_index("watermark")

@@ -40,6 +40,7 @@ class Holder:
         base: while it decodes, its length less ``growth`` times the steps of growth taken.
         growth: tokens that a step adds to each sample.
         decodes: whether it takes part in ``KVCache.grow``.
+        unknown: tokens at its end that are not known yet, so that no block of theirs can be found.
         order: counts admissions; memory serves decoding holders in this order.
         kv: what a memory keeps with its holder.
         shared: set by memory for a holder of several samples: leading blocks that all of them share for good,
@@ -59,6 +60,7 @@ class Holder:
         "shared",
         "tail_shared",
         "tokens",
+        "unknown",
     )
 
     samples: int
@@ -70,6 +72,7 @@ class Holder:
     order: int
     shared: int
     tail_shared: bool
+    unknown: int
     kv: Any
 
     def __init__(self, tokens: int, output: int = 0, samples: int = 1) -> None:
@@ -79,6 +82,7 @@ class Holder:
         self.base = 0
         self.growth = 1
         self.decodes = False
+        self.unknown = 0
         self.order = 0
         self.shared = 0
         self.tail_shared = False
@@ -137,6 +141,12 @@ class KVCache(ABC):
 
     names_blocks = False
     """Whether blocks have numbers: tables, extents and transfers can be asked for."""
+
+    cached_blocks = 0
+    """Free blocks whose content can still be found."""
+
+    blocks_taken = 0
+    """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
 
     steps: int
     free_blocks: int
@@ -228,16 +238,6 @@ class KVCache(ABC):
     def copies_on_write(self) -> bool:
         """Whether the next step copies blocks that samples still share."""
         return False
-
-    @property
-    def cached_blocks(self) -> int:
-        """Free blocks whose content can still be found."""
-        return 0
-
-    @property
-    def blocks_taken(self) -> int:
-        """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
-        return 0
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         """Hand over when cached content was evicted since the last call.

@@ -20,7 +20,7 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch, Choice
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import Observer
-from pagesim.scheduling.options import MemoryKind, Preemption, Prices, SchedulerOptions
+from pagesim.scheduling.options import Machine, MemoryKind, Preemption, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 from pagesim.workloads.trace import IntColumn
@@ -52,9 +52,14 @@ class Scheduler(ABC):
         running: the running requests in their order, by `Holder.order`.
         running_sequences: their samples.
         context: tokens that those hold.
+        resting: sequences that run and get no further token, because their last one is in flight.
+        resting_context: tokens that those hold.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
         must_replan: whether the next iteration must be planned, whatever it does.
+        unreported: whether requests are over of which no plan has told the workers, where an engine makes one
+            for that alone, an empty one.
         events: the observers, called for changes that no batch holds.
     """
 
@@ -66,16 +71,20 @@ class Scheduler(ABC):
         "context",
         "events",
         "growth",
+        "in_flight",
         "max_model_len",
         "memory",
         "must_replan",
         "preemption",
         "prices",
         "queue",
+        "resting",
+        "resting_context",
         "running",
         "running_sequences",
         "spare_blocks",
         "swapped",
+        "unreported",
         "watermark_blocks",
         "widest",
     )
@@ -101,8 +110,8 @@ class Scheduler(ABC):
     tokens_per_step: ClassVar[int] = 1
     """Tokens that a decoding sequence gains in an iteration."""
 
-    in_flight: ClassVar[int] = 1
-    """Batches that are scheduled before the outcome of the first of them is known."""
+    sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
+    """How the number of blocks is worked out where a system leaves it open."""
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
@@ -122,6 +131,21 @@ class Scheduler(ABC):
     def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
         """Say which requests the real engine takes in, served or not, ``[N]``."""
         return prompt + output <= max_model_len
+
+    @classmethod
+    def resolve(cls, options: Any, machine: Machine) -> SchedulerOptions:
+        """Return the options with those replaced whose default depends on where the engine runs.
+
+        Raises:
+            PagesimError: the engine would not start with these.
+        """
+        resolved: SchedulerOptions = options
+        return resolved
+
+    @classmethod
+    def gpu_memory_utilization(cls, options: Any) -> float:
+        """Return the share of GPU memory to use, under sizing vllm, where a system leaves it open."""
+        return 0.9
 
     @classmethod
     def caches_prefixes(cls, options: Any) -> bool:
@@ -149,13 +173,16 @@ class Scheduler(ABC):
         self.watermark_blocks = int(watermark * (memory.num_blocks + self.null_blocks))
         self.preemption: Preemption = getattr(options, "preemption", "default")
         self.prices = prices
+        self.in_flight = 1
         self.growth = type(self).tokens_per_step  # found faster here than on the class
         self.events = Observer()
         self.running: dict[int, EngineRequest] = {}
         self.running_sequences = 0
         self.context = 0
+        self.resting = self.resting_context = 0
         self.spare_blocks = 0
         self.must_replan = False
+        self.unreported = False
         self.swapped: list[EngineRequest] = []
         # Decoding requests by the step at which one of their samples is over, the first of them last.
         self._finishing: list[tuple[int, int, EngineRequest]] = []
@@ -190,8 +217,8 @@ class Scheduler(ABC):
 
     @property
     def has_work(self) -> bool:
-        """Whether any request runs, waits or is swapped out."""
-        return bool(self.running or self.queue.waiting or self.swapped)
+        """Whether any request runs, waits or is swapped out, or a plan is due for those that are over."""
+        return bool(self.running or self.queue.waiting or self.swapped or self.unreported)
 
     def arrival_matters(self) -> bool:
         """Whether the next arrival could change a decision before a request finishes.
@@ -215,10 +242,17 @@ class Scheduler(ABC):
             return 0  # what a window releases may be enough for a request that waits
         return memory.steps_that_fit(steps, self.spare_blocks)
 
+    def let_ending_rest(self) -> None:
+        """Let requests rest whose last token is in flight: they keep place and memory until it is there.
+
+        Only an engine that schedules ahead asks.
+        """
+        return
+
     def advance(self, steps: int) -> None:
         """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
         self.memory.grow(steps)
-        self.context += steps * self.growth * self.running_sequences
+        self.context += steps * self.growth * (self.running_sequences - self.resting)
 
     def finish(self, now: int) -> list[EngineRequest]:
         """End the iteration: let the samples go whose last token was generated, and fork beams.

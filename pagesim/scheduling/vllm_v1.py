@@ -1,85 +1,21 @@
-"""vLLM's scheduler since v1 (0.11.2, 0.33.0): prompts in chunks and decodes share a budget of tokens."""
+"""vLLM's scheduler since v1 (0.11.2 to 0.33.0): prompts in chunks and decodes share a budget of tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.options import MOST, LimitedOptions, MemoryKind, Prices
+from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.queue import WaitingQueue
-from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v0 import check_paged
+from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
 from pagesim.workloads.trace import IntColumn
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What differs between the releases.
-
-    Attributes:
-        reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
-        has_watermark: an admission beside others leaves a share of the blocks free.
-        spares_single: the long-prefill threshold does not hold while there is only one request.
-        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it;
-            several that were passed are then in front in reverse order.
-        reuses_unhashed_first: freed blocks that cannot be found are the next to be taken.
-    """
-
-    reserves_full_isl: bool
-    has_watermark: bool
-    spares_single: bool
-    overtakes: bool
-    reuses_unhashed_first: bool
-
-
-RELEASES = {
-    "0.11.2": Release(
-        reserves_full_isl=False,
-        has_watermark=False,
-        spares_single=False,
-        overtakes=True,
-        reuses_unhashed_first=False,
-    ),
-    # Logs prove each flag: v1_019_prefix reserves_full_isl and reuses_unhashed_first, v1_019_threshold
-    # spares_single, v1_019_unchunked overtakes. There is no watermark among the options of this release.
-    "0.19.0": Release(
-        reserves_full_isl=True,
-        has_watermark=False,
-        spares_single=False,
-        overtakes=False,
-        reuses_unhashed_first=False,
-    ),
-    "0.33.0": Release(
-        reserves_full_isl=True,
-        has_watermark=True,
-        spares_single=True,
-        overtakes=False,
-        reuses_unhashed_first=True,
-    ),
-}
-
-
-class VllmV1Options(LimitedOptions):
-    """See `VllmV1`."""
-
-    vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field("0.33.0", description="Release to decide as.")
-    max_num_batched_tokens: int = Field(2048, ge=1, le=MOST, description="Tokens of an iteration at most.")
-    chunked_prefill: bool = Field(True, description="Whether a prompt may run in chunks.")
-    long_prefill_token_threshold: int = Field(
-        0, ge=0, le=MOST, description="A request's tokens in an iteration at most; 0 for no limit."
-    )
-    reserve_full_isl: bool | None = Field(
-        None, description="Admit a prompt only if all of it fits; as the release when left out."
-    )
-    prefix_caching: bool = Field(False, description="Find blocks of prompts that were computed before.")
 
 
 class VllmV1(Scheduler):
@@ -92,14 +28,16 @@ class VllmV1(Scheduler):
 
     Args:
         memory: empty, without the null block; prompts are looked up in it if it caches prefixes.
-        options: see ``Options``.
+        options: see ``Options``; what they leave open is as on a GPU that vLLM does not know.
         max_model_len: tokens; no sequence is longer.
         prices: not looked at.
     """
 
     __slots__ = (
         "_answering",
+        "_ending",
         "_in_chunks",
+        "_lost",
         "_skipped",
         "_unserved_context",
         "chunked_prefill",
@@ -115,6 +53,7 @@ class VllmV1(Scheduler):
     needs_sharing = True
     has_beams = False
     null_blocks = 1
+    sizing = "vllm"
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
@@ -130,7 +69,15 @@ class VllmV1(Scheduler):
 
     @classmethod
     def caches_prefixes(cls, options: VllmV1Options) -> bool:
-        return options.prefix_caching
+        return options.enable_prefix_caching
+
+    @classmethod
+    def resolve(cls, options: VllmV1Options, machine: Machine) -> VllmV1Options:
+        return resolved(options, machine)
+
+    @classmethod
+    def gpu_memory_utilization(cls, options: VllmV1Options) -> float:
+        return RELEASES[options.vllm_version].gpu_memory_utilization
 
     @classmethod
     def reuses_unhashed_first(cls, options: VllmV1Options) -> bool:
@@ -144,25 +91,31 @@ class VllmV1(Scheduler):
         max_model_len: int,
         prices: Prices | None = None,
     ) -> None:
-        self.release = release = RELEASES[options.vllm_version]
+        options = resolved(options, Machine("", 0, max_model_len))
+        tokens, sequences = options.max_num_batched_tokens, options.max_num_seqs
+        assert tokens is not None
+        assert sequences is not None
+        self.release = RELEASES[options.vllm_version]
         super().__init__(
             memory,
             WaitingQueue(preempted_first=True),
             options,
             max_model_len=max_model_len,
-            watermark=options.watermark if release.has_watermark else 0.0,
+            watermark=options.watermark or 0.0,
             prices=prices,
         )
-        self.max_num_seqs = options.max_num_seqs
-        self.max_num_batched_tokens = options.max_num_batched_tokens
-        self.chunked_prefill = options.chunked_prefill
+        self.max_num_seqs = sequences
+        self.max_num_batched_tokens = tokens
+        self.chunked_prefill = options.enable_chunked_prefill
         self.threshold = options.long_prefill_token_threshold
-        self.full_isl = (
-            release.reserves_full_isl if options.reserve_full_isl is None else options.reserve_full_isl
-        )
+        self.full_isl = bool(options.scheduler_reserve_full_isl)
+        self.in_flight = 2 if options.async_scheduling else 1
         # Requests whose prompt has not run whole, and decoding ones that got no token, by `Holder.order`.
         self._in_chunks: dict[int, EngineRequest] = {}
         self._skipped: dict[int, EngineRequest] = {}
+        # Where two batches are in flight: requests whose last token is, and those that lost their place so.
+        self._ending: dict[int, EngineRequest] = {}
+        self._lost: list[EngineRequest] = []
         self._unserved_context = 0  # tokens of running requests that get none in the iteration at hand
         self._answering: dict[int, EngineRequest] = {}  # by the name of what they generate
 
@@ -178,7 +131,10 @@ class VllmV1(Scheduler):
     def plan(self, now: int) -> Batch:
         batch = Batch()
         batch.counts_empty = True
+        batch.reports, self.unreported = self.unreported, False
         self.must_replan = False
+        if self.in_flight > 1:
+            self.let_ending_rest()
         budget = self.max_num_batched_tokens
         if not self._run_together(batch, budget):
             self._run_one_by_one(batch, budget)
@@ -202,7 +158,7 @@ class VllmV1(Scheduler):
         That is the ordinary case of what `_run_one_by_one` does, without a look at those that decode.
         """
         memory, in_chunks = self.memory, self._in_chunks
-        decoding = len(self.running) - len(in_chunks)
+        decoding = len(self.running) - len(in_chunks) - self.resting
         budget -= decoding
         if budget < 0 or self._skipped:
             return False
@@ -221,11 +177,11 @@ class VllmV1(Scheduler):
                 memory.set_aside(memory.free_blocks)
                 self.preempt(self.latest(), batch)
             memory.grow(1)
-            decoding = len(self.running)
+            decoding = len(self.running) - self.resting
         self.context += decoding
-        self._unserved_context = 0
+        self._unserved_context = unserved = self.resting_context
         batch.batched_tokens = batch.decoding = decoding
-        batch.decode_context = self.context
+        batch.decode_context = self.context - unserved
         if chunks:
             batch.decode_context -= sum([request.tokens for request in in_chunks.values()])
             for request, tokens in chunks:
@@ -252,6 +208,8 @@ class VllmV1(Scheduler):
     def _run_one_by_one(self, batch: Batch, budget: int) -> None:
         """Share out budget and blocks where not every request simply gets a token."""
         memory = self.memory
+        for request in self._skipped.values():
+            request.unknown = 0  # what was in flight is there
         order = list(self.running.values())
         taken, place = 0, 0
         chunks: list[tuple[EngineRequest, int]] = []
@@ -261,6 +219,9 @@ class VllmV1(Scheduler):
                 if not request.decodes:
                     self.events.interval_ended(request)
                 memory.trim(request)
+            if request.order in self._ending:
+                place += 1
+                continue
             chunked = request.order in self._in_chunks
             if chunked:
                 tokens = self._capped(request.length - request.tokens, budget)
@@ -283,8 +244,8 @@ class VllmV1(Scheduler):
 
     def _decode(self, served: list[EngineRequest], unserved: list[EngineRequest], batch: Batch) -> None:
         """Give a token to every request that decodes, except those for which the budget did not reach."""
-        memory, in_chunks, before = self.memory, self._in_chunks, self._skipped
-        self._skipped = {each.order: each for each in unserved if each.order not in in_chunks}
+        memory, before, at_rest = self.memory, self._skipped, {**self._in_chunks, **self._ending}
+        self._skipped = {each.order: each for each in unserved if each.order not in at_rest}
         for order, request in self._skipped.items():
             if order not in before:
                 self.events.interval_ended(request)
@@ -297,12 +258,13 @@ class VllmV1(Scheduler):
                 self.start_decoding(request)
         memory.grow(1)
         batch.skipped = tuple(self._skipped.values())
-        decoding = [each for each in served if each.order not in in_chunks]
+        decoding = [each for each in served if each.order not in at_rest]
         batch.caught_up = tuple(each for each in decoding if each.order in before)
         self.context += len(decoding)
         batch.decoding = batch.batched_tokens = len(decoding)
         batch.decode_context = sum([memory.length(each) for each in decoding])
-        self._unserved_context = sum([memory.length(each) for each in unserved])
+        unserved = [each for each in unserved if each.order not in self._ending]
+        self._unserved_context = self.resting_context + sum([memory.length(each) for each in unserved])
 
     def _go_on(self, request: EngineRequest, tokens: int, batch: Batch) -> None:
         """Run the next chunk of a prompt, for which there is room."""
@@ -407,16 +369,60 @@ class VllmV1(Scheduler):
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
         chunked = request.order in self._in_chunks
         length = request.length
+        if request.order in self._ending:
+            self._lost.append(request)
         super().preempt(request, batch)
         self._forget(request)
         if chunked:
             request.length = length
+
+    # Tokens in flight
+
+    def finish(self, now: int) -> list[EngineRequest]:
+        if self.in_flight == 1:
+            return super().finish(now)
+        if not (self._ending or self._lost):
+            return []
+        # Known now: what was in flight before the last plan.
+        over = [self._ending[order] for order in sorted(self._ending)]
+        self._ending.clear()
+        self.resting = self.resting_context = 0
+        for request in over:
+            request.unknown = 0
+            self._over(request, now)
+        for request in self._lost:
+            self.queue.abort(request.row)
+            self.events.left(request.row, now, Status.FINISHED)
+        self.unreported = self.unreported or bool(self._lost)
+        over += self._lost
+        self._lost = []
+        return over
+
+    def let_ending_rest(self) -> None:
+        finishing, memory = self._finishing, self.memory
+        while finishing and -finishing[-1][0] <= memory.steps:
+            request = finishing.pop()[2]
+            self.events.interval_ended(request)
+            memory.stop_decoding(request)
+            request.last_step = -1
+            self._ending[request.order] = request
+            self.resting += 1
+            self.resting_context += request.tokens
+
+    def start_decoding(self, request: EngineRequest) -> None:
+        super().start_decoding(request)
+        if self.in_flight > 1:
+            request.unknown = 1
 
     def may_join(self, request: EngineRequest) -> bool:
         return len(self.running) < self.max_num_seqs
 
     def _swaps(self, request: EngineRequest, batch: Batch) -> bool:
         return False
+
+    def abort(self, row: int, now: int) -> int:
+        self.unreported = True
+        return super().abort(row, now)
 
     def _abort_running(self, request: EngineRequest) -> int:
         chunked = request.order in self._in_chunks
@@ -426,13 +432,17 @@ class VllmV1(Scheduler):
 
     def _over(self, request: EngineRequest, now: int) -> None:
         super()._over(request, now)
+        self.unreported = True
         if request.content is not None:
             del self._answering[request.content.answer]
 
     def _forget(self, request: EngineRequest) -> None:
         """Forget what was noted of a request that runs no longer."""
-        if self._in_chunks or self._skipped:
+        if self._in_chunks or self._skipped or self._ending:
             self._in_chunks.pop(request.order, None)
             self._skipped.pop(request.order, None)
+            if self._ending.pop(request.order, None) is not None:
+                self.resting -= 1
+                self.resting_context -= request.tokens
         if request.content is not None:
             del self._answering[request.content.answer]

@@ -73,12 +73,16 @@ def test_preemptions_of_a_closed_loop_are_those_of_vllm_s_own_scheduler(
         max_num_seqs=256,
         max_model_len=16384,
         watermark=watermark,
+        enable_prefix_caching=False,
+        async_scheduling=False,
         fast_forward=fast_forward,
+        steps="iterations",
     )
     assert result.summary["preemptions"]["recompute"] == preemptions
     assert result.summary["requests"]["finished"] == 450
     if watermark == 0.1:
-        assert result.summary["iterations"] == 30854
+        assert result.steps is not None
+        assert (result.steps["num_tokens"] > 0).sum() == 30854, "iterations that are not empty"
 
 
 def test_a_long_closed_loop_is_the_same_with_and_without_fast_forward() -> None:
@@ -267,7 +271,12 @@ def test_turns_that_are_due_wait_for_a_place_in_the_order_in_which_they_were_due
 
 def test_the_next_turn_finds_the_prompt_and_the_answer_of_the_last_one_in_the_cache() -> None:
     given = conversations(1)
-    options = {"prefix_caching": True, "num_blocks": 4000, "block_size": 16, "cost": "affine:0.02,1e-4,1e-6"}
+    options = {
+        "enable_prefix_caching": True,
+        "num_blocks": 4000,
+        "block_size": 16,
+        "cost": "affine:0.02,1e-4,1e-6",
+    }
     requests = ps.simulate(given, "vllm-v1", **options).requests
     turn = np.arange(len(given)) % 4
     # The KV of the last token of an answer is never stored.
@@ -281,7 +290,7 @@ def test_the_next_turn_finds_the_prompt_and_the_answer_of_the_last_one_in_the_ca
 def test_conversations_are_the_same_with_and_without_fast_forward(policy: str, seed: int) -> None:
     options: dict[str, Any] = {"num_blocks": 40, "cost": "affine:0.02,1e-4,1e-6", "max_model_len": 512}
     options |= {"max_concurrency": 5} if seed else {}
-    options |= {"prefix_caching": True} if policy == "vllm-v1" else {}
+    options |= {"enable_prefix_caching": True} if policy == "vllm-v1" else {}
     forward, stepping = (
         ps.simulate(conversations(seed), policy, fast_forward=fast_forward, steps="iterations", **options)
         for fast_forward in (True, False)
