@@ -19,6 +19,7 @@ from pagesim.results.result import Result, StepTable, batch_table, preemption_ta
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import MakeExecutor, ProgressCallback, ProgressObserver, Server, prepare
 from pagesim.setup.scenario import COMPARED, Scenario, System, checked, each_policy
+from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads import decode_as, make_trace
 from pagesim.workloads.trace import Trace
@@ -140,7 +141,7 @@ def run(
         server.replay()
     except StrictCompatError as error:
         raise setting.stopped(error) from None
-    except OverflowError:
+    except BEYOND_THE_CLOCK:
         raise setting.too_long() from None
     of_engine, rows = server.summary(), server.recorder.rows
     table.forget_arrivals()

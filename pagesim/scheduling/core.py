@@ -184,7 +184,7 @@ class Scheduler(ABC):
         self.must_replan = False
         self.unreported = False
         self.swapped: list[EngineRequest] = []
-        # Decoding requests by the step at which one of their samples is over, the first of them last.
+        # Decoding requests by the step at which one of their samples is over.
         self._finishing: list[tuple[int, int, EngineRequest]] = []
         self._forks: list[tuple[int, int, EngineRequest]] = []  # a heap: whose beams fork at which step
         # Blocks that beams' forks copied since the last iteration, where memory cannot share.
@@ -200,7 +200,10 @@ class Scheduler(ABC):
 
     @abstractmethod
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        """Say whether an empty system could ever serve such a request; if not, it is rejected."""
+        """Say whether an empty system could ever serve such a request; if not, it is rejected.
+
+        With a shorter output, what is accepted must be accepted, too: it is not asked again.
+        """
 
     def expect(self, arrivals: Arrivals) -> None:
         """Say, once and before anything else happens, which requests are going to arrive.
@@ -233,7 +236,7 @@ class Scheduler(ABC):
         if self.must_replan or not finishing:
             return 0
         memory = self.memory
-        steps = -finishing[-1][0] - memory.steps
+        steps = finishing[0][0] - memory.steps
         if self._forks:
             steps = min(steps, self._next_fork() - memory.steps)
         if steps <= 0 or self._fork_copies:
@@ -262,10 +265,10 @@ class Scheduler(ABC):
         """
         finishing, step = self._finishing, self.memory.steps
         done = _NONE
-        if finishing and -finishing[-1][0] <= step:
-            done = [finishing.pop()[2]]
-            while finishing and -finishing[-1][0] <= step:
-                done.append(finishing.pop()[2])
+        if finishing and finishing[0][0] <= step:
+            done = [finishing.pop(0)[2]]
+            while finishing and finishing[0][0] <= step:
+                done.append(finishing.pop(0)[2])
             if len(done) > 1:
                 over = {request.order for request in done}
                 done = [request for order, request in self.running.items() if order in over]
@@ -322,7 +325,7 @@ class Scheduler(ABC):
         final = request.prompt + request.output if family is None else min(family.finals)
         missing = final - request.tokens - 1
         request.last_step = last = memory.steps + (missing if growth == 1 else -(-missing // growth))
-        insort(self._finishing, (-last, request.order, request))
+        insort(self._finishing, (last, request.order, request))
         if family is not None and family.beams is not None:
             self._await_fork(request)
 
@@ -463,7 +466,7 @@ class Scheduler(ABC):
             self._leave_finishing(request)
 
     def _leave_finishing(self, request: EngineRequest) -> None:
-        del self._finishing[bisect_left(self._finishing, (-request.last_step, request.order))]
+        del self._finishing[bisect_left(self._finishing, (request.last_step, request.order))]
         request.last_step = -1
 
     def _over(self, request: EngineRequest, now: int) -> None:
@@ -495,7 +498,7 @@ class Scheduler(ABC):
         memory.end_samples(request, places)
         missing = min(family.finals) - held - 1
         request.last_step = memory.steps + -(-missing // request.growth)
-        insort(self._finishing, (-request.last_step, request.order, request))
+        insort(self._finishing, (request.last_step, request.order, request))
 
     def _abort_running(self, request: EngineRequest) -> int:
         held, samples = self.memory.length(request), request.samples

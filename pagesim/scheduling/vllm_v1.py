@@ -309,7 +309,7 @@ class VllmV1(Scheduler):
             self.context += found
             batch.prompts += (request,)
             self._compute(request, found, tokens, batch)
-            if request.order in self._in_chunks:
+            if request.tokens < request.length:
                 batch.incomplete += (request,)
             budget -= tokens
         if overtaken:
@@ -345,14 +345,14 @@ class VllmV1(Scheduler):
         threshold = self.threshold
         if threshold and not (self.release.spares_single and len(self.running) + self.queue.waiting == 1):
             tokens = min(tokens, threshold)
-        return min(tokens, budget)
+        return tokens if tokens < budget else budget
 
     def _enter(self, request: EngineRequest) -> None:
-        """Let a request run, first in chunks."""
+        """Let a request run."""
         request.order = order = self._orders
         self._orders = order + 1
         request.last_step = -1
-        self.running[order] = self._in_chunks[order] = request
+        self.running[order] = request
         self.running_sequences += 1
         if request.content is not None:
             self._answering[request.content.answer] = request
@@ -362,9 +362,12 @@ class VllmV1(Scheduler):
         batch.batched_tokens += tokens
         batch.query_key_pairs += tokens * computed + tokens * (tokens + 1) // 2
         self.context += tokens
-        if request.tokens == request.length:
-            del self._in_chunks[request.order]
-            self.start_decoding(request)
+        if request.tokens < request.length:
+            self._in_chunks[request.order] = request
+            return
+        if self._in_chunks:
+            self._in_chunks.pop(request.order, None)
+        self.start_decoding(request)
 
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
         chunked = request.order in self._in_chunks
@@ -400,8 +403,8 @@ class VllmV1(Scheduler):
 
     def let_ending_rest(self) -> None:
         finishing, memory = self._finishing, self.memory
-        while finishing and -finishing[-1][0] <= memory.steps:
-            request = finishing.pop()[2]
+        while finishing and finishing[0][0] <= memory.steps:
+            request = finishing.pop(0)[2]
             self.events.interval_ended(request)
             memory.stop_decoding(request)
             request.last_step = -1

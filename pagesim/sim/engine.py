@@ -51,6 +51,7 @@ class Engine:
         dead_ends: how often a request met one, and which.
         run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
+        chains: whether a fast-forward may follow a plan in one decision where batches are scheduled ahead.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Engine:
         "_next_abort",
         "aborted_tokens",
         "aborts",
+        "chains",
         "dead_ends",
         "ends_early",
         "events",
@@ -98,6 +100,7 @@ class Engine:
         self._next_abort = 0  # the place of the next of them
         self.run = FastForward()
         self.over_at = 0
+        self.chains = True
         self.events.begun(scheduler)
         self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
 
@@ -217,8 +220,9 @@ class Engine:
         end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         # From the horizon on no iteration is decided without a plan.
         horizon = self.until + 1
-        if scheduler.queue.next_arrival < end and scheduler.arrival_matters():
-            horizon = min(horizon, scheduler.queue.next_arrival)
+        arrival = scheduler.queue.next_arrival
+        if arrival < end and arrival < horizon and scheduler.arrival_matters():
+            horizon = arrival
         if self._next_abort < len(self.aborts):
             horizon = min(horizon, self.aborts[self._next_abort][0])
         if self._looks:
@@ -226,7 +230,9 @@ class Engine:
         if horizon < end:
             if horizon <= now:
                 return
-            steps = min(steps, ahead + steps_before(first, increment, horizon - start))
+            before = ahead + steps_before(first, increment, horizon - start)
+            if before < steps:
+                steps = before
             end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         run = self.run
         run.start, run.steps, run.first, run.increment = start, steps, first, increment

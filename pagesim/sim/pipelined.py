@@ -70,10 +70,9 @@ class PipelinedEngine(Engine):
         self._is_settled = not is_empty
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(now, naps=is_empty)
-            if self.fast_forward and not (is_empty or scheduler.resting or batch.recomputed):
+            if self.chains and not (is_empty or scheduler.resting or batch.recomputed):
                 # No request is over with the oldest batch: what follows it may be known.
-                if len(in_flight) == 2:
-                    self._fast_forward_two(scheduler.steps_until_next_decision(), self.over_at)
+                self._fast_forward_two(scheduler.steps_until_next_decision(), self.over_at)
         else:
             self._waits, self._naps = False, is_empty
             self.over_at = now
@@ -98,6 +97,7 @@ class PipelinedEngine(Engine):
 
     def end(self) -> None:
         for over_at in self._in_flight:
+            self.scheduler.let_ending_rest()
             self.scheduler.finish(over_at)
         super().end()
 
@@ -121,8 +121,8 @@ class PipelinedEngine(Engine):
 
     def _fast_forwards(self, now: int) -> bool:
         """Take the next iterations at once, if that can be; say whether it could."""
-        in_flight, scheduler = self._in_flight, self.scheduler
-        if not self.fast_forward or self._naps or len(in_flight) != 1 or scheduler.in_flight != 2:
+        scheduler = self.scheduler
+        if self._naps or not self._in_flight:
             return False
         if not self._is_settled and (scheduler.queue.waiting or scheduler.swapped):
             return False
@@ -134,5 +134,7 @@ class PipelinedEngine(Engine):
 
     def _fast_forward_two(self, steps: int, now: int) -> None:
         """Fast-forward so many steps at most with two batches in flight, the first decided at an instant."""
+        if not self.fast_forward or self.scheduler.in_flight != 2:
+            return
         self._first_at = now
         self._fast_forward(steps, now, max(now, self._in_flight[-1]), ahead=1)

@@ -65,8 +65,8 @@ class TwoInFlight(ContinuousBatching):
         raise AssertionError("these tests give memory enough")
 
     def _set_ending_aside(self) -> None:
-        while self._finishing and -self._finishing[-1][0] <= self.memory.steps:
-            _, order, request = self._finishing.pop()
+        while self._finishing and self._finishing[0][0] <= self.memory.steps:
+            _, order, request = self._finishing.pop(0)
             self.events.interval_ended(request)
             self.memory.stop_decoding(request)
             self._ending[order] = request

@@ -78,6 +78,7 @@ class Replica(Observer):
     def start(self, environment: simpy.Environment, engine: Engine) -> None:
         """Begin to serve."""
         self.engine = engine
+        engine.chains = False  # or it could not say from when on it does what
         self._environment = environment
         self._process = environment.process(self._serve())
 
@@ -137,11 +138,12 @@ class Replica(Observer):
                         self._replicas.changed.add(self._number)
                 now = engine.over_at
                 self._busy = False
-                engine.complete(now)
+                again_at = engine.complete(now)
                 if self._tell is not None:
-                    # First comes what is sent because of what is over now, here or elsewhere.
                     self._replicas.changed.add(self._number)
-                    yield environment.timeout(0)
+                if again_at > now or self._tell is not None:
+                    # What is sent because of what is over now, here or elsewhere, comes first.
+                    yield environment.timeout(again_at - now)
                 if recorder.iterations >= recorder.full_at:
                     recorder.flush()
                 continue
@@ -160,5 +162,9 @@ class Replica(Observer):
             return Says(scheduler.context, int(self._environment.now), (0, 0, 0, 0), 0)
         if not run.steps:
             return Says(scheduler.context, self.engine.over_at, (0, 0, 0, 0), 0)
-        steps = run.steps, run.first, run.increment, run.context
-        return Says(scheduler.context, run.start, steps, scheduler.running_sequences)
+        if scheduler.in_flight == 1:
+            steps = run.steps, run.first, run.increment, run.context
+            return Says(scheduler.context, run.start, steps, run.sequences)
+        # The first step was decided already, the second is when the first begins.
+        steps = run.steps - 1, run.first, run.increment, run.context + run.sequences
+        return Says(run.context + scheduler.resting_context, run.start, steps, run.sequences)

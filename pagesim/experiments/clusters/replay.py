@@ -79,7 +79,7 @@ def replay_together(
         loop.start(route)
     environment.run()
     for server in servers:
-        server.recorder.flush()
+        server.engine.end()
     return servers, replica_of
 
 
