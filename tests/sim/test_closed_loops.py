@@ -129,6 +129,19 @@ def test_the_next_request_is_sent_at_the_instant_at_which_one_is_over_and_is_dec
     assert result.summary["latency"]["mean"] == np.mean([2.0, 4.0, 3.0, 1.0])
 
 
+def test_where_all_is_due_at_once_no_decision_depends_on_how_long_iterations_take() -> None:
+    given = load().with_columns({"arrival_s": np.zeros(80)})
+    counted = ["num_running", "num_waiting", "num_tokens", "free_gpu_blocks", "num_preempted"]
+    tables = []
+    for cost in ("affine:0.02,1e-4,1e-6", "affine:0.001,0,2e-5"):
+        options = {"num_blocks": 60, "cost": cost, "max_concurrency": 9, "async_scheduling": False}
+        result = ps.simulate(given, "vllm-v1", steps="iterations", **options)
+        assert result.summary["preemptions"]["recompute"] > 20
+        assert result.steps is not None
+        tables.append(result.steps[counted])
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
 def test_a_request_is_over_when_its_last_token_is_processed_where_two_batches_are_in_flight() -> None:
     given = trace([0.0] * 3, [4] * 3, [2, 4, 3])
     options = {**SECOND, "async_scheduling": True, "max_concurrency": 2}
