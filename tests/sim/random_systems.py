@@ -245,8 +245,8 @@ def check(seed: int) -> Counter[str]:
             "with a swap": int(base.requests["swaps"].sum() > 0),
             "with prefix hits": int(base.requests["cached_tokens"].sum() > 0),
             "with samples": int(max(case.trace.n.max(), case.trace.beam_width.max()) > 1),
-            "in a closed loop": int("due_s" in base.requests),
             "with two batches in flight": int(bool(case.options.get("async_scheduling"))),
+            "in a closed loop": int("due_s" in base.requests),
             "with aborts": int((base.requests["status"] == "aborted").any()),
             "iterations": len(base.steps),
         }
