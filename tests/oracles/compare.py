@@ -32,11 +32,16 @@ def compare(log: GoldenLog, made: dict[str, list[dict[str, Any]]], out: Path) ->
         ours = pd.DataFrame(made[table])
         ours = ours.astype({name: kind for name, kind in NULLABLE.items() if name in ours})
         if table == "steps" and log.without_flush:
-            ours = ours[(ours[LOAD] != 0).any(axis=1)].reset_index(drop=True)
-            ours["step"] = ours.index
+            ours = without_flush(ours)
         write_table(out / file.name, ours)
         verdict = verdict or difference(table, ours, file)
     return verdict
+
+
+def without_flush(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps without the empty schedules of an empty engine, and numbered without them."""
+    kept = steps[(steps[LOAD] != 0).any(axis=1)].reset_index(drop=True)
+    return kept.assign(step=kept.index)
 
 
 def difference(table: str, ours: pd.DataFrame, file: Path) -> str:
