@@ -45,17 +45,22 @@ def without_flush(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def difference(table: str, ours: pd.DataFrame, file: Path) -> str:
-    """Return where a table differs from the golden one; "" if nowhere."""
+    """Return where a table first differs from the golden one, by rows and then by columns; "" if nowhere."""
     if not file.is_file():
         return f"there is no golden {file.name}"
     theirs = pd.read_parquet(file)
+    found: list[tuple[int, int, str]] = []
+    for at, column in enumerate(theirs):
+        mine = ours[column if column in ours else OURS.get(column, column)]
+        for row, (made, golden) in enumerate(zip(mine, theirs[column], strict=False)):
+            if text(made) != text(golden):
+                cells = f"{text(made)}, the golden log has {text(golden)}"
+                found.append((row, at, f"{table}, row {row}, {column}: {cells}"))
+                break
+    if found:
+        return min(found)[2]
     if len(ours) != len(theirs):
         return f"{len(ours):,} {table}, the golden log has {len(theirs):,}"
-    for column in theirs:
-        mine = ours[column if column in ours else OURS.get(column, column)]
-        for row, (made, golden) in enumerate(zip(mine, theirs[column], strict=True)):
-            if text(made) != text(golden):
-                return f"{table}, row {row}, {column}: {text(made)}, the golden log has {text(golden)}"
     return ""
 
 

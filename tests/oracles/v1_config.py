@@ -81,8 +81,15 @@ class FreeText(Off):
 
 
 def known(call: Any, **given: Any) -> dict[str, Any]:
-    """Return those arguments that a call has in this release."""
-    return {name: value for name, value in given.items() if name in inspect.signature(call).parameters}
+    """Return those arguments that a call takes in this release.
+
+    Raises:
+        ValueError: one that it does not take is neither None, 0 nor False.
+    """
+    taken = inspect.signature(call).parameters
+    if lost := [name for name, value in given.items() if value and name not in taken]:
+        raise ValueError(f"this release has no {lost[0]}")
+    return {name: value for name, value in given.items() if name in taken}
 
 
 def engine_config(options: OptionsV1) -> EngineConfig:
