@@ -1,86 +1,21 @@
-"""vLLM's scheduler since v1 (0.11.2, 0.33.0): prompts in chunks and decodes share a budget of tokens."""
+"""vLLM's scheduler since v1 (0.11.2 to 0.33.0): prompts in chunks and decodes share a budget of tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.options import MOST, LimitedOptions, MemoryKind, Prices
+from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v0 import check_paged
+from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
 from pagesim.workloads.trace import IntColumn
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What differs between the releases.
-
-    Attributes:
-        reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
-        has_watermark: an admission beside others leaves a share of the blocks free.
-        spares_single: the long-prefill threshold does not hold while there is only one request.
-        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it;
-            several that were passed are then in front in reverse order.
-        reuses_unhashed_first: freed blocks that cannot be found are the next to be taken.
-    """
-
-    reserves_full_isl: bool
-    has_watermark: bool
-    spares_single: bool
-    overtakes: bool
-    reuses_unhashed_first: bool
-
-
-RELEASES = {
-    "0.11.2": Release(
-        reserves_full_isl=False,
-        has_watermark=False,
-        spares_single=False,
-        overtakes=True,
-        reuses_unhashed_first=False,
-    ),
-    # Logs prove each flag: v1_019_prefix reserves_full_isl and reuses_unhashed_first, v1_019_threshold
-    # spares_single, v1_019_unchunked overtakes. There is no watermark among the options of this release.
-    "0.19.0": Release(
-        reserves_full_isl=True,
-        has_watermark=False,
-        spares_single=False,
-        overtakes=False,
-        reuses_unhashed_first=False,
-    ),
-    "0.33.0": Release(
-        reserves_full_isl=True,
-        has_watermark=True,
-        spares_single=True,
-        overtakes=False,
-        reuses_unhashed_first=True,
-    ),
-}
-
-
-class VllmV1Options(LimitedOptions):
-    """See `VllmV1`."""
-
-    vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field("0.33.0", description="Release to decide as.")
-    max_num_batched_tokens: int = Field(2048, ge=1, le=MOST, description="Tokens of an iteration at most.")
-    chunked_prefill: bool = Field(True, description="Whether a prompt may run in chunks.")
-    long_prefill_token_threshold: int = Field(
-        0, ge=0, le=MOST, description="A request's tokens in an iteration at most; 0 for no limit."
-    )
-    reserve_full_isl: bool | None = Field(
-        None, description="Admit a prompt only if all of it fits; as the release when left out."
-    )
-    async_scheduling: bool = Field(False, description="Schedule the next batch while the one before it runs.")
-    prefix_caching: bool = Field(False, description="Find blocks of prompts that were computed before.")
 
 
 class VllmV1(Scheduler):
@@ -93,7 +28,7 @@ class VllmV1(Scheduler):
 
     Args:
         memory: empty, without the null block; prompts are looked up in it if it caches prefixes.
-        options: see ``Options``.
+        options: see ``Options``; what they leave open is as on a GPU that vLLM does not know.
         max_model_len: tokens; no sequence is longer.
         prices: not looked at.
     """
@@ -107,7 +42,6 @@ class VllmV1(Scheduler):
         "_unserved_context",
         "chunked_prefill",
         "full_isl",
-        "in_flight",
         "max_num_batched_tokens",
         "max_num_seqs",
         "release",
@@ -119,6 +53,7 @@ class VllmV1(Scheduler):
     needs_sharing = True
     has_beams = False
     null_blocks = 1
+    sizing = "vllm"
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
@@ -134,7 +69,15 @@ class VllmV1(Scheduler):
 
     @classmethod
     def caches_prefixes(cls, options: VllmV1Options) -> bool:
-        return options.prefix_caching
+        return options.enable_prefix_caching
+
+    @classmethod
+    def resolve(cls, options: VllmV1Options, machine: Machine) -> VllmV1Options:
+        return resolved(options, machine)
+
+    @classmethod
+    def gpu_memory_utilization(cls, options: VllmV1Options) -> float:
+        return RELEASES[options.vllm_version].gpu_memory_utilization
 
     @classmethod
     def reuses_unhashed_first(cls, options: VllmV1Options) -> bool:
@@ -148,22 +91,24 @@ class VllmV1(Scheduler):
         max_model_len: int,
         prices: Prices | None = None,
     ) -> None:
-        self.release = release = RELEASES[options.vllm_version]
+        options = resolved(options, Machine("", 0, max_model_len))
+        tokens, sequences = options.max_num_batched_tokens, options.max_num_seqs
+        assert tokens is not None
+        assert sequences is not None
+        self.release = RELEASES[options.vllm_version]
         super().__init__(
             memory,
             WaitingQueue(preempted_first=True),
             options,
             max_model_len=max_model_len,
-            watermark=options.watermark if release.has_watermark else 0.0,
+            watermark=options.watermark or 0.0,
             prices=prices,
         )
-        self.max_num_seqs = options.max_num_seqs
-        self.max_num_batched_tokens = options.max_num_batched_tokens
-        self.chunked_prefill = options.chunked_prefill
+        self.max_num_seqs = sequences
+        self.max_num_batched_tokens = tokens
+        self.chunked_prefill = options.enable_chunked_prefill
         self.threshold = options.long_prefill_token_threshold
-        self.full_isl = (
-            release.reserves_full_isl if options.reserve_full_isl is None else options.reserve_full_isl
-        )
+        self.full_isl = bool(options.scheduler_reserve_full_isl)
         self.in_flight = 2 if options.async_scheduling else 1
         # Requests whose prompt has not run whole, and decoding ones that got no token, by `Holder.order`.
         self._in_chunks: dict[int, EngineRequest] = {}
@@ -189,7 +134,7 @@ class VllmV1(Scheduler):
         batch.reports, self.unreported = self.unreported, False
         self.must_replan = False
         if self.in_flight > 1:
-            self._set_ending_aside()
+            self.let_ending_rest()
         budget = self.max_num_batched_tokens
         if not self._run_together(batch, budget):
             self._run_one_by_one(batch, budget)
@@ -213,7 +158,7 @@ class VllmV1(Scheduler):
         That is the ordinary case of what `_run_one_by_one` does, without a look at those that decode.
         """
         memory, in_chunks = self.memory, self._in_chunks
-        decoding = len(self.running) - len(in_chunks) - len(self._ending)
+        decoding = len(self.running) - len(in_chunks) - self.resting
         budget -= decoding
         if budget < 0 or self._skipped:
             return False
@@ -232,9 +177,9 @@ class VllmV1(Scheduler):
                 memory.set_aside(memory.free_blocks)
                 self.preempt(self.latest(), batch)
             memory.grow(1)
-            decoding = len(self.running) - len(self._ending)
+            decoding = len(self.running) - self.resting
         self.context += decoding
-        self._unserved_context = unserved = sum([request.tokens for request in self._ending.values()])
+        self._unserved_context = unserved = self.resting_context
         batch.batched_tokens = batch.decoding = decoding
         batch.decode_context = self.context - unserved
         if chunks:
@@ -318,8 +263,8 @@ class VllmV1(Scheduler):
         self.context += len(decoding)
         batch.decoding = batch.batched_tokens = len(decoding)
         batch.decode_context = sum([memory.length(each) for each in decoding])
-        ending = [each for each in served if each.order in self._ending]
-        self._unserved_context = sum([memory.length(each) for each in (*unserved, *ending)])
+        unserved = [each for each in unserved if each.order not in self._ending]
+        self._unserved_context = self.resting_context + sum([memory.length(each) for each in unserved])
 
     def _go_on(self, request: EngineRequest, tokens: int, batch: Batch) -> None:
         """Run the next chunk of a prompt, for which there is room."""
@@ -364,7 +309,7 @@ class VllmV1(Scheduler):
             self.context += found
             batch.prompts += (request,)
             self._compute(request, found, tokens, batch)
-            if request.order in self._in_chunks:
+            if request.tokens < request.length:
                 batch.incomplete += (request,)
             budget -= tokens
         if overtaken:
@@ -400,14 +345,14 @@ class VllmV1(Scheduler):
         threshold = self.threshold
         if threshold and not (self.release.spares_single and len(self.running) + self.queue.waiting == 1):
             tokens = min(tokens, threshold)
-        return min(tokens, budget)
+        return tokens if tokens < budget else budget
 
     def _enter(self, request: EngineRequest) -> None:
-        """Let a request run, first in chunks."""
+        """Let a request run."""
         request.order = order = self._orders
         self._orders = order + 1
         request.last_step = -1
-        self.running[order] = self._in_chunks[order] = request
+        self.running[order] = request
         self.running_sequences += 1
         if request.content is not None:
             self._answering[request.content.answer] = request
@@ -417,9 +362,12 @@ class VllmV1(Scheduler):
         batch.batched_tokens += tokens
         batch.query_key_pairs += tokens * computed + tokens * (tokens + 1) // 2
         self.context += tokens
-        if request.tokens == request.length:
-            del self._in_chunks[request.order]
-            self.start_decoding(request)
+        if request.tokens < request.length:
+            self._in_chunks[request.order] = request
+            return
+        if self._in_chunks:
+            self._in_chunks.pop(request.order, None)
+        self.start_decoding(request)
 
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
         chunked = request.order in self._in_chunks
@@ -436,9 +384,12 @@ class VllmV1(Scheduler):
     def finish(self, now: int) -> list[EngineRequest]:
         if self.in_flight == 1:
             return super().finish(now)
+        if not (self._ending or self._lost):
+            return []
         # Known now: what was in flight before the last plan.
         over = [self._ending[order] for order in sorted(self._ending)]
         self._ending.clear()
+        self.resting = self.resting_context = 0
         for request in over:
             request.unknown = 0
             self._over(request, now)
@@ -450,15 +401,16 @@ class VllmV1(Scheduler):
         self._lost = []
         return over
 
-    def _set_ending_aside(self) -> None:
-        """Let requests rest whose last token is in flight: they keep place and memory until it is there."""
+    def let_ending_rest(self) -> None:
         finishing, memory = self._finishing, self.memory
-        while finishing and -finishing[-1][0] <= memory.steps:
-            request = finishing.pop()[2]
+        while finishing and finishing[0][0] <= memory.steps:
+            request = finishing.pop(0)[2]
             self.events.interval_ended(request)
             memory.stop_decoding(request)
             request.last_step = -1
             self._ending[request.order] = request
+            self.resting += 1
+            self.resting_context += request.tokens
 
     def start_decoding(self, request: EngineRequest) -> None:
         super().start_decoding(request)
@@ -492,6 +444,8 @@ class VllmV1(Scheduler):
         if self._in_chunks or self._skipped or self._ending:
             self._in_chunks.pop(request.order, None)
             self._skipped.pop(request.order, None)
-            self._ending.pop(request.order, None)
+            if self._ending.pop(request.order, None) is not None:
+                self.resting -= 1
+                self.resting_context -= request.tokens
         if request.content is not None:
             del self._answering[request.content.answer]
