@@ -35,11 +35,11 @@ class OptionsV0(Options):
 class OptionsV1(Options):
     """Of the engine V1, 0.11.2 to 0.33.0."""
 
-    chunked_prefill: bool = True
-    prefix_caching: bool = False
+    enable_prefix_caching: bool  # on or off by default, by release: a manifest says it
+    async_scheduling: bool  # the same
+    enable_chunked_prefill: bool = True
     watermark: float = 0.0
     long_prefill_token_threshold: int = 0
-    async_scheduling: bool = False
     scheduling_policy: str = "fcfs"
     speculative_method: str | None = None
     speculative_tokens: int = 0

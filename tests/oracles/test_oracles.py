@@ -33,6 +33,11 @@ def test_every_golden_log_has_a_driver_that_knows_its_options_or_is_listed_with_
         assert log.name in listed
 
 
+def test_no_golden_log_lies_anywhere_without_an_entry_in_a_manifest() -> None:
+    listed = {file for log in LOGS.values() for file in log.tables.values()}
+    assert set(GOLDEN.rglob("*.parquet")) <= listed
+
+
 def test_an_option_that_a_driver_does_not_know_is_refused() -> None:
     with pytest.raises(TypeError, match="hybrid"):
         options_of("v1", {**LOGS["b_default"].options, "hybrid": True})

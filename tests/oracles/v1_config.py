@@ -100,7 +100,7 @@ def engine_config(options: OptionsV1) -> EngineConfig:
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
             max_model_len=options.max_model_len,
-            enable_chunked_prefill=options.chunked_prefill,
+            enable_chunked_prefill=options.enable_chunked_prefill,
             long_prefill_token_threshold=options.long_prefill_token_threshold,
             is_encoder_decoder=False,
             async_scheduling=options.async_scheduling,
@@ -108,7 +108,7 @@ def engine_config(options: OptionsV1) -> EngineConfig:
             policy=options.scheduling_policy,
         )
     )
-    cache = CacheConfig(block_size=options.block_size, enable_prefix_caching=options.prefix_caching)
+    cache = CacheConfig(block_size=options.block_size, enable_prefix_caching=options.enable_prefix_caching)
     cache.num_gpu_blocks = options.num_blocks
     speculation = None
     if options.speculative_method is not None:
