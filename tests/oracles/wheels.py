@@ -8,6 +8,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+PLATFORMS = ("manylinux1_x86_64", "manylinux_2_28_x86_64", "manylinux_2_31_x86_64")
+"""Those that the releases have wheels for; their Python files run anywhere."""
+
 
 def unpacked(release: str, folder: Path) -> Path:
     """Return where the Python files of ``vllm==release`` lie, after fetching them if they are absent.
@@ -24,6 +27,7 @@ def unpacked(release: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as room:
         options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
+        options += ["--python-version", "3.11", *(f"--platform={platform}" for platform in PLATFORMS)]
         command = [sys.executable, "-m", "pip", "download", *options, "--dest", room, f"vllm=={release}"]
         subprocess.run(command, check=True)
         (wheel,) = Path(room).glob("*.whl")
