@@ -38,6 +38,11 @@ def test_no_golden_log_lies_anywhere_without_an_entry_in_a_manifest() -> None:
     assert set(GOLDEN.rglob("*.parquet")) <= listed
 
 
+def test_no_log_stands_in_two_manifests() -> None:
+    names = [log.name for log in golden_logs()]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_an_option_that_a_driver_does_not_know_is_refused() -> None:
     with pytest.raises(TypeError, match="hybrid"):
         options_of("v1", {**LOGS["b_default"].options, "hybrid": True})
