@@ -11,6 +11,7 @@ import pagesim as ps
 from pagesim.errors import PagesimError
 
 SECOND: dict[str, Any] = {"cost": "affine:1,0,0", "steps": "iterations", "watermark": 0.0}
+ONE_IN_FLIGHT: dict[str, dict[str, Any]] = {"vllm-v1": {"async_scheduling": False}}
 POLICIES = ("orca-oracle", "vllm-sosp", "vllm-v0", "vllm-v1")
 
 
@@ -27,6 +28,7 @@ def test_a_running_request_leaves_between_two_iterations_and_frees_its_memory(po
         block_size=2,
         max_model_len=64,
         **SECOND,
+        **ONE_IN_FLIGHT.get(policy, {}),
     )
     steps = result.steps
     assert steps is not None
@@ -48,6 +50,7 @@ def test_a_waiting_request_leaves_the_queue_and_those_behind_it_move_up(policy: 
         num_blocks=50,
         max_num_seqs=1,
         **SECOND,
+        **ONE_IN_FLIGHT.get(policy, {}),
     )
     requests = result.requests
     assert requests["status"].tolist() == ["finished", "aborted", "finished"]

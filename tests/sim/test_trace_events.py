@@ -119,7 +119,7 @@ def test_the_slices_of_iterations_are_the_table_of_steps(told):
     assert len(shown) == len(result.steps)
     assert sum(e["args"]["iterations"] for e in shown) == result.summary["iterations"]
     for row, event in zip(result.steps.itertuples(), shown, strict=True):
-        assert near(event["ts"], row.clock * 1e6)
+        assert near(event["ts"], row.start * 1e6)
         assert event["args"]["batch"] == row.num_running
         if event["args"]["iterations"] == 1:
             assert near(event["dur"], row.step_s * 1e6)
