@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagesim.costs.specs import capacity, gpu, model, paged_block
+from pagesim.costs.specs import capacity, divide, gpu, model, paged_block
 from pagesim.errors import CapacityError, PagesimError
 
 OPT_13B = model("opt-13b")
@@ -72,8 +72,7 @@ def test_vllm_counts_every_block_size_by_itself() -> None:
 
 def test_vllm_leaves_a_tenth_of_the_memory_alone_unless_told_otherwise() -> None:
     held = capacity(OPT_13B, A100, sizing="vllm")
-    rest = int(0.9 * A100.memory_bytes) - OPT_13B.weight_bytes - held.activation_bytes
-    assert held.num_blocks == rest // held.block_bytes
+    assert held.num_blocks == divide(OPT_13B, A100).cache // held.block_bytes
     more = capacity(OPT_13B, A100, sizing="vllm", gpu_memory_utilization=0.95)
     assert more.num_blocks > held.num_blocks
 
@@ -125,8 +124,7 @@ def test_pages_share_out_the_bytes_of_blocks_of_16() -> None:
 
 def test_vllm_counts_pages_by_themselves() -> None:
     held = capacity(OPT_13B, A100, sizing="vllm", page_bytes=2 << 20)
-    rest = int(0.9 * A100.memory_bytes) - OPT_13B.weight_bytes - held.activation_bytes
-    assert held.num_blocks == rest // (80 << 21)
+    assert held.num_blocks == divide(OPT_13B, A100).cache // (80 << 21)
 
 
 def test_larger_batches_leave_fewer_blocks() -> None:
