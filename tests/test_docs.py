@@ -21,7 +21,13 @@ PAGES = (
     "docs/performance.md",
     "docs/profiles.md",
 )
-WALKS = ("docs/tutorial.md", "docs/ledger.md", "docs/fast-forward.md", "docs/policies.md")
+WALKS = (
+    "docs/tutorial.md",
+    "docs/ledger.md",
+    "docs/fast-forward.md",
+    "docs/policies.md",
+    "docs/vllm-defaults.md",
+)
 """Pages whose steps are taken one after another in one folder, and whose outputs are compared."""
 
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -195,10 +195,14 @@ def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked
     from pagesim.experiments.ablations import sizes_of
 
     spec = model(chosen.model)
-    profile = find_profile(name, model=spec, tp=chosen.tp, kv_dtype=chosen.kv_dtype)
+    profile = find_profile(name, model=spec, tp=chosen.tensor_parallel_size, kv_dtype=chosen.kv_cache_dtype)
     if profile.kind == "analytic" and profile.gpu is not None:  # made for whatever is asked
         profile = analytic_profile(
-            gpu(profile.gpu), spec, tp=chosen.tp, kv_dtype=chosen.kv_dtype, block_sizes=sizes or SIZES
+            gpu(profile.gpu),
+            spec,
+            tp=chosen.tensor_parallel_size,
+            kv_dtype=chosen.kv_cache_dtype,
+            block_sizes=sizes or SIZES,
         )
     file = Path(name)
     cost = str(file.resolve()) if file.is_file() else name
@@ -218,10 +222,10 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
             chosen.model,
             device=str(asked.device),
             name="profile",
-            tp=chosen.tp,
+            tp=chosen.tensor_parallel_size,
             quick=asked.quick,
             block_sizes=sizes or MEASURED_SIZES,
-            kv_dtype=chosen.kv_dtype,
+            kv_dtype=chosen.kv_cache_dtype,
             seed=chosen.seed,
             journal=out / "rows",
             progress=progress,

@@ -18,10 +18,10 @@ def command(
         str | None, typer.Option(help="cpu or cuda; unless given, cuda where there is one.")
     ] = None,
     model: Annotated[str, typer.Option(help="Whose costs; see pagesim models.")] = "opt-13b",
-    tp: Annotated[int, typer.Option(help="Tensor parallel degree: 1.")] = 1,
+    tensor_parallel_size: Annotated[int, typer.Option(help="Tensor parallel degree: 1.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points, each for a shorter time.")] = False,
     block_sizes: Annotated[str, typer.Option(help="Tokens a block, separated by commas.")] = "16",
-    kv_dtype: Annotated[
+    kv_cache_dtype: Annotated[
         str, typer.Option(help="fp16 or bf16, of weights and cache on a GPU; a CPU computes in fp32.")
     ] = "fp16",
     cuda_graphs: Annotated[
@@ -54,10 +54,10 @@ def command(
             model,
             device=selection.device(device),
             name=target.stem,
-            tp=tp,
+            tp=tensor_parallel_size,
             quick=quick,
             block_sizes=numbers("block_sizes", block_sizes),
-            kv_dtype=kv_dtype,
+            kv_dtype=kv_cache_dtype,
             cuda_graphs=cuda_graphs,
             swap=swap,
             seconds=seconds,

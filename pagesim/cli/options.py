@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand, TyperGroup
 
 from pagesim.cli.completion import complete
+from pagesim.cli.spellings import respelled
 from pagesim.setup.scenario import (
     SCHEDULER_FIELDS,
     Scenario,
@@ -41,7 +42,15 @@ TRACE, SYSTEM, MEMORY, SCHEDULER, COSTS, OUTPUT = PANELS = (
 """The headings under which a command's help shows flags, in order; what has none comes last."""
 
 _MEMORY = {
-    *("reservation", "placement", "kv_dtype", "sizing", "gpu_memory_utilization", "block_size", "page_size"),
+    *(
+        "reservation",
+        "placement",
+        "kv_cache_dtype",
+        "sizing",
+        "gpu_memory_utilization",
+        "block_size",
+        "page_size",
+    ),
     *("num_blocks", "cpu_blocks"),
 }
 _OF_TRACE = {name for name in Scenario.model_fields if name not in System.model_fields}
@@ -154,13 +163,14 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Commands of which those of a scenario also take the options of others' schedulers.
+    """Commands, which take each flag in any of its spellings.
 
-    These are looked for when such a command is asked for: no other command waits for their imports.
+    Those of a scenario also take the options of others' schedulers. These are looked for when such a command
+    is asked for: no other command waits for their imports.
     """
 
     def resolve_command(self, ctx: Any, args: Any) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, respelled(args))
         with_more = getattr(getattr(command, "callback", None), "with_more", None)
         if with_more is not None:
             command = _alone(name, with_more({name: field for name, (_, field) in _more().items()}))

@@ -108,7 +108,9 @@ def import_(
     all_reduce: Annotated[Path | None, typer.Option(help="CSV of all-reduces, for tp above 1.")] = None,
     model: Annotated[str, typer.Option(help="The model that was measured.")],
     gpu: Annotated[str, typer.Option(help="The GPU that it was measured on.")],
-    tp: Annotated[int, typer.Option(help="The tensor parallel degree whose rows are taken.")] = 1,
+    tensor_parallel_size: Annotated[
+        int, typer.Option(help="The tensor parallel degree whose rows are taken.")
+    ] = 1,
     source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "not stated",
 ) -> None:
     """Make a profile of operator timings in Vidur's schema, which others measured.
@@ -127,7 +129,7 @@ def import_(
         all_reduce,
         model=model_of(model),
         gpu=gpu_of(gpu),
-        tp=tp,
+        tp=tensor_parallel_size,
         name=target.stem,
         source=source,
     )

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -237,8 +238,9 @@ def _bars(summaries: dict[str, Summary]) -> None:
         for e in VIEWS["strict"]
         if any(s["memory"]["strict"]["per_iteration"][e] for s in summaries.values())
     ]
-    legend = " ".join(f"{_GLYPHS[entry]} {entry.replace('_', '-')}" for entry in shown)
-    say(f"  {'':>{longest}} {legend}")
+    legend = " ".join(f"{_GLYPHS[entry]}\xa0{entry.replace('_', '-')}" for entry in shown)
+    for line in wrap(legend, max(_BAR, 80 - 3 - longest), break_on_hyphens=False):
+        say(f"  {'':>{longest}} {line}".replace("\xa0", " "))
     say("")
 
 

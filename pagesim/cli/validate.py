@@ -123,8 +123,8 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
         found = find_profile(
             asked.profile,
             model=model(chosen.model),
-            tp=chosen.tp,
-            kv_dtype=chosen.kv_dtype,
+            tp=chosen.tensor_parallel_size,
+            kv_dtype=chosen.kv_cache_dtype,
             block_size=chosen.block_size or 16,
         )
         return found, str(file.resolve()) if file.is_file() else asked.profile
@@ -136,10 +136,10 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
             chosen.model,
             device=device,
             name="calibrated",
-            tp=chosen.tp,
+            tp=chosen.tensor_parallel_size,
             quick=True,
             block_sizes=(chosen.block_size or 16,),
-            kv_dtype=chosen.kv_dtype,
+            kv_dtype=chosen.kv_cache_dtype,
             cuda_graphs=bool(asked.cuda_graphs),
             swap=asked.swap or "gather",
             seed=chosen.seed,

@@ -20,7 +20,7 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch, Choice
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import Observer
-from pagesim.scheduling.options import MemoryKind, Preemption, Prices, SchedulerOptions
+from pagesim.scheduling.options import Machine, MemoryKind, Preemption, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 from pagesim.workloads.trace import IntColumn
@@ -101,6 +101,9 @@ class Scheduler(ABC):
     tokens_per_step: ClassVar[int] = 1
     """Tokens that a decoding sequence gains in an iteration."""
 
+    sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
+    """How the number of blocks is worked out where a system leaves it open."""
+
     in_flight: ClassVar[int] = 1
     """Batches that are scheduled before the outcome of the first of them is known."""
 
@@ -122,6 +125,21 @@ class Scheduler(ABC):
     def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
         """Say which requests the real engine takes in, served or not, ``[N]``."""
         return prompt + output <= max_model_len
+
+    @classmethod
+    def resolve(cls, options: Any, machine: Machine) -> SchedulerOptions:
+        """Return the options with those replaced whose default depends on where the engine runs.
+
+        Raises:
+            PagesimError: the engine would not start with these.
+        """
+        resolved: SchedulerOptions = options
+        return resolved
+
+    @classmethod
+    def gpu_memory_utilization(cls, options: Any) -> float:
+        """Return the share of GPU memory to use, under sizing vllm, where a system leaves it open."""
+        return 0.9
 
     @classmethod
     def caches_prefixes(cls, options: Any) -> bool:

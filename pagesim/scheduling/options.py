@@ -59,3 +59,17 @@ class MemoryKind(NamedTuple):
     reservation: str
     placement: str
     is_own: bool
+
+
+class Machine(NamedTuple):
+    """What an engine knows when it starts, besides its options.
+
+    Attributes:
+        gpu: the GPU's name; empty for one that is not known.
+        memory_bytes: of one GPU; 0 where it is not known.
+        max_model_len: tokens of the longest request.
+    """
+
+    gpu: str
+    memory_bytes: int
+    max_model_len: int

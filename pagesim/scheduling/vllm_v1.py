@@ -1,85 +1,21 @@
-"""vLLM's scheduler since v1 (0.11.2, 0.33.0): prompts in chunks and decodes share a budget of tokens."""
+"""vLLM's scheduler since v1 (0.11.2 to 0.33.0): prompts in chunks and decodes share a budget of tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.options import MOST, LimitedOptions, MemoryKind, Prices
+from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v0 import check_paged
+from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
 from pagesim.workloads.trace import IntColumn
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What differs between the releases.
-
-    Attributes:
-        reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
-        has_watermark: an admission beside others leaves a share of the blocks free.
-        spares_single: the long-prefill threshold does not hold while there is only one request.
-        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it;
-            several that were passed are then in front in reverse order.
-        reuses_unhashed_first: freed blocks that cannot be found are the next to be taken.
-    """
-
-    reserves_full_isl: bool
-    has_watermark: bool
-    spares_single: bool
-    overtakes: bool
-    reuses_unhashed_first: bool
-
-
-RELEASES = {
-    "0.11.2": Release(
-        reserves_full_isl=False,
-        has_watermark=False,
-        spares_single=False,
-        overtakes=True,
-        reuses_unhashed_first=False,
-    ),
-    # Logs prove each flag: v1_019_prefix reserves_full_isl and reuses_unhashed_first, v1_019_threshold
-    # spares_single, v1_019_unchunked overtakes. There is no watermark among the options of this release.
-    "0.19.0": Release(
-        reserves_full_isl=True,
-        has_watermark=False,
-        spares_single=False,
-        overtakes=False,
-        reuses_unhashed_first=False,
-    ),
-    "0.33.0": Release(
-        reserves_full_isl=True,
-        has_watermark=True,
-        spares_single=True,
-        overtakes=False,
-        reuses_unhashed_first=True,
-    ),
-}
-
-
-class VllmV1Options(LimitedOptions):
-    """See `VllmV1`."""
-
-    vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field("0.33.0", description="Release to decide as.")
-    max_num_batched_tokens: int = Field(2048, ge=1, le=MOST, description="Tokens of an iteration at most.")
-    chunked_prefill: bool = Field(True, description="Whether a prompt may run in chunks.")
-    long_prefill_token_threshold: int = Field(
-        0, ge=0, le=MOST, description="A request's tokens in an iteration at most; 0 for no limit."
-    )
-    reserve_full_isl: bool | None = Field(
-        None, description="Admit a prompt only if all of it fits; as the release when left out."
-    )
-    prefix_caching: bool = Field(False, description="Find blocks of prompts that were computed before.")
 
 
 class VllmV1(Scheduler):
@@ -92,7 +28,7 @@ class VllmV1(Scheduler):
 
     Args:
         memory: empty, without the null block; prompts are looked up in it if it caches prefixes.
-        options: see ``Options``.
+        options: see ``Options``; what they leave open is as on a GPU that vLLM does not know.
         max_model_len: tokens; no sequence is longer.
         prices: not looked at.
     """
@@ -115,6 +51,7 @@ class VllmV1(Scheduler):
     needs_sharing = True
     has_beams = False
     null_blocks = 1
+    sizing = "vllm"
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
@@ -130,7 +67,15 @@ class VllmV1(Scheduler):
 
     @classmethod
     def caches_prefixes(cls, options: VllmV1Options) -> bool:
-        return options.prefix_caching
+        return options.enable_prefix_caching
+
+    @classmethod
+    def resolve(cls, options: VllmV1Options, machine: Machine) -> VllmV1Options:
+        return resolved(options, machine)
+
+    @classmethod
+    def gpu_memory_utilization(cls, options: VllmV1Options) -> float:
+        return RELEASES[options.vllm_version].gpu_memory_utilization
 
     @classmethod
     def reuses_unhashed_first(cls, options: VllmV1Options) -> bool:
@@ -144,22 +89,24 @@ class VllmV1(Scheduler):
         max_model_len: int,
         prices: Prices | None = None,
     ) -> None:
-        self.release = release = RELEASES[options.vllm_version]
+        options = resolved(options, Machine("", 0, max_model_len))
+        tokens, sequences = options.max_num_batched_tokens, options.max_num_seqs
+        assert tokens is not None
+        assert sequences is not None
+        self.release = RELEASES[options.vllm_version]
         super().__init__(
             memory,
             WaitingQueue(preempted_first=True),
             options,
             max_model_len=max_model_len,
-            watermark=options.watermark if release.has_watermark else 0.0,
+            watermark=options.watermark or 0.0,
             prices=prices,
         )
-        self.max_num_seqs = options.max_num_seqs
-        self.max_num_batched_tokens = options.max_num_batched_tokens
-        self.chunked_prefill = options.chunked_prefill
+        self.max_num_seqs = sequences
+        self.max_num_batched_tokens = tokens
+        self.chunked_prefill = options.enable_chunked_prefill
         self.threshold = options.long_prefill_token_threshold
-        self.full_isl = (
-            release.reserves_full_isl if options.reserve_full_isl is None else options.reserve_full_isl
-        )
+        self.full_isl = bool(options.scheduler_reserve_full_isl)
         # Requests whose prompt has not run whole, and decoding ones that got no token, by `Holder.order`.
         self._in_chunks: dict[int, EngineRequest] = {}
         self._skipped: dict[int, EngineRequest] = {}

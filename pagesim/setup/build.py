@@ -36,7 +36,8 @@ def build_memory(
     if SCHEDULERS.find(policy.scheduler).caches_prefixes(options):
         if policy.placement != "paged":
             raise PagesimError(
-                f"prefix_caching needs placement paged, not {policy.placement}: it brings its own memory"
+                f"enable_prefix_caching needs placement paged, not {policy.placement}: it brings its own "
+                "memory; give --no-enable-prefix-caching"
             )
         return (PrefixCachedKV if tables else CountedPrefixKV)(
             num_blocks,

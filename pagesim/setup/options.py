@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -42,7 +42,7 @@ def fields_of(options: Declared) -> dict[str, tuple[Any, FieldInfo]]:
     """Return a field for each option whose default, None, stands for the scheduler's own."""
     found = {}
     for option, having in options.items():
-        annotation: Any = reduce(or_, dict.fromkeys(field.annotation for _, field in having))
+        annotation = _either([field.annotation for _, field in having])
         texts: Declared = {}
         for name, field in having:
             texts.setdefault(field.description or "", []).append((name, field))
@@ -50,6 +50,14 @@ def fields_of(options: Declared) -> dict[str, tuple[Any, FieldInfo]]:
         described: Any = Field(None, description=text)
         found[option] = (annotation | None, described)
     return found
+
+
+def _either(annotations: list[Any]) -> Any:
+    """Return the type of what is of one of these types; of several sets of choices the one of all."""
+    choices = [choice for each in annotations if get_origin(each) is Literal for choice in get_args(each)]
+    others = [each for each in annotations if get_origin(each) is not Literal]
+    one = [Literal[tuple(dict.fromkeys(choices))]] if choices else []
+    return reduce(or_, dict.fromkeys([*one, *others]))
 
 
 def converted(name: str, value: Any, annotation: Any) -> Any:

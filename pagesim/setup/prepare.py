@@ -12,6 +12,7 @@ from pagesim.accounting.metrics import MemoryMeans, TokenGaps, latencies, prefix
 from pagesim.accounting.records import Chunk, Recorder, RequestLog
 from pagesim.costs import CostModel, PreemptionPrices, parse_cost
 from pagesim.costs.specs import Capacity, capacity, gpu, model
+from pagesim.costs.specs.capacity import Sizing
 from pagesim.errors import PagesimError
 from pagesim.kvcache import TabledKV
 from pagesim.results.result import request_columns
@@ -20,7 +21,7 @@ from pagesim.scheduling.content import Contents
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import Observer
-from pagesim.scheduling.options import SchedulerOptions
+from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.options import chosen
@@ -120,11 +121,30 @@ class PreparedSystem:
         }
         of_requests = {
             "requests": requests,
+            "options": self.settled(),
             **latencies(columns),
             "throughput": throughput(columns),
             "prefix": prefix_hits(columns),
         }
         return of_requests, columns
+
+    def settled(self) -> dict[str, dict[str, Any]]:
+        """Return the options that decide on memory and scheduling: those ``given``, and the ``defaults``."""
+        system = self.system
+        sizing, share = sizing_of(system, self.policy)
+        values: dict[str, Any] = {
+            **self.options.model_dump(exclude_none=True),
+            "max_model_len": self.max_model_len,
+        }
+        if system.num_blocks is None:
+            values["sizing"] = sizing
+            if sizing == "vllm":
+                values["gpu_memory_utilization"] = share
+        given = {name for name in values if system.option(name) is not None}
+        return {
+            "given": {name: value for name, value in values.items() if name in given},
+            "defaults": {name: value for name, value in values.items() if name not in given},
+        }
 
     def notes(self) -> tuple[str, ...]:
         """Return what was noticed or assumed, once everything has run."""
@@ -132,7 +152,15 @@ class PreparedSystem:
             f"cost {self.system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
             for axis, size in self.cost.beyond.items()
         ]
-        return (*self.trace.notes, *beyond)
+        defaults = self.settled()["defaults"]
+        # Those whose default depends on the machine, which not every scheduler has.
+        asked = chosen(self.policy.scheduler, self.system.scheduler_options)
+        taken = [name for name in defaults if getattr(asked, name, ...) is None]
+        served = ", ".join(f"{name} {defaults[name]}" for name in taken)
+        as_served = (
+            [f"{self.policy.scheduler} on {self.system.gpu} takes by default {served}"] if taken else []
+        )
+        return (*self.trace.notes, *beyond, *as_served)
 
     def stopped(self, error: StrictCompatError) -> PagesimError:
         """Return the error for a run that stops where the real engine goes no further."""
@@ -158,7 +186,7 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
         PagesimError: an option, the trace or their combination is off; the sentence says what to do.
     """
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
-    options = chosen(policy.scheduler, system.scheduler_options)
+    options = options_of(system, policy)
     sized, max_model_len, cost = equip(system, policy)
     scheduler = SCHEDULERS.find(policy.scheduler)
     trace, request_of = take_in(trace, policy.scheduler, scheduler, max_model_len)
@@ -184,7 +212,7 @@ def check(system: System) -> None:
     """
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     sized, max_model_len, cost = equip(system, policy)
-    _new_scheduler(policy, sized, chosen(policy.scheduler, system.scheduler_options), max_model_len, cost)
+    _new_scheduler(policy, sized, options_of(system, policy), max_model_len, cost)
 
 
 class ProgressObserver(Observer):
@@ -293,6 +321,29 @@ class Server:
         }
 
 
+def options_of(system: System, policy: Policy) -> SchedulerOptions:
+    """Return the options of a system's scheduler, with what its engine takes for those left out.
+
+    Raises:
+        PagesimError: the scheduler has no such option, a value is off, or the engine would not start with it.
+    """
+    machine, kind = gpu(system.gpu), SCHEDULERS.find(policy.scheduler)
+    longest = system.max_model_len or model(system.model).max_model_len
+    return kind.resolve(
+        chosen(policy.scheduler, system.scheduler_options),
+        Machine(machine.name, machine.memory_bytes, longest),
+    )
+
+
+def sizing_of(system: System, policy: Policy) -> tuple[Sizing, float]:
+    """Return whose rule sizes a system's memory, and the share of GPU memory that vLLM's may use."""
+    kind = SCHEDULERS.find(policy.scheduler)
+    share = system.gpu_memory_utilization
+    if share is None:
+        share = kind.gpu_memory_utilization(chosen(policy.scheduler, system.scheduler_options))
+    return system.sizing or kind.sizing, share
+
+
 def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
     """Return the memory of a system (null blocks left out), its longest request and its costs.
 
@@ -303,18 +354,24 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
     max_model_len = system.max_model_len or spec.max_model_len
     # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later ones
     # refuse to.
-    checks_length = system.sizing == "vllm" and system.num_blocks is None
+    sizing, share = sizing_of(system, policy)
+    checks_length = sizing == "vllm" and system.num_blocks is None
+    budget = system.option("max_num_batched_tokens")
+    if (
+        sizing == SCHEDULERS.find(policy.scheduler).sizing == "vllm"
+    ):  # any other rule has a default of its own
+        budget = getattr(options_of(system, policy), "max_num_batched_tokens", None)
     block_size, page_bytes = granularity(policy, system.block_size, system.page_size)
     sized = capacity(
         spec,
         device,
-        tp=system.tp,
+        tp=system.tensor_parallel_size,
         block_size=block_size,
         page_bytes=page_bytes,
-        kv_dtype=system.kv_dtype,
-        sizing=system.sizing,
-        gpu_memory_utilization=system.gpu_memory_utilization,
-        max_num_batched_tokens=system.option("max_num_batched_tokens"),
+        kv_dtype=system.kv_cache_dtype,
+        sizing=sizing,
+        gpu_memory_utilization=share,
+        max_num_batched_tokens=budget,
         max_model_len=max_model_len if checks_length else None,
         num_blocks=system.num_blocks,
     )
@@ -343,9 +400,9 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
         system.cost,
         model=spec,
         gpu=device,
-        tp=system.tp,
+        tp=system.tensor_parallel_size,
         block_size=sized.block_size,
-        kv_dtype=system.kv_dtype,
+        kv_dtype=system.kv_cache_dtype,
     )
     return sized, max_model_len, cost
 

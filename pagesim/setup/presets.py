@@ -80,7 +80,7 @@ POLICIES: dict[str, Policy] = {
         "vllm-v1",
         "on-demand",
         "paged",
-        "vLLM 0.11.2 and 0.33.0: prompts in chunks and decodes share a budget",
+        "vLLM 0.11.2 to 0.33.0: prompts in chunks and decodes share a budget",
     ),
     "token-granular": Policy(
         "vllm-sosp",

@@ -69,13 +69,20 @@ class SystemFields(BaseModel):
         "opt-13b", min_length=1, description="Model by name, or a path to a Hugging Face config.json."
     )
     gpu: str = Field("a100-40gb", description="GPU by name.")
-    tp: int = Field(1, ge=1, le=1024, description="Tensor parallel degree.")
-    kv_dtype: Literal["fp16", "bf16", "fp8"] = Field(
+    tensor_parallel_size: int = Field(1, ge=1, le=1024, description="GPUs over which the model is divided.")
+    kv_cache_dtype: Literal["fp16", "bf16", "fp8"] = Field(
         "fp16", description="Type of the cached keys and values."
     )
-    sizing: Literal["paper", "vllm"] = Field("paper", description="How the number of blocks is worked out.")
-    gpu_memory_utilization: float = Field(
-        0.9, gt=0, le=1, description="Share of GPU memory to use, under sizing vllm."
+    sizing: Literal["paper", "vllm"] | None = Field(
+        None,
+        description="How the number of blocks is worked out; when left out vllm under vllm-v1, else paper.",
+    )
+    gpu_memory_utilization: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Share of GPU memory to use, under sizing vllm; when left out as the release of vllm-v1, "
+        "else 0.9.",
     )
     block_size: int | None = Field(
         None, ge=1, le=65536, description="Token slots a block; 16, or the policy's own, when left out."
@@ -259,7 +266,7 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     An option that only some of them can use (a static batch's size, how to preempt) is left out for the
     others; where none can use it, it stays, and the run says so. Where their blocks differ, all get the
     memory of ``num_blocks`` and ``cpu_blocks`` blocks of ``block_size`` tokens (16 when left out), also those
-    with blocks of their own.
+    with blocks of their own. Where they would be sized by different rules, all are by the paper's.
 
     Raises:
         PagesimError: a policy is unknown, its parts contradict one another, or that memory is no block of its
@@ -279,11 +286,15 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
             for option, value in system.scheduler_options.items()
         },
     }
+    # The rules of sizing differ by more than the systems that are compared.
+    rules = {SCHEDULERS.find(part.scheduler).sizing for part in parts.values()}
+    shared = {} if len(rules) == 1 or system.sizing or system.num_blocks else {"sizing": "paper"}
     alike = len({(part.placement == "virtual", part.block_size) for part in parts.values()}) == 1
     return {
         policy: system.model_copy(
             update={
                 "policy": policy,
+                **shared,
                 **({} if alike else _same_memory(system, policy, parts[policy])),
                 **{option: None for option, names in users.items() if names and policy not in names},
             }
@@ -317,11 +328,13 @@ def _same_memory(system: System, name: str, policy: Policy) -> dict[str, int]:
         if number is None:
             continue
         spec = model(system.model)
-        token_bytes = spec.kv_bytes_per_token(system.kv_dtype, system.tp)
+        token_bytes = spec.kv_bytes_per_token(system.kv_cache_dtype, system.tensor_parallel_size)
         own_size, page_bytes = granularity(policy, page_size=system.page_size if virtual else None)
         own_bytes = own_size * token_bytes
         if page_bytes is not None:
-            own_bytes = paged_block(spec, page_bytes, kv_dtype=system.kv_dtype, tp=system.tp).bytes
+            own_bytes = paged_block(
+                spec, page_bytes, kv_dtype=system.kv_cache_dtype, tp=system.tensor_parallel_size
+            ).bytes
         own[option] = number * size * token_bytes // own_bytes
         if not min(number, 1) <= own[option] <= MOST_BLOCKS:
             raise PagesimError(

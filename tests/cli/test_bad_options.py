@@ -23,8 +23,8 @@ UNKNOWN = {
     "placement": (("--placement", "worst"), "'worst'", "best-fit"),
     "page size": (("--page-size", "1M"), "'1M'", "'64K', '128K', '256K' or '2M'"),
     "sizing": (("--sizing", "guess"), "'guess'", "'paper' or 'vllm'"),
-    "kv-dtype": (("--kv-dtype", "fp32"), "'fp32'", "'fp8'"),
-    "tp": (("--tp", "3"), "tp is 3", "one of 1, 2, 4, 5, 8"),
+    "kv-cache-dtype": (("--kv-cache-dtype", "fp32"), "'fp32'", "'fp8'"),
+    "tensor-parallel-size": (("--tensor-parallel-size", "3"), "tp is 3", "one of 1, 2, 4, 5, 8"),
     "on-bad-row": (("--on-bad-row", "stop"), "'stop'", "'error' or 'skip'"),
     "shared-prefix": (("--shared-prefix", "341:2"), "'341:2'", "TOKENS or TOKENS:SHARE, such as 341"),
     "lengths": (("--trace", "fixed:0,5"), "is 0", "from 1 to 10000000"),
@@ -151,8 +151,8 @@ def test_policies_are_known_and_distinct(policies, refused):
 
 
 POSITIVE = (
-    "block-size num-blocks max-model-len max-num-seqs max-num-batched-tokens max-batch n beam-width tp "
-    "num-requests"
+    "block-size num-blocks max-model-len max-num-seqs max-num-batched-tokens max-batch n beam-width "
+    "num-requests tensor-parallel-size"
 )
 COUNTS = [*POSITIVE.split(), "cpu-blocks", "seed"]
 REAL = "rate duration cv until watermark gpu-memory-utilization"

@@ -100,9 +100,29 @@ def test_a_model_and_a_gpu_determine_the_number_of_blocks(succeeds):
 
     assert blocks("--model", "opt-13b", "--gpu", "a100-40gb") == 983
     assert blocks("--gpu", "a100-80gb") > 2 * 983
-    assert blocks("--tp", "2") > 2 * 983
-    assert blocks("--kv-dtype", "fp8") > 1.9 * 983
+    assert blocks("--tensor-parallel-size", "2") > 2 * 983
+    assert blocks("--kv-cache-dtype", "fp8") > 1.9 * 983
     assert blocks("--sizing", "vllm", "--gpu-memory-utilization", "0.8") < blocks("--sizing", "vllm") < 983
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [
+        (("--tp=2",), ("--tensor-parallel-size", "2")),
+        (("--kv-dtype", "fp8"), ("--kv-cache-dtype", "fp8")),
+        (("--num-gpu-blocks-override", "300"), ("--num-blocks", "300")),
+        (("--no-prefix-caching",), ("--no-enable-prefix-caching",)),
+        (("--chunked-prefill",), ("--enable-chunked-prefill",)),
+        (("--no-reserve-full-isl",), ("--no-scheduler-reserve-full-isl",)),
+    ],
+)
+def test_a_flag_is_taken_in_another_spelling_that_help_does_not_show(other, shown, succeeds, monkeypatch):
+    run = ("run", "--policy", "vllm-v1", "--num-requests", "20", "--json")
+    assert result(succeeds(*run, *other).json) == result(succeeds(*run, *shown).json)
+    monkeypatch.setenv("COLUMNS", "200")
+    words = succeeds("run", "--help").out.replace(",", " ").replace("/", " ").split()
+    assert other[0].partition("=")[0] not in words
+    assert shown[0] in words
 
 
 def test_the_default_policy_is_the_papers_vllm(succeeds):

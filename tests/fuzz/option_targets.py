@@ -24,7 +24,7 @@ SYSTEM = """trace = "sharegpt"
 policy = "vllm-sosp"
 model = "opt-13b"
 gpu = "a100-40gb"
-tp = 1
+tensor_parallel_size = 1
 num_blocks = 900
 cpu_blocks = 100
 rate = 1.5
@@ -143,7 +143,11 @@ def _models() -> list[Target]:
         spec = model(file)
         assert spec.parameters >= spec.active_parameters > 0
         assert spec.linear_flops_per_token > 0
-        for values in ({}, {"tp": 8, "sizing": "vllm"}, {"num_blocks": 500, "cost": "roofline"}):
+        for values in (
+            {},
+            {"tensor_parallel_size": 8, "sizing": "vllm"},
+            {"num_blocks": 500, "cost": "roofline"},
+        ):
             try:
                 check_system(System(model=file, **values))
             except ps.PagesimError as error:

@@ -61,7 +61,6 @@ def test_every_column_of_every_log_is_compared() -> None:
         ("v1_019_unchunked", "0.11.2"),
         ("v1_330_prefix", "0.19.0"),
         ("v1_330_threshold", "0.19.0"),
-        ("v1_330_watermark", "0.19.0"),
     ],
 )
 def test_a_release_is_told_from_another_by_its_log(name: str, vllm_version: str) -> None:

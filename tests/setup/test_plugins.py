@@ -188,14 +188,14 @@ def broken(pool: Pool) -> KVCache:
         (alone, {"policy": "orca-max"}, "placement mine takes blocks as sequences grow, .* choose on-demand"),
         (
             alone,
-            {"policy": "vllm-v1"},
+            {"policy": "vllm-v1", "enable_prefix_caching": False},
             "scheduler vllm-v1 needs memory that shares blocks",
         ),
         (broken, {}, "placement mine cannot be made: ValueError: num_blocks is 0"),
         (
             paged,
-            {"policy": "vllm-v1", "prefix_caching": True},
-            "prefix_caching needs placement paged",
+            {"policy": "vllm-v1"},
+            "enable_prefix_caching needs placement paged",
         ),
         (paged, {"policy": "static"}, "scheduler static cannot use placement mine"),
     ],

@@ -99,10 +99,22 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
         perhaps("vllm_version", "0.11.2", "0.19.0", "0.33.0", chance=0.7)
         perhaps("max_num_batched_tokens", 16, 60, 200, chance=0.8)
         perhaps("long_prefill_token_threshold", 5, 30)
-        perhaps("chunked_prefill", False, chance=0.2)
-        perhaps("reserve_full_isl", True, False)
-        perhaps("prefix_caching", True, chance=0.8)
+        perhaps("enable_chunked_prefill", False, chance=0.2)
+        perhaps("scheduler_reserve_full_isl", True, False)
+        some["enable_prefix_caching"] = rnd.random() < 0.8
+        _let_start(rnd, some)
     return some
+
+
+def _let_start(rnd: Random, some: dict[str, Any]) -> None:
+    """Change what a release of vllm-v1 does not know or does not start with."""
+    version = some.get("vllm_version", "0.33.0")
+    if version != "0.33.0":
+        some.pop("watermark", None)
+    if version == "0.11.2":
+        some.pop("scheduler_reserve_full_isl", None)
+    if not some.get("enable_chunked_prefill", True):
+        some["max_model_len"] = some["max_num_batched_tokens"] = rnd.choice((60, 200))
 
 
 def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:

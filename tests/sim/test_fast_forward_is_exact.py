@@ -83,11 +83,17 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, str, dict[str, Any]]:
         options["num_blocks"] += 1
         options["vllm_version"] = draw(st.sampled_from(["0.11.2", "0.19.0", "0.33.0"]))
         options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 5, 50]))
-        options["prefix_caching"] = draw(st.sampled_from([None, True, True]))
+        options["max_num_seqs"] = min(options["max_num_seqs"], options["max_num_batched_tokens"])
+        if options["vllm_version"] != "0.33.0":
+            del options["watermark"]
+        options["enable_prefix_caching"] = draw(st.sampled_from([False, True, True]))
         trace = trace.with_columns(shared(draw, rng, trace))
-        options["chunked_prefill"] = draw(st.booleans())
+        options["enable_chunked_prefill"] = draw(st.booleans())
+        if not options["enable_chunked_prefill"]:
+            longest = options["max_model_len"]
+            options["max_num_batched_tokens"] = max(options["max_num_batched_tokens"], longest)
         if options["vllm_version"] == "0.33.0":
-            options["reserve_full_isl"] = draw(st.booleans())
+            options["scheduler_reserve_full_isl"] = draw(st.booleans())
     if policy == "virtual-contiguous":
         options["preemption"] = draw(st.sampled_from(["default", "recompute"]))
     elif policy in ("vllm-sosp", "vllm-v0", "token-granular"):

@@ -84,10 +84,11 @@ def compare(seed: int) -> int:
     least = sum(-(-160 // group.block_size) + 1 for group in groups)
     blocks = rnd.choice((least, 2 * least, 3000))
     if rnd.random() < 0.75:
+        budget = rnd.choice((16, 64, 200))
         options = VllmV1Options(
-            max_num_batched_tokens=rnd.choice((16, 64, 200)),
-            max_num_seqs=rnd.choice((2, 8, 64)),
-            reserve_full_isl=rnd.choice((True, False)),
+            max_num_batched_tokens=budget,
+            max_num_seqs=min(budget, rnd.choice((2, 8, 64))),
+            scheduler_reserve_full_isl=rnd.choice((True, False)),
         )
         kind: type[Scheduler] = VllmV1
     else:

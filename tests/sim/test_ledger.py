@@ -104,8 +104,11 @@ def test_every_iteration_classifies_every_slot(policy: str, block_size: int, kin
         "max_model_len": 150,
         "cost": "affine:0.02,1e-4,1e-6",
         **sizes,
-        **({"max_num_batched_tokens": 64} if policy == "vllm-v1" else {}),
-        **({"prefix_caching": True} if kind == "prefix" else {}),
+        **(
+            {"max_num_batched_tokens": 64, "enable_prefix_caching": kind == "prefix"}
+            if policy == "vllm-v1"
+            else {}
+        ),
     }
     setting = prepare(checked(System, options), trace)
     table = StepTable(

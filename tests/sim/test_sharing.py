@@ -64,11 +64,11 @@ def test_where_an_engine_ends_samples_together_all_run_as_long_as_the_longest() 
 
 def test_vllm_v1_serves_every_sample_as_a_request_of_its_own() -> None:
     trace = one(6, 9, n=np.array([3]), sample_tokens=[(2, 9, 5)])
-    result = ps.simulate(trace, "vllm-v1", **OPTIONS)
+    result = ps.simulate(trace, "vllm-v1", enable_prefix_caching=False, **OPTIONS)
     assert result.requests["request_id"].tolist() == ["0.0", "0.1", "0.2"]
     assert result.requests["output_tokens"].tolist() == [2, 9, 5]
     assert result.requests["cached_tokens"].tolist() == [0, 0, 0]
-    cached = ps.simulate(trace, "vllm-v1", prefix_caching=True, **OPTIONS)
+    cached = ps.simulate(trace, "vllm-v1", enable_prefix_caching=True, **OPTIONS)
     assert cached.requests["cached_tokens"].tolist() == [0, 4, 4], "they have the same prompt"
 
 

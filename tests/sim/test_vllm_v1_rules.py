@@ -15,8 +15,9 @@ OPTIONS: dict[str, Any] = {
     "cost": "affine:0.02,0,0",
     "num_blocks": 101,
     "block_size": 4,
+    "enable_prefix_caching": False,
 }
-CACHED: dict[str, Any] = {**OPTIONS, "prefix_caching": True}
+CACHED: dict[str, Any] = {**OPTIONS, "enable_prefix_caching": True}
 
 
 def trace(*requests: tuple[float, int, int], **columns: Any) -> ps.Trace:
@@ -36,7 +37,13 @@ def test_without_chunks_only_the_older_release_lets_a_short_prompt_pass_a_long_o
 ) -> None:
     requests = trace((0, 20, 3), (0, 30, 3), (0, 8, 3))
     result = ps.simulate(
-        requests, "vllm-v1", vllm_version=release, chunked_prefill=False, max_num_batched_tokens=32, **OPTIONS
+        requests,
+        "vllm-v1",
+        vllm_version=release,
+        enable_chunked_prefill=False,
+        max_num_batched_tokens=32,
+        max_model_len=32,
+        **OPTIONS,
     )
     np.testing.assert_allclose(result.requests["first_token_s"], first)
 
@@ -50,7 +57,13 @@ def test_of_two_that_were_passed_the_older_release_takes_the_later_one_first(
     # It puts each in front of those that were passed before, and all in front of the queue as they are.
     requests = trace((0, 20, 3), (0, 30, 3), (0, 28, 3))
     result = ps.simulate(
-        requests, "vllm-v1", vllm_version=release, chunked_prefill=False, max_num_batched_tokens=32, **OPTIONS
+        requests,
+        "vllm-v1",
+        vllm_version=release,
+        enable_chunked_prefill=False,
+        max_num_batched_tokens=32,
+        max_model_len=32,
+        **OPTIONS,
     )
     np.testing.assert_allclose(result.requests["first_token_s"], first)
 
@@ -129,10 +142,11 @@ def test_mooncakes_conversations_hit_as_often_as_upstream_says(shared: Path) -> 
         requests,
         "vllm-v1",
         steps="none",
-        prefix_caching=True,
+        enable_prefix_caching=True,
         block_size=512,
         num_blocks=1_000_000,
         max_num_seqs=100_000,
+        max_num_batched_tokens=100_000,
         max_model_len=200_000,
         cost="affine:0.01,1e-6,1e-9",
     )

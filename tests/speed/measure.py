@@ -187,7 +187,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--trace", default="sharegpt", help="a bundled workload, or a trace file")
     parser.add_argument("--n", type=int, default=1, help="samples a request")
     parser.add_argument("--beam-width", type=int, default=1, help="beams a request")
-    parser.add_argument("--prefix-caching", action="store_true", help="for vllm-v1")
+    parser.add_argument("--enable-prefix-caching", action="store_true", help="for vllm-v1")
     parser.add_argument("--num-blocks", type=int, default=983)
     parser.add_argument("--model", default="opt-13b")
     parser.add_argument("--gpu", help="for a cost that asks for one")
@@ -224,7 +224,8 @@ def points(given: argparse.Namespace) -> Iterator[Row]:
     names = ("num_blocks", "model", "gpu", "cost", "block_size", "max_num_batched_tokens")
     options = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
     for policy in given.policies.split(","):
-        caching = {"prefix_caching": True} if given.prefix_caching and policy == "vllm-v1" else {}
+        own = {"enable_prefix_caching": given.enable_prefix_caching, "sizing": "paper"}
+        limits = own if policy == "vllm-v1" else {}
         for load, rate in rates.items():
             for requests in given.requests.split(","):
                 yield {
@@ -235,7 +236,7 @@ def points(given: argparse.Namespace) -> Iterator[Row]:
                     "trace": given.trace,
                     "n": given.n,
                     "beam_width": given.beam_width,
-                    "options": {**options, **caching},
+                    "options": {**options, **limits},
                 }
 
 

@@ -47,10 +47,13 @@ def check_options(
             f"cuda_graphs needs attention paged, not {attention}: how wide the padded batch is changes from "
             "step to step"
         )
-    if system.tp != 1:
-        raise PagesimError(f"tp is {system.tp}; pagesim live runs on one device, so it must be 1")
-    if system.kv_dtype == "fp8":
-        raise PagesimError("kv_dtype is fp8; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)")
+    if system.tensor_parallel_size != 1:
+        raise PagesimError(
+            f"tensor_parallel_size is {system.tensor_parallel_size}; pagesim live runs on one device, so it "
+            "must be 1"
+        )
+    if system.kv_cache_dtype == "fp8":
+        raise PagesimError("kv_cache_dtype is fp8; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)")
     if policy.placement == "virtual":
         raise PagesimError(
             f"policy {system.policy} maps pages into virtual addresses; pagesim live reads the cache through "

@@ -14,7 +14,7 @@ from pagesim.kernels.requirements import require_device
 from pagesim.results.result import Result
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
-from pagesim.setup.prepare import ProgressCallback, equip
+from pagesim.setup.prepare import ProgressCallback, equip, options_of
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.scenario import System
 from pagesim.sim.executors import Executor
@@ -86,7 +86,7 @@ def run_live(
     if device == "cpu":
         dtype = torch.float32
     else:
-        dtype = torch.bfloat16 if system.kv_dtype == "bf16" else torch.float16
+        dtype = torch.bfloat16 if system.kv_cache_dtype == "bf16" else torch.float16
     made: list[MeasuredExecutor] = []
 
     def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> Executor:
@@ -186,10 +186,11 @@ def _equipped(
         longest=longest,
         attention=attention,
     )
-    most = system.option("max_num_seqs") or 256
+    options = options_of(system, policy)
+    most = getattr(options, "max_num_seqs", 256)
     if cuda_graphs:
         executor.graphs = DecodeGraphs(weights, pools, longest=longest, most=most)
-    warm_up(executor, most_sequences=most, most_tokens=system.option("max_num_batched_tokens") or 2560)
+    warm_up(executor, most_sequences=most, most_tokens=getattr(options, "max_num_batched_tokens", 2560))
     if check:
         executor.checker = Checker(executor, seed=system.seed)
     return executor

@@ -26,9 +26,9 @@ def as_conversations(trace: Trace, scenario: Scenario) -> Trace:
     """Return a trace whose requests are turns that begin with all that was said before in theirs.
 
     Questions and answers are the trace's prompts and outputs. A prompt is cut to its last `PROMPT` tokens, so
-    that turns share no beginning once it is cut. Under ``--prefix-caching`` nothing is cut: a conversation
-    begins anew when its next prompt would be longer than `PROMPT`, and until then a turn begins with what
-    the cache may hold of the one before.
+    that turns share no beginning once it is cut. Where ``enable_prefix_caching`` is given nothing is cut: a
+    conversation begins anew when its next prompt would be longer than `PROMPT`, and until then a turn begins
+    with what the cache may hold of the one before.
 
     Args:
         trace: single turns.
@@ -44,7 +44,7 @@ def as_conversations(trace: Trace, scenario: Scenario) -> Trace:
     for at in range(len(trace)):
         place = at % together
         whole = said[place] + prompts[at]
-        if turns[place] == TURNS or (scenario.option("prefix_caching") is not None and whole > PROMPT):
+        if turns[place] == TURNS or (scenario.option("enable_prefix_caching") is not None and whole > PROMPT):
             said[place], turns[place], session[place], new = 0, 0, new, new + 1
             whole = prompts[at]
         said[place] = whole + outputs[at]

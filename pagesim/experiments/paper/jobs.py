@@ -87,7 +87,9 @@ class Ablated:
         system = self.scenario
         with tempfile.TemporaryDirectory() as folder:
             if self.copies:
-                profile, _ = blocks_profile(system.cost, system.model, system.gpu, system.tp)
+                profile, _ = blocks_profile(
+                    system.cost, system.model, system.gpu, system.tensor_parallel_size
+                )
                 copy_by_copy(profile).save(Path(folder) / "profile.json")
                 system = system.model_copy(update={"cost": f"profile:{folder}/profile.json"})
             found = serve(system, trace_of(system), (self.block_size,), (self.preemption,))

@@ -137,7 +137,7 @@ class Setting:
             "policy": policy,
             "model": server.model,
             "gpu": server.gpu,
-            "tp": server.tp,
+            "tensor_parallel_size": server.tp,
             "cost": self.cost_on(server),
         }
         return checked(Scenario, {**values, **options})

@@ -109,8 +109,14 @@ def _system(source: Source, shown: Snapshots | str) -> dict[str, Any]:
     return {
         "name": source.name,
         "scenario": {
-            name: value if isinstance(value, bool | int | float) else str(value)
-            for name, value in result.scenario.model_dump(exclude_none=True).items()
+            **{
+                name: value if isinstance(value, bool | int | float) else str(value)
+                for name, value in result.scenario.model_dump(exclude_none=True).items()
+            },
+            **{
+                name: f"{value} (default)"
+                for name, value in result.summary.get("options", {}).get("defaults", {}).items()
+            },
         },
         "summary": {name: value for name, value in result.summary.items() if name not in ("sim", "live")},
         "over_time": tables.over_time(result),

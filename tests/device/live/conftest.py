@@ -48,7 +48,13 @@ def conversations() -> dict[str, Any]:
     }
 
 
-V1 = {"policy": "vllm-v1", "num_blocks": 28, "max_num_batched_tokens": 24, "max_model_len": 100}
+V1 = {
+    "policy": "vllm-v1",
+    "num_blocks": 28,
+    "max_num_batched_tokens": 24,
+    "max_model_len": 100,
+    "enable_prefix_caching": False,
+}
 BEAMS = {"count": 4, "beam_width": np.full(4, 3)}
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
@@ -69,17 +75,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
     ),
     "v1, chunks": (V1, {}, {"chunk", "recomputed"}),
     "v1, no chunks": (
-        {**V1, "chunked_prefill": False, "max_num_batched_tokens": 60},
+        {**V1, "enable_chunked_prefill": False, "max_num_batched_tokens": 100},
         {},
         {"prompt", "recomputed"},
     ),
     "v1, prefixes": (
-        {**V1, "num_blocks": 70, "prefix_caching": True},
+        {**V1, "num_blocks": 70, "enable_prefix_caching": True},
         {"prefix_tokens": np.array([0, 9, 9, 0, 9, 9, 9, 9]), "prompt_tokens": np.arange(20, 36, 2)},
         {"prefix_found"},
     ),
     "v1, conversations": (
-        {**V1, "num_blocks": 60, "prefix_caching": True},
+        {**V1, "num_blocks": 60, "enable_prefix_caching": True},
         conversations(),
         {"prefix_found"},
     ),

@@ -76,10 +76,13 @@ def test_a_check_that_fails_is_an_exit_code(command, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--tp", "2"), "tp is 2; pagesim live runs on one device, so it must be 1"),
+        (
+            ("--tensor-parallel-size", "2"),
+            "tensor_parallel_size is 2; pagesim live runs on one device, so it must be 1",
+        ),
         (("--model", "deepseek-v3"), "model deepseek-v3 is a mixture of experts"),
         (("--policy", "virtual-contiguous"), "policy virtual-contiguous maps pages into virtual addresses"),
-        (("--kv-dtype", "fp8"), "kv_dtype is fp8"),
+        (("--kv-cache-dtype", "fp8"), "kv_cache_dtype is fp8"),
         (("--attention", "flash"), "attention is 'flash'; it must be one of paged, gather"),
         (("--swap", "teleport"), "swap is 'teleport'; it must be one of copy-each"),
         (("--device", "tpu"), "device is 'tpu'; it must be one of cpu, cuda"),

@@ -27,7 +27,7 @@ def test_decoding_in_graphs_is_right(case, cases, live, make_trace):
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_gathered_attention_reads_the_same(dtype, cases, live, make_trace):
     options, columns, _ = cases["sosp, two samples"]
-    options = {**options, "kv_dtype": dtype}
+    options = {**options, "kv_cache_dtype": dtype}
     live_on = live(make_trace(**columns), options, device="cuda", attention="gather").summary["live"]
     assert live_on["dtype"] == dtype
     assert live_on["check"]["passed"], live_on["check"]

@@ -215,7 +215,7 @@ def test_affinity_finds_more_prefixes_than_taking_turns() -> None:
     trace = trace.with_columns(columns)
     shares = {
         router: ps.simulate_cluster(
-            trace, "vllm-v1", replicas=4, router=router, num_blocks=200, cost=COST, prefix_caching=True
+            trace, "vllm-v1", replicas=4, router=router, num_blocks=200, cost=COST, enable_prefix_caching=True
         ).summary["prefix"]["share"]
         for router in ("round-robin", "prefix-affinity")
     }

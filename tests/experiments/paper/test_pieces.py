@@ -33,7 +33,7 @@ def test_rounds_begin_with_what_was_said_before_and_are_cut() -> None:
 
 def test_conversations_that_are_not_cut_begin_anew_and_extend_one_another() -> None:
     trace = ps.make_trace("fixed:100,300", arrivals="constant", rate=0.01, num_requests=5)
-    made = as_conversations(trace, Scenario(rate=0.01, policy="vllm-v1", prefix_caching=True))
+    made = as_conversations(trace, Scenario(rate=0.01, policy="vllm-v1", enable_prefix_caching=True))
     assert made.prompt_tokens.tolist() == [100, 500, 900, 100, 500]
     assert made.session_id is not None
     assert made.session_id.tolist() == [0, 0, 0, 1, 1]

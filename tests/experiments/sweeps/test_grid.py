@@ -28,8 +28,8 @@ def test_without_a_grid_there_is_one_point():
 
 
 def test_a_policy_that_cannot_use_an_option_has_one_point_for_all_its_values():
-    grid = {"policy": ["vllm-sosp", "vllm-v1"], "prefix_caching": [False, True]}
-    assert points("policy", "prefix_caching", grid=grid) == [
+    grid = {"policy": ["vllm-sosp", "vllm-v1"], "enable_prefix_caching": [False, True]}
+    assert points("policy", "enable_prefix_caching", grid=grid) == [
         ("vllm-sosp", None),
         ("vllm-v1", False),
         ("vllm-v1", True),
@@ -60,13 +60,13 @@ def test_texts_of_flags_are_read_as_the_option_is_typed():
         "rate=0.5, 1",
         "block-size=8",
         "cost=roofline;affine:0.02,1e-4,8e-7",
-        "prefix_caching=true,false",
+        "enable_prefix_caching=true,false",
     ]
     assert parse_axes(texts) == {
         "rate": [0.5, 1.0],
         "block_size": [8],
         "cost": ["roofline", "affine:0.02,1e-4,8e-7"],
-        "prefix_caching": [True, False],
+        "enable_prefix_caching": [True, False],
     }
 
 

@@ -274,7 +274,7 @@ def test_every_kind_of_result_has_its_place(browser, tmp_path):
         "no request is served": {"max_model_len": 4},
         "one token": {"num_requests": 1, "trace": "fixed:100,1"},
         "a static batch": {"policy": "static", "max_batch": 3},
-        "prefixes": {"policy": "vllm-v1", "prefix_caching": True, "shared_prefix": "200"},
+        "prefixes": {"policy": "vllm-v1", "enable_prefix_caching": True, "shared_prefix": "200"},
         "priced preemptions": {"policy": "vllm-sosp", "preemption": "auto", "num_blocks": 120},
         "cut off": {"policy": "vllm-sosp", "until": 4.0},
     }

@@ -33,11 +33,16 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "choosing": {"policy": "vllm-sosp", "num_blocks": 90, "preemption": "auto"},
     "beams": {"policy": "vllm-sosp", "num_blocks": 300, "beam_width": 4},
     "vllm-v0": {"policy": "vllm-v0", "num_blocks": 120, "n": 2},
-    "vllm-v1": {"policy": "vllm-v1", "num_blocks": 120, "max_num_batched_tokens": 128},
+    "vllm-v1": {
+        "policy": "vllm-v1",
+        "num_blocks": 120,
+        "max_num_batched_tokens": 128,
+        "enable_prefix_caching": False,
+    },
     "prefix caching": {
         "policy": "vllm-v1",
         "num_blocks": 150,
-        "prefix_caching": True,
+        "enable_prefix_caching": True,
         "shared_prefix": "100:0.7",
     },
     "tokens": {"policy": "token-granular", "num_blocks": 1500},

@@ -34,11 +34,16 @@ PROMPT = "512"
 
 
 def _v1(label: str, *, chunked: bool, caching: bool, **options: str) -> Line:
-    limits = {"max_num_batched_tokens": 2560, "max_num_seqs": 2048}
+    as_published = {"sizing": "paper", "max_num_batched_tokens": 2560, "max_num_seqs": 2048}
     return Line(
         RATES,
         "vllm-v1",
-        options={"chunked_prefill": chunked, "prefix_caching": caching, **limits, **options},
+        options={
+            "enable_chunked_prefill": chunked,
+            "enable_prefix_caching": caching,
+            **as_published,
+            **options,
+        },
         label=label,
     )
 

@@ -22,8 +22,9 @@ SECONDS = 300.0
 
 VLLM = "vLLM, prefix shared"
 AS_PUBLISHED = {
-    "prefix_caching": True,
-    "chunked_prefill": False,
+    "sizing": "paper",
+    "enable_prefix_caching": True,
+    "enable_chunked_prefill": False,
     "max_num_batched_tokens": 2560,
     "max_num_seqs": 2048,
 }

@@ -41,7 +41,12 @@ PANELS = (
         "sharegpt",
         tuple(
             Line(
-                around(1.2), "vllm-v1", None, {**AS_PUBLISHED, "prefix_caching": keep}, "conversations", label
+                around(1.2),
+                "vllm-v1",
+                None,
+                {**AS_PUBLISHED, "enable_prefix_caching": keep},
+                "conversations",
+                label,
             )
             for keep, label in ((False, FORGET), (True, KEEP))
         ),

@@ -1,0 +1,28 @@
+"""Spellings of flags that are taken besides the ones that ``--help`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_SPELLINGS = {
+    "tp": "tensor-parallel-size",
+    "kv-dtype": "kv-cache-dtype",
+    "num-gpu-blocks-override": "num-blocks",
+    "prefix-caching": "enable-prefix-caching",
+    "no-prefix-caching": "no-enable-prefix-caching",
+    "chunked-prefill": "enable-chunked-prefill",
+    "no-chunked-prefill": "no-enable-chunked-prefill",
+    "reserve-full-isl": "scheduler-reserve-full-isl",
+    "no-reserve-full-isl": "no-scheduler-reserve-full-isl",
+}
+
+
+def respelled(args: Sequence[str]) -> list[str]:
+    """Return the words of a command line with each flag as ``--help`` spells it."""
+    words = []
+    for word in args:
+        flag, sign, value = word.partition("=")
+        if flag.startswith("--") and flag[2:] in _SPELLINGS:
+            word = f"--{_SPELLINGS[flag[2:]]}{sign}{value}"
+        words.append(word)
+    return words

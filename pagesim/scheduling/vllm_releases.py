@@ -1,0 +1,113 @@
+"""Releases of vLLM v1: what each decides differently, and what its server takes where an option is left out.
+
+Where each number stands in a release is in docs/vllm-defaults.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagesim.scheduling.options import Machine
+
+GIB = 1 << 30
+"""Bytes."""
+
+HAS_ASYNC_ENGINE = False
+"""Whether there is an engine that schedules asynchronously. Without one every release schedules an iteration
+after the last has ended, also those whose server does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """What a server takes on a kind of GPU.
+
+    Attributes:
+        least_gib: memory from which a GPU is of this tier.
+        smaller: parts of the names of GPUs that have the memory and still belong to the smallest tier.
+        max_num_batched_tokens: see `VllmV1Options`.
+        max_num_seqs: see `VllmV1Options`.
+    """
+
+    least_gib: int
+    smaller: tuple[str, ...]
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+    def takes(self, machine: Machine) -> bool:
+        """Say whether a GPU is of this tier or a larger one."""
+        enough = machine.memory_bytes >= self.least_gib * GIB
+        return enough and not any(part in machine.gpu.lower() for part in self.smaller)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release.
+
+    Attributes:
+        reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.
+        spares_single: the long-prefill threshold does not hold while there is only one request.
+        overtakes: without chunked prefill, a prompt that the budget cannot take is passed by those behind it;
+            several that were passed are then in front in reverse order.
+        reuses_unhashed_first: freed blocks that cannot be found are the next to be taken.
+        bounds_threshold: the long-prefill threshold is at most the longest request.
+        lacks: options that its server does not know.
+        async_scheduling: whether its server schedules an iteration while the last one runs.
+        gpu_memory_utilization: the share of GPU memory that its server uses.
+        tiers: what its server takes by GPU, the largest first; the last takes all.
+    """
+
+    reserves_full_isl: bool
+    spares_single: bool
+    overtakes: bool
+    reuses_unhashed_first: bool
+    bounds_threshold: bool
+    lacks: tuple[str, ...]
+    async_scheduling: bool
+    gpu_memory_utilization: float
+    tiers: tuple[Tier, ...]
+
+    def tier(self, machine: Machine) -> Tier:
+        """Return the tier of a GPU."""
+        return next(tier for tier in self.tiers if tier.takes(machine))
+
+
+_SMALL = Tier(0, (), 2048, 256)
+_LARGE = Tier(70, ("a100",), 8192, 1024)
+
+RELEASES = {
+    "0.11.2": Release(
+        reserves_full_isl=False,
+        spares_single=False,
+        overtakes=True,
+        reuses_unhashed_first=False,
+        bounds_threshold=False,
+        lacks=("scheduler_reserve_full_isl", "watermark"),
+        async_scheduling=False,
+        gpu_memory_utilization=0.9,
+        tiers=(_LARGE, _SMALL),
+    ),
+    # Logs prove each decision: v1_019_prefix reserves_full_isl and reuses_unhashed_first, v1_019_threshold
+    # spares_single, v1_019_unchunked overtakes.
+    "0.19.0": Release(
+        reserves_full_isl=True,
+        spares_single=False,
+        overtakes=False,
+        reuses_unhashed_first=False,
+        bounds_threshold=False,
+        lacks=("watermark",),
+        async_scheduling=True,
+        gpu_memory_utilization=0.9,
+        tiers=(_LARGE, _SMALL),
+    ),
+    "0.33.0": Release(
+        reserves_full_isl=True,
+        spares_single=True,
+        overtakes=False,
+        reuses_unhashed_first=True,
+        bounds_threshold=True,
+        lacks=(),
+        async_scheduling=True,
+        gpu_memory_utilization=0.92,
+        tiers=(Tier(160, (), 16384, 1024), Tier(70, ("a100", "gb10"), 8192, 1024), _SMALL),
+    ),
+}

@@ -1,0 +1,107 @@
+"""The options of vLLM v1, under its server's names, and what the server takes for those left out."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+from pydantic import Field
+
+from pagesim.errors import PagesimError
+from pagesim.scheduling.options import MOST, Machine, SchedulerOptions
+from pagesim.scheduling.vllm_releases import HAS_ASYNC_ENGINE, RELEASES, Release
+
+_AS_SERVED = "as the release's server on this GPU when left out"
+
+
+class VllmV1Options(SchedulerOptions):
+    """See `VllmV1`. What depends on the release or the GPU is None until `resolved` has replaced it."""
+
+    vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field("0.33.0", description="Release to decide as.")
+    max_num_seqs: int | None = Field(
+        None, ge=1, le=MOST, description=f"Running requests at most; {_AS_SERVED}."
+    )
+    max_num_batched_tokens: int | None = Field(
+        None, ge=1, le=MOST, description=f"Tokens of an iteration at most; {_AS_SERVED}."
+    )
+    watermark: float | None = Field(
+        None, ge=0, lt=1, description="Share of the blocks that an admission leaves free; 0.33.0 only."
+    )
+    enable_prefix_caching: bool = Field(True, description="Find blocks of prompts that were computed before.")
+    enable_chunked_prefill: bool = Field(True, description="Whether a prompt may run in chunks.")
+    long_prefill_token_threshold: int = Field(
+        0, ge=0, le=MOST, description="A request's tokens in an iteration at most; 0 for no limit."
+    )
+    scheduler_reserve_full_isl: bool | None = Field(
+        None, description="Admit a prompt only if all of it fits; as the release when left out."
+    )
+    async_scheduling: bool | None = Field(
+        None, description="Schedule an iteration while the last one runs; as the release when left out."
+    )
+
+
+Own = TypeVar("Own", bound=VllmV1Options)
+
+
+def resolved(options: Own, machine: Machine) -> Own:
+    """Return what the release's server runs with: the options given, and its own for those left out.
+
+    Only what the release knows no option for stays open.
+
+    Raises:
+        PagesimError: the release has no such option, or its server would not start with these.
+    """
+    version = options.vllm_version
+    release = RELEASES[version]
+    for name in release.lacks:
+        if getattr(options, name) is not None:
+            raise PagesimError(f"{name} is no option of vLLM {version}; leave it out")
+    if options.async_scheduling and not HAS_ASYNC_ENGINE:
+        raise PagesimError("async_scheduling is not there yet; leave it out, or give --no-async-scheduling")
+    tokens, sequences = _limits(options, release, machine)
+    defaults = {
+        "max_num_batched_tokens": tokens,
+        "max_num_seqs": sequences,
+        "watermark": 0.0,
+        "scheduler_reserve_full_isl": release.reserves_full_isl,
+        "async_scheduling": release.async_scheduling and HAS_ASYNC_ENGINE,
+    }
+    taken = {
+        name: value
+        for name, value in defaults.items()
+        if name not in release.lacks and getattr(options, name) is None
+    }
+    _check(options, release, machine.max_model_len, tokens, sequences)
+    return options.model_copy(update=taken)
+
+
+def _limits(options: VllmV1Options, release: Release, machine: Machine) -> tuple[int, int]:
+    """Return the tokens and the requests of an iteration; the default of each depends on the other."""
+    tier, longest = release.tier(machine), machine.max_model_len
+    sequences = options.max_num_seqs or tier.max_num_seqs
+    tokens = options.max_num_batched_tokens
+    if tokens is None:
+        tokens = tier.max_num_batched_tokens
+        if not options.enable_chunked_prefill:
+            tokens = max(longest, tokens)
+        tokens = min(sequences * longest, tokens)
+    return tokens, options.max_num_seqs or min(sequences, tokens)
+
+
+def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, sequences: int) -> None:
+    """Refuse what the server refuses when it starts."""
+    if tokens < sequences:
+        raise PagesimError(
+            f"max_num_seqs is {sequences}, more than the {tokens} of max_num_batched_tokens; vLLM does not "
+            "start so: lower it, or raise max_num_batched_tokens"
+        )
+    if not options.enable_chunked_prefill and tokens < longest:
+        raise PagesimError(
+            f"max_num_batched_tokens is {tokens}, less than the {longest} of max_model_len; without "
+            "enable_chunked_prefill vLLM does not start so: raise it, or lower max_model_len"
+        )
+    threshold = options.long_prefill_token_threshold
+    if release.bounds_threshold and threshold > longest:
+        raise PagesimError(
+            f"long_prefill_token_threshold is {threshold}, more than the {longest} of max_model_len; vLLM "
+            f"{options.vllm_version} does not start so: lower it"
+        )
