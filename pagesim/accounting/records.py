@@ -28,6 +28,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.sim.clock import span_of
 
 CHUNK_ITERATIONS = 1 << 15
 
@@ -181,6 +182,7 @@ class Recorder(Observer):
         "_cache_rows",
         "_chunk_start",
         "_count",
+        "_end",
         "_external",
         "_intervals",
         "_is_plain",
@@ -220,6 +222,7 @@ class Recorder(Observer):
         self.blocks_out = 0
         self._chunk_start = 0
         self._lag = scheduler.in_flight > 1
+        self._end = 0  # of the last iteration, whether it is over or not
         self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
         self._moves = log.moves
@@ -249,7 +252,7 @@ class Recorder(Observer):
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         scheduler, memory = self.scheduler, self.memory
-        end = start + ticks
+        self._end = end = start + ticks
         continuing = batch.decoding
         if not batch.decodes:
             if self._stalled_since is None:
@@ -258,7 +261,7 @@ class Recorder(Observer):
             self._go_on(batch, end)
             continuing = 0
         if batch.prompts:
-            self._admitted(batch, start, end)
+            self._admitted(batch, now, end)
         if batch.completed:
             for request in batch.completed:
                 self._answer(request, end)
@@ -304,18 +307,21 @@ class Recorder(Observer):
             self._note_state(sequences, self._external if run.decided < run.start else 0)
         self._count += 1
         self.iterations += run.steps
+        if self._lag:
+            self._end = run.start + span_of(run.first, run.increment, run.steps)
 
     def departed(self, batch: Batch, now: int) -> None:
+        last = self._end if self._lag else now
         for request in batch.recomputed:
             row = request.row
             if self._moves is not None:
                 self._move(row, Move.PREEMPTED, now)
-            self._go_away(row, now)
+            self._go_away(row, last)
             self.log.recomputes[row] += 1
             self.recomputed_total += 1
         for request in batch.swapped_out:
             self._move(request.row, Move.SWAPPED, now)
-            self._go_away(request.row, now)
+            self._go_away(request.row, last)
             self.log.swaps[request.row] += 1
             self.swapped_total += 1
         for request, swaps, *prices in batch.choices:
@@ -387,21 +393,21 @@ class Recorder(Observer):
 
     # Inside
 
-    def _admitted(self, batch: Batch, start: int, end: int) -> None:
+    def _admitted(self, batch: Batch, now: int, end: int) -> None:
         log, iteration, incomplete = self.log, self.iterations, batch.incomplete
         first_scheduled, first_token = log.first_scheduled, log.first_token
         for request in batch.prompts:
             row = request.row
             request.since = iteration
             if first_scheduled[row] < 0:
-                first_scheduled[row] = start
+                first_scheduled[row] = now
                 if request.cached:
                     log.cached_tokens[row] = request.cached
                 if not incomplete and self._stalled_since is None:
                     first_token[row] = end
                     continue
             elif self._moves is not None:
-                self._move(row, Move.BACK, start)
+                self._move(row, Move.BACK, now)
             if not (incomplete and request in incomplete):
                 self._answer(request, end)
 
@@ -443,11 +449,15 @@ class Recorder(Observer):
         self._stalled_since = None
         self._joined_at.clear()
 
-    def _go_away(self, row: int, now: int) -> None:
-        """Note when a request that loses its place had its last token, if it had one."""
+    def _go_away(self, row: int, last: int) -> None:
+        """Note when a request that loses its place had its last token, if it had one.
+
+        Args:
+            row: of the trace.
+            last: when all that decoded in the last iteration had one.
+        """
         joined = self._joined_at.pop(row, None)  # it does not go on with those that stand still
         if self.log.first_token[row] >= 0:
-            last = now
             if self._stalled_since is not None:
                 last = self._stalled_since if joined is None else joined[0]
             self._away_since.setdefault(row, last)

@@ -58,7 +58,7 @@ class Timeline(Observer):
 
     def add(self, chunk: Chunk) -> None:
         """Take a chunk's rows."""
-        ends = chunk.clock + chunk.ticks
+        ends = chunk.start + chunk.ticks
         if not self.every:
             # A stretch ends where its last iteration does: the one before the next stretch's first.
             last = np.append(np.flatnonzero(chunk.offset == 0)[1:] - 1, len(ends) - 1)

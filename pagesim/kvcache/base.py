@@ -40,6 +40,7 @@ class Holder:
         base: while it decodes, its length less ``growth`` times the steps of growth taken.
         growth: tokens that a step adds to each sample.
         decodes: whether it takes part in ``KVCache.grow``.
+        unknown: tokens at its end that are not known yet, so that no block of theirs can be found.
         order: counts admissions; memory serves decoding holders in this order.
         kv: what a memory keeps with its holder.
         shared: set by memory for a holder of several samples: leading blocks that all of them share for good,
@@ -59,6 +60,7 @@ class Holder:
         "shared",
         "tail_shared",
         "tokens",
+        "unknown",
     )
 
     samples: int
@@ -70,6 +72,7 @@ class Holder:
     order: int
     shared: int
     tail_shared: bool
+    unknown: int
     kv: Any
 
     def __init__(self, tokens: int, output: int = 0, samples: int = 1) -> None:
@@ -79,6 +82,7 @@ class Holder:
         self.base = 0
         self.growth = 1
         self.decodes = False
+        self.unknown = 0
         self.order = 0
         self.shared = 0
         self.tail_shared = False

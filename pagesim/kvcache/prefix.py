@@ -211,7 +211,7 @@ class CountedPrefixKV(KVCache):
         return 0
 
     def cache_full_blocks(self, holder: Holder) -> None:
-        self._hash(holder, self.length(holder))
+        self._hash(holder, self.length(holder) - holder.unknown)
 
     def set_aside(self, blocks: int) -> None:
         if blocks > self._aside:
@@ -220,7 +220,7 @@ class CountedPrefixKV(KVCache):
 
     def release(self, holder: Holder) -> None:
         length = self.length(holder)
-        self._hash(holder, length)
+        self._hash(holder, length - holder.unknown)
         prefix: Prefix = holder.kv
         if holder.decodes:
             holder.decodes = False
@@ -306,7 +306,7 @@ class CountedPrefixKV(KVCache):
         """Make the blocks of a holder findable that are full at this length."""
         prefix: Prefix = holder.kv
         content, start, full = prefix.content, prefix.hashed, tokens // self.block_size
-        if start == full or content is None:
+        if start >= full or content is None:
             return
         prefix.hashed = full
         self._version += 1

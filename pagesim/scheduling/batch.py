@@ -43,7 +43,9 @@ class Batch:
         ignored: requests that the real engine drops when their turn comes.
         decodes: whether every running request gets a token; if not, prompts run alone and the others wait.
         launches: whether the model is run even if there is nothing to compute.
-        counts_empty: whether an iteration that computes and moves nothing is one all the same, of no length.
+        counts_empty: whether an iteration that computes and moves nothing is one all the same, of no length,
+            if a request lost its place in it.
+        reports: whether it tells the workers of requests that are over, and is an iteration for that alone.
         sequences: that the running requests consist of.
         decoding: those of them that get a token and have had one before.
         batched_tokens: tokens as the scheduler's own limit counts them.
@@ -74,6 +76,7 @@ class Batch:
         "prompts",
         "query_key_pairs",
         "recomputed",
+        "reports",
         "resumed",
         "sequences",
         "skipped",
@@ -100,7 +103,7 @@ class Batch:
         self.skipped = self.caught_up = self.recomputed = self.swapped_out = ()
         self.choices = self.stuck = self.leaked = self.ignored = ()
         self.decodes = True
-        self.launches = self.counts_empty = False
+        self.launches = self.counts_empty = self.reports = False
         self.sequences = self.decoding = self.batched_tokens = self.tokens = 0
         self.context_tokens = self.decode_context = self.query_key_pairs = 0
         self.blocks_out = self.blocks_in = self.blocks_copied = 0
@@ -108,7 +111,7 @@ class Batch:
     @property
     def is_iteration(self) -> bool:
         """Whether anything is computed or moved; if not, the batch takes no time and leaves no row."""
-        if self.tokens or self.blocks_out or self.blocks_in:
+        if self.tokens or self.blocks_out or self.blocks_in or self.reports:
             return True
         return self.counts_empty and bool(self.ignored or self.recomputed)
 

@@ -55,6 +55,8 @@ class Scheduler(ABC):
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
         must_replan: whether the next iteration must be planned, whatever it does.
+        unreported: whether requests are over of which no plan has told the workers, where an engine makes one
+            for that alone, an empty one.
         events: the observers, called for changes that no batch holds.
     """
 
@@ -76,6 +78,7 @@ class Scheduler(ABC):
         "running_sequences",
         "spare_blocks",
         "swapped",
+        "unreported",
         "watermark_blocks",
         "widest",
     )
@@ -104,7 +107,7 @@ class Scheduler(ABC):
     sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
 
-    in_flight: ClassVar[int] = 1
+    in_flight: int = 1
     """Batches that are scheduled before the outcome of the first of them is known."""
 
     @classmethod
@@ -174,6 +177,7 @@ class Scheduler(ABC):
         self.context = 0
         self.spare_blocks = 0
         self.must_replan = False
+        self.unreported = False
         self.swapped: list[EngineRequest] = []
         # Decoding requests by the step at which one of their samples is over, the first of them last.
         self._finishing: list[tuple[int, int, EngineRequest]] = []
@@ -208,8 +212,8 @@ class Scheduler(ABC):
 
     @property
     def has_work(self) -> bool:
-        """Whether any request runs, waits or is swapped out."""
-        return bool(self.running or self.queue.waiting or self.swapped)
+        """Whether any request runs, waits or is swapped out, or the workers must be told of those that did."""
+        return bool(self.running or self.queue.waiting or self.swapped or self.unreported)
 
     def arrival_matters(self) -> bool:
         """Whether the next arrival could change a decision before a request finishes.

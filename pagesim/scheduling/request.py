@@ -108,6 +108,7 @@ class EngineRequest(Holder):
         self.base = 0
         self.growth = 1
         self.decodes = False
+        self.unknown = 0
         self.order = 0
         self.index = index
         self.row = row

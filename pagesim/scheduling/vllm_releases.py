@@ -12,9 +12,8 @@ from pagesim.scheduling.options import Machine
 GIB = 1 << 30
 """Bytes."""
 
-HAS_ASYNC_ENGINE = False
-"""Whether there is an engine that schedules asynchronously. Without one every release schedules an iteration
-after the last has ended, also those whose server does not."""
+ASYNC_WHERE_SERVED = False
+"""Whether a release whose server schedules asynchronously does so here, too, where the option is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Release:
         reuses_unhashed_first: freed blocks that cannot be found are the next to be taken.
         bounds_threshold: the long-prefill threshold is at most the longest request.
         lacks: options that its server does not know.
-        async_scheduling: whether its server schedules an iteration while the last one runs.
+        async_scheduling: whether its server schedules the next batch while the one before it runs.
         gpu_memory_utilization: the share of GPU memory that its server uses.
         tiers: what its server takes by GPU, the largest first; the last takes all.
     """

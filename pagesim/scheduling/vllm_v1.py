@@ -11,7 +11,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.queue import WaitingQueue
-from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v0 import check_paged
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
@@ -35,11 +35,14 @@ class VllmV1(Scheduler):
 
     __slots__ = (
         "_answering",
+        "_ending",
         "_in_chunks",
+        "_lost",
         "_skipped",
         "_unserved_context",
         "chunked_prefill",
         "full_isl",
+        "in_flight",
         "max_num_batched_tokens",
         "max_num_seqs",
         "release",
@@ -107,9 +110,13 @@ class VllmV1(Scheduler):
         self.chunked_prefill = options.enable_chunked_prefill
         self.threshold = options.long_prefill_token_threshold
         self.full_isl = bool(options.scheduler_reserve_full_isl)
+        self.in_flight = 2 if options.async_scheduling else 1
         # Requests whose prompt has not run whole, and decoding ones that got no token, by `Holder.order`.
         self._in_chunks: dict[int, EngineRequest] = {}
         self._skipped: dict[int, EngineRequest] = {}
+        # Where two batches are in flight: requests whose last token is, and those that lost their place so.
+        self._ending: dict[int, EngineRequest] = {}
+        self._lost: list[EngineRequest] = []
         self._unserved_context = 0  # tokens of running requests that get none in the iteration at hand
         self._answering: dict[int, EngineRequest] = {}  # by the name of what they generate
 
@@ -125,7 +132,10 @@ class VllmV1(Scheduler):
     def plan(self, now: int) -> Batch:
         batch = Batch()
         batch.counts_empty = True
+        batch.reports, self.unreported = self.unreported, False
         self.must_replan = False
+        if self.in_flight > 1:
+            self._set_ending_aside()
         budget = self.max_num_batched_tokens
         if not self._run_together(batch, budget):
             self._run_one_by_one(batch, budget)
@@ -149,7 +159,7 @@ class VllmV1(Scheduler):
         That is the ordinary case of what `_run_one_by_one` does, without a look at those that decode.
         """
         memory, in_chunks = self.memory, self._in_chunks
-        decoding = len(self.running) - len(in_chunks)
+        decoding = len(self.running) - len(in_chunks) - len(self._ending)
         budget -= decoding
         if budget < 0 or self._skipped:
             return False
@@ -168,11 +178,11 @@ class VllmV1(Scheduler):
                 memory.set_aside(memory.free_blocks)
                 self.preempt(self.latest(), batch)
             memory.grow(1)
-            decoding = len(self.running)
+            decoding = len(self.running) - len(self._ending)
         self.context += decoding
-        self._unserved_context = 0
+        self._unserved_context = unserved = sum([request.tokens for request in self._ending.values()])
         batch.batched_tokens = batch.decoding = decoding
-        batch.decode_context = self.context
+        batch.decode_context = self.context - unserved
         if chunks:
             batch.decode_context -= sum([request.tokens for request in in_chunks.values()])
             for request, tokens in chunks:
@@ -199,6 +209,8 @@ class VllmV1(Scheduler):
     def _run_one_by_one(self, batch: Batch, budget: int) -> None:
         """Share out budget and blocks where not every request simply gets a token."""
         memory = self.memory
+        for request in self._skipped.values():
+            request.unknown = 0  # what was in flight is there
         order = list(self.running.values())
         taken, place = 0, 0
         chunks: list[tuple[EngineRequest, int]] = []
@@ -208,6 +220,9 @@ class VllmV1(Scheduler):
                 if not request.decodes:
                     self.events.interval_ended(request)
                 memory.trim(request)
+            if request.order in self._ending:
+                place += 1
+                continue
             chunked = request.order in self._in_chunks
             if chunked:
                 tokens = self._capped(request.length - request.tokens, budget)
@@ -230,8 +245,8 @@ class VllmV1(Scheduler):
 
     def _decode(self, served: list[EngineRequest], unserved: list[EngineRequest], batch: Batch) -> None:
         """Give a token to every request that decodes, except those for which the budget did not reach."""
-        memory, in_chunks, before = self.memory, self._in_chunks, self._skipped
-        self._skipped = {each.order: each for each in unserved if each.order not in in_chunks}
+        memory, before, at_rest = self.memory, self._skipped, {**self._in_chunks, **self._ending}
+        self._skipped = {each.order: each for each in unserved if each.order not in at_rest}
         for order, request in self._skipped.items():
             if order not in before:
                 self.events.interval_ended(request)
@@ -244,12 +259,13 @@ class VllmV1(Scheduler):
                 self.start_decoding(request)
         memory.grow(1)
         batch.skipped = tuple(self._skipped.values())
-        decoding = [each for each in served if each.order not in in_chunks]
+        decoding = [each for each in served if each.order not in at_rest]
         batch.caught_up = tuple(each for each in decoding if each.order in before)
         self.context += len(decoding)
         batch.decoding = batch.batched_tokens = len(decoding)
         batch.decode_context = sum([memory.length(each) for each in decoding])
-        self._unserved_context = sum([memory.length(each) for each in unserved])
+        ending = [each for each in served if each.order in self._ending]
+        self._unserved_context = sum([memory.length(each) for each in (*unserved, *ending)])
 
     def _go_on(self, request: EngineRequest, tokens: int, batch: Batch) -> None:
         """Run the next chunk of a prompt, for which there is room."""
@@ -354,16 +370,56 @@ class VllmV1(Scheduler):
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
         chunked = request.order in self._in_chunks
         length = request.length
+        if request.order in self._ending:
+            self._lost.append(request)
         super().preempt(request, batch)
         self._forget(request)
         if chunked:
             request.length = length
+
+    # Tokens in flight
+
+    def finish(self, now: int) -> list[EngineRequest]:
+        if self.in_flight == 1:
+            return super().finish(now)
+        # Known now: what was in flight before the last plan.
+        over = [self._ending[order] for order in sorted(self._ending)]
+        self._ending.clear()
+        for request in over:
+            request.unknown = 0
+            self._over(request, now)
+        for request in self._lost:
+            self.queue.abort(request.row)
+            self.events.left(request.row, now, Status.FINISHED)
+        self.unreported = self.unreported or bool(self._lost)
+        over += self._lost
+        self._lost = []
+        return over
+
+    def _set_ending_aside(self) -> None:
+        """Let requests rest whose last token is in flight: they keep place and memory until it is there."""
+        finishing, memory = self._finishing, self.memory
+        while finishing and -finishing[-1][0] <= memory.steps:
+            request = finishing.pop()[2]
+            self.events.interval_ended(request)
+            memory.stop_decoding(request)
+            request.last_step = -1
+            self._ending[request.order] = request
+
+    def start_decoding(self, request: EngineRequest) -> None:
+        super().start_decoding(request)
+        if self.in_flight > 1:
+            request.unknown = 1
 
     def may_join(self, request: EngineRequest) -> bool:
         return len(self.running) < self.max_num_seqs
 
     def _swaps(self, request: EngineRequest, batch: Batch) -> bool:
         return False
+
+    def abort(self, row: int, now: int) -> int:
+        self.unreported = True
+        return super().abort(row, now)
 
     def _abort_running(self, request: EngineRequest) -> int:
         chunked = request.order in self._in_chunks
@@ -373,13 +429,15 @@ class VllmV1(Scheduler):
 
     def _over(self, request: EngineRequest, now: int) -> None:
         super()._over(request, now)
+        self.unreported = True
         if request.content is not None:
             del self._answering[request.content.answer]
 
     def _forget(self, request: EngineRequest) -> None:
         """Forget what was noted of a request that runs no longer."""
-        if self._in_chunks or self._skipped:
+        if self._in_chunks or self._skipped or self._ending:
             self._in_chunks.pop(request.order, None)
             self._skipped.pop(request.order, None)
+            self._ending.pop(request.order, None)
         if request.content is not None:
             del self._answering[request.content.answer]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import MOST, Machine, SchedulerOptions
-from pagesim.scheduling.vllm_releases import HAS_ASYNC_ENGINE, RELEASES, Release
+from pagesim.scheduling.vllm_releases import ASYNC_WHERE_SERVED, RELEASES, Release
 
 _AS_SERVED = "as the release's server on this GPU when left out"
 
@@ -35,7 +35,7 @@ class VllmV1Options(SchedulerOptions):
         None, description="Admit a prompt only if all of it fits; as the release when left out."
     )
     async_scheduling: bool | None = Field(
-        None, description="Schedule an iteration while the last one runs; as the release when left out."
+        None, description="Schedule the next batch while the one before it runs."
     )
 
 
@@ -55,15 +55,13 @@ def resolved(options: Own, machine: Machine) -> Own:
     for name in release.lacks:
         if getattr(options, name) is not None:
             raise PagesimError(f"{name} is no option of vLLM {version}; leave it out")
-    if options.async_scheduling and not HAS_ASYNC_ENGINE:
-        raise PagesimError("async_scheduling is not there yet; leave it out, or give --no-async-scheduling")
     tokens, sequences = _limits(options, release, machine)
     defaults = {
         "max_num_batched_tokens": tokens,
         "max_num_seqs": sequences,
         "watermark": 0.0,
         "scheduler_reserve_full_isl": release.reserves_full_isl,
-        "async_scheduling": release.async_scheduling and HAS_ASYNC_ENGINE,
+        "async_scheduling": release.async_scheduling and ASYNC_WHERE_SERVED,
     }
     taken = {
         name: value

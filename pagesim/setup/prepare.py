@@ -32,6 +32,7 @@ from pagesim.setup.scenario import MOST_BLOCKS, System
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.engine import Engine, StrictCompatError
 from pagesim.sim.executors import Executor, PredictedExecutor
+from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.workloads.trace import IntColumn, Trace
 
 ProgressCallback = Callable[[int], None]
@@ -289,7 +290,8 @@ class Server:
                 observers = [carrying_out, *observers]
         if isinstance(self.scheduler.memory, TabledKV):
             self.scheduler.memory.notes_moves = executor is not None
-        self.engine = Engine(
+        engine = Engine if self.scheduler.in_flight == 1 else PipelinedEngine
+        self.engine = engine(
             self.scheduler,
             carrying_out,
             self.recorder,

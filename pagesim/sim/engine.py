@@ -9,7 +9,7 @@ stepping.
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 
 from pagesim.accounting.records import Recorder
@@ -35,7 +35,7 @@ class StrictCompatError(Exception):
 
 
 class Engine:
-    """Runs one scheduler to the end.
+    """Runs one scheduler to the end: an iteration is decided when the one before it is over.
 
     Args:
         scheduler: with its memory and its arrivals.
@@ -54,8 +54,6 @@ class Engine:
     """
 
     __slots__ = (
-        "_depth",
-        "_in_flight",
         "_looks",
         "_next_abort",
         "aborted_tokens",
@@ -98,9 +96,6 @@ class Engine:
         self.aborts = list(aborts)
         self.aborted_tokens = 0
         self._next_abort = 0  # the place of the next of them
-        self._depth = scheduler.in_flight
-        # When the batches are over whose outcome is not known yet, where several are decided ahead.
-        self._in_flight: deque[int] = deque()
         self.run = FastForward()
         self.over_at = 0
         self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
@@ -118,8 +113,7 @@ class Engine:
         decide, complete, queue = self.decide, self.complete, self.scheduler.queue
         while now <= until:
             if decide(now):
-                now = self.over_at
-                complete(now)
+                now = complete(self.over_at)
                 if recorder.iterations >= recorder.full_at:
                     recorder.flush()
                 continue
@@ -131,7 +125,7 @@ class Engine:
                 raise PagesimError(
                     f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
                 )
-        recorder.flush()
+        self.end()
         # Scheduler and recorder would keep one another, and all arrivals, until a garbage collection.
         self.scheduler.events = Observer()
 
@@ -161,35 +155,30 @@ class Engine:
                 break
             # Where memory was given back, a request that waits may be admitted at the same instant.
             if not (batch.recomputed or batch.stuck):
-                return self._wait(now)
+                self.events.idle(now, queue.next_arrival)
+                return False
         ticks = self.executor.execute(batch)
-        start = max(now, self._in_flight[-1]) if self._in_flight else now
-        self.events.planned(batch, now, start, ticks)
-        self.over_at = end = start + ticks
-        if self._depth > 1:
-            self._in_flight.append(end)
-            if len(self._in_flight) < self._depth and scheduler.has_work:
-                return self.decide(now)  # the next batch, before the outcome of this one is known
-            self.over_at = self._in_flight[0]
-        elif self.fast_forward:
+        self.events.planned(batch, now, now, ticks)
+        self.over_at = end = now + ticks
+        if self.fast_forward:
             self._fast_forward(end, end)
         return True
 
-    def complete(self, now: int) -> None:
-        """End what was decided last, at ``over_at``."""
+    def complete(self, now: int) -> int:
+        """End what was decided last, at ``over_at``; return when to decide again."""
         run = self.run
         if run.steps:
             self.events.fast_forwarded(run)
             self.scheduler.advance(run.steps)
-        if self._in_flight:
-            if run.steps:
-                self._in_flight[0] = run.start + span_of(run.first, run.increment, run.steps)
-            else:
-                self._in_flight.popleft()
         self.scheduler.finish(now)
+        return now
+
+    def end(self) -> None:
+        """Decide nothing more, and hand over what was recorded."""
+        self.recorder.flush()
 
     def replan_at(self, instant: int) -> int:
-        """Let no step of the fast-forward at hand start from an instant on; return the new ``over_at``."""
+        """Let no step of the fast-forward at hand be decided from an instant on; return the new ``over_at``."""
         run = self.run
         if run.steps:
             kept = steps_before(run.first, run.increment, instant - run.start)
@@ -204,20 +193,13 @@ class Engine:
 
     # Inside
 
-    def _wait(self, now: int) -> bool:
-        """Wait for the outcome of a batch in flight; return whether there is one."""
-        if self._in_flight:
-            self.over_at = self._in_flight[0]
-            return True
-        self.events.idle(now, self.scheduler.queue.next_arrival)
-        return False
-
-    def _fast_forward(self, now: int, start: int) -> None:
+    def _fast_forward(self, now: int, start: int, ahead: int = 0) -> None:
         """Set ``run`` to the iterations ahead that decode with the same requests and decide nothing.
 
         Args:
             now: when the first of them would be decided, in ticks.
-            start: when it would be carried out, if no batch is in flight.
+            start: when it would be carried out.
+            ahead: 1 where each further one is decided when the one before it starts, and not when that ends.
         """
         scheduler = self.scheduler
         steps = scheduler.steps_until_next_decision()
@@ -231,10 +213,6 @@ class Engine:
         first, increment, linear = decode_run
         if linear < steps:
             steps = linear
-        ahead = 0
-        if self._in_flight:
-            # The first is decided while a batch runs, each further one when the one before it starts.
-            start, ahead = max(start, self._in_flight[-1]), 1
         end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         # From the horizon on no iteration is decided without a plan.
         horizon = self.until + 1
@@ -252,7 +230,7 @@ class Engine:
         run = self.run
         run.start, run.steps, run.first, run.increment = start, steps, first, increment
         run.context, run.sequences = context, sequences
-        self.over_at = end if not ahead else start + span_of(first, increment, steps - 1)
+        self.over_at = start + span_of(first, increment, steps - ahead) if ahead else end
 
     def _abort_until(self, now: int) -> None:
         """Abort requests whose clients went away by now; leave the next such instant for fast-forwards."""

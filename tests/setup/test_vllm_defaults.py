@@ -127,7 +127,6 @@ def test_policies_that_are_compared_are_sized_by_one_rule() -> None:
             {"vllm_version": "0.11.2", "scheduler_reserve_full_isl": False},
             "scheduler_reserve_full_isl is no option of vLLM 0.11.2; leave it out",
         ),
-        ({"async_scheduling": True}, "async_scheduling is not there yet; leave it out, or give --no-async"),
         (
             {"max_num_batched_tokens": 64, "max_num_seqs": 65},
             "max_num_seqs is 65, more than the 64 of max_num_batched_tokens; vLLM does not start so",

@@ -1,0 +1,114 @@
+"""The pipelined engine: the next batch is scheduled while the one before it runs.
+
+Source: vLLM 0.33.0, v1/engine/core.py, ``EngineCore.step_with_batch_queue``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from pagesim.sim.clock import TICKS_PER_SECOND, span_of, steps_before
+from pagesim.sim.engine import Engine
+
+NAP = TICKS_PER_SECOND // 1000
+"""Ticks for which the engine process sleeps after an empty schedule while it has requests."""
+
+
+class PipelinedEngine(Engine):
+    """Runs a scheduler that decides ahead: ``Scheduler.in_flight`` batches at most are in flight.
+
+    One turn of its loop schedules a batch, and then waits for the oldest one in flight if there are as many
+    as there may be, or if there is nothing else to do. So an iteration is decided when the one before the one
+    before it is over, and begins when the one before it is. A schedule may be empty; that is an iteration of
+    no length, which is in flight as any other.
+    """
+
+    __slots__ = ("_in_flight", "_is_settled", "_naps", "_waits")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._in_flight: deque[int] = deque()  # when each batch in flight is over
+        self._waits = False  # whether the turn at hand waits for the oldest of them
+        self._naps = False  # whether its schedule was empty
+        # Whether the next iteration can only do what the one in flight does: requests that wait were looked
+        # at, and none has arrived or gone since that could change what became of them.
+        self._is_settled = False
+
+    def decide(self, now: int) -> bool:
+        scheduler, queue, in_flight = self.scheduler, self.scheduler.queue, self._in_flight
+        if self.aborts:
+            self._abort_until(now)
+        if queue.next_arrival <= now:
+            if scheduler.arrival_matters():
+                self._is_settled = False
+            queue.arrive(now)
+        self.run.steps, self.run.decided = 0, now
+        if not scheduler.has_work:
+            if not in_flight:
+                self.events.idle(now, queue.next_arrival)
+                return False
+            self._wait(now, naps=True)
+            return True
+        if self._fast_forwards(now):
+            return True
+        while True:
+            batch = scheduler.plan(now)
+            if batch.recomputed or batch.stuck:
+                self._note_departures(batch, now)
+            if batch.tokens or not batch.stuck:
+                break
+        is_empty = not batch.tokens
+        ticks = 0 if is_empty else self.executor.execute(batch)
+        start = now if is_empty else max(now, in_flight[-1] if in_flight else now)
+        self.events.planned(batch, now, start, ticks)
+        in_flight.append(start + ticks)
+        self._is_settled = not is_empty
+        if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
+            self._wait(now, naps=is_empty)
+        else:
+            self._waits, self._naps = False, is_empty
+            self.over_at = now
+        return True
+
+    def complete(self, now: int) -> int:
+        run, scheduler = self.run, self.scheduler
+        if run.steps:
+            self.events.fast_forwarded(run)
+            scheduler.advance(run.steps)
+            self._in_flight[0] = run.start + span_of(run.first, run.increment, run.steps)
+        elif self._waits:
+            self._in_flight.popleft()
+            if scheduler.finish(now):
+                self._is_settled = False
+        return now + NAP if self._naps and scheduler.has_work else now
+
+    def end(self) -> None:
+        for over_at in self._in_flight:
+            self.scheduler.finish(over_at)
+        super().end()
+
+    def replan_at(self, instant: int) -> int:
+        run = self.run
+        if run.steps:
+            # The first step was decided before the one in flight was over.
+            kept = 1 + steps_before(run.first, run.increment, instant - run.start)
+            if kept < run.steps:
+                run.steps = kept
+                self.over_at = run.start + span_of(run.first, run.increment, kept - 1)
+        return self.over_at
+
+    def _wait(self, now: int, *, naps: bool) -> None:
+        """Let the turn at hand end with the oldest batch in flight."""
+        self._waits, self._naps = True, naps
+        self.over_at = max(now, self._in_flight[0])
+
+    def _fast_forwards(self, now: int) -> bool:
+        """Take the next iterations at once, if that can be; say whether it could."""
+        in_flight, scheduler = self._in_flight, self.scheduler
+        if not self.fast_forward or self._naps or len(in_flight) != 1 or scheduler.in_flight != 2:
+            return False
+        if not self._is_settled and (scheduler.queue.waiting or scheduler.swapped):
+            return False
+        self._fast_forward(now, max(now, in_flight[0]), ahead=1)
+        return bool(self.run.steps)
