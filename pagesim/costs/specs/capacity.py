@@ -191,9 +191,9 @@ def capacity(
         longest = model.max_model_len
     slots = gpu_blocks * block_size
     if longest is not None and longest > slots:
-        remedy = "increase num_blocks" if num_blocks is not None else "increase tp"
+        remedy = "increase num_blocks" if num_blocks is not None else "increase tensor_parallel_size"
         if num_blocks is None and not paper:
-            remedy = "increase gpu_memory_utilization or tp"
+            remedy = "increase gpu_memory_utilization or tensor_parallel_size"
         raise CapacityError(
             f"max_model_len is {longest} tokens, but the KV cache of {model.name} on {tp} × {gpu.name} holds "
             f"{slots}: decrease max_model_len to at most {slots}, or {remedy}"
@@ -243,10 +243,16 @@ def _does_not_fit(
     allowed = (d for d in larger if model.kv_heads % d == 0 or d % model.kv_heads == 0)
     # A block only gets smaller with more GPUs, so room for this one is room enough.
     fits = next((d for d in allowed if divided(d).cache >= block_bytes), None)
-    advice = f"the smallest tp that fits is {fits}" if fits else f"no tp up to its {model.heads} heads fits"
+    name = "tensor_parallel_size"
+    advice = (
+        f"the smallest {name} that fits is {fits}"
+        if fits
+        else f"no {name} up to its {model.heads} heads fits"
+    )
     weights = model.weight_bytes_per_gpu(tp) / GIB
     usable = utilization * gpu.memory_bytes / GIB
     return CapacityError(
-        f"{model.name} with tp {tp} does not fit on {gpu.name}: {weights:.1f} GiB of weights a GPU leave no "
-        f"room for a KV block in {usable:.1f} usable of its {gpu.memory_bytes / GIB:.1f} GiB; {advice}"
+        f"{model.name} with {name} {tp} does not fit on {gpu.name}: {weights:.1f} GiB of weights a GPU "
+        f"leave no room for a KV block in {usable:.1f} usable of its {gpu.memory_bytes / GIB:.1f} GiB; "
+        f"{advice}"
     )
