@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 
 import numpy as np
 
@@ -21,10 +22,10 @@ class Arrivals:
 
     Args:
         trace: requests in order of arrival.
-        rows: the rows of the trace that take part, ``[N]``; the others were rejected at submission.
+        rows: the rows of the trace that take part, ``[N]``, rising; the others were rejected at submission.
         drop: a beam's chance of being dropped at a token, see `BeamSearch`.
         seed: of the beams.
-        contents: of these requests, by index; None where nothing looks for prefixes.
+        contents: of these requests, by row; None where nothing looks for prefixes.
     """
 
     def __init__(
@@ -39,15 +40,16 @@ class Arrivals:
         def column(values: IntColumn) -> array[int]:
             return array("q", values.astype(np.int64).tobytes())
 
-        trace = trace.take(rows)
+        beams = trace.beam_width[rows]
         self.row = column(rows)
-        self.ticks = column(to_tick_column(trace.arrival_s))
-        self.prompt = column(trace.prompt_tokens)
-        self.output = column(trace.output_tokens)
-        self.samples = column(np.maximum(trace.n, trace.beam_width))
+        self.ticks = column(to_tick_column(trace.arrival_s[rows]))
+        self.prompt = column(trace.prompt_tokens[rows])
+        self.output = column(trace.output_tokens[rows])
+        self.samples = column(np.maximum(trace.n[rows], beams))
         self.widest = max(self.samples, default=1)  # samples of the widest request
-        self.has_beams = int(trace.beam_width.max(initial=1)) > 1
-        self._beams = column(trace.beam_width) if self.has_beams else None
+        self.has_beams = int(beams.max(initial=1)) > 1
+        self._beams = column(beams) if self.has_beams else None
+        self._priority = None if trace.priority is None else column(trace.priority[rows])
         self._sample_tokens = trace.sample_tokens
         self._drop = drop
         self._seed = seed
@@ -55,6 +57,19 @@ class Arrivals:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    @property
+    def next_send(self) -> int:
+        """When a request is sent that is not among these yet, in ticks, if none is over before."""
+        return NEVER
+
+    def send_until(self, now: int) -> None:
+        """Take in what is sent up to an instant, where that depends on what is over."""
+        return
+
+    def index_of(self, row: int) -> int:
+        """Return the index of a request by its row in the trace."""
+        return bisect_left(self.row, row)
 
     def request(self, index: int) -> EngineRequest:
         """Return the request of an index; contents are asked for in the order of the arrivals."""
@@ -69,16 +84,20 @@ class Arrivals:
             None if self._contents is None else self.content_of(index),
         )
 
+    def priority_of(self, index: int) -> int:
+        """Return a request's priority; the smallest is served first, where a scheduler goes by it."""
+        return 0 if self._priority is None else self._priority[index]
+
     def family_of(self, index: int) -> Family:
         """Return the samples of a request that has several."""
-        outputs = None if self._sample_tokens is None else self._sample_tokens[index]
+        outputs = None if self._sample_tokens is None else self._sample_tokens[self.row[index]]
         return Family(
             self.prompt[index], outputs or [self.output[index]] * self.samples[index], self.beams_of(index)
         )
 
     def content_of(self, index: int) -> Content | None:
         """Return what a request's tokens are."""
-        return None if self._contents is None else self._contents.of(index)
+        return None if self._contents is None else self._contents.of(self.row[index])
 
     def beams_of(self, index: int) -> BeamSearch | None:
         """Return the beam search of a request, if it has one."""

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import MOST, Machine, SchedulerOptions
-from pagesim.scheduling.vllm_releases import ASYNC_WHERE_SERVED, RELEASES, Release
+from pagesim.scheduling.vllm_releases import RELEASES, Release
 
 _AS_SERVED = "as the release's server on this GPU when left out"
 
@@ -33,6 +33,9 @@ class VllmV1Options(SchedulerOptions):
     )
     scheduler_reserve_full_isl: bool | None = Field(
         None, description="Admit a prompt only if all of it fits; as the release when left out."
+    )
+    scheduling_policy: Literal["fcfs", "priority"] = Field(
+        "fcfs", description="Serve first what came first, or what has the smallest priority."
     )
     async_scheduling: bool | None = Field(
         None, description="Schedule the next batch while the one before it runs."
@@ -61,7 +64,7 @@ def resolved(options: Own, machine: Machine) -> Own:
         "max_num_seqs": sequences,
         "watermark": 0.0,
         "scheduler_reserve_full_isl": release.reserves_full_isl,
-        "async_scheduling": release.async_scheduling and ASYNC_WHERE_SERVED,
+        "async_scheduling": release.async_scheduling,
     }
     taken = {
         name: value

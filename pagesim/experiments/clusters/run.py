@@ -22,6 +22,7 @@ from pagesim.results.result import Stored
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.setup.prepare import ProgressCallback, Server, prepare
 from pagesim.setup.scenario import System, checked
+from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads.trace import Trace
 
@@ -109,14 +110,15 @@ def run_cluster(
     chosen = find_router(router) if isinstance(router, str) else router
     setting = prepare(system, trace)
     log = setting.new_log()
-    # With a strict compat, the first dead end of all replicas is what counts.
-    apart = getattr(chosen, "oblivious", False) and not system.strict_compat
+    # With a strict compat, the first dead end of all replicas is what counts; in a closed loop, what is over
+    # at one of them is followed by a request at another.
+    apart = getattr(chosen, "oblivious", False) and not system.strict_compat and not setting.is_closed
     replay = replay_apart if apart else replay_together
     try:
         servers, replica_of = replay(setting, log, chosen, replicas, progress)
     except StrictCompatError as error:
         raise setting.stopped(error) from None
-    except OverflowError:
+    except BEYOND_THE_CLOCK:
         raise setting.too_long() from None
     of_requests, columns = setting.summary(log)
     columns = {**columns, "replica": replica_of}
