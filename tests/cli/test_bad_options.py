@@ -105,7 +105,7 @@ CONTRADICTIONS = {
     "window backwards": (("--window", "900:300"), "the first not after the second"),
     "a model that does not fit": (
         ("--model", "opt-175b", "--gpu", "a100-40gb"),
-        "opt-175b with tp 1 does not fit on a100-40gb",
+        "opt-175b with tensor_parallel_size 1 does not fit on a100-40gb",
     ),
     "a length that no cache holds": (
         ("--sizing", "vllm", "--max-model-len", "1000000"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pagesim.costs.specs.huggingface import from_hf_config
@@ -117,6 +118,8 @@ def _qwen3(size: str, layers: int, hidden: int, ffn: int, heads: int) -> ModelSp
     )
 
 
+_QWEN25_7B = _qwen25("7b", 28, 3584, 18944, 28, 4)
+
 _LLAMA1 = "LLaMA (arXiv 2302.13971), table 2"
 _LLAMA2 = "config.json of meta-llama/Llama-2-{}-hf"
 
@@ -158,10 +161,11 @@ _MODELS = {
             max_model_len=32768,
             source="config.json of mistralai/Mistral-7B-v0.3",
         ),
+        replace(_QWEN25_7B, name="qwen2-7b", source="config.json of Qwen/Qwen2-7B-Instruct"),
         _qwen25("0.5b", 24, 896, 4864, 14, 2),
         _qwen25("1.5b", 28, 1536, 8960, 12, 2),
         _qwen25("3b", 36, 2048, 11008, 16, 2),
-        _qwen25("7b", 28, 3584, 18944, 28, 4),
+        _QWEN25_7B,
         _qwen25("14b", 48, 5120, 13824, 40, 8),
         _qwen25("32b", 64, 5120, 27648, 40, 8),
         _qwen25("72b", 80, 8192, 29568, 64, 8),
