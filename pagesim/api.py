@@ -20,7 +20,7 @@ from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import MakeExecutor, ProgressCallback, ProgressObserver, Server, prepare
 from pagesim.setup.requests import aborts
 from pagesim.setup.scenario import COMPARED, Scenario, System, checked, each_policy
-from pagesim.sim.clock import to_tick_column
+from pagesim.sim.clock import BEYOND_THE_CLOCK, to_tick_column
 from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads import decode_as, make_trace
 from pagesim.workloads.trace import Trace
@@ -141,7 +141,7 @@ def run(
         server.engine.replay()
     except StrictCompatError as error:
         raise setting.stopped(error) from None
-    except OverflowError:
+    except BEYOND_THE_CLOCK:
         raise setting.too_long() from None
     of_engine, rows = server.summary(), server.recorder.rows
     del server  # a long run's arrivals are a good part of all that it holds

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -99,9 +99,9 @@ def expand(
     *,
     groups: Sequence[tuple[int, int]],
     num_blocks: int,
-    external_blocks: Column,
-    sharing: Sharing,
-    cached_blocks: Callable[[Column], Column],
+    external_blocks: Column | None = None,
+    sharing: Sharing | None = None,
+    cached_blocks: Callable[[Column], Column] | None = None,
 ) -> Ledger:
     """Return the ledger of consecutive iterations.
 
@@ -110,9 +110,10 @@ def expand(
         growth: how many steps of growth had been taken at each iteration, ``[I]``, never falling.
         groups: of each KV group the tokens a block and its window (0 for none).
         num_blocks: blocks of the cache.
-        external_blocks: free blocks that are unusable for the head of the queue, ``[I]``.
-        sharing: see `Sharing`; of the first group, where there is one.
-        cached_blocks: tells free blocks whose content can still be found from the blocks held, ``[I]`` both.
+        external_blocks: free blocks that are unusable for the head of the queue, ``[I]``; None for none.
+        sharing: see `Sharing`; of the first group, where anything is shared.
+        cached_blocks: tells free blocks whose content can still be found from the blocks held, ``[I]`` both;
+            None where no content is found.
     """
     parts = [
         _of_group(
@@ -129,9 +130,16 @@ def expand(
         entries = {name: column + others[name] for name, column in entries.items()}
         logical, physical = logical + more, physical + held
     block_size = groups[0][0]
-    entries["external"] = external_blocks * block_size
-    entries["cached"] = cached_blocks(physical) * block_size
-    entries["free"] = (num_blocks - physical) * block_size - entries["external"] - entries["cached"]
+    entries["free"] = (num_blocks - physical) * block_size
+    for name, blocks in (
+        ("external", external_blocks),
+        ("cached", None if cached_blocks is None else cached_blocks(physical)),
+    ):
+        if blocks is None:
+            entries[name] = np.zeros(len(growth), np.int64)
+        else:
+            entries[name] = blocks * block_size
+            entries["free"] -= entries[name]
     if len(growth) and min(int(column.min()) for column in entries.values()) < 0:
         raise LedgerError("an entry of the ledger is negative")
     return Ledger({name: entries[name] for name in ENTRIES}, logical, physical)
@@ -142,7 +150,7 @@ def _of_group(
 ) -> tuple[dict[str, Column], Column, Column]:
     """Return the entries of one KV group, its logical and its physical blocks, ``[I]`` each."""
     size = len(growth)
-    first, last, base, final, held, reserved, sequences, rate, _ = intervals.T
+    first, last, base, final, held, reserved, sequences, rate, _ = np.ascontiguousarray(intervals.T)
     growing = rate > 0
     unit = not len(rate) or (int(rate.min()) == 1 == int(rate.max()))
     on_demand = held == ON_DEMAND
@@ -150,20 +158,15 @@ def _of_group(
     length = base + growth[first] * rate
     end_length = base + growth[last] * rate
 
-    def step_at(tokens: Column, each: npt.NDArray[Any] | slice) -> Column:
-        """Return the steps of growth at which intervals reach a length."""
-        missing: Column = tokens - base[each]
+    def steps_for(missing: Column, each: npt.NDArray[Any]) -> Column:
+        """Return the steps of growth at which intervals hold so many tokens more than their base."""
         return missing if unit else -(-missing // np.maximum(rate[each], 1))
 
-    a_step_each = bool((np.diff(growth) == 1).all())
+    a_step_each = bool(size and (np.diff(growth) == 1).all())
 
-    def reaching(steps: Column, side: Literal["left", "right"] = "left") -> Column:
-        """Return the first iterations at which growth is at least so far; with ``right``, further."""
-        found: Column
-        if size and a_step_each:
-            found = np.clip(steps - growth[0] + (side == "right"), 0, size)
-        else:
-            found = np.searchsorted(growth, steps, side)
+    def reaching(steps: Column) -> Column:
+        """Return the first iterations at which growth is at least so far; it is in the end."""
+        found: Column = steps - growth[0] if a_step_each else np.searchsorted(growth, steps)
         return found
 
     # Where a sequence is in an iteration, its length is base + growth there: so sums over the running
@@ -178,7 +181,7 @@ def _of_group(
     excess = np.maximum(end_length - final, 0)
     over = np.flatnonzero(excess)
     if len(over):
-        turn = np.maximum(reaching(step_at(final[over] + 1, over)), first[over])
+        turn = np.maximum(reaching(steps_for(final[over] + 1 - base[over], over)), first[over])
         rows = sequences[over]
         surplus = (final[over] - base[over]) * rows
         rows = rows * rate[over]
@@ -190,7 +193,8 @@ def _of_group(
     # Iterations at which a growing sequence opens a new block: at lengths needed·size + 1 and every size on.
     openings = np.where(growing, end_needed - needed, 0)
     opener, nth = _each(openings)
-    opened_at = reaching(step_at((needed[opener] + nth) * block_size + 1, opener))
+    missing = np.repeat(needed * block_size + 1 - base, openings) + nth * block_size
+    opened_at = reaching(steps_for(missing, opener))
 
     logical = _sum_changes(
         size,
@@ -210,7 +214,7 @@ def _of_group(
             (last + 1, -whole * end_needed),
         )
     if window:
-        released = _released(intervals, growth, block_size, window, on_demand, step_at, reaching)
+        released = _released(intervals, growth, block_size, window, on_demand, steps_for, reaching)
         physical = physical - released
         used -= released * block_size
     if sharing is not None:
@@ -222,7 +226,7 @@ def _of_group(
     lost = np.where(on_demand, last_block * block_size - final, 0) * sequences
     from_start = on_demand & (needed == last_block)
     opens_it = on_demand & ~from_start & (end_needed == last_block)
-    opening = step_at((last_block[opens_it] - 1) * block_size + 1, opens_it)
+    opening = steps_for(((last_block - 1) * block_size + 1 - base)[opens_it], opens_it)
     rounding = _sum_changes(
         size,
         (first[from_start], lost[from_start]),
@@ -254,7 +258,7 @@ def _released(
     block_size: int,
     window: int,
     on_demand: npt.NDArray[np.bool_],
-    step_at: Callable[[Column, Column], Column],
+    steps_for: Callable[[Column, Column], Column],
     reaching: Callable[[Column], Column],
 ) -> Column:
     """Return the blocks that a sliding window has released, ``[I]``.
@@ -274,7 +278,7 @@ def _released(
     return _sum_changes(
         len(growth),
         (first, weights * start),
-        (reaching(step_at(tokens, releaser)), weights[releaser]),
+        (reaching(steps_for(tokens - base[releaser], releaser)), weights[releaser]),
         (last + 1, -weights * np.where(rate > 0, end, start)),
     )
 
@@ -307,7 +311,7 @@ def paper_view(entries: Mapping[str, Slots], capacity: int, *, reserves: bool) -
 
 def _sum_changes(size: int, *changes: tuple[Column, Column]) -> Column:
     """Return the running sum, ``[size]``, of amounts that change at given indices (some one past the end)."""
-    where = np.concatenate([each for each, _ in changes])
-    amounts = np.concatenate([each for _, each in changes])
-    # Sums of whole numbers below 2⁵³ are exact in float64, and bincount is much faster than add.at.
-    return np.cumsum(np.bincount(where, amounts, size + 1)[:size]).astype(np.int64)
+    sums = np.zeros(size + 1, np.int64)
+    for where, amounts in changes:
+        np.add.at(sums, where, amounts)
+    return np.cumsum(sums[:size])

@@ -70,7 +70,7 @@ class MemoryMeans:
         busy, iterations = int(lasting.sum()), len(clock[counted])
         self._busy += busy
         self._iterations += iterations
-        self._running += int(chunk.rows["running_groups"][chunk.stretch][counted].sum())
+        self._running += int(chunk.spread("running_groups")[counted].sum())
         strict = chunk.ledger.entries
         by_iteration = {name: int(column[counted].sum()) for name, column in strict.items()}
         by_time = _exact_dots(strict, lasting)
@@ -152,8 +152,7 @@ class TokenGaps:
 
     def add(self, chunk: Chunk) -> None:
         """Take the tokens of a chunk's iterations into account."""
-        continuing = chunk.rows["continuing"][chunk.stretch]
-        self._add(chunk.ticks, continuing)
+        self._add(chunk.ticks, chunk.spread("continuing"))
         self._add(chunk.late, chunk.late_counts)
 
     def include(self, others: TokenGaps) -> None:
@@ -195,7 +194,9 @@ class TokenGaps:
 
     def _make_room(self, size: int) -> None:
         if size > len(self._counts):
-            self._counts = np.pad(self._counts, (0, size - len(self._counts)))
+            # To a power of two: a slightly longer gap in every chunk does not make room again each time.
+            counts, self._counts = self._counts, np.zeros(1 << size.bit_length(), np.int64)
+            self._counts[: len(counts)] = counts
 
     def _add_rare(self, gaps: Column, weights: Column) -> None:
         self._unsorted.append((gaps, weights))
@@ -285,5 +286,7 @@ def _exact_dots(columns: Mapping[str, Column], weights: Column) -> dict[str, int
     low = weights & ((1 << 20) - 1)
     high = weights >> 20
     return {
-        name: (int(np.dot(column, high)) << 20) + int(np.dot(column, low)) for name, column in columns.items()
+        # Most entries of a ledger are 0 throughout.
+        name: (int(np.dot(column, high)) << 20) + int(np.dot(column, low)) if column.any() else 0
+        for name, column in columns.items()
     }

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from struct import Struct
 
 import numpy as np
 
@@ -75,6 +76,8 @@ ROW_FIELDS = (
     continuing: sequences that also got a token in the iteration before.
 """
 
+_pack_row = Struct(f"{len(ROW_FIELDS)}q").pack  # half as long as to append the numbers one by one
+
 RARE_FIELDS = (
     "running_groups",
     "swapped",
@@ -131,6 +134,10 @@ class Chunk:
     late: Column
     late_counts: Column
 
+    def spread(self, name: str) -> Column:
+        """Return a column of rows over the iterations, ``[I]``."""
+        return np.repeat(self.rows[name], self.rows["iterations"])
+
 
 class RequestLog:
     """What becomes of the requests of a trace, by row, whichever engine serves them.
@@ -181,7 +188,6 @@ class Recorder(Observer):
         "_away_since",
         "_cache_rows",
         "_chunk_start",
-        "_count",
         "_end",
         "_external",
         "_intervals",
@@ -235,7 +241,6 @@ class Recorder(Observer):
         )
         self.full_at = CHUNK_ITERATIONS  # how many iterations make a chunk that should be handed on
         self._rows = array("q")
-        self._count = 0  # of rows
         self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
         self._rare: dict[str, tuple[array[int], array[int]]] = {}
         self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks, blocks_taken
@@ -269,10 +274,10 @@ class Recorder(Observer):
             continuing -= self._return(batch, start, end)
         free = memory.free_blocks
         # fmt: off
-        self._rows.fromlist([
+        self._rows.frombytes(_pack_row(
             1, now, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting, free,
             batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
-        ])
+        ))
         # fmt: on
         if self._notes_state:
             blocked = not memory.grows and scheduler.blocked_externally()
@@ -289,7 +294,6 @@ class Recorder(Observer):
             for request in (*batch.prompts, *batch.completed):
                 self._write_as_held(request, self.iterations, self.iterations)
                 request.since = self.iterations + 1
-        self._count += 1
         self.iterations += 1
 
     def fast_forwarded(self, run: FastForward) -> None:
@@ -297,15 +301,15 @@ class Recorder(Observer):
         sequences = run.sequences
         tokens = sequences * scheduler.growth
         # fmt: off
-        self._rows.fromlist([
-            0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1, sequences,
-            scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context, sequences,
-        ])
+        self._rows.frombytes(_pack_row(
+            0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1,
+            sequences + run.resting, scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context,
+            sequences,
+        ))
         # fmt: on
         if self._notes_state:
             # No request waits in a fast-forward that no plan came before.
             self._note_state(sequences, self._external if run.decided < run.start else 0)
-        self._count += 1
         self.iterations += run.steps
         if self._lag:
             self._end = run.start + span_of(run.first, run.increment, run.steps)
@@ -367,10 +371,10 @@ class Recorder(Observer):
             return
         for request in self.scheduler.running.values():
             self.interval_ended(request)
-        rows = np.array(self._rows, np.int64).reshape(-1, len(ROW_FIELDS)).T
-        columns = dict(zip(ROW_FIELDS, rows, strict=True))
+        table = np.array(self._rows, np.int64).reshape(-1, len(ROW_FIELDS))
+        columns = dict(zip(ROW_FIELDS, np.ascontiguousarray(table.T), strict=True))
         for name in RARE_FIELDS:
-            columns[name] = column = np.zeros(self._count, np.int64)
+            columns[name] = column = np.zeros(len(table), np.int64)
             if name in self._rare:
                 places, values = self._rare[name]
                 column[np.array(places)] = values
@@ -384,8 +388,8 @@ class Recorder(Observer):
         columns["iteration"] = self._chunk_start + np.cumsum(columns["iterations"]) - columns["iterations"]
         intervals = self._all_intervals()
         late = np.array(self._late, np.int64).reshape(-1, 2)
-        self.rows += self._count
-        self._rows, self._cache_rows, self._count, self._rare = array("q"), array("q"), 0, {}
+        self.rows += len(table)
+        self._rows, self._cache_rows, self._rare = array("q"), array("q"), {}
         self._plain, self._intervals, self._late = array("q"), array("q"), array("q")
         self._chunk_start = self.iterations
         self.full_at = self.iterations + CHUNK_ITERATIONS
@@ -415,7 +419,7 @@ class Recorder(Observer):
         """Note a token at ``end``: the first, or the first after a request lost its place or its turn."""
         row = request.row
         if row in self._away_since:
-            self._late.extend((end - self._away_since.pop(row), request.samples))
+            self._late.fromlist([end - self._away_since.pop(row), request.samples])
             if self._moves is not None:
                 self._move(row, Move.ANSWERED, end)
         if self._stalled_since is not None:
@@ -443,9 +447,9 @@ class Recorder(Observer):
         assert self._stalled_since is not None
         stood = batch.decoding - sum([request.samples for request in batch.resumed])
         for joined, request in self._joined_at.values():
-            self._late.extend((end - joined, request.samples))
+            self._late.fromlist([end - joined, request.samples])
             stood -= request.samples
-        self._late.extend((end - self._stalled_since, stood))
+        self._late.fromlist([end - self._stalled_since, stood])
         self._stalled_since = None
         self._joined_at.clear()
 
@@ -464,13 +468,16 @@ class Recorder(Observer):
 
     def _move(self, row: int, move: Move, now: int) -> None:
         if self._moves is not None:
-            self._moves.extend((row, move, now))
+            self._moves.fromlist([row, move, now])
 
     def _note(self, name: str, value: int) -> None:
         """Note a rare field of the row at hand."""
         if value:
-            places, values = self._rare.setdefault(name, (array("q"), array("q")))
-            places.append(self._count)
+            noted = self._rare.get(name)
+            if noted is None:
+                noted = self._rare[name] = array("q"), array("q")
+            places, values = noted
+            places.append(len(self._rows) // len(ROW_FIELDS) - 1)
             values.append(value)
 
     def _note_state(self, sequences: int, external: int) -> None:
@@ -548,35 +555,41 @@ class Recorder(Observer):
     def _expand(self, rows: dict[str, Column], intervals: Column, late: Column) -> Chunk:
         counts = rows["iterations"]
         stretch = np.repeat(np.arange(len(counts)), counts)
-        offset = np.arange(len(stretch)) - np.repeat(np.cumsum(counts) - counts, counts)
+        firsts = rows["iteration"] - rows["iteration"][0]
+        offset = np.arange(len(stretch)) - np.repeat(firsts, counts)
 
         def spread(name: str) -> Column:
-            """Return a column of rows over the iterations; many are 0 throughout."""
-            column = rows[name]
-            return column[stretch] if column.any() else np.zeros(len(stretch), np.int64)
+            """Return a column of rows over the iterations."""
+            return np.repeat(rows[name], counts)
 
-        first, increment = spread("ticks"), spread("increment")
-        ticks = first + offset * increment
-        start = spread("start") + offset * first + increment * (offset * (offset - 1) // 2)
+        def spread_rare(name: str) -> Column | None:
+            """Return a rare column of rows over the iterations; None where it is 0 throughout."""
+            return spread(name) if rows[name].any() else None
+
+        ticks = spread("ticks") + offset * spread("increment")
+        # The iterations of a row follow one another without a gap.
+        passed = np.cumsum(ticks) - ticks
+        start = passed + np.repeat(rows["start"] - passed[firsts], counts)
         clock = start
         if self._lag:
             # Of two batches in flight each is decided when the one before it begins.
             before = np.concatenate([[self._last_start], start[:-1]])
             clock = np.where(spread("planned") == 1, spread("decided"), before)
             self._last_start = int(start[-1])
+        shared = rows["shared_blocks"].any()
         ledger = expand(
             intervals,
-            spread("growth") + offset,
+            offset + spread("growth"),
             groups=[(group.block_size, window_of(group)) for group in self.memory.groups],
             num_blocks=self.memory.num_blocks,
-            external_blocks=spread("external_blocks"),
-            sharing=Sharing(*(spread(f"shared_{name}") for name in Sharing._fields)),
-            cached_blocks=self._cached_blocks(spread),
+            external_blocks=spread_rare("external_blocks"),
+            sharing=Sharing(*(spread(f"shared_{name}") for name in Sharing._fields)) if shared else None,
+            cached_blocks=self._cached_blocks(spread) if self.memory.caches_prefixes else None,
         )
         # The memory's own count, taken in every planned iteration, must agree with the ledger's.
         planned = np.flatnonzero(rows["planned"])
         held = self.memory.num_blocks - rows["free_blocks"][planned]
-        counted = ledger.physical_blocks[rows["iteration"][planned] - rows["iteration"][0]]
+        counted = ledger.physical_blocks[firsts[planned]]
         if (counted != held).any():
             at = int(np.argmax(counted != held))
             raise LedgerError(

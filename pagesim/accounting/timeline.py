@@ -50,7 +50,7 @@ class Timeline(Observer):
         log.moves = array("q")
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
-        self._shapes.extend((self._iterations, *shape_of(batch)))
+        self._shapes.fromlist([self._iterations, *shape_of(batch)])
         self._iterations += 1
 
     def fast_forwarded(self, run: FastForward) -> None:

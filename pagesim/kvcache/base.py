@@ -142,6 +142,12 @@ class KVCache(ABC):
     names_blocks = False
     """Whether blocks have numbers: tables, extents and transfers can be asked for."""
 
+    cached_blocks = 0
+    """Free blocks whose content can still be found."""
+
+    blocks_taken = 0
+    """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
+
     steps: int
     free_blocks: int
     free_cpu_blocks: int
@@ -232,16 +238,6 @@ class KVCache(ABC):
     def copies_on_write(self) -> bool:
         """Whether the next step copies blocks that samples still share."""
         return False
-
-    @property
-    def cached_blocks(self) -> int:
-        """Free blocks whose content can still be found."""
-        return 0
-
-    @property
-    def blocks_taken(self) -> int:
-        """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
-        return 0
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         """Hand over when cached content was evicted since the last call.

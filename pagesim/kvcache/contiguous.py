@@ -42,8 +42,9 @@ class ContiguousKV(KVCache):
 
     def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         blocks = self._run(holder, tokens)
-        taken = self.placement.rounded(blocks) * holder.samples
-        return taken + spare <= self.free_blocks and self.placement.fits(blocks, holder.samples)
+        placement, samples = self.placement, holder.samples
+        taken = placement.rounded(blocks) * samples
+        return taken + spare <= self.free_blocks and placement.fits(blocks, samples)
 
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         taken = self.placement.rounded(self._run(holder, tokens)) * holder.samples

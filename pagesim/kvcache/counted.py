@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from itertools import accumulate
 from typing import NamedTuple
 
 from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
@@ -127,17 +125,22 @@ class CountedKV(KVCache):
             steps = min(steps, self._windows_due[0][0] - self.steps)
         room, whole = self.free_blocks - spare, self._period
         # A period at most takes so much: nearly always answer enough.
-        if (steps // whole + 1) * self._per_period <= room or self.blocks_needed(steps) <= room:
-            return steps
-        if not self.grows:
+        if (steps // whole + 1) * self._per_period <= room or not self.grows:
             return steps
         if room < 0:
             return 0
         first = (self.steps + 1) % whole
         if not self._windows:
             rounds, room = divmod(room, self._per_period)
-            in_turn = self._takes[first:] + self._takes[:first]
-            return rounds * whole + bisect_right(list(accumulate(in_turn)), room)
+            fitting = rounds * whole
+            for blocks in self._takes[first:] + self._takes[:first]:
+                room -= blocks
+                if room < 0:
+                    break
+                fitting += 1
+            return fitting if fitting < steps else steps
+        if self.blocks_needed(steps) <= room:
+            return steps
         for step in range(min(steps, whole)):
             at = (first + step) % whole
             room -= self._takes[at]

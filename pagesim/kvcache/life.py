@@ -52,12 +52,13 @@ class Prompt:
         end = (block + 1) * self.block_size
         return hash((self.tokens[:end], None if end <= len(self.tokens) else (id(self), end)))
 
-    def common(self, other: Self) -> int:
+    def common(self, other: Self, most: int) -> int:
         if self is other:
-            return 1 << 30
+            return most
         pairs = zip(self.tokens, other.tokens, strict=False)
         alike = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
-        return (min(len(self.tokens), len(other.tokens)) if alike is None else alike) // self.block_size
+        tokens = min(len(self.tokens), len(other.tokens)) if alike is None else alike
+        return min(tokens // self.block_size, most)
 
     def __deepcopy__(self, memo: object) -> Self:
         return self

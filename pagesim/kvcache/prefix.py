@@ -6,24 +6,50 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.groups import KVGroup, opening_step
 from pagesim.kvcache.runs import Content, FreeQueue, Run
 
 
-class _Match(NamedTuple):
-    """What was looked up last: the scheduler usually takes it next."""
+class _Match:
+    """What was looked up last: the scheduler usually takes it next.
 
-    holder: Holder | None
-    version: int
-    most: int
-    blocks: int
-    runs: list[tuple[Run, int]]  # each with how many of its blocks
+    Attributes:
+        holder: for whom.
+        most: how many blocks were asked for.
+        blocks: how many were found.
+        runs: that these are of, each with how many of its blocks and how many it had.
+        missing: the key of the block that ended the search; None where no more were asked for.
+    """
+
+    __slots__ = ("blocks", "holder", "missing", "most", "runs")
+
+    def __init__(self, holder: Holder | None, most: int) -> None:
+        self.holder = holder
+        self.most = most
+        self.blocks = 0
+        self.runs: list[tuple[Run, int, int]] = []
+        self.missing: int | None = None
+
+    def holds(self, found: dict[int, Run]) -> bool:
+        """Say whether a search would end the same way now; a run that was evicted has no blocks left."""
+        for run, _, count in self.runs:
+            if run.count != count:
+                return False
+        return self.missing not in found
+
+    def free_blocks(self) -> int:
+        """Return how many of the blocks no request holds."""
+        free = 0
+        for run, blocks, _ in self.runs:
+            if not run.holders:
+                free += blocks
+        return free
 
 
-_NOTHING = _Match(None, 0, 0, 0, [])
+_NOTHING = _Match(None, 0)
 
 
 class Prefix:
@@ -77,32 +103,30 @@ class CountedPrefixKV(KVCache):
     ) -> None:
         super().__init__(num_blocks, [KVGroup(block_size)], cpu_blocks, shares=False)
         self.reuses_unhashed_first = reuses_unhashed_first
+        self._blank = self._all_blocks()  # free blocks that hold nothing, taken before those of the queue
         self._queue = FreeQueue()
-        self._queue.push(self._all_blocks())
         self._aside = 0  # blocks taken out of the queue for what is going to be taken next
         # The run that the key of its first block finds: the first that had this content. Duplicates, which
         # have just as many blocks, wait behind it.
         self._found: dict[int, Run] = {}
         self._duplicates: dict[int, list[Run]] = {}
-        self._version = 0  # of what can be found
         self._match = _NOTHING
-        self._cached = 0
-        self._taken = 0
+        self.cached_blocks = 0
+        self.blocks_taken = 0
         self._evictions: list[tuple[int, int]] = []
+        self._evicted_from = self._evicted_to = 0  # of the last in a row, by ``blocks_taken``
         self._takes = [0] * block_size  # how many decoding holders take a block at which step
         self._decoding = 0
 
     # Questions
 
     @property
-    def cached_blocks(self) -> int:
-        return self._cached
-
-    @property
-    def blocks_taken(self) -> int:
-        return self._taken
+    def findable_blocks(self) -> int:
+        """Blocks of different content that can be found, held ones included; counted here, run by run."""
+        return sum([run.count for run in self._found.values()])
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
+        self._note_evictions(0)
         evictions, self._evictions = self._evictions, []
         return evictions
 
@@ -138,7 +162,7 @@ class CountedPrefixKV(KVCache):
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         match, most = self._match, (tokens - 1) // self.block_size
-        if match.holder is not holder or match.version != self._version or match.most != most:
+        if match.holder is not holder or match.most != most or not match.holds(self._found):
             match = self._look_up(holder, most)
         return match.blocks * self.block_size
 
@@ -147,11 +171,7 @@ class CountedPrefixKV(KVCache):
 
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
         match = self._match_of(holder, tokens)
-        blocks = -(-tokens // self.block_size) - match.blocks
-        for run, count in match.runs:
-            if not run.holders:
-                blocks += count
-        return blocks
+        return -(-tokens // self.block_size) - match.blocks + match.free_blocks()
 
     # Changes
 
@@ -159,24 +179,25 @@ class CountedPrefixKV(KVCache):
         if holder.samples > 1:
             raise KVCacheError("a prefix cache serves every sample as a request of its own")
         match = self._match_of(holder, tokens)
-        wanted = self.blocks_to_admit(holder, tokens)
+        others = -(-tokens // self.block_size) - match.blocks
+        wanted = others + match.free_blocks()
         if wanted > self.free_blocks:
             raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
         runs: list[Run] = []
-        for run, blocks in match.runs:
-            if blocks < run.count:
+        for run, blocks, count in match.runs:
+            if blocks < count:
                 self._split(run, blocks)
             if run.holders:
                 self.shared_blocks += blocks
             else:
                 self._queue.remove(run)
-                self._cached -= blocks
+                self.cached_blocks -= blocks
                 self.free_blocks -= blocks
             run.holders.append(holder)
             runs.append(run)
         holder.kv = Prefix(_content_of(holder), runs, match.blocks)
         holder.tokens = tokens
-        self._take(-(-tokens // self.block_size) - match.blocks)
+        self._take(others)
         self._hash(holder, tokens)
 
     def extend(self, holder: Holder, tokens: int) -> None:
@@ -228,18 +249,18 @@ class CountedPrefixKV(KVCache):
         unhashed = -(-length // self.block_size) - prefix.hashed
         if unhashed:
             self.free_blocks += unhashed
-            run = self._unhashed(holder, unhashed)
-            if self.reuses_unhashed_first:
-                self._queue.push_first(run)
-            else:
+            run = self._blank
+            if not self.reuses_unhashed_first:
+                run = Run(0)
                 self._queue.push(run)
+            self._put(holder, run, prefix.hashed, unhashed)
         for run in reversed(prefix.runs):
             run.holders.remove(holder)
             if run.holders:
                 self.shared_blocks -= run.count
             else:
                 self._queue.push(run)
-                self._cached += run.count
+                self.cached_blocks += run.count
                 self.free_blocks += run.count
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
@@ -263,13 +284,9 @@ class CountedPrefixKV(KVCache):
         """Cut a run in two after so many blocks; return the second."""
         return run.split(blocks)
 
-    def _hashed(self, holder: Holder, run: Run, start: int, blocks: int) -> None:
-        """Give a run the blocks of a holder that can be found now, from its block ``start`` on."""
+    def _put(self, holder: Holder, run: Run, start: int, blocks: int) -> None:
+        """Add so many blocks of a holder to the end of a run, from its block ``start`` on."""
         run.count += blocks
-
-    def _unhashed(self, holder: Holder, blocks: int) -> Run:
-        """Return a run of the last blocks of a holder, which cannot be found."""
-        return Run(blocks)
 
     # Inside
 
@@ -280,17 +297,18 @@ class CountedPrefixKV(KVCache):
 
     def _look_up(self, holder: Holder, most: int) -> _Match:
         """Find the runs of a request's leading blocks, as far as they are there, up to so many."""
-        content, found = _content_of(holder), self._found
-        runs: list[tuple[Run, int]] = []
-        block = 0
+        self._match = match = _Match(holder, most)
+        content, found, block = _content_of(holder), self._found, 0
         while content is not None and block < most:
-            run = found.get(content.key(block))
+            key = content.key(block)
+            run = found.get(key)
             if run is None:
+                match.missing = key
                 break
             blocks = min(_alike(run, content), most - block)
-            runs.append((run, blocks))
+            match.runs.append((run, blocks, run.count))
             block += blocks
-        self._match = match = _Match(holder, self._version, most, block, runs)
+        match.blocks = block
         return match
 
     def _match_of(self, holder: Holder, tokens: int) -> _Match:
@@ -298,7 +316,7 @@ class CountedPrefixKV(KVCache):
         match = self._match
         if match.holder is not holder:
             return _NOTHING
-        if match.version != self._version:
+        if not match.holds(self._found):
             match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
         return match
 
@@ -309,43 +327,37 @@ class CountedPrefixKV(KVCache):
         if start >= full or content is None:
             return
         prefix.hashed = full
-        self._version += 1
-        runs = prefix.runs
+        runs, found = prefix.runs, self._found
         while start < full:
             key = content.key(start)
-            first = self._found.get(key)
             blocks = full - start
+            first = found.get(key)
             if first is None:
                 last = runs[-1] if runs else None
-                if last is not None and self._goes_on(last, content, start):
-                    self._hashed(holder, last, start, blocks)
+                if (
+                    last is not None
+                    and last.content is content
+                    and len(last.holders) == 1
+                    and last.key not in self._duplicates
+                ):  # the request computed it, too, and nothing else has or is the same: it is longer now
+                    self._put(holder, last, start, blocks)
                     return
             else:
                 blocks = min(_alike(first, content), blocks)
                 if blocks < first.count:
                     self._split(first, blocks)
             run = Run(0, content, start, key)
-            self._hashed(holder, run, start, blocks)
+            self._put(holder, run, start, blocks)
             run.holders.append(holder)
             runs.append(run)
             if first is None:
-                self._found[key] = run
+                found[key] = run
             else:
                 self._duplicates.setdefault(key, []).append(run)
             start += blocks
 
-    def _goes_on(self, run: Run, content: Content, start: int) -> bool:
-        """Say whether a run can simply be longer: computed by the same request, and held by no other."""
-        return (
-            run.content is content
-            and run.start + run.count == start
-            and len(run.holders) == 1
-            and run.key not in self._duplicates
-        )
-
     def _split(self, run: Run, blocks: int) -> None:
         """Cut a run in two after so many blocks, and all that have the same content."""
-        self._version += 1
         duplicates = self._duplicates.get(run.key)
         rest = self._part(self._found[run.key], blocks)
         self._found[rest.key] = rest
@@ -368,30 +380,44 @@ class CountedPrefixKV(KVCache):
             aside = min(blocks, self._aside)
             self._take_aside(aside)
             blocks -= aside
-        self._pop(blocks)
+        if blocks:
+            self._pop(blocks)
 
     def _pop(self, blocks: int) -> None:
-        """Take so many blocks out of the queue; what they held is evicted."""
-        while blocks > 0:
-            run = self._queue.first
+        """Take so many blocks: those that hold nothing, then the queue's, from which content is evicted."""
+        blank, queue, taken = self._blank, self._queue, self.blocks_taken
+        end = self.blocks_taken = taken + blocks
+        if blank.count:
+            count = blocks if blocks < blank.count else blank.count
+            self._take_last(blank, count)
+            taken += count
+        while taken < end:
+            run = queue.behind
             there = run.count
-            count = blocks if blocks < there else there
+            count = there if there < end - taken else end - taken
             if run.content is not None:
-                if count < there and run.key in self._duplicates:
+                if count == there:
+                    self._forget(run)
+                elif run.key in self._duplicates:
                     self._split(run, there - count)
                     continue  # with the part that goes, which is now first
-                self._cached -= count
-                self._version += 1
-                self._evictions.append((self._taken + 1, count))
-                if count == there:
-                    self._evict(run)
+                self.cached_blocks -= count
+                if taken != self._evicted_to:
+                    self._note_evictions(taken)
+                self._evicted_to = taken + count
             if count == there:
-                self._queue.remove(run)
+                queue.remove(run)
             self._take_last(run, count)
-            self._taken += count
-            blocks -= count
+            taken += count
 
-    def _evict(self, run: Run) -> None:
+    def _note_evictions(self, taken: int) -> None:
+        """Note the last evictions in a row; the next come when so many blocks have been taken."""
+        first, end = self._evicted_from, self._evicted_to
+        if first < end:
+            self._evictions.append((first + 1, end - first))
+        self._evicted_from = self._evicted_to = taken
+
+    def _forget(self, run: Run) -> None:
         """Take a run out of the index; a duplicate with the same key takes its place."""
         key = run.key
         duplicates = self._duplicates.get(key)
@@ -413,7 +439,4 @@ def _content_of(holder: Holder) -> Any:
 def _alike(run: Run, content: Content) -> int:
     """Return the blocks of a run that another content goes on with, which has its first one."""
     assert run.content is not None
-    last = run.start + run.count - 1
-    if content.key(last) == run.content.key(last):
-        return run.count
-    return content.common(run.content) - run.start
+    return content.common(run.content, run.start + run.count) - run.start

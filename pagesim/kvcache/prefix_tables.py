@@ -82,7 +82,8 @@ class PrefixCachedKV(CountedPrefixKV):
 
     def free_blocks_in_order(self) -> list[int]:
         """Return the free blocks in the order in which they are going to be taken."""
-        return [*self._set_aside, *chain.from_iterable(reversed(run.blocks) for run in self._queue)]
+        runs = (self._blank, *self._queue)
+        return [*self._set_aside, *chain.from_iterable(reversed(run.blocks) for run in runs)]
 
     def free_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks, by address."""
@@ -108,9 +109,10 @@ class PrefixCachedKV(CountedPrefixKV):
         assert self._aside == len(self._set_aside), "blocks set aside are miscounted"
         assert not self._fresh, "blocks are taken and in no table"
         queued = set(self._queue)
-        assert all(run.count == len(run.blocks) for run in queued), "a run's blocks are miscounted"
+        counted = all(run.count == len(run.blocks) for run in (self._blank, *queued))
+        assert counted, "a run's blocks are miscounted"
         cached = [run.count for run in queued if run.content is not None]
-        assert self._cached == sum(cached), "cached blocks are miscounted"
+        assert self.cached_blocks == sum(cached), "cached blocks are miscounted"
         assert self._duplicates.keys() <= self._found.keys(), "a duplicate is left of what cannot be found"
         findable: set[Run] = set()
         for key, first in self._found.items():
@@ -156,18 +158,13 @@ class PrefixCachedKV(CountedPrefixKV):
         self._fill_table(holder)
         super()._hash(holder, tokens)
 
-    def _hashed(self, holder: Holder, run: Run, start: int, blocks: int) -> None:
+    def _put(self, holder: Holder, run: Run, start: int, blocks: int) -> None:
         named = holder.kv.table[start : start + blocks]
         if run.count:
             run.blocks.extend(named)
         else:
             run.blocks = named
-        super()._hashed(holder, run, start, blocks)
-
-    def _unhashed(self, holder: Holder, blocks: int) -> Run:
-        run = super()._unhashed(holder, blocks)
-        run.blocks = holder.kv.table[-blocks:]
-        return run
+        super()._put(holder, run, start, blocks)
 
     def _count(self, holder: Holder, change: int) -> None:
         super()._count(holder, change)

@@ -22,7 +22,10 @@ class Reservation:
 
     def tokens(self, prompt_tokens: int, output_tokens: int) -> int:
         """Return the tokens to reserve for a sequence with this prompt."""
-        return max(prompt_tokens, min(prompt_tokens + self.guess(output_tokens), self.max_model_len))
+        tokens = prompt_tokens + self.guess(output_tokens)
+        if tokens > self.max_model_len:
+            tokens = self.max_model_len
+        return tokens if tokens > prompt_tokens else prompt_tokens
 
 
 def reserve_max(max_model_len: int) -> Reservation:

@@ -15,8 +15,8 @@ class Content(Protocol):
     def key(self, block: int) -> int:
         """Name a block: two contents have one name for it where all tokens up to its end are the same."""
 
-    def common(self, other: Self) -> int:
-        """Return how many leading blocks of this and of another content have the same name."""
+    def common(self, other: Self, most: int) -> int:
+        """Return how many of so many leading blocks have the same name in this and in another content."""
 
 
 def block_array(blocks: Iterable[int] = ()) -> array[int]:
@@ -34,9 +34,10 @@ class Run:
         key: its name there.
         holders: the requests that have them.
         blocks: their numbers, in token order, where blocks have numbers.
+        ahead, behind: the neighbours in the queue of free runs.
     """
 
-    __slots__ = ("_ahead", "_behind", "blocks", "content", "count", "holders", "key", "start")
+    __slots__ = ("ahead", "behind", "blocks", "content", "count", "holders", "key", "start")
 
     blocks: array[int]
 
@@ -46,7 +47,7 @@ class Run:
         self.start = start
         self.key = key
         self.holders: list[Holder] = []
-        self._ahead = self._behind = self
+        self.ahead = self.behind = self
 
     def split(self, blocks: int) -> Run:
         """Keep so many blocks; return a run of the others, with the same holders."""
@@ -58,40 +59,34 @@ class Run:
         return rest
 
 
-class FreeQueue:
-    """Runs that no holder has, in the order in which they are taken; of a run the last block first."""
+class FreeQueue(Run):
+    """Runs that no holder has, in the order in which they are taken; of a run the last block first.
 
-    __slots__ = ("_ring",)
+    It is a ring, in which the queue itself stands between the last run and the first: the first is behind it.
+    """
+
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._ring = Run(0)  # stands between the last one and the first
-
-    @property
-    def first(self) -> Run:
-        """The next to be taken; there is one."""
-        return self._ring._behind
+        super().__init__(0)
 
     def __iter__(self) -> Iterator[Run]:
-        run = self._ring._behind
-        while run is not self._ring:
+        run = self.behind
+        while run is not self:
             yield run
-            run = run._behind
+            run = run.behind
 
     def push(self, run: Run) -> None:
         """Put a run at the end."""
-        self.push_ahead(run, self._ring)
-
-    def push_first(self, run: Run) -> None:
-        """Put a run at the very front."""
-        self.push_ahead(run, self._ring._behind)
+        self.push_ahead(run, self)
 
     def push_ahead(self, run: Run, other: Run) -> None:
         """Put a run just ahead of another one."""
-        run._ahead, run._behind = other._ahead, other
-        other._ahead._behind = run
-        other._ahead = run
+        before = other.ahead
+        run.ahead, run.behind = before, other
+        before.behind = other.ahead = run
 
     def remove(self, run: Run) -> None:
         """Take a run out, wherever it is."""
-        run._ahead._behind = run._behind
-        run._behind._ahead = run._ahead
+        run.ahead.behind = run.behind
+        run.behind.ahead = run.ahead

@@ -52,6 +52,7 @@ class TabledKV(KVCache):
     ) -> None:
         super().__init__(num_blocks, groups, cpu_blocks, shares=shares)
         self._free = list(range(num_blocks))
+        self._aside: list[int] = []  # a stack, too: of blocks set aside for what is taken next
         self._free_cpu = list(range(cpu_blocks))
         # Only blocks that several tables name have an entry.
         self._references: dict[int, int] = {}
@@ -204,6 +205,10 @@ class TabledKV(KVCache):
     def trim(self, holder: Holder) -> None:
         if self.releases:
             self._release_skipped(holder, self.length(holder))
+
+    def set_aside(self, blocks: int) -> None:
+        if blocks > len(self._aside):
+            self._aside = _popped(self._free, blocks - len(self._aside))[::-1] + self._aside
 
     def grow(self, steps: int = 1) -> int:
         blocks, copies = self.blocks_needed(steps), 0
@@ -422,17 +427,18 @@ class TabledKV(KVCache):
 
     def _free_list(self) -> Iterable[int]:
         """Return the free blocks."""
-        return self._free
+        return [*self._free, *self._aside]
 
     def _take(self, blocks: int) -> Table:
         """Take so many free blocks, which there are."""
         if not blocks:
             return []
-        free = self._free
-        taken = free[: -blocks - 1 : -1]
-        del free[-blocks:]
         self.free_blocks -= blocks
-        return taken
+        if self._aside:
+            aside = min(blocks, len(self._aside))
+            taken = _popped(self._aside, aside)
+            return taken + _popped(self._free, blocks - aside) if aside < blocks else taken
+        return _popped(self._free, blocks)
 
     def _give_back(self, blocks: Sequence[int]) -> None:
         """Take blocks back that no table names any more."""
@@ -493,3 +499,10 @@ def _shared(tables: Iterable[Sequence[int]]) -> dict[int, int]:
         for block in table:
             counts[block] = counts.get(block, 0) + 1
     return {block: count for block, count in counts.items() if count > 1}
+
+
+def _popped(stack: list[int], blocks: int) -> list[int]:
+    """Take so many blocks off a stack; return them, the uppermost first."""
+    taken = stack[: -blocks - 1 : -1]
+    del stack[len(stack) - blocks :]
+    return taken

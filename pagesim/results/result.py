@@ -31,6 +31,7 @@ TABLES = ("requests", "steps", "batches", "preemptions")
 STEP_COLUMNS = (
     "step",
     "clock",
+    "start",
     "num_running",
     "num_running_seqs",
     "num_waiting",
@@ -319,6 +320,7 @@ class StepTable:
         columns = {
             "step": stretches["iteration"] + offset,
             "clock": to_seconds(clock),
+            "start": to_seconds(chunk.start[rows]),
             "num_running": stretches["running_groups"],
             "num_running_seqs": stretches["running_sequences"],
             "num_waiting": stretches["waiting"] + joined,
@@ -359,7 +361,7 @@ class StepTable:
         import pandas as pd
 
         names = STEP_COLUMNS if self.every else (*STEP_COLUMNS, "iterations")
-        types = {name: np.float64 if name in ("clock", "step_s") else np.int64 for name in names}
+        types = {name: np.float64 if name in ("clock", "start", "step_s") else np.int64 for name in names}
         return pd.DataFrame({name: np.empty(0, kind) for name, kind in types.items()})
 
 

@@ -86,7 +86,7 @@ def _iterations(timeline: Timeline, steps: Mapping[str, Any], capacity: int) -> 
         rows = slice(slab, slab + _SLAB)
         columns = {name: np.asarray(steps[name])[rows].tolist() for name in (*_SHOWN, *ENTRIES, "step")}
         counts = _column(steps, "iterations", len(ends))[rows].tolist()
-        starts = to_tick_column(np.asarray(steps["clock"])[rows]).tolist()
+        starts = to_tick_column(np.asarray(steps["start"])[rows]).tolist()
         for at, (start, end) in enumerate(zip(starts, ends[rows].tolist(), strict=True)):
             own = {name: column[at] for name, column in columns.items()}
             if start > before:

@@ -21,10 +21,10 @@ class Arrivals:
 
     Args:
         trace: requests in order of arrival.
-        rows: the rows of the trace that take part, ``[N]``; the others were rejected at submission.
+        rows: the rows of the trace that take part, ``[N]``, rising; the others were rejected at submission.
         drop: a beam's chance of being dropped at a token, see `BeamSearch`.
         seed: of the beams.
-        contents: of these requests, by index; None where nothing looks for prefixes.
+        contents: of these requests, by row; None where nothing looks for prefixes.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class Arrivals:
         def column(values: IntColumn) -> array[int]:
             return array("q", values.astype(np.int64).tobytes())
 
-        trace = trace.take(rows)
+        beams = trace.beam_width[rows]
         self.row = column(rows)
-        self.ticks = column(to_tick_column(trace.arrival_s))
-        self.prompt = column(trace.prompt_tokens)
-        self.output = column(trace.output_tokens)
-        self.samples = column(np.maximum(trace.n, trace.beam_width))
+        self.ticks = column(to_tick_column(trace.arrival_s[rows]))
+        self.prompt = column(trace.prompt_tokens[rows])
+        self.output = column(trace.output_tokens[rows])
+        self.samples = column(np.maximum(trace.n[rows], beams))
         self.widest = max(self.samples, default=1)  # samples of the widest request
-        self.has_beams = int(trace.beam_width.max(initial=1)) > 1
-        self._beams = column(trace.beam_width) if self.has_beams else None
+        self.has_beams = int(beams.max(initial=1)) > 1
+        self._beams = column(beams) if self.has_beams else None
         self._sample_tokens = trace.sample_tokens
         self._drop = drop
         self._seed = seed
@@ -71,14 +71,14 @@ class Arrivals:
 
     def family_of(self, index: int) -> Family:
         """Return the samples of a request that has several."""
-        outputs = None if self._sample_tokens is None else self._sample_tokens[index]
+        outputs = None if self._sample_tokens is None else self._sample_tokens[self.row[index]]
         return Family(
             self.prompt[index], outputs or [self.output[index]] * self.samples[index], self.beams_of(index)
         )
 
     def content_of(self, index: int) -> Content | None:
         """Return what a request's tokens are."""
-        return None if self._contents is None else self._contents.of(index)
+        return None if self._contents is None else self._contents.of(self.row[index])
 
     def beams_of(self, index: int) -> BeamSearch | None:
         """Return the beam search of a request, if it has one."""

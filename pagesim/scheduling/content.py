@@ -11,6 +11,7 @@ import numpy as np
 from pagesim.workloads.trace import IntColumn, Trace
 
 _POSITIONS = 1 << 32  # more tokens than any request has
+_NO_NAMES: frozenset[int] = frozenset()
 
 
 class Content:
@@ -39,21 +40,24 @@ class Content:
         end = (block + 1) * self.block_size
         return self.names[bisect_left(self.ends, end)] * _POSITIONS + end
 
-    def common(self, other: Content) -> int:
+    def common(self, other: Content, most: int) -> int:
         """As `memory.Content.common`."""
-        mine, theirs = self.names, other.names
-        alike, most = 0, min(len(mine), len(theirs))
-        while alike < most:  # the same names come first: halve what is not known
-            middle = (alike + most) // 2
+        mine, theirs, end = self.names, other.names, most * self.block_size
+        last = bisect_left(other.ends, end)
+        if last < len(mine) and mine[last] == theirs[last] and self.ends[last] >= end:
+            return most
+        alike, unlike = 0, min(last + 1, len(mine))
+        while alike < unlike:  # the same names come first: halve what is not known
+            middle = (alike + unlike) // 2
             if mine[middle] == theirs[middle]:
                 alike = middle + 1
             else:
-                most = middle
+                unlike = middle
         return min(self.ends[alike - 1], other.ends[alike - 1]) // self.block_size if alike else 0
 
 
 class Contents:
-    """The content of every request of a trace, worked out when a request is first looked at, in their order.
+    """The contents of a trace's requests, worked out when a request is first looked at, in their order.
 
     A prompt begins with what all requests share (``prefix_tokens``). A prompt with ``hash_ids`` is what they
     say, block by block of ``hash_block_size`` tokens. The prompt of a session's later turn begins with all
@@ -72,37 +76,44 @@ class Contents:
         self._request_of = request_of
         self._names: dict[tuple[int, Hashable], int] = {}
         self._count = 0
-        self._last_prompt: tuple[int, list[int], list[int], frozenset[int]] | None = None
+        self._last: tuple[int, Content] | None = None  # the content made last, and of which request
         self._rounds: dict[Hashable, tuple[int, Content]] = {}
+        hash_ids = trace.hash_ids or ()
+        size = trace.hash_block_size
+        self._ends = [size * (block + 1) for block in range(max(map(len, hash_ids), default=0))]
         # Where every id of a block stands for all that comes before it, too, it is its own name.
-        self._ids_are_names = trace.hash_ids is not None and _imply_their_prefix(trace.hash_ids)
-        if self._ids_are_names:
-            self._count = max(chain.from_iterable(trace.hash_ids or ()))
+        last_name = _last_name(hash_ids)
+        self._ids_are_names = last_name is not None
+        if last_name is not None:
+            self._count = last_name
 
     def of(self, row: int) -> Content:
         """Return a request's content; rows are asked for in their order."""
-        request = int(self._request_of[row])
-        is_first = self._last_prompt is None or self._last_prompt[0] != request
-        if is_first:
-            self._last_prompt = (request, *self._prompt(row))
-        assert self._last_prompt is not None
-        _, ends, names, follows = self._last_prompt
-        content = Content([*ends, _POSITIONS], [*names, self._fresh()], follows, self.block_size)
-        if self.trace.session_id is not None and is_first:  # the next turn goes on from the first sample
+        request = self._request_of.item(row)
+        if self._last is not None and self._last[0] == request:
+            first = self._last[1]
+            return Content(first.ends, [*first.names[:-1], self._fresh()], first.follows, self.block_size)
+        ends, names, follows = self._prompt(row)
+        ends.append(_POSITIONS)
+        names.append(self._fresh())
+        content = Content(ends, names, follows, self.block_size)
+        self._last = request, content
+        if self.trace.session_id is not None:  # the next turn goes on from the first sample
             total = int(self.trace.prompt_tokens[row] + self.trace.output_tokens[row])
             self._rounds[self.trace.session_id[row]] = (total, content)
         return content
 
     def _prompt(self, row: int) -> tuple[list[int], list[int], frozenset[int]]:
         trace = self.trace
-        tokens = int(trace.prompt_tokens[row])
+        tokens = trace.prompt_tokens.item(row)
         ends: list[int] = []
         names: list[int] = []
-        follows: frozenset[int] = frozenset()
-        if trace.hash_ids is not None and len(trace.hash_ids[row]):
+        follows = _NO_NAMES
+        if trace.hash_ids is not None and trace.hash_ids[row]:
             names = self._names_of(trace.hash_ids[row])
-            size = trace.hash_block_size
-            ends = [*range(size, size * len(names), size), min(size * len(names), tokens)]
+            ends = self._ends[: len(names)]
+            if ends[-1] > tokens:
+                ends[-1] = tokens
         else:
             if trace.session_id is not None:
                 last = self._rounds.get(trace.session_id[row])
@@ -138,16 +149,23 @@ class Contents:
         return self._count
 
 
-def _imply_their_prefix(hash_ids: Sequence[Sequence[int]]) -> bool:
-    """Say whether each id stands after the same one, or first, wherever it stands; none is below 0."""
+def _last_name(hash_ids: Sequence[Sequence[int]]) -> int | None:
+    """Return the greatest id if each stands after the same one, or first, wherever it stands.
+
+    None otherwise, and where there is no id or one is below 0.
+    """
     lengths = np.fromiter(map(len, hash_ids), np.int64, len(hash_ids))
     try:
         ids = np.fromiter(chain.from_iterable(hash_ids), np.int64, int(lengths.sum()))
     except OverflowError:
-        return False
+        return None
     if not len(ids) or ids.min() < 0:
-        return False
-    _, place, kind = np.unique(ids, return_index=True, return_inverse=True)
-    before = np.roll(kind, 1)
+        return None
+    before = np.roll(ids, 1)
     before[(np.cumsum(lengths) - lengths)[lengths > 0]] = -1
-    return bool((before == before[place][kind]).all())
+    greatest = int(ids.max())
+    # Ids that leave few numbers out are places in a table; others are numbered first.
+    kind = ids if greatest < 4 * len(ids) else np.unique(ids, return_inverse=True)[1]
+    before_kind = np.empty(int(kind.max()) + 1, np.int64)
+    before_kind[kind] = before
+    return greatest if bool((before_kind[kind] == before).all()) else None

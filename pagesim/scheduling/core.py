@@ -52,6 +52,9 @@ class Scheduler(ABC):
         running: the running requests in their order, by `Holder.order`.
         running_sequences: their samples.
         context: tokens that those hold.
+        resting: sequences that run and get no further token, because their last one is in flight.
+        resting_context: tokens that those hold.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
         must_replan: whether the next iteration must be planned, whatever it does.
@@ -68,12 +71,15 @@ class Scheduler(ABC):
         "context",
         "events",
         "growth",
+        "in_flight",
         "max_model_len",
         "memory",
         "must_replan",
         "preemption",
         "prices",
         "queue",
+        "resting",
+        "resting_context",
         "running",
         "running_sequences",
         "spare_blocks",
@@ -106,9 +112,6 @@ class Scheduler(ABC):
 
     sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
-
-    in_flight: int = 1
-    """Batches that are scheduled before the outcome of the first of them is known."""
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
@@ -170,16 +173,18 @@ class Scheduler(ABC):
         self.watermark_blocks = int(watermark * (memory.num_blocks + self.null_blocks))
         self.preemption: Preemption = getattr(options, "preemption", "default")
         self.prices = prices
+        self.in_flight = 1
         self.growth = type(self).tokens_per_step  # found faster here than on the class
         self.events = Observer()
         self.running: dict[int, EngineRequest] = {}
         self.running_sequences = 0
         self.context = 0
+        self.resting = self.resting_context = 0
         self.spare_blocks = 0
         self.must_replan = False
         self.unreported = False
         self.swapped: list[EngineRequest] = []
-        # Decoding requests by the step at which one of their samples is over, the first of them last.
+        # Decoding requests by the step at which one of their samples is over.
         self._finishing: list[tuple[int, int, EngineRequest]] = []
         self._forks: list[tuple[int, int, EngineRequest]] = []  # a heap: whose beams fork at which step
         # Blocks that beams' forks copied since the last iteration, where memory cannot share.
@@ -195,7 +200,10 @@ class Scheduler(ABC):
 
     @abstractmethod
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        """Say whether an empty system could ever serve such a request; if not, it is rejected."""
+        """Say whether an empty system could ever serve such a request; if not, it is rejected.
+
+        With a shorter output, what is accepted must be accepted, too: it is not asked again.
+        """
 
     def expect(self, arrivals: Arrivals) -> None:
         """Say, once and before anything else happens, which requests are going to arrive.
@@ -212,7 +220,7 @@ class Scheduler(ABC):
 
     @property
     def has_work(self) -> bool:
-        """Whether any request runs, waits or is swapped out, or the workers must be told of those that did."""
+        """Whether any request runs, waits or is swapped out, or a plan is due for those that are over."""
         return bool(self.running or self.queue.waiting or self.swapped or self.unreported)
 
     def arrival_matters(self) -> bool:
@@ -228,7 +236,7 @@ class Scheduler(ABC):
         if self.must_replan or not finishing:
             return 0
         memory = self.memory
-        steps = -finishing[-1][0] - memory.steps
+        steps = finishing[0][0] - memory.steps
         if self._forks:
             steps = min(steps, self._next_fork() - memory.steps)
         if steps <= 0 or self._fork_copies:
@@ -237,10 +245,17 @@ class Scheduler(ABC):
             return 0  # what a window releases may be enough for a request that waits
         return memory.steps_that_fit(steps, self.spare_blocks)
 
+    def let_ending_rest(self) -> None:
+        """Let requests rest whose last token is in flight: they keep place and memory until it is there.
+
+        Only an engine that schedules ahead asks.
+        """
+        return
+
     def advance(self, steps: int) -> None:
         """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
         self.memory.grow(steps)
-        self.context += steps * self.growth * self.running_sequences
+        self.context += steps * self.growth * (self.running_sequences - self.resting)
 
     def finish(self, now: int) -> list[EngineRequest]:
         """End the iteration: let the samples go whose last token was generated, and fork beams.
@@ -250,10 +265,10 @@ class Scheduler(ABC):
         """
         finishing, step = self._finishing, self.memory.steps
         done = _NONE
-        if finishing and -finishing[-1][0] <= step:
-            done = [finishing.pop()[2]]
-            while finishing and -finishing[-1][0] <= step:
-                done.append(finishing.pop()[2])
+        if finishing and finishing[0][0] <= step:
+            done = [finishing.pop(0)[2]]
+            while finishing and finishing[0][0] <= step:
+                done.append(finishing.pop(0)[2])
             if len(done) > 1:
                 over = {request.order for request in done}
                 done = [request for order, request in self.running.items() if order in over]
@@ -310,7 +325,7 @@ class Scheduler(ABC):
         final = request.prompt + request.output if family is None else min(family.finals)
         missing = final - request.tokens - 1
         request.last_step = last = memory.steps + (missing if growth == 1 else -(-missing // growth))
-        insort(self._finishing, (-last, request.order, request))
+        insort(self._finishing, (last, request.order, request))
         if family is not None and family.beams is not None:
             self._await_fork(request)
 
@@ -451,7 +466,7 @@ class Scheduler(ABC):
             self._leave_finishing(request)
 
     def _leave_finishing(self, request: EngineRequest) -> None:
-        del self._finishing[bisect_left(self._finishing, (-request.last_step, request.order))]
+        del self._finishing[bisect_left(self._finishing, (request.last_step, request.order))]
         request.last_step = -1
 
     def _over(self, request: EngineRequest, now: int) -> None:
@@ -483,7 +498,7 @@ class Scheduler(ABC):
         memory.end_samples(request, places)
         missing = min(family.finals) - held - 1
         request.last_step = memory.steps + -(-missing // request.growth)
-        insort(self._finishing, (-request.last_step, request.order, request))
+        insort(self._finishing, (request.last_step, request.order, request))
 
     def _abort_running(self, request: EngineRequest) -> int:
         held, samples = self.memory.length(request), request.samples

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest, Status
+
+if TYPE_CHECKING:  # a scheduler tells observers, too
+    from pagesim.scheduling.core import Scheduler
 
 
 class FastForward:
@@ -20,14 +23,15 @@ class FastForward:
         increment: ticks that each takes more than the one before.
         context: tokens of context in the first.
         sequences: that decode.
+        resting: sequences that run and do not, see `Scheduler`; only a single step has any.
         decided: when the scheduler looked at the queue for the last time before them.
     """
 
-    __slots__ = ("context", "decided", "first", "increment", "sequences", "start", "steps")
+    __slots__ = ("context", "decided", "first", "increment", "resting", "sequences", "start", "steps")
 
     def __init__(self) -> None:
         self.start = self.steps = self.first = self.increment = self.context = self.sequences = 0
-        self.decided = 0
+        self.decided = self.resting = 0
 
 
 class Observer:
@@ -37,6 +41,9 @@ class Observer:
     """
 
     __slots__ = ()
+
+    def begun(self, scheduler: Scheduler) -> None:
+        """An engine is made; its scheduler and their memory, still empty, may be looked at from now on."""
 
     def submitted(self, row: int, now: int) -> None:
         """A request arrives that was not expected before: a router's."""

@@ -8,6 +8,8 @@ from operator import attrgetter
 from pagesim.scheduling.arrivals import NEVER, NO_ARRIVALS, Arrivals
 from pagesim.scheduling.request import EngineRequest
 
+_arrival = attrgetter("arrival")
+
 
 class WaitingQueue:
     """Requests that have arrived and do not run.
@@ -100,7 +102,7 @@ class WaitingQueue:
         if self.preempted_first:
             self._preempted.insert(0, request)
         else:
-            insort(self._preempted, request, key=attrgetter("arrival"))
+            insort(self._preempted, request, key=_arrival)
 
     def abort(self, row: int) -> EngineRequest | None:
         """Take a waiting request out, wherever it stands; return it if it has run before."""

@@ -136,7 +136,7 @@ class StaticBatching(Scheduler):
             memory.start_decoding(request)
             request.base = request.prompt - memory.steps  # of its own tokens; the others are padding
             request.last_step = memory.steps + padded_output - 1
-            self._finishing.append((-request.last_step, request.order, request))
+            self._finishing.append((request.last_step, request.order, request))
             self.running[request.order] = request
         self.running_sequences = sequences = sum([request.samples for request in chosen])
         self.context = sequences * longest

@@ -12,9 +12,6 @@ from pagesim.scheduling.options import Machine
 GIB = 1 << 30
 """Bytes."""
 
-ASYNC_WHERE_SERVED = False
-"""Whether a release whose server schedules asynchronously does so here, too, where the option is left out."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tier:

@@ -42,7 +42,6 @@ class VllmV1(Scheduler):
         "_unserved_context",
         "chunked_prefill",
         "full_isl",
-        "in_flight",
         "max_num_batched_tokens",
         "max_num_seqs",
         "release",
@@ -135,7 +134,7 @@ class VllmV1(Scheduler):
         batch.reports, self.unreported = self.unreported, False
         self.must_replan = False
         if self.in_flight > 1:
-            self._set_ending_aside()
+            self.let_ending_rest()
         budget = self.max_num_batched_tokens
         if not self._run_together(batch, budget):
             self._run_one_by_one(batch, budget)
@@ -159,7 +158,7 @@ class VllmV1(Scheduler):
         That is the ordinary case of what `_run_one_by_one` does, without a look at those that decode.
         """
         memory, in_chunks = self.memory, self._in_chunks
-        decoding = len(self.running) - len(in_chunks) - len(self._ending)
+        decoding = len(self.running) - len(in_chunks) - self.resting
         budget -= decoding
         if budget < 0 or self._skipped:
             return False
@@ -178,9 +177,9 @@ class VllmV1(Scheduler):
                 memory.set_aside(memory.free_blocks)
                 self.preempt(self.latest(), batch)
             memory.grow(1)
-            decoding = len(self.running) - len(self._ending)
+            decoding = len(self.running) - self.resting
         self.context += decoding
-        self._unserved_context = unserved = sum([request.tokens for request in self._ending.values()])
+        self._unserved_context = unserved = self.resting_context
         batch.batched_tokens = batch.decoding = decoding
         batch.decode_context = self.context - unserved
         if chunks:
@@ -264,8 +263,8 @@ class VllmV1(Scheduler):
         self.context += len(decoding)
         batch.decoding = batch.batched_tokens = len(decoding)
         batch.decode_context = sum([memory.length(each) for each in decoding])
-        ending = [each for each in served if each.order in self._ending]
-        self._unserved_context = sum([memory.length(each) for each in (*unserved, *ending)])
+        unserved = [each for each in unserved if each.order not in self._ending]
+        self._unserved_context = self.resting_context + sum([memory.length(each) for each in unserved])
 
     def _go_on(self, request: EngineRequest, tokens: int, batch: Batch) -> None:
         """Run the next chunk of a prompt, for which there is room."""
@@ -310,7 +309,7 @@ class VllmV1(Scheduler):
             self.context += found
             batch.prompts += (request,)
             self._compute(request, found, tokens, batch)
-            if request.order in self._in_chunks:
+            if request.tokens < request.length:
                 batch.incomplete += (request,)
             budget -= tokens
         if overtaken:
@@ -346,14 +345,14 @@ class VllmV1(Scheduler):
         threshold = self.threshold
         if threshold and not (self.release.spares_single and len(self.running) + self.queue.waiting == 1):
             tokens = min(tokens, threshold)
-        return min(tokens, budget)
+        return tokens if tokens < budget else budget
 
     def _enter(self, request: EngineRequest) -> None:
-        """Let a request run, first in chunks."""
+        """Let a request run."""
         request.order = order = self._orders
         self._orders = order + 1
         request.last_step = -1
-        self.running[order] = self._in_chunks[order] = request
+        self.running[order] = request
         self.running_sequences += 1
         if request.content is not None:
             self._answering[request.content.answer] = request
@@ -363,9 +362,12 @@ class VllmV1(Scheduler):
         batch.batched_tokens += tokens
         batch.query_key_pairs += tokens * computed + tokens * (tokens + 1) // 2
         self.context += tokens
-        if request.tokens == request.length:
-            del self._in_chunks[request.order]
-            self.start_decoding(request)
+        if request.tokens < request.length:
+            self._in_chunks[request.order] = request
+            return
+        if self._in_chunks:
+            self._in_chunks.pop(request.order, None)
+        self.start_decoding(request)
 
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
         chunked = request.order in self._in_chunks
@@ -382,9 +384,12 @@ class VllmV1(Scheduler):
     def finish(self, now: int) -> list[EngineRequest]:
         if self.in_flight == 1:
             return super().finish(now)
+        if not (self._ending or self._lost):
+            return []
         # Known now: what was in flight before the last plan.
         over = [self._ending[order] for order in sorted(self._ending)]
         self._ending.clear()
+        self.resting = self.resting_context = 0
         for request in over:
             request.unknown = 0
             self._over(request, now)
@@ -396,15 +401,16 @@ class VllmV1(Scheduler):
         self._lost = []
         return over
 
-    def _set_ending_aside(self) -> None:
-        """Let requests rest whose last token is in flight: they keep place and memory until it is there."""
+    def let_ending_rest(self) -> None:
         finishing, memory = self._finishing, self.memory
-        while finishing and -finishing[-1][0] <= memory.steps:
-            request = finishing.pop()[2]
+        while finishing and finishing[0][0] <= memory.steps:
+            request = finishing.pop(0)[2]
             self.events.interval_ended(request)
             memory.stop_decoding(request)
             request.last_step = -1
             self._ending[request.order] = request
+            self.resting += 1
+            self.resting_context += request.tokens
 
     def start_decoding(self, request: EngineRequest) -> None:
         super().start_decoding(request)
@@ -438,6 +444,8 @@ class VllmV1(Scheduler):
         if self._in_chunks or self._skipped or self._ending:
             self._in_chunks.pop(request.order, None)
             self._skipped.pop(request.order, None)
-            self._ending.pop(request.order, None)
+            if self._ending.pop(request.order, None) is not None:
+                self.resting -= 1
+                self.resting_context -= request.tokens
         if request.content is not None:
             del self._answering[request.content.answer]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import MOST, Machine, SchedulerOptions
-from pagesim.scheduling.vllm_releases import ASYNC_WHERE_SERVED, RELEASES, Release
+from pagesim.scheduling.vllm_releases import RELEASES, Release
 
 _AS_SERVED = "as the release's server on this GPU when left out"
 
@@ -61,7 +61,7 @@ def resolved(options: Own, machine: Machine) -> Own:
         "max_num_seqs": sequences,
         "watermark": 0.0,
         "scheduler_reserve_full_isl": release.reserves_full_isl,
-        "async_scheduling": release.async_scheduling and ASYNC_WHERE_SERVED,
+        "async_scheduling": release.async_scheduling,
     }
     taken = {
         name: value

@@ -92,8 +92,7 @@ class PreparedSystem:
         """Return the requests that take part, as a scheduler may see them."""
         contents = None
         if SCHEDULERS.find(self.policy.scheduler).caches_prefixes(self.options):
-            rows = self.accepted
-            contents = Contents(self.trace.take(rows), self.request_of[rows], self.sized.block_size)
+            contents = Contents(self.trace, self.request_of, self.sized.block_size)
         system = self.system
         return Arrivals(self.trace, self.accepted, drop=system.beam_drop, seed=system.seed, contents=contents)
 

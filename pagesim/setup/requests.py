@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pagesim.errors import PagesimError
 from pagesim.scheduling.core import Scheduler
@@ -60,12 +61,20 @@ def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
     """Return the rows of the requests that the system could ever serve, in order."""
     # Many requests are alike in what matters: each kind is asked about once.
     samples = np.maximum(trace.n, trace.beam_width)
-    keys = np.ravel_multi_index(
-        (trace.prompt_tokens, trace.output_tokens, samples), (MAX_TOKENS + 1, MAX_TOKENS + 1, MAX_SAMPLES + 1)
-    )
-    _, example, kind_of = np.unique(keys, return_index=True, return_inverse=True)
-    columns = (column[example].tolist() for column in (trace.prompt_tokens, trace.output_tokens, samples))
-    verdicts = np.array([scheduler.accepts(*kind) for kind in zip(*columns, strict=True)])
+    shape = (MAX_SAMPLES + 1, MAX_TOKENS + 1, MAX_TOKENS + 1)
+    keys = np.ravel_multi_index((samples, trace.prompt_tokens, trace.output_tokens), shape)
+    kinds, kind_of = np.unique(keys, return_inverse=True)
+
+    def accepted(asked: IntColumn) -> npt.NDArray[np.bool_]:
+        columns = (column.tolist() for column in np.unravel_index(asked, shape))
+        verdicts = [scheduler.accepts(prompt, output, n) for n, prompt, output in zip(*columns, strict=True)]
+        return np.array(verdicts, bool)
+
+    # Where the longest output of like prompts is accepted, so are the shorter ones.
+    alike = kinds // (MAX_TOKENS + 1)
+    longest = np.flatnonzero(np.diff(alike, append=-1))
+    verdicts = np.repeat(accepted(kinds[longest]), np.diff(longest, prepend=-1))
+    verdicts[~verdicts] = accepted(kinds[~verdicts])
     return np.flatnonzero(verdicts[kind_of])
 
 

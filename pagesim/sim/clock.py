@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from math import sqrt
 
 import numpy as np
@@ -12,6 +13,9 @@ TICKS_PER_SECOND = 10**12
 
 LONGEST_S = 9e6
 """About 104 days: the longest simulated time whose ticks fit a 64-bit integer."""
+
+BEYOND_THE_CLOCK = (OverflowError, struct.error)
+"""What is raised where ticks that do not fit one are written down."""
 
 
 def to_ticks(seconds: float) -> int:

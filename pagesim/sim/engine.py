@@ -51,6 +51,7 @@ class Engine:
         dead_ends: how often a request met one, and which.
         run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
+        chains: whether a fast-forward may follow a plan in one decision where batches are scheduled ahead.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Engine:
         "_next_abort",
         "aborted_tokens",
         "aborts",
+        "chains",
         "dead_ends",
         "ends_early",
         "events",
@@ -98,6 +100,8 @@ class Engine:
         self._next_abort = 0  # the place of the next of them
         self.run = FastForward()
         self.over_at = 0
+        self.chains = True
+        self.events.begun(scheduler)
         self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
 
     # Driving it
@@ -144,7 +148,7 @@ class Engine:
         run.steps, run.decided = 0, now
         if self.fast_forward and not (queue.waiting or scheduler.swapped):
             # No request waits for a place: no plan is needed unless another decision is due.
-            self._fast_forward(now, now)
+            self._fast_forward(scheduler.steps_until_next_decision(), now, now)
             if run.steps:
                 return True
         while True:
@@ -161,7 +165,7 @@ class Engine:
         self.events.planned(batch, now, now, ticks)
         self.over_at = end = now + ticks
         if self.fast_forward:
-            self._fast_forward(end, end)
+            self._fast_forward(scheduler.steps_until_next_decision(), end, end)
         return True
 
     def complete(self, now: int) -> int:
@@ -178,7 +182,7 @@ class Engine:
         self.recorder.flush()
 
     def replan_at(self, instant: int) -> int:
-        """Let no step of the fast-forward at hand be decided from an instant on; return the new ``over_at``."""
+        """Let no step of the fast-forward at hand be decided from then on; return the new ``over_at``."""
         run = self.run
         if run.steps:
             kept = steps_before(run.first, run.increment, instant - run.start)
@@ -193,20 +197,20 @@ class Engine:
 
     # Inside
 
-    def _fast_forward(self, now: int, start: int, ahead: int = 0) -> None:
+    def _fast_forward(self, steps: int, now: int, start: int, ahead: int = 0) -> None:
         """Set ``run`` to the iterations ahead that decode with the same requests and decide nothing.
 
         Args:
+            steps: as many as the scheduler allows, if nothing happens outside.
             now: when the first of them would be decided, in ticks.
             start: when it would be carried out.
             ahead: 1 where each further one is decided when the one before it starts, and not when that ends.
         """
-        scheduler = self.scheduler
-        steps = scheduler.steps_until_next_decision()
         if steps <= 0:
             return
-        sequences = scheduler.running_sequences
-        context = scheduler.context + sequences * scheduler.growth
+        scheduler = self.scheduler
+        sequences = scheduler.running_sequences - scheduler.resting
+        context = scheduler.context - scheduler.resting_context + sequences * scheduler.growth
         decode_run = self.executor.decode_run(sequences, context)
         if decode_run is None:
             return
@@ -216,8 +220,9 @@ class Engine:
         end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         # From the horizon on no iteration is decided without a plan.
         horizon = self.until + 1
-        if scheduler.queue.next_arrival < end and scheduler.arrival_matters():
-            horizon = min(horizon, scheduler.queue.next_arrival)
+        arrival = scheduler.queue.next_arrival
+        if arrival < end and arrival < horizon and scheduler.arrival_matters():
+            horizon = arrival
         if self._next_abort < len(self.aborts):
             horizon = min(horizon, self.aborts[self._next_abort][0])
         if self._looks:
@@ -225,11 +230,13 @@ class Engine:
         if horizon < end:
             if horizon <= now:
                 return
-            steps = min(steps, ahead + steps_before(first, increment, horizon - start))
+            before = ahead + steps_before(first, increment, horizon - start)
+            if before < steps:
+                steps = before
             end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         run = self.run
         run.start, run.steps, run.first, run.increment = start, steps, first, increment
-        run.context, run.sequences = context, sequences
+        run.context, run.sequences, run.resting = context, sequences, scheduler.resting
         self.over_at = start + span_of(first, increment, steps - ahead) if ahead else end
 
     def _abort_until(self, now: int) -> None:

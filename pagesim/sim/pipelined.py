@@ -24,13 +24,14 @@ class PipelinedEngine(Engine):
     no length, which is in flight as any other.
     """
 
-    __slots__ = ("_in_flight", "_is_settled", "_naps", "_waits")
+    __slots__ = ("_first_at", "_in_flight", "_is_settled", "_naps", "_waits")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_flight: deque[int] = deque()  # when each batch in flight is over
         self._waits = False  # whether the turn at hand waits for the oldest of them
         self._naps = False  # whether its schedule was empty
+        self._first_at = 0  # when the first step of the fast-forward at hand is decided
         # Whether the next iteration can only do what the one in flight does: requests that wait were looked
         # at, and none has arrived or gone since that could change what became of them.
         self._is_settled = False
@@ -38,7 +39,10 @@ class PipelinedEngine(Engine):
     def decide(self, now: int) -> bool:
         scheduler, queue, in_flight = self.scheduler, self.scheduler.queue, self._in_flight
         if self.aborts:
+            past = self._next_abort
             self._abort_until(now)
+            if self._next_abort > past:
+                self._is_settled = False
         if queue.next_arrival <= now:
             if scheduler.arrival_matters():
                 self._is_settled = False
@@ -66,6 +70,9 @@ class PipelinedEngine(Engine):
         self._is_settled = not is_empty
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(now, naps=is_empty)
+            if self.chains and not (is_empty or scheduler.resting or batch.recomputed):
+                # No request is over with the oldest batch: what follows it may be known.
+                self._fast_forward_two(scheduler.steps_until_next_decision(), self.over_at)
         else:
             self._waits, self._naps = False, is_empty
             self.over_at = now
@@ -76,26 +83,35 @@ class PipelinedEngine(Engine):
         if run.steps:
             self.events.fast_forwarded(run)
             scheduler.advance(run.steps)
-            self._in_flight[0] = run.start + span_of(run.first, run.increment, run.steps)
+            self._in_flight.clear()
+            self._in_flight.append(run.start + span_of(run.first, run.increment, run.steps))
+            if not run.resting:
+                return now
         elif self._waits:
             self._in_flight.popleft()
-            if scheduler.finish(now):
-                self._is_settled = False
+        else:
+            return now + NAP if self._naps and scheduler.has_work else now
+        if scheduler.finish(now):
+            self._is_settled = False
         return now + NAP if self._naps and scheduler.has_work else now
 
     def end(self) -> None:
         for over_at in self._in_flight:
+            self.scheduler.let_ending_rest()
             self.scheduler.finish(over_at)
         super().end()
 
     def replan_at(self, instant: int) -> int:
         run = self.run
         if run.steps:
-            # The first step was decided before the one in flight was over.
-            kept = 1 + steps_before(run.first, run.increment, instant - run.start)
+            kept = 0
+            if self._first_at < instant:
+                kept = 1 + steps_before(run.first, run.increment, instant - run.start)
             if kept < run.steps:
                 run.steps = kept
-                self.over_at = run.start + span_of(run.first, run.increment, kept - 1)
+                self.over_at = self._first_at
+                if kept:
+                    self.over_at = run.start + span_of(run.first, run.increment, kept - 1)
         return self.over_at
 
     def _wait(self, now: int, *, naps: bool) -> None:
@@ -105,10 +121,20 @@ class PipelinedEngine(Engine):
 
     def _fast_forwards(self, now: int) -> bool:
         """Take the next iterations at once, if that can be; say whether it could."""
-        in_flight, scheduler = self._in_flight, self.scheduler
-        if not self.fast_forward or self._naps or len(in_flight) != 1 or scheduler.in_flight != 2:
+        scheduler = self.scheduler
+        if self._naps or not self._in_flight:
             return False
         if not self._is_settled and (scheduler.queue.waiting or scheduler.swapped):
             return False
-        self._fast_forward(now, max(now, in_flight[0]), ahead=1)
+        if not (scheduler.queue.waiting or scheduler.must_replan):
+            scheduler.let_ending_rest()
+        steps = scheduler.steps_until_next_decision()
+        self._fast_forward_two(min(steps, 1) if scheduler.resting else steps, now)
         return bool(self.run.steps)
+
+    def _fast_forward_two(self, steps: int, now: int) -> None:
+        """Fast-forward so many steps at most with two batches in flight, the first decided at an instant."""
+        if not self.fast_forward or self.scheduler.in_flight != 2:
+            return
+        self._first_at = now
+        self._fast_forward(steps, now, max(now, self._in_flight[-1]), ahead=1)

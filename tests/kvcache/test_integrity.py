@@ -126,11 +126,12 @@ def test_contiguous_memory_notices(
 
 
 def lose_a_run(memory: PrefixCachedKV, holder: Reader) -> None:
-    memory._queue.remove(memory._queue.first)
+    memory.release(holder)
+    memory._queue.remove(memory._queue.behind)
 
 
 def miscount_the_cached(memory: PrefixCachedKV, holder: Reader) -> None:
-    memory._cached += 1
+    memory.cached_blocks += 1
 
 
 def forget_what_can_be_found(memory: PrefixCachedKV, holder: Reader) -> None:

@@ -102,6 +102,7 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
         perhaps("enable_chunked_prefill", False, chance=0.2)
         perhaps("scheduler_reserve_full_isl", True, False)
         some["enable_prefix_caching"] = rnd.random() < 0.8
+        some["async_scheduling"] = rnd.random() < 0.5
         _let_start(rnd, some)
     return some
 
@@ -239,6 +240,7 @@ def check(seed: int) -> Counter[str]:
             "with a swap": int(base.requests["swaps"].sum() > 0),
             "with prefix hits": int(base.requests["cached_tokens"].sum() > 0),
             "with samples": int(max(case.trace.n.max(), case.trace.beam_width.max()) > 1),
+            "with two batches in flight": int(bool(case.options.get("async_scheduling"))),
             "with aborts": int((base.requests["status"] == "aborted").any()),
             "iterations": len(base.steps),
         }

@@ -19,6 +19,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 from pagesim.sim.engine import Engine
 from pagesim.sim.executors import PredictedExecutor
+from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.workloads.trace import Trace
 
 
@@ -29,25 +30,23 @@ class TwoInFlight(ContinuousBatching):
     is known when it is over: then, and not before, its requests go.
     """
 
-    in_flight = 2
-
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        self.in_flight = 2
         self._launched: deque[int] = deque()  # the step of growth of each batch in flight
         self._ending: dict[int, EngineRequest] = {}  # by order: whose last token is in flight
 
     def plan(self, now: int) -> Batch:
         self._set_ending_aside()
         batch = super().plan(now)
-        if batch.is_iteration:
-            self._launched.append(self.memory.steps)
+        self._launched.append(self.memory.steps)
         if self._ending:
             self.must_replan = True
         return batch
 
     def advance(self, steps: int) -> None:
         super().advance(steps)
-        self._launched = deque([self.memory.steps - 1, self.memory.steps])
+        self._launched = deque([self.memory.steps])
 
     def finish(self, now: int) -> list[EngineRequest]:
         known = self._launched.popleft()
@@ -66,8 +65,8 @@ class TwoInFlight(ContinuousBatching):
         raise AssertionError("these tests give memory enough")
 
     def _set_ending_aside(self) -> None:
-        while self._finishing and -self._finishing[-1][0] <= self.memory.steps:
-            _, order, request = self._finishing.pop()
+        while self._finishing and self._finishing[0][0] <= self.memory.steps:
+            _, order, request = self._finishing.pop(0)
             self.events.interval_ended(request)
             self.memory.stop_decoding(request)
             self._ending[order] = request
@@ -104,7 +103,8 @@ def replay(
     log = RequestLog(len(trace))
     chunks: list[Chunk] = []
     recorder = Recorder(serves, log, chunks.append)
-    engine = Engine(serves, PredictedExecutor(cost), recorder, fast_forward=fast_forward)
+    kind = Engine if serves.in_flight == 1 else PipelinedEngine
+    engine = kind(serves, PredictedExecutor(cost), recorder, fast_forward=fast_forward)
     engine.replay()
     columns = {"first": log.first_token, "finish": log.finish, "scheduled": log.first_scheduled}
     for name in ("clock", "start", "ticks"):
@@ -149,8 +149,9 @@ def test_with_two_batches_in_flight_a_decision_is_made_while_the_last_iteration_
         TwoInFlight, CountedKV(400, [KVGroup(16)]), trace, Affine(1.0, 0, 0), fast_forward=True
     )
     second = 10**12
-    assert (columns["clock"] / second).tolist() == [0, 0, 1, 2, 3, 4]
-    assert (columns["start"] / second).tolist() == [0, 1, 2, 3, 4, 5]
+    # The last schedule finds the request waiting for its last token, and is empty.
+    assert (columns["clock"] / second).tolist() == [0, 0, 1, 2, 3, 4, 5]
+    assert (columns["start"] / second).tolist() == [0, 1, 2, 3, 4, 5, 5]
     assert columns["finish"].tolist() == [6 * second]
 
 

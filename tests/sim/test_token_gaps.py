@@ -18,8 +18,7 @@ def chunk(rng: np.random.Generator, size: int) -> SimpleNamespace:
     )
     return SimpleNamespace(
         ticks=micros * (TICKS_PER_SECOND // 10**6),
-        rows={"continuing": rng.integers(0, 9, size)},
-        stretch=np.arange(size),
+        spread={"continuing": rng.integers(0, 9, size)}.__getitem__,
         late=rng.integers(2**18, 2**21, 3) * (TICKS_PER_SECOND // 10**6),
         late_counts=rng.integers(1, 4, 3),
     )
@@ -35,7 +34,7 @@ def test_mean_and_percentiles_are_those_of_all_gaps(pending, monkeypatch):
         taken = chunk(rng, 40)
         engines[number % 3].add(taken)
         every += [
-            np.repeat(taken.ticks, taken.rows["continuing"]),
+            np.repeat(taken.ticks, taken.spread("continuing")),
             np.repeat(taken.late, taken.late_counts),
         ]
     whole = TokenGaps()

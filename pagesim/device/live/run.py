@@ -16,6 +16,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import ProgressCallback, equip, options_of
 from pagesim.setup.presets import Policy, parts_of
+from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import System
 from pagesim.sim.executors import Executor
 from pagesim.workloads.trace import Trace
@@ -87,6 +88,10 @@ def run_live(
         dtype = torch.float32
     else:
         dtype = torch.bfloat16 if system.kv_cache_dtype == "bf16" else torch.float16
+    notes: tuple[str, ...] = ()
+    if "async_scheduling" in SCHEDULERS.find(policy.scheduler).Options.model_fields:
+        system = system.model_copy(update={"async_scheduling": False})
+        notes = ("a live run has one batch in flight: async_scheduling is off",)
     made: list[MeasuredExecutor] = []
 
     def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> Executor:
@@ -133,6 +138,7 @@ def run_live(
     return replace(
         result,
         summary={**result.summary, "clock": "measured", "live": live},
+        notes=(*result.notes, *notes),
         steps=result.steps.assign(**_parts(executor)),
     )
 

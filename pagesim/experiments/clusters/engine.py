@@ -107,6 +107,7 @@ class Replica(Observer):
     def start(self, environment: simpy.Environment, engine: Engine) -> None:
         """Begin to serve."""
         self.engine = engine
+        engine.chains = False  # or it could not say from when on it does what
         self._environment = environment
         self._process = environment.process(self._serve())
 
@@ -166,7 +167,9 @@ class Replica(Observer):
                         self._replicas.changed.add(self._number)
                 now = engine.over_at
                 self._busy = False
-                engine.complete(now)
+                again_at = engine.complete(now)
+                if again_at > now:
+                    yield environment.timeout(again_at - now)
                 if recorder.iterations >= recorder.full_at:
                     recorder.flush()
                 continue
@@ -185,5 +188,9 @@ class Replica(Observer):
         scheduler, run = self.engine.scheduler, self.engine.run
         if not run.steps:
             return Says(scheduler.context, self.engine.over_at, (0, 0, 0, 0), 0)
-        steps = run.steps, run.first, run.increment, run.context
-        return Says(scheduler.context, run.start, steps, scheduler.running_sequences)
+        if scheduler.in_flight == 1:
+            steps = run.steps, run.first, run.increment, run.context
+            return Says(scheduler.context, run.start, steps, run.sequences)
+        # The first step was decided already, the second is when the first begins.
+        steps = run.steps - 1, run.first, run.increment, run.context + run.sequences
+        return Says(run.context + scheduler.resting_context, run.start, steps, run.sequences)

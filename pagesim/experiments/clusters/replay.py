@@ -75,7 +75,7 @@ def replay_together(
     environment.process(route())
     environment.run()
     for server in servers:
-        server.recorder.flush()
+        server.engine.end()
     return servers, replica_of
 
 

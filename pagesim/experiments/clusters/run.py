@@ -22,6 +22,7 @@ from pagesim.results.result import Stored
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.setup.prepare import ProgressCallback, Server, prepare
 from pagesim.setup.scenario import System, checked
+from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads.trace import Trace
 
@@ -116,7 +117,7 @@ def run_cluster(
         servers, replica_of = replay(setting, log, chosen, replicas, progress)
     except StrictCompatError as error:
         raise setting.stopped(error) from None
-    except OverflowError:
+    except BEYOND_THE_CLOCK:
         raise setting.too_long() from None
     of_requests, columns = setting.summary(log)
     columns = {**columns, "replica": replica_of}

@@ -43,6 +43,10 @@ def alike(
     if unknown := [name for name in left_out if name not in theirs]:
         raise PagesimError(f"log {log.name}: not_compared names {table}.{unknown[0]}, which the log lacks")
     theirs = theirs.drop(columns=left_out).copy()
+    for name in theirs.columns.intersection(["blocks_by_group", "nulls_by_group"]):
+        theirs[name] = [str(list(map(int, counts))) for counts in theirs[name]]  # a list a row
+    if table == "requests":
+        ours = ours.assign(ext_tokens=0)  # found outside the GPU's blocks, where pagesim has nothing
     absent = [name for name in theirs.columns if OURS.get(name, name) not in ours]
     if absent:
         raise PagesimError(

@@ -30,6 +30,9 @@ class GoldenLog:
             with which that ends a busy period.
         last_sample_first: the log lists a request's samples as vLLM 0.2 holds them: the sequence that ran the
             prompt, which is the last sample, and then those that were forked from it.
+        put_off: rows of the trace that arrive a picosecond later than it says. An iteration was decided at
+            that very instant; the log's clock, a sum of floats, fell short of it, and the next iteration saw
+            the request.
         not_compared: columns of the log, as ``TABLE.COLUMN``, and why each is not compared.
     """
 
@@ -43,6 +46,7 @@ class GoldenLog:
     options: dict[str, Any]
     without_flush: bool
     last_sample_first: bool
+    put_off: tuple[int, ...]
     not_compared: dict[str, str]
 
     @property
@@ -65,6 +69,7 @@ class _Entry(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict)
     without_flush: bool = False
     last_sample_first: bool = False
+    put_off: tuple[int, ...] = ()
     not_compared: dict[str, str] = Field(default_factory=dict)
 
 
@@ -125,6 +130,7 @@ def read_manifest(file: Path) -> list[GoldenLog]:
             options={**manifest.options, **entry.options},
             without_flush=entry.without_flush,
             last_sample_first=entry.last_sample_first,
+            put_off=entry.put_off,
             not_compared=entry.not_compared,
         )
         for name, entry in manifest.log.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -14,10 +15,13 @@ from pagesim.api import run
 from pagesim.errors import PagesimError, reason
 from pagesim.experiments.golden.columns import alike
 from pagesim.experiments.golden.compare import Difference, first_difference
+from pagesim.experiments.golden.details import Details
 from pagesim.experiments.golden.manifest import GoldenLog
 from pagesim.results.result import Result
+from pagesim.scheduling.observer import Observer
 from pagesim.setup.reading import read_parquet
 from pagesim.setup.scenario import System, checked
+from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
 
@@ -55,7 +59,9 @@ def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> Comp
         PagesimError: a file of the log cannot be read, an option is off, or a column is nowhere to be found.
     """
     started = time.perf_counter()
-    result = replay(log, stepping=stepping, tables=tables)
+    trace = trace_of(log)
+    details = Details(_names(trace))
+    result = replay(log, trace, stepping=stepping, tables=tables, observers=[details])
     rows: dict[str, int] = {}
     difference: Difference | None = None
     for table, file in log.tables.items():
@@ -69,25 +75,35 @@ def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> Comp
         if ours is None:
             raise PagesimError(f"log {log.name}: {log.policy} leaves no table {table}")
         rows[table] = len(theirs)
+        if table == "steps" and ours is not None and "scheduled_crc" in theirs:
+            ours = details.add_to(ours, theirs)
         difference = difference or first_difference(table, *alike(log, table, ours, theirs))
     return Comparison(log, stepping, tables, rows, difference, time.perf_counter() - started)
 
 
-def replay(log: GoldenLog, *, stepping: bool, tables: bool = False) -> Result:
-    """Return the result of a log's trace under its policy, with a row an iteration.
+def replay(
+    log: GoldenLog,
+    trace: Trace,
+    *,
+    stepping: bool,
+    tables: bool = False,
+    observers: Sequence[Observer] = (),
+) -> Result:
+    """Return the result of a log's trace, as `trace_of` makes it, with a row an iteration.
 
     Raises:
         PagesimError: as `pagesim.make_trace` and `pagesim.simulate`.
     """
     options = {"policy": log.policy, **log.options, "fast_forward": not stepping}
-    return run(checked(System, options), trace_of(log), steps="iterations", tables=tables)
+    system = checked(System, options)
+    return run(system, trace, steps="iterations", tables=tables, observers=observers)
 
 
 def trace_of(log: GoldenLog) -> Trace:
     """Return the requests of a log.
 
     A file of the logs' own may have a column ``prefix_id``: there requests of one id begin with the same
-    ``prefix_tokens`` tokens.
+    ``prefix_tokens`` tokens, and one with a ``parent`` goes on from that row's prompt and answer.
 
     Raises:
         PagesimError: as `pagesim.make_trace`.
@@ -95,26 +111,50 @@ def trace_of(log: GoldenLog) -> Trace:
     trace = make_trace(log.trace, **log.arrivals)
     if log.n is not None:
         trace = trace.with_columns({"n": np.full(len(trace), log.n)})
-    prefixes = _prefixes(log.trace)
-    if prefixes:
-        # An id a token, and the same one only where the engine was given the same token.
-        fresh = count()
-        numbers: dict[tuple[str, int], int] = {}
-        ids = []
-        for row, tokens in zip(trace.request_id, trace.prompt_tokens, strict=True):
-            prefix, shared = prefixes[int(row)]
-            begins = [numbers.setdefault((prefix, at), next(fresh)) for at in range(shared)]
-            ids.append((*begins, *(next(fresh) for _ in range(tokens - shared))))
-        trace = trace.with_columns({"hash_ids": ids, "hash_block_size": 1, "prefix_tokens": None})
+    if log.put_off:
+        late = np.isin(trace.request_id, log.put_off)
+        trace = trace.with_columns({"arrival_s": trace.arrival_s + late / TICKS_PER_SECOND})
+    rows = _own_columns(log.trace)
+    if rows and "prefix_id" in rows[0]:
+        trace = _with_prefixes(trace, rows)
     return trace
 
 
-def _prefixes(file: Path) -> list[tuple[str, int]]:
-    """Return each row's prefix and how many of its tokens are that; nothing where the file does not say."""
+def _own_columns(file: Path) -> list[dict[str, str]]:
+    """Return the rows of a trace in the logs' own format; none of any other."""
     if file.suffix != ".csv":
         return []
     with file.open(encoding="utf-8", newline="") as lines:
-        rows = csv.DictReader(lines)
-        if "prefix_id" not in (rows.fieldnames or ()):
-            return []
-        return [(row["prefix_id"], int(row["prefix_tokens"])) for row in rows]
+        return list(csv.DictReader(lines))
+
+
+def _with_prefixes(trace: Trace, rows: Sequence[Mapping[str, str]]) -> Trace:
+    """Return a trace with what its prompts share.
+
+    A row with a parent goes on from that one's prompt and answer; it is the next turn of a session. In the
+    others an id stands for a token, and is the same only where the engine was given the same token.
+    """
+    fresh = count()
+    numbers: dict[tuple[str, int], int] = {}
+    ids: list[tuple[int, ...]] = []
+    sessions: dict[int, int] = {}
+    for row, tokens in zip(trace.request_id.tolist(), trace.prompt_tokens.tolist(), strict=True):
+        own = rows[row]
+        parent = own.get("parent")
+        sessions[row] = sessions[int(parent)] if parent else row
+        shared = int(own["prefix_tokens"] or 0)
+        begins = [numbers.setdefault((own["prefix_id"], at), next(fresh)) for at in range(shared)]
+        ids.append(() if parent else (*begins, *(next(fresh) for _ in range(tokens - shared))))
+    columns = {"hash_ids": ids, "hash_block_size": 1, "prefix_tokens": None}
+    if len(set(sessions.values())) < len(sessions):
+        columns["session_id"] = np.array(list(sessions.values()))
+    return trace.with_columns(columns)
+
+
+def _names(trace: Trace) -> list[str]:
+    """Return the names of the samples of all requests, as vLLM's front end calls them."""
+    return [
+        str(request) if n == 1 else f"{request}.{k}"
+        for request, n in zip(trace.request_id.tolist(), trace.n.tolist(), strict=True)
+        for k in range(n)
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from pagesim.accounting.records import RequestLog
 from pagesim.api import trace_of
 from pagesim.errors import PagesimError
-from pagesim.results.report.cells import AddressedKV
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result
 from pagesim.scheduling.arrivals import NEVER
@@ -81,7 +80,6 @@ def replay(
     memory = server.scheduler.memory
     if not memory.names_blocks:
         raise NotReplayed(f"placement {setting.policy.placement} counts blocks and gives them no numbers")
-    snapshots.begin(server.scheduler, cast(AddressedKV, memory))
     server.engine.replay()
     snapshots.idle(server.engine.over_at, NEVER)
     return snapshots

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -99,9 +100,9 @@ class Snapshots(Observer):
         self._stay_of: dict[tuple[int, int, int, int], int] = {}
         self._away: dict[int, Absence] = {}  # by row
 
-    def begin(self, scheduler: Scheduler, memory: AddressedKV) -> None:
-        """Say what is going to run, before anything happens."""
-        self.scheduler, self.memory = scheduler, memory
+    def begun(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.memory = memory = cast(AddressedKV, scheduler.memory)
         self._cells = blank(memory.num_blocks)
         self._swapped = blank(memory.cpu_blocks)
 

@@ -30,7 +30,7 @@ def end_of(result: Result) -> float:
     others = columns["arrival_s"]
     if steps is not None and len(steps):
         # A row of several iterations ends later, but tells no more than when its first one does.
-        others = np.array([steps["clock"].iloc[-1] + steps["step_s"].iloc[-1]])
+        others = np.array([steps["start"].iloc[-1] + steps["step_s"].iloc[-1]])
     return float(np.nanmax(np.concatenate([columns["finish_s"], others]), initial=0.0))
 
 

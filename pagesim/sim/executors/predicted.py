@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Protocol
 
 from pagesim.costs import CostModel, DecodeRun, IterationShape
 from pagesim.scheduling.batch import Batch
+
+_shape_fields = attrgetter(*IterationShape._fields)
 
 
 class Executor(Protocol):
@@ -31,4 +34,4 @@ class PredictedExecutor:
 
 def shape_of(batch: Batch) -> IterationShape:
     """Return what a batch computes and moves."""
-    return IterationShape(*(getattr(batch, name) for name in IterationShape._fields))
+    return IterationShape._make(_shape_fields(batch))

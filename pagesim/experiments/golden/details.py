@@ -1,0 +1,148 @@
+"""Details: what a log of today's vLLM says of an iteration beyond pagesim's steps table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from pagesim.kvcache import CountedPrefixKV, PrefixCachedKV, TabledKV
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.request import EngineRequest
+
+if TYPE_CHECKING:  # pandas takes long to import
+    import pandas as pd
+
+ABSENT = {"num_waiting_remote": 0, "deferred_free": 0, "ext_hit_tokens": 0}
+"""Columns of what pagesim does not have: transfers between the GPU's blocks and other memory."""
+
+
+class Details(Observer):
+    """Notes them of every iteration; of what only memory knows, of every iteration that is planned.
+
+    Args:
+        names: of the requests, as the log's, ``[N]`` by row of the engine's trace.
+    """
+
+    scheduler: Scheduler
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._computed: dict[EngineRequest, int] = {}  # tokens, once the last iteration has run
+        self._preempted: list[str] = []
+        self._steps: list[dict[str, Any]] = []
+
+    def begun(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+
+    def departed(self, batch: Batch, now: int) -> None:
+        self._preempted += [self._names[request.row] for request in batch.recomputed]
+        for request in batch.recomputed:
+            self._computed.pop(request, None)
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        memory = self.scheduler.memory
+        scheduled: dict[EngineRequest, int] = {}
+        prefill = hits = 0
+        for request in batch.prompts:
+            self._computed[request] = request.cached
+            hits += request.cached
+        for request in self.scheduler.running.values():
+            length, before = memory.length(request), self._computed[request]
+            self._computed[request] = length
+            if length > before:
+                scheduled[request] = length - before
+                if before < request.prompt:
+                    prefill += length - before
+        self._steps.append(
+            {
+                "scheduled_crc": self._crc(scheduled),
+                "num_prefill_tokens": prefill,
+                "prefix_hit_tokens": hits,
+                "preempted": " ".join(self._preempted),
+                "blocks": sum([memory.held_blocks(request) for request in self.scheduler.running.values()]),
+                "cached_hashes": self._cached(),
+                "tables_crc": self._tables_crc(scheduled),
+            }
+        )
+        self._preempted = []
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        memory, running = self.scheduler.memory, self.scheduler.running.values()
+        decoding = [request for request in running if request.decodes]
+        crc = self._crc(dict.fromkeys(decoding, 1))
+        lengths = np.array([memory.length(request) for request in decoding])
+        at_rest = sum([memory.held_blocks(request) for request in running if not request.decodes])
+        for step in range(1, run.steps + 1):
+            self._steps.append(
+                {
+                    "scheduled_crc": crc,
+                    "num_prefill_tokens": 0,
+                    "prefix_hit_tokens": 0,
+                    "preempted": "",
+                    "blocks": at_rest + int(np.sum(-(-(lengths + step) // memory.block_size))),
+                }
+            )
+        for request in decoding:
+            self._computed[request] += run.steps
+
+    def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
+        """Return pagesim's table of steps with these columns; what was not looked at is as in the log.
+
+        Args:
+            steps: a row an iteration.
+            like: the log's table.
+        """
+        import pandas as pd
+
+        details = pd.DataFrame(self._steps, index=steps.index)
+        blocks = details.pop("blocks")
+        whole = pd.concat([steps, details], axis=1).assign(**ABSENT)
+        whole["exec_start"] = whole["start"]
+        whole["exec_end"] = whole["start"] + whole["step_s"]
+        whole["blocks_by_group"] = [f"[{count}]" for count in blocks]
+        whole["nulls_by_group"] = "[0]"
+        whole["spec_tokens"] = 0
+        for name in ("cached_hashes", "tables_crc"):
+            theirs = like[name].reindex(whole.index) if name in like else None
+            if theirs is not None:
+                ours = whole[name].astype("Int64")
+                whole[name] = ours.where(ours.notna() & theirs.notna(), theirs.astype("Int64"))
+        return whole
+
+    def _crc(self, scheduled: dict[EngineRequest, int]) -> int:
+        named = {self._names[request.row]: tokens for request, tokens in scheduled.items()}
+        return crc32(json.dumps(named, separators=(",", ":")).encode())
+
+    def _cached(self) -> int | None:
+        """Return how many hashes find a block."""
+        memory = self.scheduler.memory
+        if not isinstance(memory, CountedPrefixKV):
+            return 0
+        for request in self.scheduler.running.values():
+            memory.cache_full_blocks(request)
+        return memory.findable_blocks
+
+    def _tables_crc(self, scheduled: dict[EngineRequest, int]) -> int | None:
+        """Return the checksum of the tables of all requests that got a token; None where blocks are counted.
+
+        vLLM's null block is its block 0, and its free blocks are taken in rising order at first.
+        """
+        memory = self.scheduler.memory
+        if not scheduled:
+            return None
+        tables: list[int] = []
+        if isinstance(memory, PrefixCachedKV):
+            for request in scheduled:
+                tables += [block + 1 for block in memory.block_table(request)]
+        elif isinstance(memory, TabledKV):
+            for request in scheduled:
+                tables += [memory.num_blocks - block for block in memory.block_table(request)]
+        else:
+            return None
+        return crc32(np.array(tables, "<i4").tobytes())
