@@ -16,6 +16,7 @@ OPTIONS: dict[str, Any] = {
     "num_blocks": 101,
     "block_size": 4,
     "enable_prefix_caching": False,
+    "async_scheduling": False,
 }
 CACHED: dict[str, Any] = {**OPTIONS, "enable_prefix_caching": True}
 
