@@ -18,9 +18,8 @@ from pagesim.errors import PagesimError
 from pagesim.results.result import Result, StepTable, batch_table, preemption_table
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import MakeExecutor, ProgressCallback, ProgressObserver, Server, prepare
-from pagesim.setup.requests import aborts
 from pagesim.setup.scenario import COMPARED, Scenario, System, checked, each_policy
-from pagesim.sim.clock import BEYOND_THE_CLOCK, to_tick_column
+from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads import decode_as, make_trace
 from pagesim.workloads.trace import Trace
@@ -114,8 +113,9 @@ def run(
     started = time.perf_counter()
     setting = prepare(system, trace)
     log = setting.new_log()
+    arrivals = setting.arrivals()
     table = StepTable(
-        to_tick_column(setting.trace.arrival_s)[setting.accepted],
+        arrivals,
         every=steps == "iterations",
         num_blocks=setting.sized.num_blocks,
         block_size=setting.sized.block_size,
@@ -126,9 +126,9 @@ def run(
     server = Server(
         setting,
         log,
-        setting.arrivals(),
+        arrivals,
         consume=[] if steps == "none" else [table.add, *([] if timeline is None else [timeline.add])],
-        aborts=aborts(setting.trace, system.client_timeout),
+        aborts=setting.aborts(),
         executor=executor,
         observers=[
             *([] if timeline is None else [timeline]),
@@ -138,13 +138,14 @@ def run(
         tables=tables or executor is not None,
     )
     try:
-        server.engine.replay()
+        server.replay()
     except StrictCompatError as error:
         raise setting.stopped(error) from None
     except BEYOND_THE_CLOCK:
         raise setting.too_long() from None
     of_engine, rows = server.summary(), server.recorder.rows
-    del server  # a long run's arrivals are a good part of all that it holds
+    table.forget_arrivals()
+    del server, arrivals  # a long run's arrivals are a good part of all that it holds
     of_requests, columns = setting.summary(log)
     summary: dict[str, Any] = {
         "policy": system.policy,
@@ -184,6 +185,7 @@ def trace_of(scenario: Scenario) -> Trace:
         tokenizer=scenario.tokenizer,
         on_bad_row=scenario.on_bad_row,
         shared_prefix=scenario.shared_prefix,
+        think=scenario.think,
     )
     return decode_as(trace, n=scenario.n, beam_width=scenario.beam_width)
 

@@ -22,6 +22,7 @@ PAGES = (
     "docs/profiles.md",
 )
 WALKS = (
+    "docs/closed-loops.md",
     "docs/tutorial.md",
     "docs/ledger.md",
     "docs/fast-forward.md",

@@ -17,6 +17,7 @@ from pagesim.workloads.lengths import (
 from pagesim.workloads.make import DEFAULT_REQUESTS, make_trace
 from pagesim.workloads.model import LengthModel, Provenance, fit
 from pagesim.workloads.sharing import decode_as, parse_shared_prefix, share_prefix
+from pagesim.workloads.thinking import parse_think, think
 
 __all__ = [
     "DEFAULT_REQUESTS",
@@ -44,9 +45,11 @@ __all__ = [
     "make_trace",
     "parse_lengths",
     "parse_shared_prefix",
+    "parse_think",
     "plot_trace",
     "save",
     "share_prefix",
+    "think",
     "workload",
     "workloads",
 ]

@@ -104,7 +104,7 @@ def arrive(
         num_requests = len(trace)
     times = arrival_times(kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed)
     given = ", ".join(f"{name} {value:.10g}" for name, value in options.items() if value is not None)
-    return _placed(trace, times, f"arrivals: {kind}{', ' if given else ''}{given}, seed {seed}")
+    return placed(trace, times, f"arrivals: {kind}{', ' if given else ''}{given}, seed {seed}")
 
 
 def arrival_times(
@@ -219,8 +219,15 @@ def _renewals(
     return times
 
 
-def _placed(trace: Trace, times: FloatColumn, note: str, source: IntColumn | None = None) -> Trace:
-    """Return the trace whose request ``k`` is ``source[k]`` of this one, or ``k``, at ``times[k]``."""
+def placed(trace: Trace, times: FloatColumn, note: str, source: IntColumn | None = None) -> Trace:
+    """Return the trace whose request ``k`` is ``source[k]`` of this one, or ``k``, at ``times[k]``.
+
+    Args:
+        trace: is repeated: ``source`` counts on from one repetition to the next.
+        times: seconds, rising, ``[N]``.
+        note: how they came about.
+        source: ``[N]``.
+    """
     size = len(trace)
     taken = np.arange(len(times)) if source is None else source
     row = taken % size
@@ -288,7 +295,7 @@ def _recorded(trace: Trace, rate: float | None, duration: float | None, num_requ
         count = min(count, num_requests)
     if not count:
         raise PagesimError(f"no recorded arrival is before {duration:g} s; the first is at {times[0]:g} s")
-    return _placed(trace, times[:count], note)
+    return placed(trace, times[:count], note)
 
 
 def _sosp(trace: Trace, rate: float, duration: float, seed: int) -> Trace:
@@ -309,7 +316,7 @@ def _sosp(trace: Trace, rate: float, duration: float, seed: int) -> Trace:
     if trace.session_id is not None:
         order = _rounds_in_order(kept, order)
         note += "; the turns of a conversation keep their order"
-    return _placed(kept, times, note, order)
+    return placed(kept, times, note, order)
 
 
 def _sosp_times(rate: float, duration: float, seed: int) -> tuple[FloatColumn, random.Random]:

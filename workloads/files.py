@@ -40,7 +40,9 @@ def load(
         path: a file of CSV, JSON, JSON lines or Parquet.
         turns: of conversations (ShareGPT) the ``"first"`` turn, or ``"all"``: then each turn is a
             request whose prompt is the previous turn's prompt, its output and the new question, and
-            ``session_id`` numbers the conversations.
+            ``session_id`` numbers the conversations. ``"after-completion"`` is the same, and of any file with
+            sessions it lets each later turn be sent when the last one is over, after the file's ``think_s``
+            (0 where there is none); else that column is not used.
         tokenizer: what counts the tokens of text, see ``tokenizer.counter``.
         on_bad_row: ``"error"`` to raise at the first bad row, ``"skip"`` to leave bad rows out and note it.
 
@@ -72,6 +74,12 @@ def load(
         notes.append(NO_ARRIVALS)
     elif (np.diff(columns["arrival_s"]) < 0).any():
         notes.append("the rows were not in order of arrival and have been sorted")
+    if turns == "after-completion":
+        if columns.get("session_id") is None:
+            raise PagesimError(f"{path}: turns after-completion need sessions: the file has no session_id")
+        columns.setdefault("think_s", np.zeros(len(columns["prompt_tokens"])))
+    elif columns.pop("think_s", None) is not None:
+        notes.append("column think_s is not used: turns arrive as recorded (turns after-completion uses it)")
     try:
         return Trace(**columns, notes=tuple(notes))
     except TraceError as error:
@@ -80,6 +88,8 @@ def load(
 
 def save(trace: Trace, path: str | Path) -> None:
     """Write a trace in our own format, so that ``load`` gives it back exactly (its notes are not kept).
+
+    A trace with ``think_s`` is given back by ``turns="after-completion"``.
 
     Columns that say nothing are left out: arrivals that were never recorded, ``n`` and ``beam_width`` of
     1, the optional ones that the trace lacks, and a ``hash_block_size`` of 512. Where samples differ in
@@ -138,6 +148,8 @@ def _columns(trace: Trace) -> dict[str, list[Any]]:
         columns["prefix_tokens"] = trace.prefix_tokens.tolist()
     if trace.session_id is not None:
         columns["session_id"] = trace.session_id.tolist()
+    if trace.think_s is not None:
+        columns["think_s"] = trace.think_s.tolist()
     if trace.abort_s is not None:
         columns["abort_s"] = [None if np.isinf(t) else t for t in trace.abort_s.tolist()]
     return columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from pagesim.workloads.model import LengthModel
 from pagesim.workloads.rows import OnBadRow
 from pagesim.workloads.sharing import share_prefix
 from pagesim.workloads.texts import TurnChoice
+from pagesim.workloads.thinking import begin_sessions
+from pagesim.workloads.thinking import think as draw_thinking
 from pagesim.workloads.trace import Trace
 
 DEFAULT_REQUESTS = 1000
@@ -35,6 +38,7 @@ def make_trace(
     tokenizer: str | None = None,
     on_bad_row: OnBadRow = "error",
     shared_prefix: str | None = None,
+    think: str | None = None,
 ) -> Trace:
     """Make a trace from a bundled workload, a text such as ``fixed:512,128``, or a file.
 
@@ -46,7 +50,7 @@ def make_trace(
         arrivals: an arrival process (see ``KINDS``). When left out: gamma when a cv is given, else poisson
             when a rate is given, else as recorded; a workload fitted to a trace with arrivals then uses
             gamma with that rate and CV, and where nothing was recorded all requests arrive at 0 s.
-        rate: mean arrivals a second.
+        rate: mean arrivals a second; infinity for all at 0 s. Under turns after completion, of sessions.
         cv: coefficient of variation of the gaps between arrivals.
         duration: only arrivals before this many seconds.
         num_requests: at most so many requests. With neither this nor a duration: all of a file's requests
@@ -58,6 +62,8 @@ def make_trace(
         shared_prefix: ``TOKENS`` or ``TOKENS:SHARE``, a system prompt in front of the prompts of all requests
             or of a share of them, see ``share_prefix``. It comes last: the requests and their arrivals are
             those without it.
+        think: ``SECONDS``, ``constant:SECONDS`` or ``exponential:SECONDS`` from the end of a turn to the next
+            one of its session, in place of a file's ``think_s``; for turns after completion.
 
     Returns:
         The trace; its notes say what it was made from and what was assumed.
@@ -68,6 +74,12 @@ def make_trace(
     """
     check_seed(seed)
     name = str(name_or_path)
+    if think is not None and turns != "after-completion":
+        raise PagesimError(f"think is {think!r}; it is for turns after-completion, not {turns}")
+    if rate == inf:
+        if arrivals not in (None, "all-at-once") or cv is not None:
+            raise PagesimError("rate is inf: all requests arrive at 0 s; leave out arrivals and cv")
+        arrivals, rate = "all-at-once", None
     lengths = _lengths(name)
     if lengths is None:
         trace = load(name_or_path, turns=turns, tokenizer=tokenizer, on_bad_row=on_bad_row)
@@ -75,6 +87,8 @@ def make_trace(
     else:
         if arrivals in ("recorded", "replay"):
             raise PagesimError(f"arrivals {arrivals} need a file that recorded them; {name} is a model")
+        if turns == "after-completion":
+            raise PagesimError(f"turns after-completion need sessions; {name} is a model of single requests")
         recorded = False
     notes: list[str] = []
     kind = arrivals or _implied(rate, cv, recorded)
@@ -94,7 +108,10 @@ def make_trace(
         prompts, outputs = lengths.sample(len(times), np.random.default_rng([seed, 1]))
         note = f"lengths sampled from {_origin(name, lengths)}, seed {seed}"
         trace = Trace(np.zeros(len(times)), prompts, outputs, notes=(note,))
-    trace = arrive(trace, kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed)
+    give = arrive if trace.think_s is None else begin_sessions
+    trace = give(trace, kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed)
+    if think is not None:
+        trace = draw_thinking(trace, think, seed)
     if notes:
         trace = trace.with_columns({}, "; ".join(notes))
     return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)

@@ -8,7 +8,14 @@ import numpy as np
 
 from pagesim.workloads.rows import Rows, listed, shown
 from pagesim.workloads.source import PAIR
-from pagesim.workloads.trace import HASH_BLOCK_SIZE, MAX_SAMPLES, MAX_TOKENS, IntColumn
+from pagesim.workloads.trace import (
+    HASH_BLOCK_SIZE,
+    MAX_SAMPLES,
+    MAX_THINK_S,
+    MAX_TOKENS,
+    FloatColumn,
+    IntColumn,
+)
 from pagesim.workloads.values import Column, flags, id_list, is_missing, length_list, names, numbers, stamps
 
 PROMPT_NAMES = (
@@ -38,6 +45,7 @@ OPTIONAL = (
     "hash_block_size",
     "prefix_tokens",
     "session_id",
+    "think_s",
     "abort_s",
 )
 
@@ -66,6 +74,8 @@ def read_own(rows: Rows) -> dict[str, Any]:
         columns["prefix_tokens"] = _prefix_tokens(rows, columns["prompt_tokens"])
     if "session_id" in rows.columns:
         columns["session_id"] = names(rows.column("session_id"))
+    if "think_s" in rows.columns:
+        columns["think_s"] = _thinking(rows)
     if "abort_s" in rows.columns:
         columns["abort_s"] = _aborts(rows, columns.get("arrival_s", np.zeros(len(rows))))
     if "request_id" in rows.columns:
@@ -253,6 +263,16 @@ def _prefix_tokens(rows: Rows, prompt_tokens: IntColumn) -> IntColumn:
         lambda row: f"prefix_tokens is {prefix[row]}; it must be at most the prompt's {prompt_tokens[row]}",
     )
     return prefix
+
+
+def _thinking(rows: Rows) -> FloatColumn:
+    """Read how long clients think before a turn; nothing stands for 0, as before a first turn."""
+    raw: Column = rows.column("think_s")
+    none = np.array([is_missing(v) for v in raw], bool)
+    times = np.where(none, 0.0, numbers(raw))
+    good = (times >= 0) & (times <= MAX_THINK_S)
+    rows.reject_values("think_s", good, f"a time from 0 to {MAX_THINK_S:g} s, or nothing for 0")
+    return np.where(good, times, 0.0)
 
 
 def _aborts(rows: Rows, arrival_s: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

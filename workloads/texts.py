@@ -16,7 +16,8 @@ from pagesim.workloads.rows import Rows
 from pagesim.workloads.tables import OUTPUT_NAMES, first_name
 from pagesim.workloads.tokenizer import Counter
 
-TurnChoice = Literal["first", "all"]
+TurnChoice = Literal["first", "all", "after-completion"]
+"""The first turn of a conversation, all of them, or all, each later one sent when the last is over."""
 
 PEOPLE = ("human", "user")
 MODELS = ("gpt", "chatgpt", "assistant", "model", "bing", "bard", "bot")

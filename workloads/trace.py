@@ -17,6 +17,9 @@ MAX_TOKENS = 10_000_000
 MAX_SAMPLES = 1024
 """More samples or beams than this for one request is taken for a mistake."""
 
+MAX_THINK_S = 1e6
+"""A client that thinks for longer than this between two turns is taken for a mistake."""
+
 HASH_BLOCK_SIZE = 512
 """Prompt tokens that an id of ``hash_ids`` stands for unless a trace says otherwise: Mooncake's."""
 
@@ -42,6 +45,7 @@ class Request:
     abort_s: float | None = None
     sample_tokens: tuple[int, ...] = ()
     prefix_tokens: int = 0
+    think_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,9 @@ class Trace:
     - ``session_id``: requests of a session are the turns of one conversation, in order of arrival. A turn
       whose prompt is at least as long as the previous turn's prompt and output together extends it: its first
       tokens are that prompt and output. A turn with a shorter prompt begins anew.
+
+    Where a trace has ``think_s``, only the first turn of a session arrives at ``arrival_s``. Each later one
+    is sent when the turn before it is over and its client has thought for so long: a closed loop.
 
     Args:
         arrival_s: seconds from the start of the trace, ``[N]``, finite and not negative.
@@ -77,6 +84,8 @@ class Trace:
         hash_block_size: prompt tokens that each of ``hash_ids`` stands for; means nothing without them.
         prefix_tokens: leading tokens of each prompt that are the same in all requests, ``[N]``, 0 for none to
             ``prompt_tokens``. None when it is 0 for all; given so, it becomes None.
+        think_s: seconds from the end of a session's previous turn until a turn is sent, ``[N]``, 0 to
+            ``MAX_THINK_S``, of no meaning for first turns; or None when all requests arrive at ``arrival_s``.
         notes: what was noticed or assumed while the trace was made (shown to the user, never silent).
 
     Raises:
@@ -95,6 +104,7 @@ class Trace:
     sample_tokens: Sequence[tuple[int, ...]] | None = None
     hash_block_size: int = HASH_BLOCK_SIZE
     prefix_tokens: IntColumn | None = None
+    think_s: FloatColumn | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -130,6 +140,7 @@ class Trace:
         self._settle_hash_ids()
         self._settle_samples()
         self._settle_prefix()
+        self._settle_thinking()
         if (np.diff(times) < 0).any():
             for name, column in self.columns_at(np.argsort(times, kind="stable")).items():
                 put(self, name, column)
@@ -181,6 +192,16 @@ class Trace:
         self._check("prefix_tokens", column, column <= self.prompt_tokens, "at most prompt_tokens")
         object.__setattr__(self, "prefix_tokens", column.astype(np.int64) if column.any() else None)
 
+    def _settle_thinking(self) -> None:
+        if self.think_s is None:
+            return
+        column = np.asarray(self.think_s, np.float64)
+        good = (column >= 0) & (column <= MAX_THINK_S)
+        self._check("think_s", column, good, f"a time from 0 to {MAX_THINK_S:g} s")
+        if self.session_id is None:
+            raise TraceError("think_s needs sessions: give the column session_id, too")
+        object.__setattr__(self, "think_s", column)
+
     def _check(self, name: str, column: npt.NDArray[Any], good: npt.NDArray[np.bool_], wanted: str) -> None:
         if len(column) != len(self.prompt_tokens):
             raise TraceError(
@@ -207,6 +228,7 @@ class Trace:
             abort_s=None if self.abort_s is None else float(self.abort_s[row]),
             sample_tokens=samples if len(set(samples)) > 1 else (),
             prefix_tokens=0 if self.prefix_tokens is None else int(self.prefix_tokens[row]),
+            think_s=None if self.think_s is None else float(self.think_s[row]),
         )
 
     def __iter__(self) -> Iterator[Request]:

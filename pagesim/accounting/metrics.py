@@ -265,7 +265,7 @@ def throughput(columns: Mapping[str, npt.NDArray[Any]]) -> Distribution:
     done = columns["status"] == "finished"
     if not done.any():
         return {"requests_per_s": None, "tokens_per_s": None}
-    span = float(columns["finish_s"][done].max() - columns["arrival_s"].min())
+    span = float(columns["finish_s"][done].max() - np.nanmin(columns["arrival_s"]))
     if "sample_tokens" in columns:
         tokens = sum(map(sum, columns["sample_tokens"][done]))
     else:

@@ -155,6 +155,8 @@ class RequestLog:
         moves: (row, a `Move`, ticks) flat, in order: what lost its place, came back, and had a token again;
             None unless an array was put here before the run.
         notes_samples: whether samples may differ in length, so that each has a time of its own.
+        sent, due: ticks at which clients sent requests and at which they wanted to, -1 for never; None where
+            every request is sent at its arrival.
     """
 
     def __init__(self, requests: int) -> None:
@@ -169,6 +171,8 @@ class RequestLog:
         self.sample_finish: dict[int, dict[int, int]] = {}
         self.notes_samples = False
         self.moves: array[int] | None = None
+        self.sent: array[int] | None = None
+        self.due: array[int] | None = None
 
 
 class Recorder(Observer):

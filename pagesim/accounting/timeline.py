@@ -87,7 +87,10 @@ class Timeline(Observer):
         starts = np.searchsorted(moves[:, 0], np.arange(len(self.trace) + 1))
         ends = self.ends()
         over = int(ends[-1]) if len(ends) else 0
-        for row, arrival in enumerate(to_tick_column(self.trace.arrival_s).tolist()):
+        arrivals = to_tick_column(self.trace.arrival_s).tolist() if log.sent is None else log.sent
+        for row, arrival in enumerate(arrivals):
+            if arrival < 0:  # never sent
+                continue
             own = moves[starts[row] : starts[row + 1], 1:].tolist()
             turns = _turns(arrival, log.first_scheduled[row], log.first_token[row], own)
             end = log.finish[row] if log.finish[row] >= 0 else over

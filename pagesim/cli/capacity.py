@@ -1,4 +1,4 @@
-"""``pagesim capacity``: the highest request rate at which each policy keeps a goal."""
+"""``pagesim capacity``: the highest request rate, or concurrency, at which each policy keeps a goal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,19 @@ GOALS = Annotated[
     list[str] | None,
     typer.Option("--goal", metavar="GOAL", help="A bound such as p99_ttft<=2s; repeatable, all must hold."),
 ]
-LOWEST = Annotated[float | None, typer.Option(help="Requests a second to begin with. [default: 0.1]")]
-HIGHEST = Annotated[float | None, typer.Option(help="Requests a second to stop at. [default: 1000]")]
+FIND = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OPTION",
+        help="What is raised until a goal fails. [rate|max_concurrency] [default: rate]",
+    ),
+]
+LOWEST = Annotated[
+    float | None, typer.Option(help="Requests a second, or requests, to begin with. [default: 0.1, or 1]")
+]
+HIGHEST = Annotated[
+    float | None, typer.Option(help="Requests a second, or requests, to stop at. [default: 1000, or 4096]")
+]
 TOLERANCE = Annotated[
     float | None, typer.Option(help="Relative distance of what holds to what fails. [default: 0.02]")
 ]
@@ -29,6 +40,7 @@ def command(
     *,
     scenario: SCENARIO = None,
     goal: GOALS = None,
+    find: FIND = None,
     seeds: SEEDS = None,
     lowest: LOWEST = None,
     highest: HIGHEST = None,
@@ -41,7 +53,8 @@ def command(
 ) -> None:
     """Find, for each policy, the highest request rate that keeps every goal: by doubling, then by bisection.
 
-    The same requests are sent at every rate. With --out, which may be a sweep's, no run is ever repeated.
+    With --find max_concurrency, the most outstanding requests. The same requests are sent each time. With
+    --out, which may be a sweep's, no run is ever repeated.
 
     Example: pagesim capacity --goal 'p99_ttft<=2s' --policies orca-max,vllm-sosp --num-requests 500
     """
@@ -51,7 +64,13 @@ def command(
     from pagesim.experiments.sweeps.store import opened
     from pagesim.experiments.sweeps.workers import Workers
 
-    own = {"seeds": seeds, "lowest": lowest, "highest": highest, "tolerance": tolerance}
+    own = {
+        "find": find and find.replace("-", "_"),
+        "seeds": seeds,
+        "lowest": lowest,
+        "highest": highest,
+        "tolerance": tolerance,
+    }
     given = {**flags, **{name: value for name, value in own.items() if value is not None}}
     if goal:
         given["goals"] = tuple(goal)
@@ -76,12 +95,15 @@ def _show(tables: CapacityTables) -> None:
     from pagesim.experiments.sweeps.figures import label
 
     metrics = list(tables.rates.columns[4:])
+    found = tables.rates.columns[1]
     put_table(
-        "Highest rate that keeps the goal, requests/s",
+        "Highest rate that keeps the goal, requests/s"
+        if found == "rate"
+        else "Most outstanding requests at which the goal is kept",
         ["policy", "keeps at", "fails at", *(label(name).replace(".", "\n") for name in metrics), ""],
         [
             [
-                *(row["policy"], number(row["rate"]), number(row["fails_at"])),
+                *(row["policy"], number(row[found]), number(row["fails_at"])),
                 *(number(row[name]) for name in metrics),
                 row["verdict"],
             ]

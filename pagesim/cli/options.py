@@ -56,7 +56,7 @@ _MEMORY = {
 _OF_TRACE = {name for name in Scenario.model_fields if name not in System.model_fields}
 _PANEL_OF = {
     **dict.fromkeys(Scenario.model_fields, SYSTEM),
-    **dict.fromkeys((*_OF_TRACE, "seed", "client_timeout", "beam_drop"), TRACE),
+    **dict.fromkeys((*_OF_TRACE, "seed", "client_timeout", "max_concurrency", "beam_drop"), TRACE),
     **dict.fromkeys(_MEMORY, MEMORY),
     **dict.fromkeys(SCHEDULER_FIELDS, SCHEDULER),
     **dict.fromkeys(("serve",), SYSTEM),
@@ -66,6 +66,9 @@ _PANEL_OF = {
 
 if TYPE_CHECKING:
     from pagesim.setup.serve import Served
+
+ALIASES = {"rate": ("--request-rate",)}
+"""Further names of flags: what ``vllm bench serve`` calls them."""
 
 S = TypeVar("S", bound=Scenario)
 Run = Callable[..., None]
@@ -213,7 +216,11 @@ def _flag(name: str, field: FieldInfo, panel: str | None) -> Any:
         of_bool = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, rich_help_panel=panel)
         return Annotated[bool | None, of_bool]
     option = typer.Option(
-        flag, help=text, rich_help_panel=panel, autocompletion=_completing(name, kinds, choices)
+        flag,
+        *ALIASES.get(name, ()),
+        help=text,
+        rich_help_panel=panel,
+        autocompletion=_completing(name, kinds, choices),
     )
     kind = kinds[0] if kinds in ([int], [float]) else str
     return Annotated[kind | None, option]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pagesim.accounting.ledger import ENTRIES, paper_view
 from pagesim.accounting.records import Chunk, RequestLog
 from pagesim.errors import PagesimError, reason
+from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.request import Status
 from pagesim.setup.files import publish
 from pagesim.setup.reading import parse_json, read_parquet
@@ -243,7 +244,7 @@ def request_columns(trace: Trace, log: RequestLog) -> dict[str, npt.NDArray[Any]
     names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
     return {
         "request_id": trace.request_id,
-        "arrival_s": trace.arrival_s,
+        "arrival_s": trace.arrival_s if log.sent is None else seconds(log.sent),
         "prompt_tokens": trace.prompt_tokens,
         "output_tokens": trace.output_tokens,
         "n": trace.n,
@@ -255,6 +256,7 @@ def request_columns(trace: Trace, log: RequestLog) -> dict[str, npt.NDArray[Any]
         "swaps": np.asarray(log.swaps, np.int64),
         "status": names[np.frombuffer(log.status, np.uint8)],
         **each_sample(),
+        **({} if log.due is None else {"due_s": seconds(log.due)}),
     }
 
 
@@ -281,7 +283,7 @@ class StepTable:
     """Collects the steps table from chunks.
 
     Args:
-        arrivals: ticks at which the requests that take part arrive, ``[N]``, rising.
+        arrivals: of the requests that take part.
         every: a row an iteration; else a row a stretch, which shows its first iteration.
         num_blocks: blocks of the cache.
         block_size: token slots a block.
@@ -290,14 +292,14 @@ class StepTable:
 
     def __init__(
         self,
-        arrivals: npt.NDArray[np.int64],
+        arrivals: Arrivals,
         *,
         every: bool,
         num_blocks: int,
         block_size: int,
         reserves: bool,
     ) -> None:
-        self.arrivals = arrivals
+        self._arrivals: Arrivals | None = arrivals
         self.every = every
         self.num_blocks = num_blocks
         self.capacity = num_blocks * block_size
@@ -310,8 +312,11 @@ class StepTable:
         stretches = {name: column[chunk.stretch[rows]] for name, column in chunk.rows.items()}
         clock = chunk.clock[rows]
         # Arrivals join the queue while the engine fast-forwards.
-        joined = np.searchsorted(self.arrivals, clock, "right") - np.searchsorted(
-            self.arrivals, stretches["decided"], "right"
+        assert self._arrivals is not None
+        self._arrivals.send_until(int(clock[-1]))
+        arrived = np.array(self._arrivals.ticks)
+        joined = np.searchsorted(arrived, clock, "right") - np.searchsorted(
+            arrived, stretches["decided"], "right"
         )
         entries = {name: column[rows] for name, column in chunk.ledger.entries.items()}
         paper = paper_view(entries, self.capacity, reserves=self.reserves)
@@ -348,6 +353,10 @@ class StepTable:
 
         self._frames.append(pd.DataFrame(columns))
 
+    def forget_arrivals(self) -> None:
+        """Let go of what only `add` needs."""
+        self._arrivals = None
+
     def frame(self) -> pd.DataFrame:
         """Return everything collected as one table."""
         import pandas as pd
@@ -371,7 +380,7 @@ def batch_table(columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
 
     requests = pd.DataFrame(columns)
     served = requests[requests["first_scheduled_s"].notna()]
-    queued = requests[requests["status"] != STATUS_NAMES[Status.REJECTED]]
+    queued = requests[(requests["status"] != STATUS_NAMES[Status.REJECTED]) & requests["arrival_s"].notna()]
     batches = served.groupby("first_scheduled_s", sort=True).agg(
         batch=("n", "size"),
         max_input=("prompt_tokens", "max"),
@@ -382,7 +391,7 @@ def batch_table(columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
     )
     clock = batches.index.to_numpy(np.float64)
     arrived = np.searchsorted(
-        to_tick_column(queued["arrival_s"].to_numpy(np.float64)), to_tick_column(clock), "right"
+        to_tick_column(np.sort(queued["arrival_s"].to_numpy(np.float64))), to_tick_column(clock), "right"
     )
     left_before = np.cumsum(batches["batch"].to_numpy()) - batches["batch"].to_numpy()
     batches.insert(0, "clock", clock)

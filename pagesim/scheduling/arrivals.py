@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 
 import numpy as np
 
@@ -55,6 +56,19 @@ class Arrivals:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    @property
+    def next_send(self) -> int:
+        """When a request is sent that is not among these yet, in ticks, if none is over before."""
+        return NEVER
+
+    def send_until(self, now: int) -> None:
+        """Take in what is sent up to an instant, where that depends on what is over."""
+        return
+
+    def index_of(self, row: int) -> int:
+        """Return the index of a request by its row in the trace."""
+        return bisect_left(self.row, row)
 
     def request(self, index: int) -> EngineRequest:
         """Return the request of an index; contents are asked for in the order of the arrivals."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from operator import attrgetter
 
 from pagesim.scheduling.arrivals import NEVER, NO_ARRIVALS, Arrivals
@@ -52,24 +52,27 @@ class WaitingQueue:
     def expect(self, arrivals: Arrivals) -> None:
         """Say which requests are going to arrive."""
         self.arrivals = arrivals
-        self.next_arrival = arrivals.ticks[0] if len(arrivals) else NEVER
+        self.announce()
 
     def announce(self) -> None:
-        """Say that a request was added to the end of those that are going to arrive."""
-        if self.next_arrival == NEVER:
-            self.next_arrival = self.arrivals.ticks[self.arrived]
+        """Say that requests were added to the end of those that are going to arrive."""
+        arrivals, arrived = self.arrivals, self.arrived
+        self.next_arrival = arrivals.ticks[arrived] if arrived < len(arrivals.ticks) else arrivals.next_send
 
     def arrive(self, now: int) -> None:
         """Let every request in that has arrived by ``now``."""
         if self.next_arrival > now:
             return
-        ticks, before = self.arrivals.ticks, self.arrived
-        arrived, requests = before + 1, len(ticks)
+        arrivals, before = self.arrivals, self.arrived
+        if arrivals.next_send <= now:
+            arrivals.send_until(now)
+        ticks = arrivals.ticks
+        arrived, requests = before, len(ticks)
         while arrived < requests and ticks[arrived] <= now:
             arrived += 1
         self.waiting += arrived - before
         self.arrived = arrived
-        self.next_arrival = ticks[arrived] if arrived < requests else NEVER
+        self.next_arrival = ticks[arrived] if arrived < requests else arrivals.next_send
 
     def head(self) -> EngineRequest | None:
         """Return the request whose turn it is; None when none waits."""
@@ -110,7 +113,7 @@ class WaitingQueue:
         for place, request in enumerate(self._preempted):
             if request.row == row:
                 return self._preempted.pop(place)
-        self._aborted.add(bisect_left(self.arrivals.row, row))
+        self._aborted.add(self.arrivals.index_of(row))
         if self._fresh_head is not None and self._fresh_head.row == row:
             self._fresh_head = None
         return None

@@ -27,9 +27,11 @@ from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.options import chosen
 from pagesim.setup.presets import Policy, granularity, parts_of
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.requests import accepted_rows, take_in
+from pagesim.setup.requests import aborts, accepted_rows, take_in
 from pagesim.setup.scenario import MOST_BLOCKS, System
+from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
+from pagesim.sim.closed_loop import ClosedLoop, SentArrivals
 from pagesim.sim.engine import Engine, StrictCompatError
 from pagesim.sim.executors import Executor, PredictedExecutor
 from pagesim.sim.pipelined import PipelinedEngine
@@ -88,8 +90,37 @@ class PreparedSystem:
             self.policy, self.sized, self.options, self.max_model_len, self.cost, tables=needs_tables
         )
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether what is over decides when other requests are sent: a closed loop."""
+        return self.system.max_concurrency is not None or self.trace.think_s is not None
+
+    def clients(self) -> Clients | None:
+        """Return who sends the requests in a closed loop; None where each is sent at its arrival."""
+        if not self.is_closed:
+            return None
+        system, trace = self.system, self.trace
+        return Clients(
+            trace,
+            self.accepted,
+            self.request_of,
+            max_concurrency=system.max_concurrency,
+            client_timeout=system.client_timeout,
+            until=None if system.until is None else to_ticks(system.until),
+        )
+
+    def aborts(self) -> list[tuple[int, int]]:
+        """Return when clients go away that send every request at its arrival, (ticks, row), in order."""
+        # In a closed loop they are known once a request is sent.
+        return [] if self.is_closed else aborts(self.trace, self.system.client_timeout)
+
     def arrivals(self) -> Arrivals:
-        """Return the requests that take part, as a scheduler may see them."""
+        """Return the requests of a single engine, as its scheduler may see them."""
+        whole, clients = self.requests(), self.clients()
+        return whole if clients is None else SentArrivals(whole, clients)
+
+    def requests(self) -> Arrivals:
+        """Return the requests that take part, at their arrivals."""
         contents = None
         if SCHEDULERS.find(self.policy.scheduler).caches_prefixes(self.options):
             contents = Contents(self.trace, self.request_of, self.sized.block_size)
@@ -242,7 +273,7 @@ class Server:
         log: where requests' times go.
         arrivals: the requests that it serves.
         consume: called with each chunk of its records.
-        aborts: when clients go away, see `Engine`.
+        aborts: when clients go away that do not send them, see `Engine`.
         executor: what carries out the iterations; left out, the system's cost model predicts them. One that
             is an `Observer` is one of them.
         observers: further ones, called after the recorder.
@@ -287,6 +318,10 @@ class Server:
             carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))
             if isinstance(carrying_out, Observer):
                 observers = [carrying_out, *observers]
+        self.arrivals = arrivals
+        if isinstance(arrivals, SentArrivals):
+            observers = [ClosedLoop(arrivals, self.scheduler.queue), *observers]
+            log.sent, log.due = arrivals.clients.sent, arrivals.clients.due
         if isinstance(self.scheduler.memory, TabledKV):
             self.scheduler.memory.notes_moves = executor is not None
         engine = Engine if self.scheduler.in_flight == 1 else PipelinedEngine
@@ -300,6 +335,17 @@ class Server:
             aborts=aborts,
             strict_compat=system.strict_compat,
         )
+
+    def replay(self) -> None:
+        """Replay everything that arrives; see `Engine.replay`."""
+        arrivals = self.arrivals
+        if isinstance(arrivals, SentArrivals):
+            arrivals.abort_at = self.engine.abort_at
+        self.engine.replay()
+        if isinstance(arrivals, SentArrivals):
+            arrivals.abort_at = None  # or engine and arrivals would keep one another
+            if self.engine.ends_early:
+                arrivals.send_until(self.engine.until)  # what came after the last decision
 
     def summary(self) -> dict[str, Any]:
         """Return what of a summary is about one engine."""

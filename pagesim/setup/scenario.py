@@ -6,6 +6,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -112,6 +113,12 @@ class SystemFields(BaseModel):
     client_timeout: float | None = Field(
         None, gt=0, le=LONGEST_S, description="Seconds after which a client goes away, whatever it has got."
     )
+    max_concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Requests that are outstanding at most; the next is sent when one is over.",
+    )
     cost: str = Field(
         "roofline",
         description="profile:NAME, roofline[:name=value,…], or affine:s,s/token,s/context token[,s/block].",
@@ -198,7 +205,9 @@ class Scenario(System):
     arrivals: Literal["recorded", "replay", "poisson", "gamma", "constant", "all-at-once", "sosp"] | None = (
         Field(None, description="Arrival process; when left out poisson at --rate, else as recorded.")
     )
-    rate: float | None = Field(None, gt=0, description="Requests a second.")
+    rate: float | None = Field(
+        None, gt=0, allow_inf_nan=True, description="Requests a second; inf: all at 0 s."
+    )
     cv: float | None = Field(None, gt=0, description="Coefficient of variation of gamma arrivals.")
     duration: float | None = Field(None, gt=0, description="Seconds of arrivals.")
     num_requests: int | None = Field(None, ge=1, description="Requests to replay.")
@@ -207,7 +216,14 @@ class Scenario(System):
     shared_prefix: str | None = Field(
         None, description="TOKENS[:SHARE]: a system prompt in front of all prompts, or of a share of them."
     )
-    turns: Literal["first", "all"] = Field("first", description="Turns of a conversation that are requests.")
+    turns: Literal["first", "all", "after-completion"] = Field(
+        "first",
+        description="Turns of a conversation that are requests; after-completion: each after the last.",
+    )
+    think: str | None = Field(
+        None,
+        description="SECONDS or exponential:SECONDS between turns, under turns after-completion.",
+    )
     tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
     on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
     steps: bool = Field(False, description="Store a row an iteration, not a row a stretch of like ones.")
@@ -219,6 +235,15 @@ class Scenario(System):
             from pagesim.workloads import parse_shared_prefix
 
             parse_shared_prefix(value)
+        return value
+
+    @field_validator("think")
+    @classmethod
+    def _think_is_one(cls, value: str | None) -> str | None:
+        if value is not None:
+            from pagesim.workloads import parse_think
+
+            parse_think(value)
         return value
 
 
@@ -425,12 +450,19 @@ def to_toml(model: BaseModel, leave_out: str = "") -> str:
         leave_out: one of them that is left out, but not what it needs.
     """
     options = model.model_dump(exclude_none=True, exclude={leave_out})
-    # JSON's strings, numbers, booleans and arrays of strings are TOML's as well.
-    lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]
+    lines = [f"{name} = {toml_value(value)}" for name, value in options.items()]
     for option, origins in needs(_parts(model)).items():
         lines += ["", f"[{NEEDS}.{option}]"]
         lines += [f"{json.dumps(name)} = {json.dumps(origin)}" for name, origin in origins.items()]
     return "\n".join(lines) + "\n"
+
+
+def toml_value(value: Any) -> str:
+    """Return an option's value as TOML."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    # JSON's strings, numbers and booleans are TOML's as well.
+    return "inf" if value == inf else json.dumps(value)
 
 
 def plugin_sources(model: BaseModel) -> list[str]:

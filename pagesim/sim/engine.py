@@ -140,10 +140,10 @@ class Engine:
             Whether anything does; if not, no request runs or waits.
         """
         scheduler, queue = self.scheduler, self.scheduler.queue
-        if self.aborts:
-            self._abort_until(now)
         if queue.next_arrival <= now:
             queue.arrive(now)
+        if self.aborts:
+            self._abort_until(now)
         run = self.run
         run.steps, run.decided = 0, now
         if self.fast_forward and not (queue.waiting or scheduler.swapped):
@@ -206,9 +206,9 @@ class Engine:
             start: when it would be carried out.
             ahead: 1 where each further one is decided when the one before it starts, and not when that ends.
         """
-        if steps <= 0:
-            return
         scheduler = self.scheduler
+        if steps <= 0 or scheduler.queue.next_arrival <= self.run.decided:
+            return  # what was sent while a plan was made is not in the queue yet
         sequences = scheduler.running_sequences - scheduler.resting
         context = scheduler.context - scheduler.resting_context + sequences * scheduler.growth
         decode_run = self.executor.decode_run(sequences, context)
@@ -249,9 +249,9 @@ class Engine:
                 return
             self._next_abort += 1
             if waits_or_runs:
-                self.scheduler.queue.arrive(now)
                 self.aborted_tokens += self.scheduler.abort(row, now)
                 self.events.left(row, now, Status.ABORTED)
+                self.scheduler.queue.arrive(now)  # its client, or another one, may send the next request
 
     def _note_departures(self, batch: Batch, now: int) -> None:
         """Notify observers of requests that lost memory or were given up while the batch was planned."""

@@ -179,7 +179,7 @@ def test_a_serve_line_that_cannot_be_run_is_said_in_a_sentence(flags, said, refu
 
 POSITIVE = (
     "block-size num-blocks max-model-len max-num-seqs max-num-batched-tokens max-batch n beam-width "
-    "num-requests tensor-parallel-size"
+    "num-requests tensor-parallel-size max-concurrency"
 )
 COUNTS = [*POSITIVE.split(), "cpu-blocks", "seed"]
 REAL = "rate duration cv until watermark gpu-memory-utilization"
@@ -201,8 +201,15 @@ def test_a_count_out_of_bounds_is_named_with_its_bound(flag, value, refused):
     )
 
 
-@pytest.mark.parametrize("value", ["-1", "nan", "inf", "-inf", "1e300"])
-@pytest.mark.parametrize("flag", REAL.split())
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        (flag, value)
+        for flag in REAL.split()
+        for value in ("-1", "nan", "inf", "-inf", "1e300")
+        if (flag, value) != ("rate", "inf")  # all at once
+    ],
+)
 def test_a_number_out_of_bounds_is_named_with_its_bound(flag, value, refused):
     flags = {"duration": ("--rate", "1"), "cv": ("--rate", "1")}.get(flag, ())
     sentence = refused("run", *SMALL, *flags, f"--{flag}", value)

@@ -17,7 +17,7 @@ import pytest
         (b"[run]\nrate = 2", "there is no option run"),
         (b"num_blocks = 0", "num_blocks is 0: input should be greater than or equal to 1"),
         (b"num_blocks = 99999999999999999999", "input should be less than or equal to"),
-        (b"rate = nan", "rate is nan: input should be a finite number"),
+        (b"rate = nan", "rate is nan: input should be greater than 0"),
         (b"until = inf", "until is inf: input should be a finite number"),
         (b'window = "9:3"', "window is '9:3': must be two times"),
         (b"window = [3, 9]", "window is [3, 9]: input should be a valid string"),

@@ -25,9 +25,7 @@ from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.results.result import StepTable, request_columns
 from pagesim.setup.prepare import Server, prepare
-from pagesim.setup.requests import aborts
 from pagesim.setup.scenario import System, checked
-from pagesim.sim.clock import to_tick_column
 from pagesim.workloads.trace import Trace
 
 POLICIES = (
@@ -72,6 +70,10 @@ def random_case(seed: int) -> Case:
     options |= _scheduler_options(rnd, policy, blocks)
     if rnd.random() < 0.1:
         options["until"] = rnd.random() * 5
+    if rnd.random() < 0.25:
+        options["max_concurrency"] = rnd.choice((1, 2, 5, 20))
+        if rnd.random() < 0.2 and policy != "static":
+            options["client_timeout"] = rnd.choice((0.1, 0.5, 3.0))
     capacity = blocks * size
     return Case(options, _random_trace(rnd, policy, capacity))
 
@@ -146,7 +148,9 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
             [rnd.choice((0.0, 0.5, 3.0, 1e4)) * rnd.random() for _ in range(requests)]
         )
     if kind in ("sessions", "mixed"):
-        columns["session_id"] = [rnd.randint(0, requests // 3) for _ in range(requests)]
+        columns["session_id"] = np.array([rnd.randint(0, requests // 3) for _ in range(requests)])
+        if rnd.random() < 0.5:
+            columns["think_s"] = [rnd.choice((0.0, 0.02, 0.5, 3 * rnd.random())) for _ in range(requests)]
     if kind == "hashes":
         columns["hash_block_size"] = rnd.choice((1, 4, 16))
         document = [rnd.randint(0, 1) for _ in range(requests)]
@@ -170,8 +174,9 @@ def replay(case: Case, *, fast_forward: bool, tables: bool) -> Outcome | str:
     except PagesimError as error:
         return str(error)
     log: RequestLog = setting.new_log()
+    arrivals = setting.arrivals()
     table = StepTable(
-        to_tick_column(setting.trace.arrival_s)[setting.accepted],
+        arrivals,
         every=True,
         num_blocks=setting.sized.num_blocks,
         block_size=setting.sized.block_size,
@@ -180,12 +185,12 @@ def replay(case: Case, *, fast_forward: bool, tables: bool) -> Outcome | str:
     server = Server(
         setting,
         log,
-        setting.arrivals(),
+        arrivals,
         consume=[table.add],
-        aborts=aborts(setting.trace, system.client_timeout),
+        aborts=setting.aborts(),
         tables=tables,
     )
-    server.engine.replay()
+    server.replay()
     memory = server.scheduler.memory
     if memory.names_blocks:
         memory.check_integrity()
@@ -241,6 +246,7 @@ def check(seed: int) -> Counter[str]:
             "with prefix hits": int(base.requests["cached_tokens"].sum() > 0),
             "with samples": int(max(case.trace.n.max(), case.trace.beam_width.max()) > 1),
             "with two batches in flight": int(bool(case.options.get("async_scheduling"))),
+            "in a closed loop": int("due_s" in base.requests),
             "with aborts": int((base.requests["status"] == "aborted").any()),
             "iterations": len(base.steps),
         }

@@ -115,7 +115,7 @@ def _metrics(result: Result) -> Iterator[tuple[str, float]]:
     columns = result.request_columns
     done = columns["status"] == "finished"
     if done.any():
-        yield "total_s", float(columns["finish_s"][done].max() - columns["arrival_s"].min())
+        yield "total_s", float(columns["finish_s"][done].max() - np.nanmin(columns["arrival_s"]))
     found = {
         **summary["throughput"],
         "mean_batch": summary["batch"]["mean"],

@@ -2,60 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import simpy
 
 from pagesim.experiments.clusters.replicas import Replicas, Says
-from pagesim.scheduling.arrivals import NEVER, Arrivals
+from pagesim.scheduling.added import AddedArrivals
+from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.content import Content
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.sim.engine import Engine
-
-
-class Routed(Arrivals):
-    """The requests that were routed to one replica, a row more for each.
-
-    Args:
-        whole: those of all replicas.
-    """
-
-    def __init__(self, whole: Arrivals) -> None:
-        self._whole = whole
-        self._index: list[int] = []
-        self._content: dict[int, Content] = {}
-        self.row, self.ticks, self.prompt, self.output, self.samples = (
-            column[:0] for column in (whole.row, whole.ticks, whole.prompt, whole.output, whole.samples)
-        )
-        self.widest = whole.widest
-        self.has_beams = whole.has_beams
-
-    def add(self, index: int) -> None:
-        """Add a request; all are added in the order in which they arrive."""
-        whole = self._whole
-        self.row.append(whole.row[index])
-        self.ticks.append(whole.ticks[index])
-        self.prompt.append(whole.prompt[index])
-        self.output.append(whole.output[index])
-        self.samples.append(whole.samples[index])
-        content = whole.content_of(index)
-        if content is not None:
-            self._content[len(self._index)] = content
-        self._index.append(index)
-
-    def request(self, index: int) -> EngineRequest:
-        return EngineRequest(
-            index,
-            self.row[index],
-            self.ticks[index],
-            self.prompt[index],
-            self.output[index],
-            None if self.samples[index] == 1 else self._whole.family_of(self._index[index]),
-            self._content.get(index),
-        )
 
 
 class Replica(Observer):
@@ -69,15 +27,24 @@ class Replica(Observer):
         replicas: the router's view.
         routed: what its scheduler expects.
         prompts: prompt tokens of every row of the trace.
+        tell: in a closed loop, called with the row of a request that is over and the instant.
     """
 
     engine: Engine
 
-    def __init__(self, number: int, replicas: Replicas, routed: Routed, prompts: Sequence[int]) -> None:
+    def __init__(
+        self,
+        number: int,
+        replicas: Replicas,
+        routed: AddedArrivals,
+        prompts: Sequence[int],
+        tell: Callable[[int, int], None] | None = None,
+    ) -> None:
         self.routed = routed
         self._number = number
         self._replicas = replicas
         self._prompts = prompts
+        self._tell = tell
         self._never_ran: set[int] = set()  # rows
         self._busy = self._closed = False
         self._idle: simpy.Event | None = None
@@ -92,10 +59,14 @@ class Replica(Observer):
 
     def finished(self, request: EngineRequest, now: int) -> None:
         self._replicas.outstanding[self._number] -= 1
+        if self._tell is not None:
+            self._tell(request.row, now)
 
     def left(self, row: int, now: int, status: Status) -> None:
         self._replicas.outstanding[self._number] -= 1
         self._waits_no_longer(row)
+        if self._tell is not None:
+            self._tell(row, now)
 
     def _waits_no_longer(self, row: int) -> None:
         if row in self._never_ran:
@@ -122,7 +93,7 @@ class Replica(Observer):
         """
         engine = self.engine
         matters = engine.scheduler.arrival_matters()
-        self.routed.add(index)
+        self.routed.add(index, now)
         engine.scheduler.queue.announce()
         self._never_ran.add(row)
         self._replicas.outstanding[self._number] += 1
@@ -168,7 +139,11 @@ class Replica(Observer):
                 now = engine.over_at
                 self._busy = False
                 again_at = engine.complete(now)
-                if again_at > now:
+                if self._tell is not None:
+                    # First comes what is sent because of what is over now, here or elsewhere.
+                    self._replicas.changed.add(self._number)
+                    yield environment.timeout(again_at - now)
+                elif again_at > now:
                     yield environment.timeout(again_at - now)
                 if recorder.iterations >= recorder.full_at:
                     recorder.flush()
@@ -183,9 +158,9 @@ class Replica(Observer):
                 yield self._idle
 
     def _says(self) -> Says:
-        if not self._busy:  # it has nothing to do
-            return Says(0, int(self._environment.now), (0, 0, 0, 0), 0)
         scheduler, run = self.engine.scheduler, self.engine.run
+        if not self._busy:  # it has nothing to do, or is about to decide
+            return Says(scheduler.context, int(self._environment.now), (0, 0, 0, 0), 0)
         if not run.steps:
             return Says(scheduler.context, self.engine.over_at, (0, 0, 0, 0), 0)
         if scheduler.in_flight == 1:

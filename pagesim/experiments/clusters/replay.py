@@ -10,25 +10,16 @@ import simpy
 
 from pagesim.accounting.records import RequestLog
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.engine import Replica, Routed
+from pagesim.experiments.clusters.clients import ArrivalEvent, ClosedLoop
+from pagesim.experiments.clusters.engine import Replica
 from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import Router
+from pagesim.scheduling.added import AddedArrivals
 from pagesim.setup.prepare import PreparedSystem, ProgressCallback, ProgressObserver, Server
-from pagesim.setup.requests import aborts
 from pagesim.workloads.trace import IntColumn, Trace
 
 Replayed = tuple[list[Server], IntColumn]
 """The replicas, and which of them each request went to, ``[N]``; -1 where it was rejected."""
-
-
-class _ArrivalEvent(simpy.Event):
-    """The instant of an arrival: routed before anything else happens that is due at the same instant."""
-
-    def __init__(self, environment: simpy.Environment, delay: int) -> None:
-        super().__init__(environment)
-        self._ok = True
-        self._value = None
-        environment.schedule(self, priority=simpy.events.URGENT, delay=delay)
 
 
 def replay_together(
@@ -46,33 +37,46 @@ def replay_together(
     Raises:
         PagesimError: the router answers nonsense.
     """
-    whole = setting.arrivals()
+    whole = setting.requests()
+    clients = setting.clients()
+    environment = simpy.Environment()
+    loop = None
+    if clients is not None:
+        log.sent, log.due = clients.sent, clients.due
+        loop = ClosedLoop(environment, clients)
     states = Replicas(replicas)
     prompts = setting.trace.prompt_tokens.tolist()
     servers: list[Server] = []
     fleet: list[Replica] = []
     for number, counting in enumerate(_progress(progress, replicas)):
-        replica = Replica(number, states, Routed(whole), prompts)
+        tell = None if loop is None else loop.over
+        replica = Replica(number, states, AddedArrivals(whole), prompts, tell)
         servers.append(Server(setting, log, replica.routed, observers=[replica, *counting]))
         fleet.append(replica)
     replica_of = np.full(len(setting.trace), -1, np.int64)
-    leaves = {row: when for when, row in aborts(setting.trace, setting.system.client_timeout)}
-    environment = simpy.Environment()
+    leaves = {row: when for when, row in setting.aborts()}
 
-    def route() -> Generator[simpy.Event]:
+    def route(index: int, now: int) -> None:
+        row = whole.row[index]
+        replica_of[row] = number = _chosen(router, setting.trace, row, states, now)
+        fleet[number].submit(index, row, now, leaves.get(row) if clients is None else clients.leaves(row))
+
+    def route_all() -> Generator[simpy.Event]:
         now = 0
-        for index, (row, ticks) in enumerate(zip(whole.row, whole.ticks, strict=True)):
+        for index, ticks in enumerate(whole.ticks):
             if ticks > now:
-                yield _ArrivalEvent(environment, ticks - now)
+                yield ArrivalEvent(environment, ticks - now)
                 now = ticks
-            replica_of[row] = number = _chosen(router, setting.trace, row, states, now)
-            fleet[number].submit(index, row, now, leaves.get(row))
+            route(index, now)
         for replica in fleet:
             replica.close()
 
     for replica, server in zip(fleet, servers, strict=True):
         replica.start(environment, server.engine)
-    environment.process(route())
+    if loop is None:
+        environment.process(route_all())
+    else:
+        loop.start(route)
     environment.run()
     for server in servers:
         server.engine.end()
@@ -89,15 +93,15 @@ def replay_apart(
     Args, Raises:
         see `replay_together`.
     """
-    whole = setting.arrivals()
+    whole = setting.requests()
     states = Replicas(replicas)
     replica_of = np.full(len(setting.trace), -1, np.int64)
-    routed = [Routed(whole) for _ in range(replicas)]
+    routed = [AddedArrivals(whole) for _ in range(replicas)]
     for index, (row, ticks) in enumerate(zip(whole.row, whole.ticks, strict=True)):
         replica_of[row] = number = _chosen(router, setting.trace, row, states, ticks)
-        routed[number].add(index)
+        routed[number].add(index, ticks)
     leaving: list[list[tuple[int, int]]] = [[] for _ in range(replicas)]
-    for when, row in aborts(setting.trace, setting.system.client_timeout):
+    for when, row in setting.aborts():
         if replica_of[row] >= 0:
             leaving[replica_of[row]].append((when, row))
     servers = []

@@ -110,8 +110,9 @@ def run_cluster(
     chosen = find_router(router) if isinstance(router, str) else router
     setting = prepare(system, trace)
     log = setting.new_log()
-    # With a strict compat, the first dead end of all replicas is what counts.
-    apart = getattr(chosen, "oblivious", False) and not system.strict_compat
+    # With a strict compat, the first dead end of all replicas is what counts; in a closed loop, what is over
+    # at one of them is followed by a request at another.
+    apart = getattr(chosen, "oblivious", False) and not system.strict_compat and not setting.is_closed
     replay = replay_apart if apart else replay_together
     try:
         servers, replica_of = replay(setting, log, chosen, replicas, progress)

@@ -115,17 +115,19 @@ def check_names(known: Sequence[str], axes: Sequence[str], *, x: str, y: str, hu
 
 
 def capacity_bars(rates: pd.DataFrame) -> Figure:
-    """Draw the highest rate of each policy, from the table of a capacity search."""
+    """Draw the highest rate, or concurrency, of each policy, from the table of a capacity search."""
+    found = rates.columns[1]
     figure = Figure(figsize=(7.0, 1.2 + 0.42 * len(rates)), layout="constrained")
     axes = figure.add_subplot()
-    heights = rates["rate"].fillna(0.0).to_numpy(np.float64)[::-1]
+    heights = rates[found].fillna(0.0).to_numpy(np.float64)[::-1]
     bars = axes.barh(rates["policy"].tolist()[::-1], heights, color=COLOURS["used"])
     texts = [
         f"≥ {rate:.4g}" if verdict.startswith("holds") else f"{rate:.4g}" if rate == rate else verdict
-        for rate, verdict in zip(rates["rate"], rates["verdict"], strict=True)
+        for rate, verdict in zip(rates[found], rates["verdict"], strict=True)
     ]
     axes.bar_label(bars, texts[::-1], padding=3, fontsize=8)
-    axes.set_xlabel("highest rate that keeps the goal (requests/s)")
+    unit = "highest rate that keeps the goal (requests/s)"
+    axes.set_xlabel(unit if found == "rate" else "most outstanding requests at which the goal is kept")
     axes.margins(x=0.18)
     axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +10,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.setup.scenario import Scenario, System, absolute_paths, checked, each_policy, to_toml
+from pagesim.setup.scenario import Scenario, System, absolute_paths, checked, each_policy, to_toml, toml_value
 
 MOST_RUNS = 1_000_000
 """More runs than this in one sweep are taken for a mistake."""
@@ -136,7 +135,7 @@ def parse_axes(texts: Iterable[str]) -> dict[str, list[Any]]:
 
 def grid_toml(plan: Sweep) -> str:
     """Return a sweep as the TOML file that makes it again."""
-    lines = [f"{name} = {json.dumps(values)}" for name, values in plan.axes().items()]
+    lines = [f"{name} = {toml_value(values)}" for name, values in plan.axes().items()]
     return "\n".join([to_toml(plan, leave_out="grid"), "[grid]", *lines, ""])
 
 

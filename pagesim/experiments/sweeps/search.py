@@ -1,4 +1,4 @@
-"""A capacity search: the highest request rate at which a policy keeps its goals, by bisection."""
+"""A capacity search: the highest rate, or most outstanding requests, at which a policy keeps its goals."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
 
 from pagesim.errors import PagesimError
+from pagesim.experiments.sweeps.bracket import FOUND, Bracket
 from pagesim.experiments.sweeps.goals import Goal, parse_goal
 from pagesim.experiments.sweeps.replay import ProgressCallback, StoredRun, replay_all
 from pagesim.experiments.sweeps.store import Store, opened
@@ -22,22 +23,28 @@ from pagesim.setup.scenario import COMPARED, Comparison, Scenario, absolute_path
 if TYPE_CHECKING:
     import pandas as pd
 
-FOUND, NEVER, ALWAYS = "found", "fails at the lowest rate", "holds at the highest rate"
-"""What a search can say of a policy."""
+BOUNDS = {"rate": (0.1, 1000.0), "max_concurrency": (1, 4096)}
+"""What a search may find, and where it begins and stops unless told."""
+
+UNITS = {"rate": "rate", "max_concurrency": "concurrency"}
 
 WITHOUT_RATE = ("recorded", "all-at-once", "sosp")
 """Arrivals that have no rate, or not the same requests at every rate."""
 
 
 class Search(Comparison):
-    """A scenario, policies, and the goals that each shall keep at as high a rate as it can."""
+    """A scenario, policies, and the goals that each shall keep at as high a rate or concurrency as it can."""
 
+    find: Literal["rate", "max_concurrency"] = Field(
+        "rate",
+        description="What is raised until a goal fails: the rate, or the requests outstanding at most.",
+    )
     goals: tuple[str, ...] = Field((), description="Bounds on latencies that all must hold.")
     seeds: int = Field(1, ge=1, le=10_000, description="Seeds at each rate; their mean must keep a goal.")
-    lowest: float = Field(0.1, ge=1e-6, le=1e6, description="Requests a second to begin with.")
-    highest: float = Field(1000.0, ge=1e-6, le=1e6, description="Requests a second to stop at.")
+    lowest: float | None = Field(None, ge=1e-6, le=1e6, description="What to begin with.")
+    highest: float | None = Field(None, ge=1e-6, le=1e6, description="What to stop at.")
     tolerance: float = Field(
-        0.02, ge=1e-4, le=1, description="Relative distance at most of the rate that holds to one that fails."
+        0.02, ge=1e-4, le=1, description="Relative distance at most of what holds to what fails."
     )
 
     @field_validator("goals", mode="before")
@@ -60,19 +67,44 @@ class Search(Comparison):
                 f"duration is {self.duration:g}; a capacity search sends the same requests at every "
                 "rate, give num_requests instead"
             )
-        if self.arrivals in WITHOUT_RATE:
+        if self.find == "max_concurrency" and self.max_concurrency is not None:
+            raise PagesimError(
+                f"max_concurrency is {self.max_concurrency}; this capacity search finds it, leave it out"
+            )
+        if self.find == "rate" and self.arrivals in WITHOUT_RATE:
             raise PagesimError(
                 f"arrivals is {self.arrivals!r}; a capacity search needs a process with a rate, such as "
                 "poisson"
             )
-        if self.lowest >= self.highest:
-            raise PagesimError(f"lowest is {self.lowest:g}; it must be below highest, {self.highest:g}")
+        bracket = self.bracket()
+        for name, value in (("lowest", bracket.lowest), ("highest", bracket.highest)):
+            if bracket.whole and (value < 1 or value != int(value)):
+                raise PagesimError(f"{name} is {value:g}; of requests it must be a whole number from 1")
+        if bracket.lowest >= bracket.highest:
+            raise PagesimError(f"lowest is {bracket.lowest:g}; it must be below highest, {bracket.highest:g}")
         return [parse_goal(text) for text in self.goals]
 
     def base(self) -> Scenario:
-        """Return the scenario of which only the policy, the rate and the seed change."""
+        """Return the scenario of which only the policy, what is searched for and the seed change."""
         own = set(Search.model_fields) - set(Scenario.model_fields)
-        return Scenario(**self.model_dump(exclude=own)).model_copy(update={"rate": self.lowest})
+        base = Scenario(**self.model_dump(exclude=own))
+        if self.find == "max_concurrency" and self.arrivals is None:
+            base = base.model_copy(update={"rate": math.inf})
+        return base.model_copy(update=self.at(self.bracket().lowest))
+
+    def bracket(self) -> Bracket:
+        """Return where to search."""
+        lowest, highest = BOUNDS[self.find]
+        return Bracket(
+            lowest if self.lowest is None else self.lowest,
+            highest if self.highest is None else self.highest,
+            self.tolerance,
+            whole=self.find == "max_concurrency",
+        )
+
+    def at(self, value: float) -> dict[str, Any]:
+        """Return the option that is searched for, with a value."""
+        return {self.find: int(value) if self.find == "max_concurrency" else value}
 
 
 @dataclass(frozen=True)
@@ -80,10 +112,10 @@ class CapacityTables:
     """What came of a capacity search.
 
     Attributes:
-        rates: one row a policy: the highest ``rate`` in requests/s that keeps the goals (NaN if the lowest
-            does not), the lowest rate that was seen to fail, ``fails_at`` (NaN if none was), a ``verdict``,
-            and the mean over the seeds of each goal's metric at that rate, in seconds.
-        probes: one row a policy and rate that was tried: those metrics, whether the goals ``hold``, how many
+        rates: one row a policy: the highest ``rate`` in requests/s, or ``max_concurrency``, that keeps the
+            goals (NaN if the lowest does not), the lowest that was seen to fail, ``fails_at`` (NaN if none
+            was), a ``verdict``, and the mean over the seeds of each goal's metric there, in seconds.
+        probes: one row a policy and value that was tried: those metrics, whether the goals ``hold``, how many
             requests got no answer (``unserved``), the first ``error`` of a run that failed, and ``notes`` of
             what was assumed, a line each.
     """
@@ -92,61 +124,15 @@ class CapacityTables:
     probes: pd.DataFrame
 
 
-class Bracket:
-    """The rates between which a policy's capacity lies.
-
-    Args:
-        lowest: requests/s, the first rate.
-        highest: requests/s, the last rate when doubling.
-        tolerance: the bracket is narrow enough when its ends are this much apart, relative to the lower one.
-    """
-
-    def __init__(self, lowest: float, highest: float, tolerance: float) -> None:
-        self.lowest, self.highest, self.tolerance = lowest, highest, tolerance
-        self.holds: float | None = None
-        self.fails: float | None = None
-
-    def next(self) -> float | None:
-        """Return the next rate to try; None when the search is over."""
-        if self.fails is None:
-            if self.holds is None:
-                return self.lowest
-            return min(2 * self.holds, self.highest) if self.holds < self.highest else None
-        if self.holds is None or self.fails <= self.holds * (1 + self.tolerance):
-            return None
-        # Six digits, so that a rate can be typed; tolerances are coarser.
-        return float(f"{math.sqrt(self.holds * self.fails):.6g}")
-
-    def learn(self, rate: float, holds: bool) -> None:
-        """Take the outcome of a rate that was tried."""
-        if holds:
-            self.holds = rate
-        else:
-            self.fails = rate
-
-    def left(self) -> int:
-        """Return about how many rates are still to be tried."""
-        if self.next() is None:
-            return 0
-        if self.fails is None or self.holds is None:
-            doublings = math.log2(self.highest / (self.holds or self.lowest)) / 2
-            return 1 + math.ceil(doublings + math.log2(math.log(2) / math.log1p(self.tolerance)))
-        return math.ceil(math.log2(math.log(self.fails / self.holds) / math.log1p(self.tolerance)))
-
-    @property
-    def verdict(self) -> str:
-        """What the search says."""
-        return NEVER if self.holds is None else ALWAYS if self.fails is None else FOUND
-
-
 def capacity(
     trace: str | PathLike[str] = "sharegpt",
     policies: Sequence[str] = COMPARED,
     *,
     goals: Sequence[str] | str,
+    find: Literal["rate", "max_concurrency"] = "rate",
     seeds: int = 1,
-    lowest: float = 0.1,
-    highest: float = 1000.0,
+    lowest: float | None = None,
+    highest: float | None = None,
     tolerance: float = 0.02,
     out: str | PathLike[str] | None = None,
     jobs: int | None = None,
@@ -154,26 +140,28 @@ def capacity(
     address: str | None = None,
     **options: Any,
 ) -> CapacityTables:
-    """Find, for each policy, the highest request rate at which all goals hold.
+    """Find, for each policy, the highest request rate, or concurrency, at which all goals hold.
 
-    The rate is doubled from the lowest until a goal fails, then bisected. The same requests are sent at every
-    rate, only their arrivals move together. A goal holds where the mean over the seeds is within its bound
-    and every request that the system could ever serve got its answer.
+    It is doubled from the lowest until a goal fails, then bisected. Each time the same requests are sent:
+    at a rate, only their arrivals move together; under a bound on outstanding ones, all are there from the
+    start, unless arrivals say otherwise. A goal holds where the mean over the seeds is within its bound and
+    every request that the system could ever serve got its answer.
 
     Args:
         trace: a bundled workload's name, or a trace file.
         policies: names of `POLICIES`.
         goals: such as ``"p99_ttft<=2s"`` or ``["normalized_latency<=1.0", "p95_tpot<=100ms"]``;
             statistics are mean (when left out), p50, p90, p95 and p99.
+        find: ``rate``, or ``max_concurrency``.
         seeds: how many at each rate.
-        lowest: requests/s to begin with.
-        highest: requests/s to stop at.
-        tolerance: relative distance at most of the rate that holds to one that fails.
+        lowest: requests/s to begin with, 0.1 when left out; or requests, 1.
+        highest: requests/s to stop at, 1000; or requests, 4096.
+        tolerance: relative distance at most of what holds to what fails.
         out: a folder as for `sweep`, and it may be the same one; None keeps nothing.
         jobs: as for `sweep`.
         executor: as for `sweep`.
         address: as for `sweep`.
-        **options: the fields of `Scenario` but ``policy``, ``rate`` and ``duration``.
+        **options: the fields of `Scenario` but ``policy``, ``rate``, ``duration`` and what is searched for.
 
     Returns:
         The tables of rates and of what was tried.
@@ -188,7 +176,8 @@ def capacity(
         ['found', 'found']
     """
     given = (goals,) if isinstance(goals, str) else tuple(goals)
-    values = {"trace": str(trace), "policies": tuple(policies), **options, "goals": given, "seeds": seeds}
+    values = {"trace": str(trace), "policies": tuple(policies), **options, "goals": given}
+    values |= {"find": find, "seeds": seeds}
     plan = checked(Search, {**values, "lowest": lowest, "highest": highest, "tolerance": tolerance})
     plan = plan.model_copy(update=absolute_paths(plan))
     with opened(out) as store, Workers(jobs, executor, address) as workers:
@@ -211,12 +200,12 @@ def run_search(
     systems = each_policy(plan.base(), plan.policies)
     check_all(systems.values(), ("policy",))
     seeds = range(plan.seed, plan.seed + plan.seeds)
-    brackets = {policy: Bracket(plan.lowest, plan.highest, plan.tolerance) for policy in systems}
+    brackets = {policy: plan.bracket() for policy in systems}
     probes: list[dict[str, Any]] = []
-    while trying := {policy: rate for policy, b in brackets.items() if (rate := b.next()) is not None}:
+    while trying := {policy: value for policy, b in brackets.items() if (value := b.next()) is not None}:
         scenarios = [
-            systems[policy].model_copy(update={"rate": rate, "seed": seed})
-            for policy, rate in trying.items()
+            systems[policy].model_copy(update={**plan.at(value), "seed": seed})
+            for policy, value in trying.items()
             for seed in seeds
         ]
         before = len(probes) * plan.seeds
@@ -227,24 +216,26 @@ def run_search(
                 progress(before + over, before + left)
 
         runs = replay_all(scenarios, store, workers, progress=callback)
-        for policy, rate in trying.items():
+        for policy, value in trying.items():
             own = [run for run in runs if run.scenario.policy == policy]
             probe = _probe(own, goals)
-            brackets[policy].learn(rate, probe["hold"])
-            probes.append({"policy": policy, "rate": rate, **probe})
-    at = {(probe["policy"], probe["rate"]): probe for probe in probes}
+            brackets[policy].learn(value, probe["hold"])
+            probes.append({"policy": policy, **plan.at(value), **probe})
+    at = {(probe["policy"], probe[plan.find]): probe for probe in probes}
     nothing = {goal.metric: math.nan for goal in goals}
     rows = [
         {
             "policy": policy,
-            "rate": math.nan if bracket.holds is None else bracket.holds,
+            plan.find: math.nan if bracket.holds is None else bracket.holds,
             "fails_at": math.nan if bracket.fails is None else bracket.fails,
-            "verdict": bracket.verdict,
+            "verdict": bracket.verdict
+            if bracket.verdict == FOUND
+            else f"{bracket.verdict} {UNITS[plan.find]}",
             **{m: at[policy, bracket.holds][m] if bracket.holds else math.nan for m in nothing},
         }
         for policy, bracket in brackets.items()
     ]
-    probes.sort(key=lambda probe: (plan.policies.index(probe["policy"]), probe["rate"]))
+    probes.sort(key=lambda probe: (plan.policies.index(probe["policy"]), probe[plan.find]))
     # Where no run failed the column would have no type.
     return CapacityTables(pd.DataFrame(rows), pd.DataFrame(probes).astype({"error": "string"}))
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import inf
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -83,7 +84,8 @@ class Store:
 
     def put_run(self, key: str, record: Record, scenario: dict[str, Any]) -> None:
         """Keep how a run ended; ``scenario`` is for readers of the file."""
-        text = json.dumps({"scenario": scenario, **asdict(record)}, allow_nan=False)
+        readable = {name: "inf" if value == inf else value for name, value in scenario.items()}
+        text = json.dumps({"scenario": readable, **asdict(record)}, allow_nan=False)
         put(self._runs / f"{key}.json", lambda draft: draft.write_text(text, encoding="utf-8"))
 
     def trace(self, recipe: str) -> StoredTrace | None:

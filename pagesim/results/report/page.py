@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def _system(source: Source, shown: Snapshots | str) -> dict[str, Any]:
         "name": source.name,
         "scenario": {
             **{
-                name: value if isinstance(value, bool | int | float) else str(value)
+                name: value if isinstance(value, bool | int | float) and value != inf else str(value)
                 for name, value in result.scenario.model_dump(exclude_none=True).items()
             },
             **{

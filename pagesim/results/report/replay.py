@@ -15,7 +15,6 @@ from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.setup.prepare import Consume, PreparedSystem, Server, prepare
-from pagesim.setup.requests import aborts
 from pagesim.setup.scenario import Scenario
 
 
@@ -73,14 +72,14 @@ def replay(
         log,
         setting.arrivals(),
         consume=consume,
-        aborts=aborts(setting.trace, setting.system.client_timeout),
+        aborts=setting.aborts(),
         observers=[snapshots],
         tables=True,
     )
     memory = server.scheduler.memory
     if not memory.names_blocks:
         raise NotReplayed(f"placement {setting.policy.placement} counts blocks and gives them no numbers")
-    server.engine.replay()
+    server.replay()
     snapshots.idle(server.engine.over_at, NEVER)
     return snapshots
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import pagesim as ps
-from pagesim.experiments.sweeps.search import ALWAYS, FOUND, NEVER, Bracket
+from pagesim.experiments.sweeps.bracket import ALWAYS, FOUND, NEVER, Bracket
 
 POLICIES = ["orca-max", "vllm-sosp"]
 LOAD = {"num_requests": 120, "jobs": 2}
@@ -70,7 +70,7 @@ def test_of_several_goals_all_hold(found):
 
 def test_a_goal_that_fails_even_at_the_lowest_rate_is_said():
     row = ps.capacity(policies=["vllm-sosp"], goals="ttft<=1ms", **LOAD).rates.iloc[0]
-    assert row["verdict"] == NEVER == "fails at the lowest rate"
+    assert row["verdict"] == f"{NEVER} rate" == "fails at the lowest rate"
     assert np.isnan(row["rate"])
     assert row["fails_at"] == 0.1
 
@@ -78,7 +78,7 @@ def test_a_goal_that_fails_even_at_the_lowest_rate_is_said():
 def test_a_goal_that_holds_at_the_highest_rate_is_said():
     options = {"lowest": 0.5, "highest": 3.0, **LOAD}
     row = ps.capacity(policies=["vllm-sosp"], goals="ttft<=1000s", **options).rates.iloc[0]
-    assert row["verdict"] == ALWAYS == "holds at the highest rate"
+    assert row["verdict"] == f"{ALWAYS} rate" == "holds at the highest rate"
     assert row["rate"] == 3.0
     assert np.isnan(row["fails_at"])
 
@@ -97,7 +97,7 @@ def test_a_run_that_fails_keeps_no_goal():
     tables = ps.capacity(
         "fixed:600,10", ["vllm-sosp"], goals="ttft<=10s", num_blocks=20, strict_compat=True, **LOAD
     )
-    assert tables.rates["verdict"].tolist() == [NEVER]
+    assert tables.rates["verdict"].tolist() == [f"{NEVER} rate"]
     assert tables.probes["error"][0].startswith("strict_compat: ")
 
 
@@ -119,6 +119,12 @@ def test_a_bracket_doubles_and_then_halves_its_distance():
         ({"goals": []}, "goals is empty"),
         ({"goals": ["ttft<2"]}, "goal is 'ttft<2'"),
         ({"rate": 2.0}, "rate is 2; a capacity search finds it"),
+        (
+            {"find": "max_concurrency", "max_concurrency": 8},
+            "max_concurrency is 8; this capacity search finds it",
+        ),
+        ({"find": "max_concurrency", "lowest": 0.5}, "lowest is 0.5; of requests it must be a whole number"),
+        ({"find": "cv"}, "find is 'cv': input should be 'rate' or 'max_concurrency'"),
         ({"duration": 60.0}, "duration is 60; a capacity search sends the same requests at every rate"),
         (
             {"arrivals": "all-at-once"},

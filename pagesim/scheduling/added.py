@@ -1,0 +1,55 @@
+"""Arrivals of which a scheduler learns one at a time: a router's, or those of a closed loop."""
+
+from __future__ import annotations
+
+from pagesim.scheduling.arrivals import Arrivals
+from pagesim.scheduling.content import Content
+from pagesim.scheduling.request import EngineRequest
+
+
+class AddedArrivals(Arrivals):
+    """The requests that one engine has been given so far, a row more for each.
+
+    Args:
+        whole: all that there are.
+    """
+
+    def __init__(self, whole: Arrivals) -> None:
+        self._whole = whole
+        self._index: list[int] = []
+        self._content: dict[int, Content] = {}
+        self._place: dict[int, int] = {}  # by row
+        self.row, self.ticks, self.prompt, self.output, self.samples = (
+            column[:0] for column in (whole.row, whole.ticks, whole.prompt, whole.output, whole.samples)
+        )
+        self.widest = whole.widest
+        self.has_beams = whole.has_beams
+
+    def add(self, index: int, ticks: int) -> None:
+        """Add a request that arrives at an instant; all are added in the order in which they arrive."""
+        whole = self._whole
+        row = whole.row[index]
+        self._place[row] = len(self._index)
+        self.row.append(row)
+        self.ticks.append(ticks)
+        self.prompt.append(whole.prompt[index])
+        self.output.append(whole.output[index])
+        self.samples.append(whole.samples[index])
+        content = whole.content_of(index)
+        if content is not None:
+            self._content[len(self._index)] = content
+        self._index.append(index)
+
+    def index_of(self, row: int) -> int:
+        return self._place[row]
+
+    def request(self, index: int) -> EngineRequest:
+        return EngineRequest(
+            index,
+            self.row[index],
+            self.ticks[index],
+            self.prompt[index],
+            self.output[index],
+            None if self.samples[index] == 1 else self._whole.family_of(self._index[index]),
+            self._content.get(index),
+        )
