@@ -150,6 +150,8 @@ def _columns(trace: Trace) -> dict[str, list[Any]]:
         columns["session_id"] = trace.session_id.tolist()
     if trace.think_s is not None:
         columns["think_s"] = trace.think_s.tolist()
+    if trace.priority is not None:
+        columns["priority"] = trace.priority.tolist()
     if trace.abort_s is not None:
         columns["abort_s"] = [None if np.isinf(t) else t for t in trace.abort_s.tolist()]
     return columns

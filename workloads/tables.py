@@ -10,6 +10,7 @@ from pagesim.workloads.rows import Rows, listed, shown
 from pagesim.workloads.source import PAIR
 from pagesim.workloads.trace import (
     HASH_BLOCK_SIZE,
+    MAX_PRIORITY,
     MAX_SAMPLES,
     MAX_THINK_S,
     MAX_TOKENS,
@@ -46,6 +47,7 @@ OPTIONAL = (
     "prefix_tokens",
     "session_id",
     "think_s",
+    "priority",
     "abort_s",
 )
 
@@ -76,6 +78,8 @@ def read_own(rows: Rows) -> dict[str, Any]:
         columns["session_id"] = names(rows.column("session_id"))
     if "think_s" in rows.columns:
         columns["think_s"] = _thinking(rows)
+    if "priority" in rows.columns:
+        columns["priority"] = rows.whole_numbers("priority", -MAX_PRIORITY, MAX_PRIORITY)
     if "abort_s" in rows.columns:
         columns["abort_s"] = _aborts(rows, columns.get("arrival_s", np.zeros(len(rows))))
     if "request_id" in rows.columns:

@@ -20,6 +20,9 @@ MAX_SAMPLES = 1024
 MAX_THINK_S = 1e6
 """A client that thinks for longer than this between two turns is taken for a mistake."""
 
+MAX_PRIORITY = 2**31 - 1
+"""Priorities further from 0 than this are taken for a mistake."""
+
 HASH_BLOCK_SIZE = 512
 """Prompt tokens that an id of ``hash_ids`` stands for unless a trace says otherwise: Mooncake's."""
 
@@ -46,6 +49,7 @@ class Request:
     sample_tokens: tuple[int, ...] = ()
     prefix_tokens: int = 0
     think_s: float | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class Trace:
             ``prompt_tokens``. None when it is 0 for all; given so, it becomes None.
         think_s: seconds from the end of a session's previous turn until a turn is sent, ``[N]``, 0 to
             ``MAX_THINK_S``, of no meaning for first turns; or None when all requests arrive at ``arrival_s``.
+        priority: what a scheduler that serves by priority goes by, the smallest first, ``[N]``, within
+            ``MAX_PRIORITY`` of 0. None when it is 0 for all; given so, it becomes None.
         notes: what was noticed or assumed while the trace was made (shown to the user, never silent).
 
     Raises:
@@ -105,6 +111,7 @@ class Trace:
     hash_block_size: int = HASH_BLOCK_SIZE
     prefix_tokens: IntColumn | None = None
     think_s: FloatColumn | None = None
+    priority: IntColumn | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -141,6 +148,7 @@ class Trace:
         self._settle_samples()
         self._settle_prefix()
         self._settle_thinking()
+        self._settle_priority()
         if (np.diff(times) < 0).any():
             for name, column in self.columns_at(np.argsort(times, kind="stable")).items():
                 put(self, name, column)
@@ -202,6 +210,14 @@ class Trace:
             raise TraceError("think_s needs sessions: give the column session_id, too")
         object.__setattr__(self, "think_s", column)
 
+    def _settle_priority(self) -> None:
+        if self.priority is None:
+            return
+        column = np.asarray(self.priority)
+        good = (np.abs(column) <= MAX_PRIORITY) & _whole(column)
+        self._check("priority", column, good, f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+        object.__setattr__(self, "priority", column.astype(np.int64) if column.any() else None)
+
     def _check(self, name: str, column: npt.NDArray[Any], good: npt.NDArray[np.bool_], wanted: str) -> None:
         if len(column) != len(self.prompt_tokens):
             raise TraceError(
@@ -229,6 +245,7 @@ class Trace:
             sample_tokens=samples if len(set(samples)) > 1 else (),
             prefix_tokens=0 if self.prefix_tokens is None else int(self.prefix_tokens[row]),
             think_s=None if self.think_s is None else float(self.think_s[row]),
+            priority=0 if self.priority is None else int(self.priority[row]),
         )
 
     def __iter__(self) -> Iterator[Request]:

@@ -206,7 +206,7 @@ class CountedPrefixKV(KVCache):
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
         self._take(blocks)
         holder.tokens += tokens
-        self._hash(holder, holder.tokens)
+        self._hash(holder, holder.tokens - holder.unknown)
 
     def append(self, holder: Holder) -> int:
         self.extend(holder, 1)

@@ -43,6 +43,9 @@ class AddedArrivals(Arrivals):
     def index_of(self, row: int) -> int:
         return self._place[row]
 
+    def priority_of(self, index: int) -> int:
+        return self._whole.priority_of(self._index[index])
+
     def request(self, index: int) -> EngineRequest:
         return EngineRequest(
             index,

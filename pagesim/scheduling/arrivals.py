@@ -49,6 +49,7 @@ class Arrivals:
         self.widest = max(self.samples, default=1)  # samples of the widest request
         self.has_beams = int(beams.max(initial=1)) > 1
         self._beams = column(beams) if self.has_beams else None
+        self._priority = None if trace.priority is None else column(trace.priority[rows])
         self._sample_tokens = trace.sample_tokens
         self._drop = drop
         self._seed = seed
@@ -82,6 +83,10 @@ class Arrivals:
             None if samples == 1 else self.family_of(index),
             None if self._contents is None else self.content_of(index),
         )
+
+    def priority_of(self, index: int) -> int:
+        """Return a request's priority; the smallest is served first, where a scheduler goes by it."""
+        return 0 if self._priority is None else self._priority[index]
 
     def family_of(self, index: int) -> Family:
         """Return the samples of a request that has several."""

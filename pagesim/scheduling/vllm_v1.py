@@ -10,6 +10,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
+from pagesim.scheduling.priority_queue import PriorityQueue
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.vllm_releases import RELEASES
@@ -40,6 +41,7 @@ class VllmV1(Scheduler):
         "_lost",
         "_skipped",
         "_unserved_context",
+        "by_priority",
         "chunked_prefill",
         "full_isl",
         "max_num_batched_tokens",
@@ -96,14 +98,16 @@ class VllmV1(Scheduler):
         assert tokens is not None
         assert sequences is not None
         self.release = RELEASES[options.vllm_version]
+        by_priority = options.scheduling_policy == "priority"
         super().__init__(
             memory,
-            WaitingQueue(preempted_first=True),
+            PriorityQueue() if by_priority else WaitingQueue(preempted_first=True),
             options,
             max_model_len=max_model_len,
             watermark=options.watermark or 0.0,
             prices=prices,
         )
+        self.by_priority = by_priority
         self.max_num_seqs = sequences
         self.max_num_batched_tokens = tokens
         self.chunked_prefill = options.enable_chunked_prefill
@@ -137,7 +141,10 @@ class VllmV1(Scheduler):
             self.let_ending_rest()
         budget = self.max_num_batched_tokens
         if not self._run_together(batch, budget):
-            self._run_one_by_one(batch, budget)
+            if self.by_priority:
+                self._run_by_priority(batch, budget)
+            else:
+                self._run_one_by_one(batch, budget)
         if batch.recomputed:
             overtakes = self.release.overtakes and not self.chunked_prefill
             self.must_replan = bool(self.queue.waiting) if overtakes else self._head_fits()
@@ -170,7 +177,7 @@ class VllmV1(Scheduler):
             chunks = shared_out
             memory.grow(1)
         elif memory.grow_leaving(0) < 0:
-            if memory.releases:
+            if memory.releases or self.by_priority:
                 return False
             # All decode: the latest are preempted until the others find the blocks that are due.
             while memory.blocks_needed(1) > memory.free_blocks:
@@ -241,6 +248,85 @@ class VllmV1(Scheduler):
         self._decode(order[:place], order[place:], batch)
         for request, tokens in chunks:
             self._go_on(request, tokens, batch)
+
+    def _run_by_priority(self, batch: Batch, budget: int) -> None:
+        """As `_run_one_by_one`, where the least urgent of all requests is preempted.
+
+        It may be one that was given its tokens in this very plan: it leaves the batch, and the budget is
+        higher by them. So every request takes its blocks as its turn comes, at rest.
+        """
+        memory = self.memory
+        for request in self.running.values():
+            if request.decodes:
+                self.events.interval_ended(request)
+                self._leave_finishing(request)
+                memory.stop_decoding(request)
+        for request in self._skipped.values():
+            request.unknown = 0  # what was in flight is there
+        order = list(self.running.values())
+        served: dict[EngineRequest, int] = {}
+        place = 0
+        while place < len(order) and budget > 0:
+            request = order[place]
+            if request.order in self._ending:
+                place += 1
+                continue
+            chunked = request.order in self._in_chunks
+            tokens = self._capped(request.length - request.tokens, budget) if chunked else 1
+            while memory.blocks_to_extend(request, tokens) > memory.free_blocks:
+                victim = self._least_urgent(order)
+                at = order.index(victim)
+                del order[at]
+                if at < place:
+                    place -= 1
+                budget += self._take_back(victim, served.pop(victim, 0), batch)
+                if victim is request:
+                    break
+            else:
+                if chunked:
+                    self.events.interval_ended(request)
+                memory.extend(request, tokens)
+                served[request] = tokens
+                budget -= tokens
+                place += 1
+        memory.grow(1)  # those that decode have taken theirs
+        self._note_served(served, order[place:], batch)
+
+    def _least_urgent(self, order: list[EngineRequest]) -> EngineRequest:
+        """Return which running request is preempted: of several samples the one that was admitted first."""
+        priority_of = self.queue.arrivals.priority_of
+        return max(order, key=lambda request: (priority_of(request.index), request.arrival))
+
+    def _take_back(self, victim: EngineRequest, tokens: int, batch: Batch) -> int:
+        """Preempt a request that was given so many tokens in this plan; return them."""
+        self.context += tokens
+        self.preempt(victim, batch)
+        if victim.length == victim.tokens + 1:
+            victim.length -= tokens
+        return tokens
+
+    def _note_served(
+        self, served: dict[EngineRequest, int], unserved: list[EngineRequest], batch: Batch
+    ) -> None:
+        """Let requests go on that were given their tokens, and those that decode and were not be skipped."""
+        memory, before = self.memory, self._skipped
+        at_rest = {**self._in_chunks, **self._ending}
+        self._skipped = {each.order: each for each in unserved if each.order not in at_rest}
+        batch.skipped = tuple(self._skipped.values())
+        decoding = [request for request in served if request.order not in self._in_chunks]
+        batch.caught_up = tuple(each for each in decoding if each.order in before)
+        for request in decoding:
+            self.start_decoding(request)
+        self.context += len(decoding)
+        batch.decoding = batch.batched_tokens = len(decoding)
+        batch.decode_context = sum([memory.length(each) for each in decoding])
+        unserved = [each for each in unserved if each.order not in self._ending]
+        self._unserved_context = self.resting_context + sum([memory.length(each) for each in unserved])
+        for request, tokens in served.items():
+            if request.order in self._in_chunks:
+                self._compute(request, request.tokens - tokens, tokens, batch)
+                if request.order not in self._in_chunks:
+                    batch.completed += (request,)
 
     def _decode(self, served: list[EngineRequest], unserved: list[EngineRequest], batch: Batch) -> None:
         """Give a token to every request that decodes, except those for which the budget did not reach."""
@@ -349,6 +435,7 @@ class VllmV1(Scheduler):
 
     def _enter(self, request: EngineRequest) -> None:
         """Let a request run."""
+        request.unknown = 0
         request.order = order = self._orders
         self._orders = order + 1
         request.last_step = -1
@@ -416,6 +503,9 @@ class VllmV1(Scheduler):
         super().start_decoding(request)
         if self.in_flight > 1:
             request.unknown = 1
+
+    def arrival_matters(self) -> bool:
+        return self.by_priority or super().arrival_matters()
 
     def may_join(self, request: EngineRequest) -> bool:
         return len(self.running) < self.max_num_seqs

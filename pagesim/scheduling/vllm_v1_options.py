@@ -34,6 +34,9 @@ class VllmV1Options(SchedulerOptions):
     scheduler_reserve_full_isl: bool | None = Field(
         None, description="Admit a prompt only if all of it fits; as the release when left out."
     )
+    scheduling_policy: Literal["fcfs", "priority"] = Field(
+        "fcfs", description="Serve first what came first, or what has the smallest priority."
+    )
     async_scheduling: bool | None = Field(
         None, description="Schedule the next batch while the one before it runs."
     )

@@ -1,0 +1,53 @@
+"""The waiting queue by priority: the smallest first, then by arrival (vLLM's ``--scheduling-policy priority``)."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.request import EngineRequest
+
+Urgency = tuple[int, int, int]
+"""Priority, arrival in ticks, and place among the arrivals; the smallest is served first."""
+
+
+class PriorityQueue(WaitingQueue):
+    """As `WaitingQueue`; a preempted request takes its place by the same key.
+
+    Source: vLLM 0.33.0, v1/core/sched/request_queue.py, ``PriorityRequestQueue``.
+    """
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heap: list[tuple[Urgency, EngineRequest]] = []
+
+    def urgency(self, request: EngineRequest) -> Urgency:
+        """Return what requests are served by."""
+        return self.arrivals.priority_of(request.index), request.arrival, request.index
+
+    def arrive(self, now: int) -> None:
+        before = self.arrived
+        super().arrive(now)
+        for index in range(before, self.arrived):
+            request = self.arrivals.request(index)
+            heappush(self._heap, (self.urgency(request), request))
+
+    def head(self) -> EngineRequest | None:
+        return self._heap[0][1] if self._heap else None
+
+    def pop(self, request: EngineRequest) -> None:
+        self.waiting -= 1
+        heappop(self._heap)
+
+    def requeue(self, request: EngineRequest) -> None:
+        self.waiting += 1
+        heappush(self._heap, (self.urgency(request), request))
+
+    def abort(self, row: int) -> EngineRequest | None:
+        self.waiting -= 1
+        place = next(at for at, (_, request) in enumerate(self._heap) if request.row == row)
+        _, request = self._heap.pop(place)
+        heapify(self._heap)
+        return request
