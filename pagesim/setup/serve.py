@@ -255,6 +255,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "max-num-seqs": ("max_num_seqs", int),
     "long-prefill-token-threshold": ("long_prefill_token_threshold", int),
     "watermark": ("watermark", float),
+    "scheduling-policy": ("scheduling_policy", str),
 }
 _ELEMENTS = {
     "float16": "fp16",

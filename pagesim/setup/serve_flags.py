@@ -22,7 +22,8 @@ def _flags(text: str) -> dict[str, Arity]:
 TAKEN = _flags("""
     model max-model-len kv-cache-dtype tensor-parallel-size gpu-memory-utilization block-size
     num-gpu-blocks-override enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens
-    max-num-seqs long-prefill-token-threshold scheduler-reserve-full-isl! watermark async-scheduling!
+    max-num-seqs long-prefill-token-threshold scheduling-policy scheduler-reserve-full-isl! watermark
+    async-scheduling!
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
 
@@ -118,7 +119,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "nnodes": ("1",),
     "node-rank": ("0",),
     "ubatch-size": ("0",),
-    "scheduling-policy": ("fcfs",),
     "prefill-schedule-interval": ("1",),
     "runner": (
         "auto",

@@ -42,7 +42,8 @@ def test_a_line_decides_what_its_flags_say() -> None:
         f"vllm serve {MODEL} --max-model-len 32768 --kv-cache-dtype fp8 --tensor-parallel-size 2 "
         "--gpu-memory-utilization 0.95 --block-size 32 --max-num-batched-tokens 4k --max-num-seqs 64 "
         "--no-enable-prefix-caching --enable-chunked-prefill --long-prefill-token-threshold 512 "
-        "--no-scheduler-reserve-full-isl --watermark 0.01 --async-scheduling --num-gpu-blocks-override 900"
+        "--no-scheduler-reserve-full-isl --watermark 0.01 --async-scheduling --num-gpu-blocks-override 900 "
+        "--scheduling-policy priority"
     )
     assert options_of(line) == {
         "model": "llama-3.1-8b",
@@ -60,6 +61,7 @@ def test_a_line_decides_what_its_flags_say() -> None:
         "watermark": 0.01,
         "async_scheduling": True,
         "num_blocks": 900,
+        "scheduling_policy": "priority",
     }
 
 

@@ -66,6 +66,7 @@ def test_a_bare_run_is_what_the_newest_release_serves_on_that_gpu() -> None:
             "enable_chunked_prefill": True,
             "long_prefill_token_threshold": 0,
             "scheduler_reserve_full_isl": True,
+            "scheduling_policy": "fcfs",
             "async_scheduling": True,
             "max_model_len": 131072,
             "sizing": "vllm",
