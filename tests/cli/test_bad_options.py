@@ -150,6 +150,33 @@ def test_policies_are_known_and_distinct(policies, refused):
     assert "must be distinct" in sentence or "it must be one of static, contiguous-max" in sentence
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--serve", "vllm serve opt-13b"), "--serve needs the GPU that is served on; name it with --gpu"),
+        (("--serve", "vllm serve opt-13b --wings", "--gpu", "h100"), "'--wings' is no flag of vllm serve"),
+        (
+            ("--serve", "vllm serve opt-13b -tp 3", "--gpu", "h100"),
+            "tp is 3; opt-13b has 40 heads, so it must",
+        ),
+        (
+            ("--serve", "vllm serve llama-3.1-405b", "--gpu", "h100"),
+            "llama-3.1-405b with tp 1 does not fit on",
+        ),
+        (
+            ("--serve", "vllm serve opt-13b", "--gpu", "h100", "--model", "opt-30b"),
+            "--serve says model opt-13b, and beside it model is opt-30b; leave one of them out",
+        ),
+        (
+            ("--serve", "vllm serve opt-13b --max-num-seqs 9 --max-num-batched-tokens 8", "--gpu", "h100"),
+            "max_num_seqs is 9, more than the 8 of max_num_batched_tokens",
+        ),
+    ],
+)
+def test_a_serve_line_that_cannot_be_run_is_said_in_a_sentence(flags, said, refused):
+    assert said in refused("run", "--trace", "fixed:10,10", "--num-requests", "1", *flags)
+
+
 POSITIVE = (
     "block-size num-blocks max-model-len max-num-seqs max-num-batched-tokens max-batch n beam-width "
     "num-requests tensor-parallel-size max-concurrency"

@@ -66,6 +66,7 @@ def test_a_bare_run_is_what_the_newest_release_serves_on_that_gpu() -> None:
             "enable_chunked_prefill": True,
             "long_prefill_token_threshold": 0,
             "scheduler_reserve_full_isl": True,
+            "scheduling_policy": "fcfs",
             "async_scheduling": True,
             "max_model_len": 131072,
             "sizing": "vllm",
@@ -78,6 +79,7 @@ def test_an_older_release_has_defaults_of_its_own_and_none_for_options_it_does_n
     found = options_of(vllm_version="0.11.2")
     assert found["given"] == {"vllm_version": "0.11.2"}
     assert found["defaults"]["gpu_memory_utilization"] == 0.9
+    assert found["defaults"]["async_scheduling"] is False
     assert not {"watermark", "scheduler_reserve_full_isl"} & set(found["defaults"])
 
 
@@ -143,7 +145,7 @@ def test_policies_that_are_compared_are_sized_by_one_rule() -> None:
             {"long_prefill_token_threshold": 101, "max_model_len": 100},
             "long_prefill_token_threshold is 101, more than the 100 of max_model_len; vLLM 0.33.0 does not",
         ),
-        ({"model": "llama-3.1-405b"}, "llama-3.1-405b with tensor_parallel_size 1 does not fit on h100"),
+        ({"model": "llama-3.1-405b"}, "llama-3.1-405b with tp 1 does not fit on h100"),
         (
             {"gpu_memory_utilization": 0.3},
             "max_model_len is 131072 tokens, but the KV cache of llama-3.1-8b on 1 × h100 holds",

@@ -11,8 +11,12 @@ import pagesim as ps
 from pagesim.errors import PagesimError
 
 SECOND: dict[str, Any] = {"cost": "affine:1,0,0", "steps": "iterations", "watermark": 0.0}
-ONE_IN_FLIGHT: dict[str, dict[str, Any]] = {"vllm-v1": {"async_scheduling": False}}
 POLICIES = ("orca-oracle", "vllm-sosp", "vllm-v0", "vllm-v1")
+
+
+def one_in_flight(policy: str) -> dict[str, bool]:
+    """Return the options with which a policy sees an iteration's outcome before it decides on the next."""
+    return {"async_scheduling": False} if policy == "vllm-v1" else {}
 
 
 def trace(arrivals: list[float], prompts: list[int], outputs: list[int], aborts: list[float]) -> ps.Trace:
@@ -28,7 +32,7 @@ def test_a_running_request_leaves_between_two_iterations_and_frees_its_memory(po
         block_size=2,
         max_model_len=64,
         **SECOND,
-        **ONE_IN_FLIGHT.get(policy, {}),
+        **one_in_flight(policy),
     )
     steps = result.steps
     assert steps is not None
@@ -50,7 +54,7 @@ def test_a_waiting_request_leaves_the_queue_and_those_behind_it_move_up(policy: 
         num_blocks=50,
         max_num_seqs=1,
         **SECOND,
-        **ONE_IN_FLIGHT.get(policy, {}),
+        **one_in_flight(policy),
     )
     requests = result.requests
     assert requests["status"].tolist() == ["finished", "aborted", "finished"]

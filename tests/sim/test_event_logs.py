@@ -157,6 +157,7 @@ def test_v1_runs_a_long_prompt_in_chunks_beside_the_decodes() -> None:
         (2.0, 2, 4, 4 + 6, 3, 10),
         (3.0, 2, 2, 5 + 7, 1, 12),  # the last chunk, of one token
         (4.0, 1, 1, 8, 4, 8),
+        (5.0, 0, 0, 0, 8, 0),  # the workers are told that both have ended
     ]
     assert result.requests["first_scheduled_s"].tolist() == [0.0, 1.0]
     assert result.requests["first_token_s"].tolist() == [1.0, 4.0]

@@ -26,7 +26,12 @@ SYSTEMS = {
     "preempted and swapped": {"policy": "vllm-sosp", "preemption": "auto", **TIGHT},
     "samples are swapped": {"policy": "vllm-sosp", **TIGHT, "max_model_len": 1000},
     "cut off and clients that leave": {"policy": "vllm-v0", "until": 14.0, "client_timeout": 8.0, **TIGHT},
-    "prompts in chunks": {"policy": "vllm-v1", "num_blocks": 300, "max_num_batched_tokens": 256},
+    "prompts in chunks": {
+        "policy": "vllm-v1",
+        "num_blocks": 300,
+        "max_num_batched_tokens": 256,
+        "async_scheduling": False,
+    },
     "reserved ahead": {"policy": "orca-pow2", "num_blocks": 300},
     "static batches": {"policy": "static", "num_blocks": 300},
     "straight line": {"policy": "vllm-sosp", "cost": "affine:0.02,1e-4,1e-6,1e-5", **TIGHT},
