@@ -88,7 +88,6 @@ def compare(seed: int) -> int:
         options = VllmV1Options(
             async_scheduling=False,
             max_num_batched_tokens=budget,
-            async_scheduling=False,
             max_num_seqs=min(budget, rnd.choice((2, 8, 64))),
             scheduler_reserve_full_isl=rnd.choice((True, False)),
         )
