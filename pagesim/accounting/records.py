@@ -349,8 +349,14 @@ class Recorder(Observer):
             self._write_interval(request, since, now - 1)
 
     def finished(self, request: EngineRequest, now: int) -> None:
-        self.interval_ended(request)
         row, log = request.row, self.log
+        if request.decodes or not self._is_plain or request.since != self.iterations - 1:
+            self.interval_ended(request)
+        else:
+            # It rested for an iteration, as long as one that decodes from so many tokens.
+            request.since = self.iterations
+            base, final = request.tokens - self.memory.steps, request.prompt + request.output
+            self._plain.fromlist([self.iterations - 1, self.iterations - 1, base, final])
         log.finish[row] = now
         log.status[row] = _FINISHED
         if self._away_since:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from pagesim.scheduling.arrivals import NEVER
 from pagesim.sim.clock import TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.engine import Engine
 
@@ -55,7 +56,7 @@ class PipelinedEngine(Engine):
             self._wait(now, naps=True)
             return True
         if self._fast_forwards(now):
-            return True
+            return not self.run.resting or self._goes_on()
         while True:
             batch = scheduler.plan(now)
             if batch.recomputed or batch.stuck:
@@ -131,6 +132,21 @@ class PipelinedEngine(Engine):
         steps = scheduler.steps_until_next_decision()
         self._fast_forward_two(min(steps, 1) if scheduler.resting else steps, now)
         return bool(self.run.steps)
+
+    def _goes_on(self) -> bool:
+        """Take the step in which some requests rest, and what follows it, in one decision; return True."""
+        now, queue = self.over_at, self.scheduler.queue
+        if not self.chains or self._looks or now > self.until:
+            return True
+        due = self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER
+        if min(queue.next_arrival, due) <= now:
+            return True
+        self.complete(now)
+        self.run.steps, self.run.decided = 0, now
+        self._waits = self._naps = False
+        if queue.next_arrival > now:  # a client may have sent a request because another one is over
+            self._fast_forwards(now)
+        return True
 
     def _fast_forward_two(self, steps: int, now: int) -> None:
         """Fast-forward so many steps at most with two batches in flight, the first decided at an instant."""
