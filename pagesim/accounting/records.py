@@ -29,7 +29,6 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.request import EngineRequest, Status
-from pagesim.sim.clock import span_of
 
 CHUNK_ITERATIONS = 1 << 15
 
@@ -316,7 +315,7 @@ class Recorder(Observer):
             self._note_state(sequences, self._external if run.decided < run.start else 0)
         self.iterations += run.steps
         if self._lag:
-            self._end = run.start + span_of(run.first, run.increment, run.steps)
+            self._end = run.end
 
     def departed(self, batch: Batch, now: int) -> None:
         last = self._end if self._lag else now

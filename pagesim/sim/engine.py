@@ -188,7 +188,7 @@ class Engine:
             kept = steps_before(run.first, run.increment, instant - run.start)
             if kept < run.steps:
                 run.steps = kept
-                self.over_at = run.start + span_of(run.first, run.increment, kept)
+                self.over_at = run.end = run.start + span_of(run.first, run.increment, kept)
         return self.over_at
 
     def abort_at(self, instant: int, row: int) -> None:
@@ -236,8 +236,8 @@ class Engine:
             end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         run = self.run
         run.start, run.steps, run.first, run.increment = start, steps, first, increment
-        run.context, run.sequences, run.resting = context, sequences, scheduler.resting
-        self.over_at = start + span_of(first, increment, steps - ahead) if ahead else end
+        run.context, run.sequences, run.resting, run.end = context, sequences, scheduler.resting, end
+        self.over_at = end - (first + increment * (steps - 1)) if ahead else end
 
     def _abort_until(self, now: int) -> None:
         """Abort requests whose clients went away by now; leave the next such instant for fast-forwards."""

@@ -85,7 +85,7 @@ class PipelinedEngine(Engine):
             self.events.fast_forwarded(run)
             scheduler.advance(run.steps)
             self._in_flight.clear()
-            self._in_flight.append(run.start + span_of(run.first, run.increment, run.steps))
+            self._in_flight.append(run.end)
             if not run.resting:
                 return now
         elif self._waits:
@@ -112,7 +112,8 @@ class PipelinedEngine(Engine):
                 run.steps = kept
                 self.over_at = self._first_at
                 if kept:
-                    self.over_at = run.start + span_of(run.first, run.increment, kept - 1)
+                    run.end = run.start + span_of(run.first, run.increment, kept)
+                    self.over_at = run.end - (run.first + run.increment * (kept - 1))
         return self.over_at
 
     def _wait(self, now: int, *, naps: bool) -> None:
