@@ -48,6 +48,7 @@ class Release:
         bounds_threshold: the long-prefill threshold is at most the longest request.
         lacks: options that its server does not know.
         async_scheduling: whether its server schedules the next batch while the one before it runs.
+        speculates: whether its speculative decoding is modelled.
         gpu_memory_utilization: the share of GPU memory that its server uses.
         tiers: what its server takes by GPU, the largest first; the last takes all.
     """
@@ -59,6 +60,7 @@ class Release:
     bounds_threshold: bool
     lacks: tuple[str, ...]
     async_scheduling: bool
+    speculates: bool
     gpu_memory_utilization: float
     tiers: tuple[Tier, ...]
 
@@ -79,6 +81,7 @@ RELEASES = {
         bounds_threshold=False,
         lacks=("scheduler_reserve_full_isl", "watermark"),
         async_scheduling=False,
+        speculates=False,
         gpu_memory_utilization=0.9,
         tiers=(_LARGE, _SMALL),
     ),
@@ -92,6 +95,7 @@ RELEASES = {
         bounds_threshold=False,
         lacks=("watermark",),
         async_scheduling=True,
+        speculates=False,
         gpu_memory_utilization=0.9,
         tiers=(_LARGE, _SMALL),
     ),
@@ -103,6 +107,7 @@ RELEASES = {
         bounds_threshold=True,
         lacks=(),
         async_scheduling=True,
+        speculates=True,
         gpu_memory_utilization=0.92,
         tiers=(Tier(160, (), 16384, 1024), Tier(70, ("a100", "gb10"), 8192, 1024), _SMALL),
     ),
