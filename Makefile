@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+ORACLE := .venv-oracle
 
-.PHONY: demo test test-all fuzz lint notebooks picture clean
+.PHONY: demo test test-all golden fuzz lint notebooks picture clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +42,16 @@ test: lint
 test-all: $(VENV)/.test
 	$(BIN)/pytest -n 2 -m slow --hypothesis-profile=thorough
 
+# Remakes the golden logs with the vLLM that they are of, in an environment of its own; ONLY="NAME …" some of them.
+$(ORACLE)/.ready: tests/oracles/requirements.txt
+	$(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+golden: $(VENV)/.base $(ORACLE)/.ready
+	$(BIN)/python tests/oracles/remake.py --python $(ORACLE)/bin/python --wheels $(ORACLE)/wheels --out out/golden \
+	    $(if $(ONLY),--only $(ONLY))
+
 # Executes them and stores their outputs.
 notebooks: $(VENV)/.test
 	$(BIN)/python notebooks/store.py
@@ -49,4 +60,4 @@ fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/run.py --files 100000 --seed 1
 
 clean:
-	rm -rf $(VENV) out build dist *.egg-info
+	rm -rf $(VENV) $(ORACLE) out build dist *.egg-info

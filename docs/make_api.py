@@ -80,6 +80,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "Batch": "what a scheduler has decided for an iteration",
         "EngineRequest": "what a scheduler knows of a request",
         "FastForward": "iterations that an observer is told of at once",
+        "Machine": "what an engine knows when it starts, besides its options",
         "Observer": "the contract of whatever listens to a run",
         "Scheduler": "the contract of a scheduler of one's own",
         "SchedulerOptions": "the options that every scheduler has, to derive one's own from",
@@ -89,6 +90,10 @@ PUBLIC: dict[str, dict[str, str]] = {
         "VllmV1": "a scheduler to derive from",
     },
     "pagesim.setup.scenario": {"System": "the fields that `simulate` takes as options"},
+    "pagesim.setup.serve": {
+        "Served": "what `read_serve` returns",
+        "read_serve": "reads the command of a server",
+    },
     "pagesim.costs": {
         "CostModel": "the contract of a cost model of one's own",
         "DecodeRun": "how long each of a run of decode iterations takes",

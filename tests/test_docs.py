@@ -28,6 +28,7 @@ WALKS = (
     "docs/fast-forward.md",
     "docs/policies.md",
     "docs/vllm-defaults.md",
+    "docs/serve.md",
 )
 """Pages whose steps are taken one after another in one folder, and whose outputs are compared."""
 

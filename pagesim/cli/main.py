@@ -19,6 +19,7 @@ from pagesim.cli import (
     golden,
     listing,
     live,
+    plan,
     profile,
     report,
     reproduce,
@@ -43,6 +44,7 @@ cli.command("demo")(demo.command)
 cli.command("run", cls=Command)(run.command)
 cli.command("compare", cls=Command)(compare.command)
 cli.command("cluster", cls=Command)(cluster.command)
+cli.command("plan", cls=Command)(plan.command)
 cli.command("report")(report.command)
 cli.command("sweep", cls=Command)(sweep.command)
 cli.command("capacity", cls=Command)(capacity.command)

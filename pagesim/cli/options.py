@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -59,9 +59,13 @@ _PANEL_OF = {
     **dict.fromkeys((*_OF_TRACE, "seed", "client_timeout", "max_concurrency", "beam_drop"), TRACE),
     **dict.fromkeys(_MEMORY, MEMORY),
     **dict.fromkeys(SCHEDULER_FIELDS, SCHEDULER),
+    **dict.fromkeys(("serve",), SYSTEM),
     **dict.fromkeys(("cost",), COSTS),
     **dict.fromkeys(("steps", "window", "out", "json", "trace_events"), OUTPUT),
 }
+
+if TYPE_CHECKING:
+    from pagesim.setup.serve import Served
 
 ALIASES = {"rate": ("--request-rate",)}
 """Further names of flags: what ``vllm bench serve`` calls them."""
@@ -83,13 +87,14 @@ def workload_flags(names: tuple[str, ...]) -> Decorator:
     return with_fields({name: Scenario.model_fields[name] for name in names}, check=True)
 
 
-def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any]) -> S:
-    """Return the scenario of a file with the flags that were given put over it."""
+def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any], served: Served | None = None) -> S:
+    """Return the scenario of a file with the flags that were given, and a server's line, put over it."""
     values = {}
     if file:
         written = read_scenario(kind, file)
         values = {**written.model_dump(exclude_unset=True), **absolute_paths(written, file.parent)}
-    scenario = checked(kind, {**values, **flags})
+    given = {**values, **flags}
+    scenario = checked(kind, given if served is None else served.over(given))
     if file:
         check_needs(file, scenario)
     return scenario.model_copy(update=absolute_paths(scenario))

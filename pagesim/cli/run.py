@@ -16,6 +16,14 @@ from pagesim.setup.scenario import Scenario
 def command(
     *,
     scenario: SCENARIO = None,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            "--serve",
+            metavar="LINE",
+            help="What is served, as its command: 'vllm serve MODEL …', of release 0.33.0; needs --gpu.",
+        ),
+    ] = None,
     out: OUT = None,
     json: JSON = False,
     trace_events: Annotated[
@@ -28,7 +36,12 @@ def command(
 
     Example: pagesim run --trace sharegpt --arrivals poisson --rate 2 --duration 900 --policy vllm-sosp
     """
-    chosen = scenario_from(Scenario, scenario, flags)
+    served = None
+    if serve is not None:
+        from pagesim.setup.serve import read_serve
+
+        served = read_serve(serve)
+    chosen = scenario_from(Scenario, scenario, flags, served)
     from pagesim.accounting.timeline import Timeline
     from pagesim.api import run
     from pagesim.cli import show
@@ -43,7 +56,7 @@ def command(
     result = show.replay(chosen, stored=out is not None, run=partial(run, timeline=timeline))
     if out is not None:
         publish(out, lambda folder: store(result, folder, timeline))
-    show.say_notes(result.notes)
+    show.say_notes((*(() if served is None else served.notes), *result.notes))
     if json:
         show.as_json(result.summary)
     else:

@@ -24,7 +24,7 @@ TRACE = Annotated[
     ),
 ]
 READ = ("turns", "tokenizer", "on_bad_row")
-MAKE = ("arrivals", "rate", "cv", "duration", "num_requests", "seed", "shared_prefix", *READ)
+MAKE = ("arrivals", "rate", "cv", "duration", "num_requests", "seed", "shared_prefix", "think", *READ)
 
 
 @cli.command("describe")

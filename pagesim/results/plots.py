@@ -276,9 +276,10 @@ def save_comparison_figures(summaries: Mapping[str, dict[str, Any]], folder: Pat
 
 def save(figure: Figure, stem: Path) -> None:
     """Write a figure as PNG and SVG, ``stem`` with two suffixes; the same bytes each time."""
-    figure.savefig(stem.with_suffix(".png"), dpi=150, metadata={"Software": None})
+    # A stem may have dots, which are no suffix.
+    figure.savefig(stem.with_name(f"{stem.name}.png"), dpi=150, metadata={"Software": None})
     with mpl.rc_context({"svg.hashsalt": "pagesim", "svg.fonttype": "path"}):
-        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
+        figure.savefig(stem.with_name(f"{stem.name}.svg"), metadata={"Date": None, "Creator": None})
 
 
 def _figure(width: float, height: float) -> Figure:

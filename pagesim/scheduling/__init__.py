@@ -8,6 +8,7 @@ from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.options import (
     LimitedOptions,
+    Machine,
     MemoryKind,
     PreemptingOptions,
     Prices,
@@ -30,6 +31,7 @@ __all__ = [
     "Family",
     "FastForward",
     "LimitedOptions",
+    "Machine",
     "MemoryKind",
     "Observer",
     "Orca",

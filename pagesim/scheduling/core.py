@@ -153,6 +153,11 @@ class Scheduler(ABC):
         return 0.9
 
     @classmethod
+    def counts_cuda_graphs(cls, options: Any) -> bool:
+        """Whether memory of CUDA graphs is left out of the cache, under sizing vllm."""
+        return False
+
+    @classmethod
     def caches_prefixes(cls, options: Any) -> bool:
         """Whether memory must find blocks by their content under these options."""
         return False

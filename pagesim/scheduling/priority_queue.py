@@ -1,4 +1,4 @@
-"""The waiting queue by priority: the smallest first, then by arrival (vLLM's ``--scheduling-policy priority``)."""
+"""The waiting queue by priority: the smallest number first, then by arrival."""
 
 from __future__ import annotations
 

@@ -50,6 +50,9 @@ class Release:
         async_scheduling: whether its server schedules the next batch while the one before it runs.
         speculates: whether its speculative decoding is modelled.
         gpu_memory_utilization: the share of GPU memory that its server uses.
+        counts_cuda_graphs: whether its server leaves out of the cache what CUDA graphs will take.
+        prints_whole_requests: whether "GPU KV cache size" in its log is what requests of the greatest length
+            can hold, rather than all slots.
         tiers: what its server takes by GPU, the largest first; the last takes all.
     """
 
@@ -62,6 +65,8 @@ class Release:
     async_scheduling: bool
     speculates: bool
     gpu_memory_utilization: float
+    counts_cuda_graphs: bool
+    prints_whole_requests: bool
     tiers: tuple[Tier, ...]
 
     def tier(self, machine: Machine) -> Tier:
@@ -83,6 +88,8 @@ RELEASES = {
         async_scheduling=False,
         speculates=False,
         gpu_memory_utilization=0.9,
+        counts_cuda_graphs=False,
+        prints_whole_requests=False,
         tiers=(_LARGE, _SMALL),
     ),
     # Logs prove each decision: v1_019_prefix reserves_full_isl and reuses_unhashed_first, v1_019_threshold
@@ -97,6 +104,8 @@ RELEASES = {
         async_scheduling=True,
         speculates=False,
         gpu_memory_utilization=0.9,
+        counts_cuda_graphs=False,
+        prints_whole_requests=False,
         tiers=(_LARGE, _SMALL),
     ),
     "0.33.0": Release(
@@ -109,6 +118,8 @@ RELEASES = {
         async_scheduling=True,
         speculates=True,
         gpu_memory_utilization=0.92,
+        counts_cuda_graphs=True,
+        prints_whole_requests=True,
         tiers=(Tier(160, (), 16384, 1024), Tier(70, ("a100", "gb10"), 8192, 1024), _SMALL),
     ),
 }

@@ -94,6 +94,10 @@ class VllmV1(Scheduler):
         return RELEASES[options.vllm_version].gpu_memory_utilization
 
     @classmethod
+    def counts_cuda_graphs(cls, options: VllmV1Options) -> bool:
+        return RELEASES[options.vllm_version].counts_cuda_graphs
+
+    @classmethod
     def reuses_unhashed_first(cls, options: VllmV1Options) -> bool:
         return RELEASES[options.vllm_version].reuses_unhashed_first
 

@@ -404,6 +404,26 @@ def sizing_of(system: System, policy: Policy) -> tuple[Sizing, float]:
     return system.sizing or kind.sizing, share
 
 
+def memory_of(system: System, policy: Policy) -> dict[str, Any]:
+    """Return what of a system decides how much memory its cache gets, as `capacity` and `divide` take it.
+
+    Raises:
+        PagesimError: see `options_of`.
+    """
+    sizing, share = sizing_of(system, policy)
+    kind = SCHEDULERS.find(policy.scheduler)
+    asked = chosen(policy.scheduler, system.scheduler_options)
+    # A rule that is not the engine's own has defaults of its own.
+    options = options_of(system, policy) if sizing == kind.sizing == "vllm" else asked
+    return {
+        "tp": system.tensor_parallel_size,
+        "gpu_memory_utilization": share,
+        "max_num_batched_tokens": getattr(options, "max_num_batched_tokens", None),
+        "max_num_seqs": getattr(options, "max_num_seqs", None),
+        "cuda_graphs": kind.counts_cuda_graphs(asked),
+    }
+
+
 def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
     """Return the memory of a system (null blocks left out), its longest request and its costs.
 
@@ -414,24 +434,17 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
     max_model_len = system.max_model_len or spec.max_model_len
     # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later ones
     # refuse to.
-    sizing, share = sizing_of(system, policy)
+    sizing, _ = sizing_of(system, policy)
     checks_length = sizing == "vllm" and system.num_blocks is None
-    budget = system.option("max_num_batched_tokens")
-    if (
-        sizing == SCHEDULERS.find(policy.scheduler).sizing == "vllm"
-    ):  # any other rule has a default of its own
-        budget = getattr(options_of(system, policy), "max_num_batched_tokens", None)
     block_size, page_bytes = granularity(policy, system.block_size, system.page_size)
     sized = capacity(
         spec,
         device,
-        tp=system.tensor_parallel_size,
+        **memory_of(system, policy),
         block_size=block_size,
         page_bytes=page_bytes,
         kv_dtype=system.kv_cache_dtype,
         sizing=sizing,
-        gpu_memory_utilization=share,
-        max_num_batched_tokens=budget,
         max_model_len=max_model_len if checks_length else None,
         num_blocks=system.num_blocks,
     )

@@ -161,7 +161,7 @@ class Engine:
             if not (batch.recomputed or batch.stuck):
                 self.events.idle(now, queue.next_arrival)
                 return False
-        ticks = self.executor.execute(batch)
+        ticks = self.executor.execute(batch) if batch.tokens or not batch.reports else 0
         self.events.planned(batch, now, now, ticks)
         self.over_at = end = now + ticks
         if self.fast_forward:

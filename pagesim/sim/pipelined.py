@@ -38,15 +38,15 @@ class PipelinedEngine(Engine):
 
     def decide(self, now: int) -> bool:
         scheduler, queue, in_flight = self.scheduler, self.scheduler.queue, self._in_flight
+        if queue.next_arrival <= now:
+            if scheduler.arrival_matters():
+                self._is_settled = False
+            queue.arrive(now)
         if self.aborts:
             past = self._next_abort
             self._abort_until(now)
             if self._next_abort > past:
                 self._is_settled = False
-        if queue.next_arrival <= now:
-            if scheduler.arrival_matters():
-                self._is_settled = False
-            queue.arrive(now)
         self.run.steps, self.run.decided = 0, now
         if not scheduler.has_work:
             if not in_flight:

@@ -105,7 +105,7 @@ CONTRADICTIONS = {
     "window backwards": (("--window", "900:300"), "the first not after the second"),
     "a model that does not fit": (
         ("--model", "opt-175b", "--gpu", "a100-40gb"),
-        "opt-175b with tp 1 does not fit on a100-40gb",
+        "opt-175b with tensor_parallel_size 1 does not fit on a100-40gb",
     ),
     "a length that no cache holds": (
         ("--sizing", "vllm", "--max-model-len", "1000000"),
@@ -148,6 +148,33 @@ def test_costs_that_no_clock_can_count_are_refused(cost, policy, refused):
 def test_policies_are_known_and_distinct(policies, refused):
     sentence = refused("compare", *SMALL, "--policies", policies)
     assert "must be distinct" in sentence or "it must be one of static, contiguous-max" in sentence
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--serve", "vllm serve opt-13b"), "--serve needs the GPU that is served on; name it with --gpu"),
+        (("--serve", "vllm serve opt-13b --wings", "--gpu", "h100"), "'--wings' is no flag of vllm serve"),
+        (
+            ("--serve", "vllm serve opt-13b -tp 3", "--gpu", "h100"),
+            "tp is 3; opt-13b has 40 heads, so it must",
+        ),
+        (
+            ("--serve", "vllm serve llama-3.1-405b", "--gpu", "h100"),
+            "llama-3.1-405b with tp 1 does not fit on",
+        ),
+        (
+            ("--serve", "vllm serve opt-13b", "--gpu", "h100", "--model", "opt-30b"),
+            "--serve says model opt-13b, and beside it model is opt-30b; leave one of them out",
+        ),
+        (
+            ("--serve", "vllm serve opt-13b --max-num-seqs 9 --max-num-batched-tokens 8", "--gpu", "h100"),
+            "max_num_seqs is 9, more than the 8 of max_num_batched_tokens",
+        ),
+    ],
+)
+def test_a_serve_line_that_cannot_be_run_is_said_in_a_sentence(flags, said, refused):
+    assert said in refused("run", "--trace", "fixed:10,10", "--num-requests", "1", *flags)
 
 
 POSITIVE = (

@@ -125,6 +125,17 @@ def test_a_flag_is_taken_in_another_spelling_that_help_does_not_show(other, show
     assert shown[0] in words
 
 
+def test_a_serve_line_is_run_as_its_options_are(succeeds, tmp_path):
+    run = ("run", "--trace", "fixed:50,20", "--num-requests", "9", "--gpu", "h100", "--json")
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 32k -tp 2 --port 80"
+    served = succeeds(*run, "--serve", line, "--out", tmp_path / "served")
+    assert "of the vllm serve line without an effect here: --port" in served.err
+    options = ("--policy", "vllm-v1", "--model", "llama-3.1-8b", "--max-model-len", "32000", "--tp", "2")
+    assert result(served.json) == result(succeeds(*run, *options, "--vllm-version", "0.33.0").json)
+    again = succeeds("run", tmp_path / "served" / "scenario.toml", "--json")
+    assert result(again.json) == result(served.json)
+
+
 def test_the_default_policy_is_the_papers_vllm(succeeds):
     assert succeeds("run", *LOAD, "--json").json["policy"] == "vllm-sosp"
     assert succeeds("run", *LOAD, "--policy", "orca-max", "--json").json["policy"] == "orca-max"

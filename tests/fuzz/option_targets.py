@@ -18,7 +18,8 @@ from pagesim.costs.specs import gpu, model
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml
 from pagesim.experiments.sweeps.search import Search
 from pagesim.setup.prepare import check as check_system
-from pagesim.setup.scenario import Cluster, Comparison, Scenario, System
+from pagesim.setup.scenario import Cluster, Comparison, Scenario, System, checked
+from pagesim.setup.serve import read_serve
 
 SYSTEM = """trace = "sharegpt"
 policy = "vllm-sosp"
@@ -42,7 +43,7 @@ GRID = '\n[grid]\npolicy = ["orca-max", "vllm-sosp"]\nrate = [0.5, 1.0]\nnum_blo
 
 def made() -> list[Target]:
     """Return these."""
-    return [*_scenarios(), *_profiles(), *_models()]
+    return [*_scenarios(), *_profiles(), *_models(), _serve_line()]
 
 
 def _scenarios() -> list[Target]:
@@ -91,6 +92,19 @@ def _scenarios() -> list[Target]:
         )
         for kind, more in extra.items()
     ]  # fmt: skip
+
+
+def _serve_line() -> Target:
+    line = (
+        "HF_HOME=/data VLLM_PORT=8 vllm serve facebook/opt-13b --max-model-len 2k --kv-cache-dtype=fp8 -tp 2 "
+        "--no-enable-prefix-caching --max_num_seqs 64 --port 8000 --served-model-name 'a b' c -O3 -q none"
+    )
+
+    def read(folder: Path) -> None:
+        text = (folder / "line").read_bytes().decode("utf-8", "surrogateescape")
+        check_system(checked(System, read_serve(text).over({"gpu": "h100"})))
+
+    return Target("vllm serve", {"line": line.encode()}, ("line",), read)
 
 
 SHAPES = (

@@ -66,7 +66,8 @@ def test_a_bare_run_is_what_the_newest_release_serves_on_that_gpu() -> None:
             "enable_chunked_prefill": True,
             "long_prefill_token_threshold": 0,
             "scheduler_reserve_full_isl": True,
-            "async_scheduling": False,
+            "scheduling_policy": "fcfs",
+            "async_scheduling": True,
             "max_model_len": 131072,
             "sizing": "vllm",
             "gpu_memory_utilization": 0.92,
@@ -78,6 +79,7 @@ def test_an_older_release_has_defaults_of_its_own_and_none_for_options_it_does_n
     found = options_of(vllm_version="0.11.2")
     assert found["given"] == {"vllm_version": "0.11.2"}
     assert found["defaults"]["gpu_memory_utilization"] == 0.9
+    assert found["defaults"]["async_scheduling"] is False
     assert not {"watermark", "scheduler_reserve_full_isl"} & set(found["defaults"])
 
 

@@ -104,6 +104,7 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
         perhaps("enable_chunked_prefill", False, chance=0.2)
         perhaps("scheduler_reserve_full_isl", True, False)
         some["enable_prefix_caching"] = rnd.random() < 0.8
+        perhaps("scheduling_policy", "priority", chance=0.3)
         some["async_scheduling"] = rnd.random() < 0.5
         _let_start(rnd, some)
         if some.get("vllm_version", "0.33.0") == "0.33.0" and rnd.random() < 0.4:
@@ -166,6 +167,8 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
             )
             for which, tokens in zip(document, prompt, strict=True)
         ]
+    if policy == "vllm-v1" and rnd.random() < 0.3:
+        columns["priority"] = np.array([rnd.randint(-1, 2) for _ in range(requests)])
     if kind == "prefix":
         columns["prefix_tokens"] = np.minimum(rnd.randint(1, longest), prompt)
     return Trace(arrival, prompt, output, **columns)

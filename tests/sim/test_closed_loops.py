@@ -30,6 +30,12 @@ def trace(arrivals: list[float], prompts: list[int], outputs: list[int], **colum
     return ps.Trace(np.array(arrivals), np.array(prompts), np.array(outputs), **columns)
 
 
+def in_seconds(given: ps.Trace, policy: str, **options: Any) -> ps.Result:
+    """Replay with iterations of a second, each decided when the one before is over."""
+    own = {"async_scheduling": False} if policy == "vllm-v1" else {}
+    return ps.simulate(given, policy, **SECOND, **own, **options)
+
+
 def load(seed: int = 0, size: int = 80, rate: float = 6.0, **columns: Any) -> ps.Trace:
     rng = np.random.default_rng(seed)
     return ps.Trace(
@@ -73,12 +79,16 @@ def test_preemptions_of_a_closed_loop_are_those_of_vllm_s_own_scheduler(
         max_num_seqs=256,
         max_model_len=16384,
         watermark=watermark,
+        enable_prefix_caching=False,
+        async_scheduling=False,
         fast_forward=fast_forward,
+        steps="iterations",
     )
     assert result.summary["preemptions"]["recompute"] == preemptions
     assert result.summary["requests"]["finished"] == 450
     if watermark == 0.1:
-        assert result.summary["iterations"] == 30854
+        assert result.steps is not None
+        assert (result.steps["num_tokens"] > 0).sum() == 30854, "iterations that are not empty"
 
 
 def test_a_long_closed_loop_is_the_same_with_and_without_fast_forward() -> None:
@@ -110,15 +120,36 @@ def test_a_long_closed_loop_is_the_same_with_and_without_fast_forward() -> None:
 def test_the_next_request_is_sent_at_the_instant_at_which_one_is_over_and_is_decided_on_then(
     policy: str,
 ) -> None:
-    result = ps.simulate(
-        trace([0.0] * 4, [4] * 4, [2, 4, 3, 1]), policy, max_concurrency=2, max_model_len=64, **SECOND
-    )
+    result = in_seconds(trace([0.0] * 4, [4] * 4, [2, 4, 3, 1]), policy, max_concurrency=2, max_model_len=64)
     requests = result.requests
     assert requests["arrival_s"].tolist() == [0.0, 0.0, 2.0, 4.0]
     assert requests["due_s"].tolist() == [0.0] * 4
     assert requests["first_scheduled_s"].tolist() == requests["arrival_s"].tolist()
     assert requests["finish_s"].tolist() == [2.0, 4.0, 5.0, 5.0]
     assert result.summary["latency"]["mean"] == np.mean([2.0, 4.0, 3.0, 1.0])
+
+
+def test_where_all_is_due_at_once_no_decision_depends_on_how_long_iterations_take() -> None:
+    given = load().with_columns({"arrival_s": np.zeros(80)})
+    counted = ["num_running", "num_waiting", "num_tokens", "free_gpu_blocks", "num_preempted"]
+    tables = []
+    for cost in ("affine:0.02,1e-4,1e-6", "affine:0.001,0,2e-5"):
+        options = {"num_blocks": 60, "cost": cost, "max_concurrency": 9, "async_scheduling": False}
+        result = ps.simulate(given, "vllm-v1", steps="iterations", **options)
+        assert result.summary["preemptions"]["recompute"] > 20
+        assert result.steps is not None
+        tables.append(result.steps[counted])
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def test_a_request_is_over_when_its_last_token_is_processed_where_two_batches_are_in_flight() -> None:
+    given = trace([0.0] * 3, [4] * 3, [2, 4, 3])
+    options = {**SECOND, "async_scheduling": True, "max_concurrency": 2}
+    requests = ps.simulate(given, "vllm-v1", **options).requests
+    assert requests["arrival_s"].tolist() == [0.0, 0.0, requests["finish_s"].iloc[0]]
+    # The batch after the next was scheduled when the next one began: without the third request.
+    assert requests["first_scheduled_s"].iloc[2] == 2.0
+    assert requests["first_token_s"].iloc[2] == 4.0
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -160,12 +191,11 @@ def test_a_bound_that_is_never_reached_changes_nothing(policy: str) -> None:
 
 
 def test_a_rejected_request_is_over_when_it_is_sent_and_takes_no_place() -> None:
-    result = ps.simulate(
+    result = in_seconds(
         trace([0.0] * 4, [4, 500, 500, 4], [3, 1, 1, 2]),
         "vllm-v1",
         max_concurrency=1,
         max_model_len=64,
-        **SECOND,
     )
     requests = result.requests
     assert requests["status"].tolist() == ["finished", "rejected", "rejected", "finished"]
@@ -195,17 +225,15 @@ def test_a_request_that_is_ignored_or_stuck_is_over_and_the_next_one_is_sent() -
 
 @pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v1"])
 def test_a_client_s_patience_counts_from_sending(policy: str) -> None:
-    options = {"max_concurrency": 1, "client_timeout": 2.5, **SECOND}
-    requests = ps.simulate(trace([0.0] * 3, [4] * 3, [6, 2, 6]), policy, **options).requests
+    options = {"max_concurrency": 1, "client_timeout": 2.5}
+    requests = in_seconds(trace([0.0] * 3, [4] * 3, [6, 2, 6]), policy, **options).requests
     assert requests["status"].tolist() == ["aborted", "finished", "aborted"]
     assert requests["arrival_s"].tolist() == [0.0, 3.0, 5.0]
     assert requests["finish_s"].tolist() == [3.0, 5.0, 8.0]
 
 
 def test_what_the_end_of_a_run_leaves_unsent_never_arrived() -> None:
-    result = ps.simulate(
-        trace([0.0] * 4, [4] * 4, [3] * 4), "vllm-v1", max_concurrency=1, until=4.5, **SECOND
-    )
+    result = in_seconds(trace([0.0] * 4, [4] * 4, [3] * 4), "vllm-v1", max_concurrency=1, until=4.5)
     requests = result.requests
     assert requests["status"].tolist() == ["finished", "unfinished", "unfinished", "unfinished"]
     assert requests["arrival_s"].tolist()[:2] == [0.0, 3.0]
@@ -217,7 +245,7 @@ def test_samples_of_a_request_take_one_place_until_all_are_over() -> None:
     for policy in ("vllm-v1", "vllm-sosp"):  # of which the first serves each as a request of its own
         outputs = [3, 1]
         given = trace([0.0, 0.0], [4, 4], outputs, n=[2, 1], sample_tokens=[(3, 2), (1,)])
-        requests = ps.simulate(given, policy, max_concurrency=1, **SECOND).requests
+        requests = in_seconds(given, policy, max_concurrency=1).requests
         assert requests["arrival_s"].iloc[0] == 0.0
         assert requests["arrival_s"].iloc[-1] == 3.0
 
@@ -231,7 +259,7 @@ def test_a_turn_is_sent_when_the_last_one_is_over_and_the_client_has_thought(pol
         session_id=np.array(["a", "a", "a", "b"], object),
         think_s=np.array([9.0, 0.0, 2.5, 9.0]),
     )
-    requests = ps.simulate(given, policy, max_model_len=64, **SECOND).requests
+    requests = in_seconds(given, policy, max_model_len=64).requests
     assert requests["arrival_s"].tolist() == [0.0, 2.0, 7.5, 1.0]
     assert requests["finish_s"].tolist() == [2.0, 5.0, 8.5, 4.0]
     assert requests["due_s"].equals(requests["arrival_s"])
@@ -246,7 +274,7 @@ def test_a_turn_that_fails_is_over_and_the_conversation_goes_on() -> None:
         think_s=np.array([0.0, 1.0, 2.0]),
         abort_s=np.array([2.5, np.inf, np.inf]),
     )
-    requests = ps.simulate(given, "vllm-v1", max_model_len=64, **SECOND).requests
+    requests = in_seconds(given, "vllm-v1", max_model_len=64).requests
     assert requests["status"].tolist() == ["aborted", "rejected", "finished"]
     assert requests["arrival_s"].tolist() == [0.0, 4.0, 6.0]
 
@@ -259,7 +287,7 @@ def test_turns_that_are_due_wait_for_a_place_in_the_order_in_which_they_were_due
         session_id=np.array([1, 1, 2, 3]),
         think_s=np.array([0.0, 0.2, 0.0, 0.0]),
     )
-    requests = ps.simulate(given, "vllm-v1", max_concurrency=1, **SECOND).requests
+    requests = in_seconds(given, "vllm-v1", max_concurrency=1).requests
     # Turn 2 of the first is due at 1.2 s: after the others, which wait since 0.5 s and 0.9 s.
     assert requests["due_s"].tolist() == [0.0, 1.2, 0.5, 0.9]
     assert requests["arrival_s"].tolist() == [0.0, 8.0, 1.0, 7.0]
@@ -267,7 +295,12 @@ def test_turns_that_are_due_wait_for_a_place_in_the_order_in_which_they_were_due
 
 def test_the_next_turn_finds_the_prompt_and_the_answer_of_the_last_one_in_the_cache() -> None:
     given = conversations(1)
-    options = {"prefix_caching": True, "num_blocks": 4000, "block_size": 16, "cost": "affine:0.02,1e-4,1e-6"}
+    options = {
+        "enable_prefix_caching": True,
+        "num_blocks": 4000,
+        "block_size": 16,
+        "cost": "affine:0.02,1e-4,1e-6",
+    }
     requests = ps.simulate(given, "vllm-v1", **options).requests
     turn = np.arange(len(given)) % 4
     # The KV of the last token of an answer is never stored.
@@ -281,7 +314,7 @@ def test_the_next_turn_finds_the_prompt_and_the_answer_of_the_last_one_in_the_ca
 def test_conversations_are_the_same_with_and_without_fast_forward(policy: str, seed: int) -> None:
     options: dict[str, Any] = {"num_blocks": 40, "cost": "affine:0.02,1e-4,1e-6", "max_model_len": 512}
     options |= {"max_concurrency": 5} if seed else {}
-    options |= {"prefix_caching": True} if policy == "vllm-v1" else {}
+    options |= {"enable_prefix_caching": True} if policy == "vllm-v1" else {}
     forward, stepping = (
         ps.simulate(conversations(seed), policy, fast_forward=fast_forward, steps="iterations", **options)
         for fast_forward in (True, False)

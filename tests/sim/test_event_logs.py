@@ -140,7 +140,14 @@ def test_v0_computes_prompts_alone_and_everybody_else_stands_still() -> None:
 def test_v1_runs_a_long_prompt_in_chunks_beside_the_decodes() -> None:
     trace = ps.Trace(np.array([0.0, 0.5]), np.array([2, 7]), np.array([4, 2]))
     result = ps.simulate(
-        trace, "vllm-v1", num_blocks=9, block_size=2, max_num_batched_tokens=4, max_num_seqs=4, **SECOND
+        trace,
+        "vllm-v1",
+        num_blocks=9,
+        block_size=2,
+        max_num_batched_tokens=4,
+        max_num_seqs=4,
+        async_scheduling=False,
+        **SECOND,
     )
     assert log(
         result, "clock", "num_running", "num_batched_tokens", "sum_context_tokens", "free_gpu_blocks", "used"
@@ -150,6 +157,7 @@ def test_v1_runs_a_long_prompt_in_chunks_beside_the_decodes() -> None:
         (2.0, 2, 4, 4 + 6, 3, 10),
         (3.0, 2, 2, 5 + 7, 1, 12),  # the last chunk, of one token
         (4.0, 1, 1, 8, 4, 8),
+        (5.0, 0, 0, 0, 8, 0),  # the workers are told that both have ended
     ]
     assert result.requests["first_scheduled_s"].tolist() == [0.0, 1.0]
     assert result.requests["first_token_s"].tolist() == [1.0, 4.0]

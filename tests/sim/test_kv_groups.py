@@ -86,7 +86,9 @@ def compare(seed: int) -> int:
     if rnd.random() < 0.75:
         budget = rnd.choice((16, 64, 200))
         options = VllmV1Options(
+            async_scheduling=False,
             max_num_batched_tokens=budget,
+            async_scheduling=False,
             max_num_seqs=min(budget, rnd.choice((2, 8, 64))),
             scheduler_reserve_full_isl=rnd.choice((True, False)),
         )
@@ -132,7 +134,7 @@ def test_reserved_groups_are_counted_as_tabled(reservation):
 def test_a_window_holds_no_more_than_its_blocks_once_it_is_full():
     trace = Trace(np.zeros(1), np.array([4]), np.array([100]))
     memory = CountedKV(100, [KVGroup(4, SlidingWindow(8))])
-    scheduler = VllmV1(memory, VllmV1Options(), max_model_len=LONGEST)
+    scheduler = VllmV1(memory, VllmV1Options(async_scheduling=False), max_model_len=LONGEST)
     blocks = replay(scheduler, trace, fast_forward=True)["blocks"]
     assert blocks.max() == 3  # 8 tokens reach into three blocks of 4
     assert Full().skipped(100) == 0

@@ -17,7 +17,6 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import Server, prepare
 from pagesim.setup.scenario import System, checked
-from pagesim.sim.clock import to_tick_column
 
 OPTIONS: dict[str, Any] = {"steps": "iterations", "fast_forward": False, "cost": "affine:0.02,1e-4,1e-6"}
 
@@ -111,17 +110,16 @@ def test_every_iteration_classifies_every_slot(policy: str, block_size: int, kin
         ),
     }
     setting = prepare(checked(System, options), trace)
+    arrivals = setting.arrivals()
     table = StepTable(
-        to_tick_column(setting.trace.arrival_s)[setting.accepted],
+        arrivals,
         every=True,
         num_blocks=setting.sized.num_blocks,
         block_size=setting.sized.block_size,
         reserves=setting.reserves,
     )
     looks = SlotBySlot()
-    server = Server(
-        setting, setting.new_log(), setting.arrivals(), consume=[table.add], observers=[looks], tables=True
-    )
+    server = Server(setting, setting.new_log(), arrivals, consume=[table.add], observers=[looks], tables=True)
     looks.scheduler = server.scheduler
     server.engine.replay()
     steps, seen = table.frame(), looks.seen

@@ -224,7 +224,8 @@ def points(given: argparse.Namespace) -> Iterator[Row]:
     names = ("num_blocks", "model", "gpu", "cost", "block_size", "max_num_batched_tokens")
     options = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
     for policy in given.policies.split(","):
-        own = {"enable_prefix_caching": given.enable_prefix_caching, "sizing": "paper"}
+        own = {"sizing": "paper", "async_scheduling": False}
+        own["enable_prefix_caching"] = given.enable_prefix_caching
         limits = own if policy == "vllm-v1" else {}
         for load, rate in rates.items():
             for requests in given.requests.split(","):

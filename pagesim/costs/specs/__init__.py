@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pagesim.costs.specs.capacity import Capacity, capacity, paged_block
 from pagesim.costs.specs.catalogue import model, models
+from pagesim.costs.specs.division import Division, divide
 from pagesim.costs.specs.gpus import GpuSpec, Link, gpu, gpus
 from pagesim.costs.specs.huggingface import from_hf_config
 from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
@@ -12,6 +13,7 @@ from pagesim.costs.specs.parallel import ALL_REDUCES_PER_LAYER, all_reduce_bytes
 __all__ = [
     "ALL_REDUCES_PER_LAYER",
     "Capacity",
+    "Division",
     "GpuSpec",
     "LatentAttention",
     "Link",
@@ -19,6 +21,7 @@ __all__ = [
     "ModelSpec",
     "all_reduce_bytes_per_token",
     "capacity",
+    "divide",
     "from_hf_config",
     "gpu",
     "gpus",

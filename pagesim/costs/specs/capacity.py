@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from pagesim.costs.specs.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.costs.specs.gpus import GIB, GpuSpec
 from pagesim.costs.specs.models import ModelSpec
 from pagesim.errors import CapacityError, PagesimError
@@ -15,8 +17,6 @@ PAPER_UTILIZATION = 0.95
 PAPER_BATCHED_TOKENS = 2560
 PAPER_BLOCK = 16
 PAPER_WORKSPACE = 1 * GIB
-VLLM_BATCHED_TOKENS = 2048
-VLLM_SEQUENCES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,9 @@ def capacity(
     sizing: Sizing = "paper",
     gpu_memory_utilization: float = 0.9,
     max_num_batched_tokens: int | None = None,
+    max_num_seqs: int | None = None,
+    cuda_graphs: bool = True,
+    cache_bytes: int | None = None,
     max_model_len: int | None = None,
     swap_gib: float = 20,
     num_blocks: int | None = None,
@@ -109,9 +112,8 @@ def capacity(
     sizes, on the GPU and in swap space: the paper compares block sizes so, and they share out the same slots.
     Pages share out the same bytes.
 
-    ``vllm``: ⌊(⌊gpu_memory_utilization·memory⌋ − weights − activations) / block bytes⌋ on the fullest GPU,
-    every block size counted by itself. vLLM measures the activations in a trial run; here they are estimated,
-    and its CUDA graphs and NCCL buffers are left out.
+    ``vllm``: ⌊what `divide` leaves for the cache / block bytes⌋ on the fullest GPU, every block size counted
+    by itself.
 
     Args:
         model: the model.
@@ -124,6 +126,9 @@ def capacity(
         sizing: whose rule.
         gpu_memory_utilization: the share of memory that ``vllm`` may use, in (0, 1].
         max_num_batched_tokens: tokens of the largest iteration; 2560 (paper) or 2048 (vllm) when left out.
+        max_num_seqs: sequences of the largest iteration, for ``vllm``; 256 when left out.
+        cuda_graphs: whether their memory counts, for ``vllm``.
+        cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
         max_model_len: tokens of the longest sequence, refused if the cache cannot hold one. When left out it
             is the model's own under ``vllm`` and is not checked otherwise.
         swap_gib: host memory for swapping, GiB a GPU.
@@ -137,6 +142,8 @@ def capacity(
     _at_least_one(
         block_size=block_size,
         max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        cache_bytes=cache_bytes,
         max_model_len=max_model_len,
         num_blocks=num_blocks,
     )
@@ -145,11 +152,22 @@ def capacity(
     if page_bytes is not None:
         block_size, block_bytes = paged_block(model, page_bytes, kv_dtype=kv_dtype, tp=tp)
     paper = sizing == "paper"
-    batched = max_num_batched_tokens or (PAPER_BATCHED_TOKENS if paper else VLLM_BATCHED_TOKENS)
-    weights = model.weight_bytes_per_gpu(tp)
-    activations = _activation_bytes(model, tp, batched, sizing)
     utilization = PAPER_UTILIZATION if paper else gpu_memory_utilization
 
+    def divided(tp: int) -> Division:
+        if paper:
+            return _as_in_the_paper(model, gpu, tp, max_num_batched_tokens or PAPER_BATCHED_TOKENS)
+        return divide(
+            model,
+            gpu,
+            tp=tp,
+            gpu_memory_utilization=gpu_memory_utilization,
+            max_num_batched_tokens=max_num_batched_tokens or BATCHED_TOKENS,
+            max_num_seqs=max_num_seqs or SEQUENCES,
+            cuda_graphs=cuda_graphs,
+        )
+
+    division = divided(tp)
     counted_bytes = PAPER_BLOCK * token_bytes if paper else block_bytes
     cpu_blocks = int(swap_gib * GIB) // counted_bytes * counted_bytes // block_bytes
     if page_bytes is not None:
@@ -157,25 +175,32 @@ def capacity(
     if num_blocks is not None:
         gpu_blocks = num_blocks
     else:
-        rest = _cache_bytes(model, gpu, tp, batched, utilization, sizing)
+        rest = division.cache if cache_bytes is None else cache_bytes
         gpu_blocks = rest // counted_bytes * counted_bytes // block_bytes
         if gpu_blocks < 1:
             needed = -(-block_bytes // counted_bytes) * counted_bytes
-            raise _does_not_fit(model, gpu, tp, batched, utilization, sizing, needed)
+            if cache_bytes is not None:
+                raise CapacityError(
+                    f"a KV block of {model.name} takes {needed} bytes on each GPU, more than the "
+                    f"{cache_bytes} that are left for the cache: give it more, or take a smaller block_size"
+                )
+            raise _does_not_fit(model, gpu, tp, utilization, divided, needed)
 
     longest = max_model_len
     if longest is None and not paper and num_blocks is None:
         longest = model.max_model_len
     slots = gpu_blocks * block_size
     if longest is not None and longest > slots:
-        remedy = "increase num_blocks" if num_blocks is not None else "increase tp"
+        remedy = "increase num_blocks" if num_blocks is not None else "increase tensor_parallel_size"
         if num_blocks is None and not paper:
-            remedy = "increase gpu_memory_utilization or tp"
+            remedy = "increase gpu_memory_utilization or tensor_parallel_size"
         raise CapacityError(
             f"max_model_len is {longest} tokens, but the KV cache of {model.name} on {tp} × {gpu.name} holds "
             f"{slots}: decrease max_model_len to at most {slots}, or {remedy}"
         )
-    return Capacity(gpu_blocks, cpu_blocks, block_size, block_bytes, weights, activations, tp)
+    return Capacity(
+        gpu_blocks, cpu_blocks, block_size, block_bytes, division.weights, division.activations, tp
+    )
 
 
 def _check(sizing: str, utilization: float, swap_gib: float) -> None:
@@ -193,52 +218,41 @@ def _at_least_one(**counts: int | None) -> None:
             raise PagesimError(f"{name} is {value}; it must be at least 1")
 
 
-def _activation_bytes(model: ModelSpec, tp: int, batched: int, sizing: Sizing) -> int:
-    """Bytes of the largest tensors alive at once on a GPU, in half precision.
-
-    Twice (a product's input and output) the wider of the two wide tensors of a layer, and the residual
-    stream; or the logits, if they are more. The paper's rule has logits of every batched token, twice. vLLM
-    has those of the tokens to sample from, at most one a sequence, and samples from a copy in fp32.
-    """
-    # Every GPU projects keys and values for the heads it holds; a gated MLP has gate and up side by side.
-    qkv = model.heads // tp + 2 * model.kv_heads_per_gpu(tp)
-    mlp = model.ffn * (2 if model.gated else 1)
-    wide = max(batched * qkv * model.head_dim, batched * mlp // tp)
-    layer = 2 * 2 * (wide + batched * model.hidden)
-    if sizing == "paper":
-        return max(layer, 2 * 2 * batched * model.vocab)
-    return max(layer, (2 + 4) * VLLM_SEQUENCES * model.vocab)
-
-
-def _cache_bytes(
-    model: ModelSpec, gpu: GpuSpec, tp: int, batched: int, utilization: float, sizing: Sizing
-) -> int:
-    """Bytes that are left for the cache on each GPU; negative when the rest alone is too much."""
-    workspace = PAPER_WORKSPACE if sizing == "paper" else 0
-    taken = model.weight_bytes_per_gpu(tp) + _activation_bytes(model, tp, batched, sizing) + workspace
-    return int(utilization * gpu.memory_bytes) - taken
+def _as_in_the_paper(model: ModelSpec, gpu: GpuSpec, tp: int, batched: int) -> Division:
+    """Divide memory as the PagedAttention artifact does; it has logits of every batched token, twice."""
+    return Division(
+        memory=gpu.memory_bytes,
+        requested=int(PAPER_UTILIZATION * gpu.memory_bytes),
+        weights=model.weight_bytes_per_gpu(tp),
+        activations=max(layer_bytes(model, tp, batched), 2 * 2 * batched * model.vocab),
+        graphs=0,
+        other=PAPER_WORKSPACE,
+    )
 
 
 def _does_not_fit(
     model: ModelSpec,
     gpu: GpuSpec,
     tp: int,
-    batched: int,
     utilization: float,
-    sizing: Sizing,
+    divided: Callable[[int], Division],
     block_bytes: int,
 ) -> CapacityError:
     """The error for a cache of no block, naming the smallest larger ``tp`` that leaves room for one."""
     larger = (d for d in range(tp + 1, model.heads + 1) if model.heads % d == 0)
     allowed = (d for d in larger if model.kv_heads % d == 0 or d % model.kv_heads == 0)
     # A block only gets smaller with more GPUs, so room for this one is room enough.
-    fits = next(
-        (d for d in allowed if _cache_bytes(model, gpu, d, batched, utilization, sizing) >= block_bytes), None
+    fits = next((d for d in allowed if divided(d).cache >= block_bytes), None)
+    name = "tensor_parallel_size"
+    advice = (
+        f"the smallest {name} that fits is {fits}"
+        if fits
+        else f"no {name} up to its {model.heads} heads fits"
     )
-    advice = f"the smallest tp that fits is {fits}" if fits else f"no tp up to its {model.heads} heads fits"
     weights = model.weight_bytes_per_gpu(tp) / GIB
     usable = utilization * gpu.memory_bytes / GIB
     return CapacityError(
-        f"{model.name} with tp {tp} does not fit on {gpu.name}: {weights:.1f} GiB of weights a GPU leave no "
-        f"room for a KV block in {usable:.1f} usable of its {gpu.memory_bytes / GIB:.1f} GiB; {advice}"
+        f"{model.name} with {name} {tp} does not fit on {gpu.name}: {weights:.1f} GiB of weights a GPU "
+        f"leave no room for a KV block in {usable:.1f} usable of its {gpu.memory_bytes / GIB:.1f} GiB; "
+        f"{advice}"
     )

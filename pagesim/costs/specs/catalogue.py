@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pagesim.costs.specs.huggingface import from_hf_config
@@ -117,6 +118,8 @@ def _qwen3(size: str, layers: int, hidden: int, ffn: int, heads: int) -> ModelSp
     )
 
 
+_QWEN25_7B = _qwen25("7b", 28, 3584, 18944, 28, 4)
+
 _LLAMA1 = "LLaMA (arXiv 2302.13971), table 2"
 _LLAMA2 = "config.json of meta-llama/Llama-2-{}-hf"
 
@@ -158,10 +161,11 @@ _MODELS = {
             max_model_len=32768,
             source="config.json of mistralai/Mistral-7B-v0.3",
         ),
+        replace(_QWEN25_7B, name="qwen2-7b", source="config.json of Qwen/Qwen2-7B-Instruct"),
         _qwen25("0.5b", 24, 896, 4864, 14, 2),
         _qwen25("1.5b", 28, 1536, 8960, 12, 2),
         _qwen25("3b", 36, 2048, 11008, 16, 2),
-        _qwen25("7b", 28, 3584, 18944, 28, 4),
+        _QWEN25_7B,
         _qwen25("14b", 48, 5120, 13824, 40, 8),
         _qwen25("32b", 64, 5120, 27648, 40, 8),
         _qwen25("72b", 80, 8192, 29568, 64, 8),
@@ -210,17 +214,49 @@ _MODELS = {
 }
 
 
+def _hub_ids() -> dict[str, str]:
+    """Return names by the ids, in small letters, under which these shapes are released on Hugging Face."""
+    ids = {f"facebook/{name}": name for name in _MODELS if name.startswith("opt-")}
+    for size in ("7b", "13b", "70b"):
+        ids |= dict.fromkeys(
+            (f"meta-llama/llama-2-{size}{kind}" for kind in _LLAMA2_KINDS), f"llama-2-{size}"
+        )
+    for name in [name for name in _MODELS if name.startswith("llama-3")]:
+        for maker in ("meta-llama/", "meta-llama/meta-") if name < "llama-3.2" else ("meta-llama/",):
+            ids |= dict.fromkeys((f"{maker}{name}", f"{maker}{name}-instruct"), name)
+    ids |= dict.fromkeys(("mistralai/mistral-7b-v0.3", "mistralai/mistral-7b-instruct-v0.3"), "mistral-7b")
+    # The larger base models of Qwen2.5, and those of Qwen3, are for other lengths.
+    ids |= {f"qwen/{name}-instruct": name for name in _MODELS if name.startswith("qwen2.5-")}
+    ids |= {f"qwen/qwen2.5-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "3b")}
+    ids |= {f"qwen/{name}": name for name in _MODELS if name.startswith("qwen3-")}
+    return ids | dict.fromkeys(("deepseek-ai/deepseek-v3", "deepseek-ai/deepseek-r1"), "deepseek-v3")
+
+
+_LLAMA2_KINDS = ("-hf", "-chat-hf")
+_HUB_IDS = _hub_ids()
+
+
+def known_as(name: str) -> str | None:
+    """Return the name here of a model by its name or its id on Hugging Face; None if it is not known."""
+    name = name.lower()
+    return name if name in _MODELS else _HUB_IDS.get(name)
+
+
+def is_config(name: str) -> bool:
+    """Say whether a model is a path: of a ``config.json``, or of its folder."""
+    try:
+        return known_as(name) is None and (name.endswith(".json") or Path(name).is_dir())
+    except (OSError, ValueError):  # too long to be a path, say
+        return False
+
+
 def model(name: str) -> ModelSpec:
-    """Return the model of that name, or read it from the ``config.json`` (or its folder) at that path.
+    """Return the model of that name or id on Hugging Face, or read it from the ``config.json`` at that path.
 
     Raises:
         PagesimError: no such model, the message listing names like it; or a config that cannot be read.
     """
-    try:
-        is_path = name.lower() not in _MODELS and (name.endswith(".json") or Path(name).is_dir())
-    except (OSError, ValueError):  # too long to be a path, say
-        is_path = False
-    return from_hf_config(name) if is_path else find("model", name, _MODELS)
+    return from_hf_config(name) if is_config(name) else find("model", known_as(name) or name, _MODELS)
 
 
 def models() -> tuple[ModelSpec, ...]:

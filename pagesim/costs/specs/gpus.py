@@ -129,6 +129,29 @@ _GPUS = {
             peer=_THROUGH_PCIE4,
             source="NVIDIA Ada whitepaper, appendix A (accumulating in fp32); memory from deviceQuery",
         ),
+        GpuSpec(
+            name="rtx-3090",
+            memory_bytes=int(23.58 * GIB),
+            nominal_bytes=24 * GIB,
+            fp16_flops=71.2e12,
+            fp8_flops=None,
+            hbm_bytes_per_s=936.2e9,
+            host=_PCIE4,
+            peer=_THROUGH_PCIE4,
+            source="NVIDIA GA102 whitepaper (accumulating in fp32); memory 23.58 GiB in a log of vLLM",
+        ),
+        # nvidia-smi says 46,068 MiB, and PyTorch sees 44.4 to 44.5 GiB of them.
+        GpuSpec(
+            name="l40s",
+            memory_bytes=int(44.42 * GIB),
+            nominal_bytes=48 * GIB,
+            fp16_flops=362.05e12,
+            fp8_flops=724.1e12,  # the datasheet rounds it to 733
+            hbm_bytes_per_s=864e9,
+            host=_PCIE4,
+            peer=_THROUGH_PCIE4,
+            source="NVIDIA L40S datasheet, half of its rates with sparsity; memory 44.42 GiB in logs of vLLM",
+        ),
     )
 }
 

@@ -140,10 +140,9 @@ class Replica(Observer):
                 self._busy = False
                 again_at = engine.complete(now)
                 if self._tell is not None:
-                    # First comes what is sent because of what is over now, here or elsewhere.
                     self._replicas.changed.add(self._number)
-                    yield environment.timeout(again_at - now)
-                elif again_at > now:
+                if again_at > now or self._tell is not None:
+                    # What is sent because of what is over now, here or elsewhere, comes first.
                     yield environment.timeout(again_at - now)
                 if recorder.iterations >= recorder.full_at:
                     recorder.flush()

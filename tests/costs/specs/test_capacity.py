@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagesim.costs.specs import capacity, gpu, model, paged_block
+from pagesim.costs.specs import capacity, divide, gpu, model, paged_block
 from pagesim.errors import CapacityError, PagesimError
 
 OPT_13B = model("opt-13b")
@@ -72,8 +72,7 @@ def test_vllm_counts_every_block_size_by_itself() -> None:
 
 def test_vllm_leaves_a_tenth_of_the_memory_alone_unless_told_otherwise() -> None:
     held = capacity(OPT_13B, A100, sizing="vllm")
-    rest = int(0.9 * A100.memory_bytes) - OPT_13B.weight_bytes - held.activation_bytes
-    assert held.num_blocks == rest // held.block_bytes
+    assert held.num_blocks == divide(OPT_13B, A100).cache // held.block_bytes
     more = capacity(OPT_13B, A100, sizing="vllm", gpu_memory_utilization=0.95)
     assert more.num_blocks > held.num_blocks
 
@@ -125,8 +124,7 @@ def test_pages_share_out_the_bytes_of_blocks_of_16() -> None:
 
 def test_vllm_counts_pages_by_themselves() -> None:
     held = capacity(OPT_13B, A100, sizing="vllm", page_bytes=2 << 20)
-    rest = int(0.9 * A100.memory_bytes) - OPT_13B.weight_bytes - held.activation_bytes
-    assert held.num_blocks == rest // (80 << 21)
+    assert held.num_blocks == divide(OPT_13B, A100).cache // (80 << 21)
 
 
 def test_larger_batches_leave_fewer_blocks() -> None:
@@ -154,17 +152,18 @@ def test_a_context_longer_than_the_cache_is_refused_with_what_to_change() -> Non
     assert capacity(model("llama-3.1-8b"), gpu("rtx-4090"), sizing="vllm", max_model_len=8192).slots > 8192
     with pytest.raises(CapacityError, match=r"holds 320: .* or increase num_blocks"):
         capacity(OPT_13B, A100, num_blocks=20, max_model_len=2048)
-    with pytest.raises(CapacityError, match="or increase tp"):
+    with pytest.raises(CapacityError, match="or increase tensor_parallel_size"):
         capacity(OPT_13B, A100, max_model_len=16_000)
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_smallest_tp_that_does() -> None:
     with pytest.raises(
-        CapacityError, match=r"122\.4 GiB of weights .* of its 39\.4 GiB; the smallest tp that fits is 4"
+        CapacityError,
+        match=r"122\.4 GiB of weights .* of its 39\.4 GiB; the smallest tensor_parallel_size that fits is 4",
     ):
         capacity(model("opt-66b"), A100)
     assert capacity(model("opt-66b"), A100, tp=4).num_blocks > 0
-    with pytest.raises(CapacityError, match="no tp up to its 14 heads fits"):
+    with pytest.raises(CapacityError, match="no tensor_parallel_size up to its 14 heads fits"):
         capacity(model("qwen2.5-0.5b"), replace(A100, memory_bytes=10**8))
 
 

@@ -7,7 +7,8 @@ from pagesim.errors import PagesimError
 
 
 def test_every_gpu_is_found_by_its_name_and_says_where_its_numbers_stand() -> None:
-    assert [spec.name for spec in gpus()] == ["a100-40gb", "a100-80gb", "h100", "h200", "l4", "rtx-4090"]
+    names = ["a100-40gb", "a100-80gb", "h100", "h200", "l4", "rtx-4090", "rtx-3090", "l40s"]
+    assert [spec.name for spec in gpus()] == names
     for spec in gpus():
         assert gpu(spec.name.upper()) is spec
         assert spec.source

@@ -34,7 +34,7 @@ def alike(one: pd.DataFrame, other: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(one[columns], other[columns], check_exact=True)
 
 
-@pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v0", "vllm-v1", "orca-pow2", "static"])
+@pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v0", "vllm-v1", "ahead", "orca-pow2", "static"])
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("places", [None, 6])
 def test_a_cluster_of_one_is_an_engine_also_in_a_closed_loop(
@@ -42,18 +42,24 @@ def test_a_cluster_of_one_is_an_engine_also_in_a_closed_loop(
 ) -> None:
     options = {**OPTIONS, "max_concurrency": places}
     options |= {"max_batch": 3} if policy == "static" else {"client_timeout": 6.0}
+    if policy in ("vllm-v1", "ahead"):
+        policy, options["async_scheduling"] = "vllm-v1", policy == "ahead"
     alone = ps.simulate(conversations(0), policy, **options)
     one = ps.simulate_cluster(conversations(0), policy, replicas=1, router=router, **options)
     alike(one.requests, alone.requests)
     assert one.summary["iterations"] == alone.summary["iterations"]
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("router", ROUTERS)
-def test_a_cluster_decides_the_same_with_and_without_fast_forward_in_a_closed_loop(router: str) -> None:
+def test_a_cluster_decides_the_same_with_and_without_fast_forward_in_a_closed_loop(
+    router: str, ahead: bool
+) -> None:
+    options = {**OPTIONS, "async_scheduling": ahead}
     for given in (load(3), conversations(4)):
         forward, stepping = (
             ps.simulate_cluster(
-                given, "vllm-v1", replicas=3, router=router, max_concurrency=12, fast_forward=ff, **OPTIONS
+                given, "vllm-v1", replicas=3, router=router, max_concurrency=12, fast_forward=ff, **options
             ).requests
             for ff in (True, False)
         )
@@ -82,6 +88,7 @@ def test_what_is_over_at_an_instant_at_any_replica_is_known_to_the_router_that_r
         router="least-loaded",
         max_concurrency=2,
         num_blocks=50,
+        async_scheduling=False,
         cost="affine:1,0,0",
     ).requests
     assert requests["replica"].tolist() == [0, 1, 0, 1]

@@ -38,6 +38,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         "num_blocks": 120,
         "max_num_batched_tokens": 128,
         "enable_prefix_caching": False,
+        "async_scheduling": False,
     },
     "prefix caching": {
         "policy": "vllm-v1",

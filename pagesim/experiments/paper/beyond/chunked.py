@@ -34,7 +34,12 @@ PROMPT = "512"
 
 
 def _v1(label: str, *, chunked: bool, caching: bool, **options: str) -> Line:
-    as_published = {"sizing": "paper", "max_num_batched_tokens": 2560, "max_num_seqs": 2048}
+    as_published = {
+        "sizing": "paper",
+        "async_scheduling": False,
+        "max_num_batched_tokens": 2560,
+        "max_num_seqs": 2048,
+    }
     return Line(
         RATES,
         "vllm-v1",

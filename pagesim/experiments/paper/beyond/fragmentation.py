@@ -39,7 +39,7 @@ def jobs(setting: Setting) -> dict[str, Job]:
                 workload,
                 seconds=SECONDS,
                 rate=RATE,
-                kv_dtype=kv_dtype,
+                kv_cache_dtype=kv_dtype,
                 block_size=size,
                 cost="roofline",
                 window=setting.window(SECONDS / 3, SECONDS),

@@ -23,6 +23,7 @@ SECONDS = 300.0
 VLLM = "vLLM, prefix shared"
 AS_PUBLISHED = {
     "sizing": "paper",
+    "async_scheduling": False,
     "enable_prefix_caching": True,
     "enable_chunked_prefill": False,
     "max_num_batched_tokens": 2560,

@@ -1,0 +1,99 @@
+"""``pagesim plan``: where a GPU's memory goes, and how many requests fit, without a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pagesim.cli.options import JSON, with_fields
+from pagesim.setup.scenario import System, checked
+
+if TYPE_CHECKING:
+    from pagesim.experiments.plan import Plan
+
+FIELDS = (
+    *("model", "gpu", "tensor_parallel_size", "max_model_len", "vllm_version", "gpu_memory_utilization"),
+    *("kv_cache_dtype", "block_size", "max_num_batched_tokens", "max_num_seqs", "enable_chunked_prefill"),
+)
+"""The fields of a system on which its memory depends."""
+
+AVAILABLE = Annotated[
+    float | None,
+    typer.Option(
+        metavar="GIB",
+        help='GiB left for the cache on each GPU, as in a log\'s "Available KV cache memory"; else estimated',
+    ),
+]
+EAGER = Annotated[bool, typer.Option("--enforce-eager", help="Capture no CUDA graphs.")]
+PLOT = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw where the memory goes into FILE.png and FILE.svg.")
+]
+
+
+@with_fields({name: System.model_fields[name] for name in FIELDS})
+def command(
+    *,
+    available_gib: AVAILABLE = None,
+    enforce_eager: EAGER = False,
+    plot: PLOT = None,
+    json: JSON = False,
+    flags: dict[str, Any],
+) -> None:
+    """Say where a GPU's memory goes under vLLM and how many requests fit, before anything is served.
+
+    All but the weights is estimated. With --available-gib from a log the rest follows as in the engine.
+
+    Example: pagesim plan --model llama-3.1-8b --gpu h100 --max-model-len 32768
+    """
+    from pagesim.cli import show
+    from pagesim.costs.specs.gpus import GIB
+    from pagesim.errors import PagesimError
+    from pagesim.experiments.plan import POLICY, plan
+
+    if available_gib is not None and not 0 < available_gib < float("inf"):
+        raise PagesimError(f"available_gib is {available_gib}; it must be above 0, in GiB")
+    system = checked(System, {"policy": POLICY, **flags})
+    found = plan(
+        system,
+        cache_bytes=None if available_gib is None else int(available_gib * GIB),
+        enforce_eager=enforce_eager,
+    )
+    if plot is not None:
+        from pagesim.results.gpu_memory import gpu_memory_bar
+
+        parts = {part.name: part.bytes / GIB for part in found.parts}
+        stem = plot.with_suffix("") if plot.suffix in (".png", ".svg") else plot
+        show.put_figure(gpu_memory_bar(parts, f"{system.model} on {system.gpu}"), stem.parent, stem.name)
+    if json:
+        show.as_json(found.as_dict())
+    else:
+        _show(found, available_gib)
+
+
+def _show(found: Plan, available_gib: float | None) -> None:
+    from pagesim.cli import show
+    from pagesim.cli.tables import put_table
+    from pagesim.costs.specs.gpus import GIB
+    from pagesim.experiments.plan import blocks_behind
+
+    of, settled = found.sized, found.settled
+    rows = [(part.name, f"{part.bytes / GIB:,.2f}", part.known) for part in found.parts]
+    put_table(
+        f"Memory of each GPU: {found.system.model} on {found.system.gpu}", ("", "GiB", ""), rows, texts=(0, 2)
+    )
+    options = ", ".join(f"{name} {value}" for name, value in settled.items() if name != "vllm_version")
+    show.say(f"vLLM {settled['vllm_version']}: {options}")
+    show.say(f"{of.num_blocks:,} blocks of {of.block_size} tokens, {of.block_bytes:,} bytes each on each GPU")
+    show.say("")
+    for line in found.log:
+        show.say(line)
+    if available_gib is not None:
+        least, most = (blocks * of.block_size for blocks in blocks_behind(available_gib, of.block_bytes))
+        show.say(f"A log's GiB have two decimals: behind these are {least:,} to {most:,} tokens")
+    requests = "request" if found.at_once == 1 else "requests"
+    show.say(
+        f"Found by replaying them: {found.at_once} {requests} of {settled['max_model_len']:,} tokens at "
+        "once, none preempted"
+    )

@@ -1,0 +1,196 @@
+"""The flags of ``vllm serve`` 0.33.0: those that are taken, those without an effect here, and those refused.
+
+They are those of `EngineArgs` and `AsyncEngineArgs` (engine/arg_utils.py) and of the front end
+(entrypoints/common/cli_args.py).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Arity = Literal["one", "several", "perhaps", "none"]
+"""Values that a flag takes; one without takes ``no-`` in front, and ``disable-`` in place of ``enable-``."""
+
+_ARITIES: dict[str, Arity] = {"*": "several", "?": "perhaps", "!": "none"}
+
+
+def _flags(text: str) -> dict[str, Arity]:
+    """Return flags with what they take: ``!`` no value, ``?`` perhaps one, ``*`` several, otherwise one."""
+    return {word.rstrip("*?!"): _ARITIES.get(word[-1], "one") for word in text.split()}
+
+
+TAKEN = _flags("""
+    model max-model-len kv-cache-dtype tensor-parallel-size gpu-memory-utilization block-size
+    num-gpu-blocks-override enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens
+    max-num-seqs long-prefill-token-threshold scheduling-policy scheduler-reserve-full-isl! watermark
+    async-scheduling!
+""")
+"""Flags that decide on memory or scheduling, and that pagesim has, too."""
+
+NOTED = _flags("""
+    aggregate-engine-logging! all2all-backend allow-credentials! allow-deprecated-quantization!
+    allowed-headers allowed-local-media-path allowed-media-domains* allowed-methods allowed-origins
+    anthropic-disabled-thinking-effort api-key* api-server-count aux-output-config chat-template
+    chat-template-content-format code-revision cohere-format cohere-is-reasoning-model!
+    collect-detailed-traces* compilation-config config-format cp-kv-cache-interleave-size
+    cpu-distributed-timeout-seconds cudagraph-capture-sizes* cudagraph-metrics! custom-histogram-buckets
+    data-parallel-address data-parallel-backend data-parallel-rpc-port data-parallel-supervisor-port
+    dbo-decode-token-threshold dbo-prefill-token-threshold dcp-comm-backend dcp-kv-cache-interleave-size
+    dcp-q-replicate! default-chat-template-kwargs default-mm-loras device-ids
+    disable-access-log-for-endpoints disable-cascade-attn! disable-chunked-mm-input!
+    disable-custom-all-reduce! disable-fastapi-docs! disable-hybrid-kv-cache-manager! disable-log-stats!
+    disable-nccl-for-dp-synchronization! disable-sliding-window! disable-uvicorn-access-log!
+    distributed-timeout-seconds download-dir dp-supervisor-probe-failure-threshold
+    dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s dp-sync-interval ec-manager-config
+    elastic-ep-max-dp-size enable-auto-tool-choice! enable-batch-sharded-sampling!
+    enable-cumem-allocator! enable-ep-weight-filter! enable-fault-tolerance!
+    enable-flash-late-interaction! enable-flashinfer-autotune! enable-force-include-usage! enable-hc-sp!
+    enable-layerwise-nvtx-tracing! enable-log-deltas! enable-log-outputs! enable-log-requests!
+    enable-logging-iteration-details! enable-mamba-cache-stochastic-rounding!
+    enable-mamba-shared-prefix-checkpoint! enable-mfu-metrics! enable-mixed-moe-lora-format!
+    enable-mm-embeds! enable-moe-shared-loras! enable-nccl-comm-suspend! enable-offline-docs!
+    enable-per-request-metrics! enable-prompt-embeds! enable-prompt-tokens-details!
+    enable-request-id-headers! enable-return-routed-experts! enable-scale-out!
+    enable-server-load-tracking! enable-shm-tensor-arena! enable-sleep-mode! enable-ssl-refresh!
+    enable-tokenizer-info-endpoint! enable-tower-connector-lora! enable-trace-replay! enforce-eager!
+    eplb-config exclude-tools-when-tool-choice-none! expert-placement-strategy
+    fail-on-environ-validation! fault-tolerance-config fingerprint-mode fingerprint-value
+    fully-sharded-loras! gdn-prefill-backend generation-config grpc! grpc-port h11-max-header-count
+    h11-max-incomplete-event-size hf-token? host ignore-patterns* interleave-mm-strings!
+    io-processor-plugin ir-op-priority jit-monitor-mode jit-monitor-verbose! kda-decode-backend
+    kda-prefill-backend kernel-config kv-cache-metrics! kv-cache-metrics-sample kv-events-config
+    kv-offloading-backend language-model-only! limit-mm-per-prompt linear-backend load-format
+    log-config-file log-error-stack! log-level logging-config logits-processors* logprobs-mode
+    lora-dtype lora-target-modules* mamba-backend mamba-block-size mamba-cache-dtype mamba-cache-mode
+    mamba-cache-philox-rounds mamba-ssm-cache-dtype mamba-ssu-algorithm master-addr master-port
+    max-cpu-loras max-cudagraph-capture-size max-log-len max-logprobs max-lora-cls-labels max-lora-rank
+    max-loras max-parallel-loading-workers media-io-kwargs middleware mm-device-do-normalize!
+    mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path
+    mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode
+    mm-hasher-algorithm mm-ipc-gpu-memory-gb mm-processor-cache-gb mm-processor-cache-type
+    mm-processor-device mm-processor-kwargs mm-shm-cache-max-object-size-mb mm-tensor-ipc model-impl
+    model-loader-extra-config moe-backend monokernel! numa-bind! numa-bind-cpus* numa-bind-nodes*
+    offload-num-in-group offload-prefetch-step optimization-level otlp-traces-endpoint
+    override-generation-config per-request-spec-decode-metrics port prefix-cache-retention-interval
+    prefix-caching-hash-algo profiler-config pt-load-map-location ray-workers-use-nsight!
+    reasoning-config reasoning-effort-map reasoning-parser reasoning-parser-plugin renderer-num-workers
+    replayssm-buffer-len response-role return-sampling-mask! return-tokens-as-token-ids! revision
+    root-path safetensors-load-strategy safetensors-prefetch-block-size safetensors-prefetch-num-threads
+    seed served-model-name* show-hidden-metrics-for-version shutdown-timeout skip-mm-profiling!
+    skip-tokenizer-init! sleep-mode-backend sleep-mode-offload-cudagraph!
+    sleep-preserve-parameter-names* sparse-indexer-topk-backend specialize-active-lora!
+    sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile ssl-ciphers ssl-keyfile
+    stream-interval structured-outputs-config swa-bounded-replay! tokenizer tokenizer-mode
+    tokenizer-revision tokens-only! tool-call-parser tool-parser-plugin tool-server tool-strict-level
+    trust-remote-code! trust-request-chat-template! trust-request-mm-kwargs! uds use-fp64-gumbel!
+    use-replayssm! use-tqdm-on-load! uvicorn-log-level video-pruning-method video-pruning-rate
+    watchdog-config watermark-config weight-transfer-config
+""")
+"""Flags that change neither memory nor scheduling here: of the front end, of texts, logs, loading, kernels
+and CUDA graphs, and of kinds of layers that no model here has."""
+
+REFUSED = _flags("""
+    additional-config attention-config config cpu-offload-params* data-parallel-external-lb!
+    data-parallel-hybrid-lb! data-parallel-multi-port-external-lb! data-parallel-rank
+    data-parallel-start-rank diffusion-config ec-transfer-config enable-dbo! enable-elastic-ep!
+    enable-eplb! enable-expert-parallel! enable-lora! engram-config headless! help? hf-config-path
+    hf-overrides kv-cache-dtype-skip-layers* kv-cache-memory-bytes kv-offloading-size
+    kv-sharing-fast-prefill! kv-transfer-config long-prefill-token-threshold-adaptive! lora-modules*
+    max-num-active-seqs max-num-queued-reqs max-num-queued-tokens max-num-scheduled-tokens
+    mm-encoder-only! model-class-overrides offload-params* pooler-config prefix-match-unit
+    quantization-config scheduler-cls spec-method spec-model spec-tokens speculative-config worker-cls
+    worker-extension-cls
+""")
+"""Flags that would change what is decided, and are not modelled."""
+
+HARMLESS: dict[str, tuple[str, ...]] = {
+    "quantization": ("none",),
+    "cpu-offload-gb": (
+        "0",
+        "0.0",
+    ),
+    "offload-backend": ("auto",),
+    "offload-group-size": ("0",),
+    "pipeline-parallel-size": ("1",),
+    "data-parallel-size": ("1",),
+    "data-parallel-size-local": ("1",),
+    "prefill-context-parallel-size": ("1",),
+    "decode-context-parallel-size": ("1",),
+    "nnodes": ("1",),
+    "node-rank": ("0",),
+    "ubatch-size": ("0",),
+    "prefill-schedule-interval": ("1",),
+    "runner": (
+        "auto",
+        "generate",
+    ),
+    "convert": (
+        "auto",
+        "none",
+    ),
+    "dtype": (
+        "auto",
+        "half",
+        "float16",
+        "bfloat16",
+    ),
+    "attention-backend": (
+        "FLASH_ATTN",
+        "FLASHINFER",
+        "TRITON_ATTN",
+    ),
+    "performance-mode": (
+        "balanced",
+        "interactivity",
+    ),
+    "distributed-executor-backend": (
+        "mp",
+        "ray",
+        "uni",
+    ),
+}
+"""Flags that are refused but for these values, which change nothing."""
+
+FLAGS: dict[str, Arity] = {**TAKEN, **NOTED, **REFUSED, **dict.fromkeys(HARMLESS, "one")}
+
+ALIASES = {
+    "device-memory-utilization": "gpu-memory-utilization",
+    "-q": "quantization",
+    "-pp": "pipeline-parallel-size",
+    "-n": "nnodes",
+    "-r": "node-rank",
+    "-tp": "tensor-parallel-size",
+    "-dcp": "decode-context-parallel-size",
+    "-pcp": "prefill-context-parallel-size",
+    "-dp": "data-parallel-size",
+    "-dpn": "data-parallel-rank",
+    "-dpr": "data-parallel-start-rank",
+    "-dpl": "data-parallel-size-local",
+    "-dpa": "data-parallel-address",
+    "-dpp": "data-parallel-rpc-port",
+    "-dpb": "data-parallel-backend",
+    "-dph": "data-parallel-hybrid-lb",
+    "-dpe": "data-parallel-external-lb",
+    "-dpm": "data-parallel-multi-port-external-lb",
+    "-ep": "enable-expert-parallel",
+    "-sc": "speculative-config",
+    "-dc": "diffusion-config",
+    "-cc": "compilation-config",
+    "-ac": "attention-config",
+    "-asc": "api-server-count",
+    "-O": "optimization-level",
+    "-h": "help",
+}
+"""Other spellings, with the dash where there is only one."""
+
+HARMLESS_VARIABLES = frozenset(
+    _flags("""
+    API_KEY ASSETS_CACHE CACHE_ROOT CONFIGURE_LOGGING CONFIG_ROOT DEBUG_LOG_API_SERVER_RESPONSE
+    DISABLE_LOG_LOGO DO_NOT_TRACK ENGINE_READY_TIMEOUT_S EXECUTE_MODEL_TIMEOUT_SECONDS HOST_IP
+    HTTP_MAX_REQUEST_BODY_SIZE HTTP_TIMEOUT_KEEP_ALIVE KEEP_ALIVE_ON_ENGINE_DEATH LOGGING_COLOR
+    LOGGING_CONFIG_PATH LOGGING_LEVEL LOGGING_PREFIX LOGGING_STREAM LOG_BATCHSIZE_INTERVAL
+    LOG_STATS_INTERVAL LOOPBACK_IP NO_USAGE_STATS PORT PROCESS_NAME_PREFIX RPC_BASE_PATH SERVER_DEV_MODE
+    SKIP_P2P_CHECK USAGE_SOURCE USAGE_STATS_SERVER USE_MODELSCOPE WORKER_MULTIPROC_METHOD
+    """)
+)
+"""Variables ``VLLM_…`` (envs.py) that change nothing here; every other one is refused."""

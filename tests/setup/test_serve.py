@@ -1,0 +1,249 @@
+"""A ``vllm serve`` line: what it decides, what has no effect here, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pagesim as ps
+from pagesim.setup.serve import Served, read_serve, readable
+from pagesim.setup.serve_flags import ALIASES, FLAGS, HARMLESS, NOTED, REFUSED, TAKEN
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+SIGNS = {"*": "several", "?": "perhaps", "!": "none"}
+
+
+def options_of(line: str) -> dict[str, Any]:
+    """Return what a line decides besides what every line does."""
+    options = dict(read_serve(line).options)
+    assert options.pop("policy") == "vllm-v1"
+    assert options.pop("vllm_version") == "0.33.0"
+    return options
+
+
+def refusal(line: str) -> str:
+    with pytest.raises(ps.PagesimError) as caught:
+        read_serve(line)
+    return str(caught.value)
+
+
+def test_every_flag_of_the_release_is_in_exactly_one_class_and_takes_what_it_takes_there() -> None:
+    listed = (Path(__file__).parent / "vllm-0.33.0-flags.txt").read_text(encoding="utf-8").splitlines()[1:]
+    assert {line.rstrip("*?!"): SIGNS.get(line[-1], "one") for line in listed} == FLAGS
+    assert len(TAKEN) + len(NOTED) + len(REFUSED) + len(HARMLESS) == len(FLAGS)
+    assert set(ALIASES.values()) <= set(FLAGS)
+
+
+def test_a_line_decides_what_its_flags_say() -> None:
+    line = (
+        f"vllm serve {MODEL} --max-model-len 32768 --kv-cache-dtype fp8 --tensor-parallel-size 2 "
+        "--gpu-memory-utilization 0.95 --block-size 32 --max-num-batched-tokens 4k --max-num-seqs 64 "
+        "--no-enable-prefix-caching --enable-chunked-prefill --long-prefill-token-threshold 512 "
+        "--no-scheduler-reserve-full-isl --watermark 0.01 --async-scheduling --num-gpu-blocks-override 900 "
+        "--scheduling-policy priority"
+    )
+    assert options_of(line) == {
+        "model": "llama-3.1-8b",
+        "max_model_len": 32768,
+        "kv_cache_dtype": "fp8",
+        "tensor_parallel_size": 2,
+        "gpu_memory_utilization": 0.95,
+        "block_size": 32,
+        "max_num_batched_tokens": 4000,
+        "max_num_seqs": 64,
+        "enable_prefix_caching": False,
+        "enable_chunked_prefill": True,
+        "long_prefill_token_threshold": 512,
+        "scheduler_reserve_full_isl": False,
+        "watermark": 0.01,
+        "async_scheduling": True,
+        "num_blocks": 900,
+        "scheduling_policy": "priority",
+    }
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        f"vllm serve {MODEL} --tensor-parallel-size 2",
+        f"vllm serve {MODEL} --tensor-parallel-size=2",
+        f"vllm serve {MODEL} --tensor_parallel_size 2",
+        f"vllm serve {MODEL} --tensor-par 2",
+        f"vllm serve {MODEL} -tp 2",
+        f"vllm serve -tp=2 {MODEL}",
+        f"vllm serve {MODEL} -tp 4 -tp 2",
+        f"vllm serve --model {MODEL} -tp 2",
+        f"/opt/venv/bin/vllm serve {MODEL} \\\n  -tp 2",
+        f"python -m vllm.entrypoints.openai.api_server --model {MODEL} -tp 2",
+        "HF_HOME=/data VLLM_LOGGING_LEVEL=DEBUG "
+        f"python3.12 -m vllm.entrypoints.openai.api_server --model={MODEL} "
+        "-tp 2",
+        f"vllm serve '{MODEL}' -O3 -tp 2 --served-model-name one two --api-key abc",
+        f"vllm serve {MODEL} -O 3 -tp 2 --compilation-config.mode 3 --hf-token",
+    ],
+)
+def test_a_line_may_be_spelled_as_a_shell_and_vllm_allow(spelling: str) -> None:
+    assert options_of(spelling) == {"model": "llama-3.1-8b", "tensor_parallel_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--enable-prefix-caching", True),
+        ("--no-enable-prefix-caching", False),
+        ("--disable-prefix-caching", False),
+        ("--no_enable_prefix_caching", False),
+    ],
+)
+def test_a_switch_is_turned_on_and_off_in_each_of_its_spellings(flag: str, value: bool) -> None:
+    assert options_of(f"vllm serve {MODEL} {flag}")["enable_prefix_caching"] is value
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("32k", 32_000), ("32K", 32_768), ("25.6k", 25_600), ("1m", 1_000_000), ("2G", 2 << 30), (" 7 ", 7)],
+)
+def test_numbers_are_read_as_vllm_reads_them(text: str, number: int) -> None:
+    assert readable(text) == number
+
+
+def test_what_has_no_effect_here_is_named_in_a_note() -> None:
+    line = f"CUDA_VISIBLE_DEVICES=0 vllm serve {MODEL} --port 8000 --trust-remote-code -pp 1 --no-enable-lora"
+    assert read_serve(line).notes == (
+        "of the vllm serve line without an effect here: CUDA_VISIBLE_DEVICES, --port, --trust-remote-code, "
+        "--pipeline-parallel-size, --enable-lora",
+    )
+    assert read_serve(f"vllm serve {MODEL} -tp 2").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("", "--serve is ''; it must begin with vllm serve"),
+        ("vllm bench latency", "--serve is 'vllm bench latency'; it must begin with vllm serve"),
+        ("docker run vllm", "--serve is 'docker run vllm'; it must begin with vllm serve"),
+        ("vllm serve 'opt-13b", "--serve cannot be parsed: no closing quotation"),
+        ("vllm serve opt-13b &", "--serve holds '&', which means something to a shell only"),
+        ("vllm serve opt-13b > log", "--serve holds '>', which means something to a shell only"),
+        ("vllm serve $MODEL", "--serve holds '$MODEL', which means something to a shell only"),
+        ("vllm serve", "--serve names no model; it must name one model, as in vllm serve MODEL"),
+        ("vllm serve opt-13b opt-30b", "--serve names opt-13b and opt-30b; it must name one model"),
+        (
+            "vllm serve some/model",
+            "--serve: pagesim does not know the model 'some/model', and downloads nothing",
+        ),
+        ("vllm serve opt-13", "no model is named 'opt-13'; did you mean opt-13b"),
+        ("vllm serve opt-13b --wings 2", "--serve: '--wings' is no flag of vllm serve 0.33.0"),
+        ("vllm serve opt-13b -x", "--serve: '-x' is no flag of vllm serve 0.33.0"),
+        ("vllm serve opt-13b --max-num 2", "--serve: '--max-num' is the beginning of several flags of vllm"),
+        ("vllm serve opt-13b --", "--serve: '--' is no flag of vllm serve 0.33.0"),
+        ("vllm serve opt-13b -tp", "--serve: -tp needs a value"),
+        ("vllm serve opt-13b -tp --port 1", "--serve: -tp needs a value"),
+        ("vllm serve opt-13b -tp two", "--serve: --tensor-parallel-size is 'two'; it must be a whole number"),
+        ("vllm serve opt-13b --max-model-len 2.5K", "--serve: --max-model-len is '2.5K'; it must be a whole"),
+        ("vllm serve opt-13b --watermark x", "--serve: --watermark is 'x'; it must be a number"),
+        ("vllm serve opt-13b --enforce-eager=1", "--serve: --enforce-eager takes no value, and has '1'"),
+        ("vllm serve opt-13b --max-model-len auto", "--serve: --max-model-len auto is not modelled"),
+        ("vllm serve opt-13b --max-model-len -1", "--serve: --max-model-len auto is not modelled"),
+        (
+            "vllm serve opt-13b --max-model-len 4096",
+            "--serve: --max-model-len is 4096, more than the 2048 tokens",
+        ),
+        ("vllm serve opt-13b --kv-cache-dtype nvfp4", "--serve: --kv-cache-dtype 'nvfp4' is not modelled"),
+        (
+            "vllm serve opt-13b -pp 2",
+            "--serve: --pipeline-parallel-size 2 would change what is decided, and is",
+        ),
+        (
+            "vllm serve opt-13b --enable-lora",
+            "--serve: --enable-lora would change what is decided, and is not",
+        ),
+        ("vllm serve opt-13b -q awq", "--serve: --quantization awq would change what is decided, and is not"),
+        (
+            "vllm serve opt-13b --speculative-config.method ngram",
+            "--serve: --speculative-config ngram would change what is decided",
+        ),
+        (
+            "VLLM_USE_V2_MODEL_RUNNER=0 vllm serve opt-13b",
+            "--serve: VLLM_USE_V2_MODEL_RUNNER may change what",
+        ),
+    ],
+)
+def test_a_line_that_cannot_be_run_as_it_stands_is_refused_in_a_sentence(line: str, sentence: str) -> None:
+    assert refusal(line).startswith(sentence)
+
+
+@pytest.mark.parametrize("flag", [*REFUSED, *HARMLESS])
+def test_a_flag_that_would_change_what_is_decided_is_refused_by_its_name(flag: str) -> None:
+    value = "" if FLAGS[flag] == "none" else " 77"
+    assert refusal(f"vllm serve opt-13b --{flag}{value}").startswith(f"--serve: --{flag}{value} would change")
+
+
+def test_a_model_may_be_its_config(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+        "max_position_embeddings": 512,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for path in (tmp_path, tmp_path / "config.json"):
+        assert options_of(f"vllm serve {path} --max-model-len 500") == {
+            "model": str(path),
+            "max_model_len": 500,
+        }
+    assert refusal(f"vllm serve {tmp_path} --max-model-len 513").startswith(
+        "--serve: --max-model-len is 513, more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hub", "name"),
+    [
+        ("facebook/opt-13b", "opt-13b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
+        ("meta-llama/Llama-3.2-1B", "llama-3.2-1b"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
+        ("Qwen/Qwen3-32B", "qwen3-32b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+    ],
+)
+def test_models_are_known_by_their_ids_on_hugging_face(hub: str, name: str) -> None:
+    from pagesim.costs.specs import model
+
+    assert model(hub) is model(name)
+    assert options_of(f"vllm serve {hub}") == {"model": name}
+
+
+def test_what_is_given_beside_a_line_must_not_contradict_it() -> None:
+    served = Served({"policy": "vllm-v1", "model": "opt-13b", "max_num_seqs": 64})
+    assert served.over({"gpu": "h100", "rate": 2.0, "max_num_seqs": 64}) == {
+        "gpu": "h100",
+        "rate": 2.0,
+        "policy": "vllm-v1",
+        "model": "opt-13b",
+        "max_num_seqs": 64,
+    }
+    for given, sentence in (
+        ({}, "--serve needs the GPU that is served on; name it with --gpu"),
+        (
+            {"gpu": "h100", "max_num_seqs": 65},
+            "--serve says max_num_seqs 64, and beside it max_num_seqs is 65",
+        ),
+        (
+            {"gpu": "h100", "policy": "orca-max"},
+            "--serve says policy vllm-v1, and beside it policy is orca-max",
+        ),
+        ({"gpu": "h100", "scheduler": "orca"}, "--serve is about vLLM as it is; leave scheduler orca out"),
+    ):
+        with pytest.raises(ps.PagesimError) as caught:
+            served.over(given)
+        assert str(caught.value).startswith(sentence)
