@@ -38,7 +38,7 @@ class Interval(NamedTuple):
             by then.
         final: tokens that the sequence will have in the end, the last one counted.
         held_blocks: blocks held throughout, or ``ON_DEMAND`` for as many as the tokens need.
-        reserved: tokens that were reserved; 0 on demand.
+        reserved: tokens that were reserved; 0 on demand, and of blocks taken for drafts as well.
         sequences: how many there are alike, each with blocks of its own as far as the interval knows.
         growth: tokens that a step adds; 0 where the length rests.
         group: index of the KV group.
@@ -188,8 +188,10 @@ def _of_group(
         used -= _sum_changes(size, (turn, -surplus), (last[over] + 1, surplus))
         used -= growth * _sum_changes(size, (turn, rows), (last[over] + 1, -rows))
 
-    needed = -(-length // block_size)
-    end_needed = -(-end_length // block_size)
+    # What is held for drafts, beyond the tokens, is needed as long as it is held.
+    drafts = ~on_demand & (reserved == 0)
+    needed = np.where(drafts, held, -(-length // block_size))
+    end_needed = np.where(drafts, held, -(-end_length // block_size))
     # Iterations at which a growing sequence opens a new block: at lengths needed·size + 1 and every size on.
     openings = np.where(growing, end_needed - needed, 0)
     opener, nth = _each(openings)

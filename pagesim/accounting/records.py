@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -188,8 +188,10 @@ class Recorder(Observer):
     """
 
     __slots__ = (
+        "_answered_at",
         "_away_since",
         "_cache_rows",
+        "_chunk_iterations",
         "_chunk_start",
         "_end",
         "_external",
@@ -204,6 +206,7 @@ class Recorder(Observer):
         "_plain",
         "_rare",
         "_rows",
+        "_speculates",
         "_stalled_since",
         "blocks_in",
         "blocks_out",
@@ -231,6 +234,7 @@ class Recorder(Observer):
         self.blocks_out = 0
         self._chunk_start = 0
         self._lag = scheduler.in_flight > 1
+        self._speculates = scheduler.speculation is not None
         self._end = 0  # of the last iteration, whether it is over or not
         self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
@@ -242,7 +246,9 @@ class Recorder(Observer):
             or scheduler.widest > 1
             or scheduler.preemption in ("swap", "auto")
         )
-        self.full_at = CHUNK_ITERATIONS  # how many iterations make a chunk that should be handed on
+        # How many iterations make a chunk that should be handed on, and when the next one is full.
+        self._chunk_iterations = CHUNK_ITERATIONS // 16 if self._speculates else CHUNK_ITERATIONS
+        self.full_at = self._chunk_iterations
         self._rows = array("q")
         self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
         self._rare: dict[str, tuple[array[int], array[int]]] = {}
@@ -255,13 +261,15 @@ class Recorder(Observer):
         self._away_since: dict[int, int] = {}
         self._stalled_since: int | None = None
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
+        # Where iterations give tokens that are known only when they are over: when requests had their last.
+        self._answered_at: dict[int, int] = {}
 
     # Iterations
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         scheduler, memory = self.scheduler, self.memory
         self._end = end = start + ticks
-        continuing = batch.decoding
+        continuing = 0 if self._speculates else batch.decoding
         if not batch.decodes:
             if self._stalled_since is None:
                 self._stalled_since = start
@@ -337,6 +345,14 @@ class Recorder(Observer):
 
     # Requests
 
+    def answered(self, requests: Sequence[EngineRequest], now: int) -> None:
+        before = self._answered_at
+        gaps = Counter([now - before.get(request.row, now + 1) for request in requests])
+        gaps.pop(-1, None)  # of those whose first tokens these are
+        for gap, count in gaps.items():
+            self._late.fromlist([gap, count])
+        before.update(dict.fromkeys([request.row for request in requests], now))
+
     def interval_ended(self, request: EngineRequest) -> None:
         since, now = request.since, self.iterations
         request.since = now
@@ -358,6 +374,8 @@ class Recorder(Observer):
             self._plain.fromlist([self.iterations - 1, self.iterations - 1, base, final])
         log.finish[row] = now
         log.status[row] = _FINISHED
+        if self._speculates:
+            self._answered_at.pop(row, None)
         if self._away_since:
             self._away_since.pop(row, None)
         if self._joined_at:
@@ -371,6 +389,7 @@ class Recorder(Observer):
     def left(self, row: int, now: int, status: Status) -> None:
         self._away_since.pop(row, None)
         self._joined_at.pop(row, None)
+        self._answered_at.pop(row, None)
         self.log.finish[row] = now
         self.log.status[row] = status
 
@@ -401,7 +420,7 @@ class Recorder(Observer):
         self._rows, self._cache_rows, self._rare = array("q"), array("q"), {}
         self._plain, self._intervals, self._late = array("q"), array("q"), array("q")
         self._chunk_start = self.iterations
-        self.full_at = self.iterations + CHUNK_ITERATIONS
+        self.full_at = self.iterations + self._chunk_iterations
         self.consume(self._expand(columns, intervals, late))
 
     # Inside
@@ -428,7 +447,9 @@ class Recorder(Observer):
         """Note a token at ``end``: the first, or the first after a request lost its place or its turn."""
         row = request.row
         if row in self._away_since:
-            self._late.fromlist([end - self._away_since.pop(row), request.samples])
+            since = self._away_since.pop(row)
+            if not self._speculates:
+                self._late.fromlist([end - since, request.samples])
             if self._moves is not None:
                 self._move(row, Move.ANSWERED, end)
         if self._stalled_since is not None:
@@ -532,6 +553,10 @@ class Recorder(Observer):
         memory = self.memory
         if memory.releases and not request.decodes:
             self._write_as_held(request, first, last)
+            return
+        if self._speculates:
+            stored, blocks = self.scheduler.stored_length(request), memory.held_blocks(request)
+            self._intervals.fromlist([first, last, stored, request.final_length, blocks, 0, 1, 0, 0])
             return
         growth, base = (request.growth, request.base) if request.decodes else (0, request.tokens)
         blocks, reserved = memory.held_and_reserved(request) or (ON_DEMAND, 0)

@@ -20,8 +20,10 @@ class IterationShape(NamedTuple):
         blocks_in: blocks moved from the host to the device.
         blocks_copied: blocks copied on the device.
         decoding: sequences that decode.
-        sampled: sequences that get a token, prompts that end in this iteration counted once.
+        sampled: tokens after which the next one is worked out: one of each sequence that gets a token,
+            prompts that end in this iteration counted once, and drafts.
         launches: whether the model is run even if there is nothing to compute.
+        drafts: tokens of decoding sequences that are drafts.
     """
 
     batched_tokens: int
@@ -35,6 +37,7 @@ class IterationShape(NamedTuple):
     decoding: int
     sampled: int
     launches: bool = False
+    drafts: int = 0
 
 
 def step_shape(

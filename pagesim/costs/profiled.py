@@ -64,7 +64,7 @@ class Profiled:
         attention, host = 0, self._host_decode
         if shape.query_key_pairs:
             host = self._host_mixed if shape.decoding else self._host_prompt
-            prompt = shape.tokens - shape.decoding
+            prompt = shape.tokens - shape.decoding - shape.drafts
             attention = to_ticks(self._prefill(prompt, shape.query_key_pairs))
             self._note("prefill", "prompt tokens in an iteration", prompt)
         if shape.decoding:
@@ -90,7 +90,7 @@ class Profiled:
             "decode attention": 0,
         }
         if shape.query_key_pairs:
-            prompt = tokens - shape.decoding
+            prompt = tokens - shape.decoding - shape.drafts
             computing["prompt attention"] = to_ticks(self._prefill(prompt, shape.query_key_pairs))
         if shape.decoding:
             computing["decode attention"] = self._attend(shape.decoding, shape.decode_context)[0]

@@ -46,6 +46,9 @@ class AddedArrivals(Arrivals):
     def priority_of(self, index: int) -> int:
         return self._whole.priority_of(self._index[index])
 
+    def draw_seed(self, index: int) -> int:
+        return self._whole.draw_seed(self._index[index])
+
     def request(self, index: int) -> EngineRequest:
         return EngineRequest(
             index,

@@ -26,6 +26,7 @@ class Arrivals:
         drop: a beam's chance of being dropped at a token, see `BeamSearch`.
         seed: of the beams.
         contents: of these requests, by row; None where nothing looks for prefixes.
+        request_of: for each row the request that it is a sample of, ``[N]``; None where each is one.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Arrivals:
         drop: float = DROP,
         seed: int = 0,
         contents: Contents | None = None,
+        request_of: IntColumn | None = None,
     ) -> None:
         def column(values: IntColumn) -> array[int]:
             return array("q", values.astype(np.int64).tobytes())
@@ -54,6 +56,7 @@ class Arrivals:
         self._drop = drop
         self._seed = seed
         self._contents = contents
+        self._request_of = request_of
 
     def __len__(self) -> int:
         return len(self.row)
@@ -87,6 +90,15 @@ class Arrivals:
     def priority_of(self, index: int) -> int:
         """Return a request's priority; the smallest is served first, where a scheduler goes by it."""
         return 0 if self._priority is None else self._priority[index]
+
+    def draw_seed(self, index: int) -> int:
+        """Return what the draws of a request are seeded with, apart from those of all others."""
+        row = self.row[index]
+        request, sample = row, 0
+        if self._request_of is not None:
+            request = int(self._request_of[row])
+            sample = row - int(np.searchsorted(self._request_of, request))
+        return 100_003 * (8 * request + sample) + (self._seed << 64)
 
     def family_of(self, index: int) -> Family:
         """Return the samples of a request that has several."""

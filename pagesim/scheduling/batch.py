@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pagesim.scheduling.dead_ends import DeadEnd
@@ -23,6 +24,26 @@ class Choice(NamedTuple):
     blocks: int
     swap: int
     recompute: int
+
+
+class Share(NamedTuple):
+    """What one request computes in an iteration, where that does not follow from its length.
+
+    Attributes:
+        request: see there.
+        order: its `Holder.order` then.
+        computed: tokens that were computed before.
+        tokens: that it computes now, drafts included.
+        drafts: how many of them are.
+        outputs: tokens that it is going to have from this iteration; no decision looks at it.
+    """
+
+    request: EngineRequest
+    order: int
+    computed: int
+    tokens: int
+    drafts: int
+    outputs: int
 
 
 class Batch:
@@ -48,6 +69,9 @@ class Batch:
         reports: whether it tells the workers of requests that are over, and is an iteration for that alone.
         sequences: that the running requests consist of.
         decoding: those of them that get a token and have had one before.
+        drafts: tokens that are drafts, to be verified.
+        shares: what each request computes, in the order in which it was given; None where every decoding one
+            computes a single token.
         batched_tokens: tokens as the scheduler's own limit counts them.
         tokens: tokens whose KV is computed, a padded one included.
         context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
@@ -69,6 +93,7 @@ class Batch:
         "decode_context",
         "decodes",
         "decoding",
+        "drafts",
         "ignored",
         "incomplete",
         "launches",
@@ -79,6 +104,7 @@ class Batch:
         "reports",
         "resumed",
         "sequences",
+        "shares",
         "skipped",
         "stuck",
         "swapped_out",
@@ -97,16 +123,18 @@ class Batch:
     stuck: tuple[tuple[EngineRequest, DeadEnd], ...]
     leaked: tuple[EngineRequest, ...]
     ignored: tuple[EngineRequest, ...]
+    shares: Sequence[Share] | None
 
     def __init__(self) -> None:
         self.prompts = self.incomplete = self.completed = self.resumed = ()
         self.skipped = self.caught_up = self.recomputed = self.swapped_out = ()
         self.choices = self.stuck = self.leaked = self.ignored = ()
+        self.shares = None
         self.decodes = True
         self.launches = self.counts_empty = self.reports = False
         self.sequences = self.decoding = self.batched_tokens = self.tokens = 0
         self.context_tokens = self.decode_context = self.query_key_pairs = 0
-        self.blocks_out = self.blocks_in = self.blocks_copied = 0
+        self.blocks_out = self.blocks_in = self.blocks_copied = self.drafts = 0
 
     @property
     def is_iteration(self) -> bool:
@@ -117,5 +145,8 @@ class Batch:
 
     @property
     def sampled(self) -> int:
-        """Sequences that get a token, prompts that end in this iteration counted once."""
-        return self.decoding + len(self.prompts) - len(self.incomplete) + len(self.completed)
+        """Tokens after which the next one is worked out: a sequence's last, and its drafts.
+
+        Prompts that end in this iteration count once.
+        """
+        return self.decoding + self.drafts + len(self.prompts) - len(self.incomplete) + len(self.completed)

@@ -21,28 +21,37 @@ class Content:
 
     Attributes:
         answer: the name of what is generated.
+        lookahead: tokens behind a block that must be the same, too, for the block to be.
         ends: where each segment ends, in tokens; the last one, what is generated, has no end.
         names: of each segment: equal exactly where all segments up to it are the same.
         follows: the names of segments that other requests generate.
     """
 
-    __slots__ = ("answer", "block_size", "ends", "follows", "names")
+    __slots__ = ("answer", "block_size", "ends", "follows", "lookahead", "names")
 
-    def __init__(self, ends: list[int], names: list[int], follows: frozenset[int], block_size: int) -> None:
+    def __init__(
+        self,
+        ends: list[int],
+        names: list[int],
+        follows: frozenset[int],
+        block_size: int,
+        lookahead: int = 0,
+    ) -> None:
         self.ends = ends
         self.names = names
         self.follows = follows
         self.block_size = block_size
+        self.lookahead = lookahead
         self.answer = names[-1]
 
     def key(self, block: int) -> int:
         """As `memory.Content.key`."""
         end = (block + 1) * self.block_size
-        return self.names[bisect_left(self.ends, end)] * _POSITIONS + end
+        return self.names[bisect_left(self.ends, end + self.lookahead)] * _POSITIONS + end
 
     def common(self, other: Content, most: int) -> int:
         """As `memory.Content.common`."""
-        mine, theirs, end = self.names, other.names, most * self.block_size
+        mine, theirs, end = self.names, other.names, most * self.block_size + self.lookahead
         last = bisect_left(other.ends, end)
         if last < len(mine) and mine[last] == theirs[last] and self.ends[last] >= end:
             return most
@@ -53,7 +62,8 @@ class Content:
                 alike = middle + 1
             else:
                 unlike = middle
-        return min(self.ends[alike - 1], other.ends[alike - 1]) // self.block_size if alike else 0
+        tokens = min(self.ends[alike - 1], other.ends[alike - 1]) if alike else 0
+        return max(0, tokens - self.lookahead) // self.block_size
 
 
 class Contents:
@@ -68,11 +78,13 @@ class Contents:
         trace: requests in order of arrival.
         request_of: for each row the request that it is a sample of, ``[N]``.
         block_size: token slots a block.
+        lookahead: of the contents, see there.
     """
 
-    def __init__(self, trace: Trace, request_of: IntColumn, block_size: int) -> None:
+    def __init__(self, trace: Trace, request_of: IntColumn, block_size: int, *, lookahead: int = 0) -> None:
         self.trace = trace
         self.block_size = block_size
+        self.lookahead = lookahead
         self._request_of = request_of
         self._names: dict[tuple[int, Hashable], int] = {}
         self._count = 0
@@ -92,11 +104,12 @@ class Contents:
         request = self._request_of.item(row)
         if self._last is not None and self._last[0] == request:
             first = self._last[1]
-            return Content(first.ends, [*first.names[:-1], self._fresh()], first.follows, self.block_size)
+            names = [*first.names[:-1], self._fresh()]
+            return Content(first.ends, names, first.follows, self.block_size, self.lookahead)
         ends, names, follows = self._prompt(row)
         ends.append(_POSITIONS)
         names.append(self._fresh())
-        content = Content(ends, names, follows, self.block_size)
+        content = Content(ends, names, follows, self.block_size, self.lookahead)
         self._last = request, content
         if self.trace.session_id is not None:  # the next turn goes on from the first sample
             total = int(self.trace.prompt_tokens[row] + self.trace.output_tokens[row])

@@ -19,6 +19,7 @@ from pagesim.kvcache import KVCache
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch, Choice
 from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.drafts import Speculation
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.options import Machine, MemoryKind, Preemption, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
@@ -110,6 +111,10 @@ class Scheduler(ABC):
     tokens_per_step: ClassVar[int] = 1
     """Tokens that a decoding sequence gains in an iteration."""
 
+    speculation: Speculation | None = None
+    """What became of drafts, where a request's step verifies some; it is then known when the step is over how
+    many tokens it gives, and observers are told by ``answered``."""
+
     sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
 
@@ -156,6 +161,16 @@ class Scheduler(ABC):
     def caches_prefixes(cls, options: Any) -> bool:
         """Whether memory must find blocks by their content under these options."""
         return False
+
+    @classmethod
+    def hash_lookahead(cls, options: Any) -> int:
+        """Return how many tokens behind a block its content covers under these options."""
+        return 0
+
+    @classmethod
+    def kind_for(cls, options: Any) -> type[Scheduler]:
+        """Return the class that decides under these options: this one, or one that derives from it."""
+        return cls
 
     @classmethod
     def reuses_unhashed_first(cls, options: Any) -> bool:

@@ -48,6 +48,7 @@ class Release:
         bounds_threshold: the long-prefill threshold is at most the longest request.
         lacks: options that its server does not know.
         async_scheduling: whether its server schedules the next batch while the one before it runs.
+        speculates: whether its speculative decoding is modelled.
         gpu_memory_utilization: the share of GPU memory that its server uses.
         counts_cuda_graphs: whether its server leaves out of the cache what CUDA graphs will take.
         prints_whole_requests: whether "GPU KV cache size" in its log is what requests of the greatest length
@@ -62,6 +63,7 @@ class Release:
     bounds_threshold: bool
     lacks: tuple[str, ...]
     async_scheduling: bool
+    speculates: bool
     gpu_memory_utilization: float
     counts_cuda_graphs: bool
     prints_whole_requests: bool
@@ -84,6 +86,7 @@ RELEASES = {
         bounds_threshold=False,
         lacks=("scheduler_reserve_full_isl", "watermark"),
         async_scheduling=False,
+        speculates=False,
         gpu_memory_utilization=0.9,
         counts_cuda_graphs=False,
         prints_whole_requests=False,
@@ -99,6 +102,7 @@ RELEASES = {
         bounds_threshold=False,
         lacks=("watermark",),
         async_scheduling=True,
+        speculates=False,
         gpu_memory_utilization=0.9,
         counts_cuda_graphs=False,
         prints_whole_requests=False,
@@ -112,6 +116,7 @@ RELEASES = {
         bounds_threshold=True,
         lacks=(),
         async_scheduling=True,
+        speculates=True,
         gpu_memory_utilization=0.92,
         counts_cuda_graphs=True,
         prints_whole_requests=True,

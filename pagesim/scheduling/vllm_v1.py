@@ -74,6 +74,18 @@ class VllmV1(Scheduler):
         return options.enable_prefix_caching
 
     @classmethod
+    def hash_lookahead(cls, options: VllmV1Options) -> int:
+        return int(options.enable_prefix_caching and options.speculative_method == "eagle3")
+
+    @classmethod
+    def kind_for(cls, options: VllmV1Options) -> type[Scheduler]:
+        if options.speculative_tokens is None:
+            return cls
+        from pagesim.scheduling.speculation import SpeculativeV1  # which is one of these
+
+        return SpeculativeV1
+
+    @classmethod
     def resolve(cls, options: VllmV1Options, machine: Machine) -> VllmV1Options:
         return resolved(options, machine)
 
@@ -144,11 +156,7 @@ class VllmV1(Scheduler):
         if self.in_flight > 1:
             self.let_ending_rest()
         budget = self.max_num_batched_tokens
-        if not self._run_together(batch, budget):
-            if self.by_priority:
-                self._run_by_priority(batch, budget)
-            else:
-                self._run_one_by_one(batch, budget)
+        self._serve_running(batch, budget)
         if batch.recomputed:
             overtakes = self.release.overtakes and not self.chunked_prefill
             self.must_replan = bool(self.queue.waiting) if overtakes else self._head_fits()
@@ -162,6 +170,14 @@ class VllmV1(Scheduler):
         return batch
 
     # Running requests, in the order of their admission
+
+    def _serve_running(self, batch: Batch, budget: int) -> None:
+        """Share out budget and blocks among the running requests."""
+        if not self._run_together(batch, budget):
+            if self.by_priority:
+                self._run_by_priority(batch, budget)
+            else:
+                self._run_one_by_one(batch, budget)
 
     def _run_together(self, batch: Batch, budget: int) -> bool:
         """Share out budget and blocks if prompts in chunks come last and there is enough for all.
@@ -368,7 +384,7 @@ class VllmV1(Scheduler):
     # Waiting requests
 
     def _admit(self, batch: Batch, budget: int) -> None:
-        memory, queue = self.memory, self.queue
+        queue = self.queue
         overtaken: list[EngineRequest] = []
         while (request := queue.head()) is not None:
             if budget <= 0:
@@ -377,7 +393,9 @@ class VllmV1(Scheduler):
             if not self.may_join(request):
                 break
             found = 0 if request.content is None else self._look_up(request)
-            rest = request.length - found
+            rest = self._to_compute(request, found, budget)
+            if rest is None:
+                break
             tokens = self._capped(rest, budget if self.chunked_prefill else rest)
             too_long = tokens > budget
             if too_long and self.release.overtakes:
@@ -393,13 +411,13 @@ class VllmV1(Scheduler):
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
             queue.pop(request)
-            memory.admit(request, found + tokens)
+            self._take_memory(request, found + tokens)
             request.cached = found
             self._enter(request)
             self.context += found
             batch.prompts += (request,)
             self._compute(request, found, tokens, batch)
-            if request.tokens < request.length:
+            if request.order in self._in_chunks:
                 batch.incomplete += (request,)
             budget -= tokens
         if overtaken:
@@ -422,6 +440,14 @@ class VllmV1(Scheduler):
                 self.memory.cache_full_blocks(before)
                 self.must_replan = True
         return self.memory.match_prefix(request, request.length)
+
+    def _to_compute(self, request: EngineRequest, found: int, budget: int) -> int | None:
+        """Return what a waiting request has to compute; None where no request is admitted any more."""
+        return request.length - found
+
+    def _take_memory(self, request: EngineRequest, tokens: int) -> None:
+        """Take the first tokens of a waiting request into memory."""
+        self.memory.admit(request, tokens)
 
     def _fits(self, request: EngineRequest, tokens: int) -> bool:
         spare = self.watermark_blocks if self.running else 0

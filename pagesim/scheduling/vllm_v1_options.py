@@ -40,6 +40,15 @@ class VllmV1Options(SchedulerOptions):
     async_scheduling: bool | None = Field(
         None, description="Schedule the next batch while the one before it runs."
     )
+    speculative_method: Literal["ngram", "eagle3"] | None = Field(
+        None, description="Where drafts come from: n-grams of the request, or an EAGLE-like draft model."
+    )
+    speculative_tokens: int | None = Field(
+        None, ge=1, le=MOST, description="Drafts that a request's step verifies at most."
+    )
+    acceptance: float | None = Field(
+        None, ge=0, le=1, description="Chance of a draft to be accepted if those before it are."
+    )
 
 
 Own = TypeVar("Own", bound=VllmV1Options)
@@ -100,9 +109,32 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             f"max_num_batched_tokens is {tokens}, less than the {longest} of max_model_len; without "
             "enable_chunked_prefill vLLM does not start so: raise it, or lower max_model_len"
         )
+    _check_speculation(options, release, tokens)
     threshold = options.long_prefill_token_threshold
     if release.bounds_threshold and threshold > longest:
         raise PagesimError(
             f"long_prefill_token_threshold is {threshold}, more than the {longest} of max_model_len; vLLM "
             f"{options.vllm_version} does not start so: lower it"
+        )
+
+
+def _check_speculation(options: VllmV1Options, release: Release, tokens: int) -> None:
+    """Refuse drafts of which something is not said, and what no log of the release shows."""
+    together = ("speculative_method", "speculative_tokens", "acceptance")
+    missing = [name for name in together if getattr(options, name) is None]
+    if len(missing) == len(together):
+        return
+    if missing:
+        given = next(name for name in together if name not in missing)
+        raise PagesimError(f"{given} goes with {' and '.join(missing)}: give all of {', '.join(together)}")
+    if not release.speculates:
+        raise PagesimError(
+            f"speculative_tokens is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
+            "with drafts is not checked by any log"
+        )
+    drafts = options.speculative_tokens or 0
+    if tokens <= drafts:
+        raise PagesimError(
+            f"max_num_batched_tokens is {tokens}, and a step with speculative_tokens {drafts} has "
+            f"{drafts + 1}: raise it, or lower speculative_tokens"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import RESERVATIONS, CountedPrefixKV, KVCache, Pool, PrefixCachedKV
@@ -93,7 +94,8 @@ def build_scheduler(
     """
     check_preemption(policy, options)
 
-    def made(kind: Callable[..., Scheduler]) -> Scheduler:
-        return kind(memory, options, max_model_len=max_model_len, prices=prices)
+    def made(kind: type[Any]) -> Scheduler:
+        decides: Callable[..., Scheduler] = kind.kind_for(options)
+        return decides(memory, options, max_model_len=max_model_len, prices=prices)
 
     return SCHEDULERS.make(policy.scheduler, made)

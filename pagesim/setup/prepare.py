@@ -121,11 +121,23 @@ class PreparedSystem:
 
     def requests(self) -> Arrivals:
         """Return the requests that take part, at their arrivals."""
-        contents = None
-        if SCHEDULERS.find(self.policy.scheduler).caches_prefixes(self.options):
-            contents = Contents(self.trace, self.request_of, self.sized.block_size)
-        system = self.system
-        return Arrivals(self.trace, self.accepted, drop=system.beam_drop, seed=system.seed, contents=contents)
+        contents, system = None, self.system
+        scheduler = SCHEDULERS.find(self.policy.scheduler)
+        if scheduler.caches_prefixes(self.options):
+            contents = Contents(
+                self.trace,
+                self.request_of,
+                self.sized.block_size,
+                lookahead=scheduler.hash_lookahead(self.options),
+            )
+        return Arrivals(
+            self.trace,
+            self.accepted,
+            drop=system.beam_drop,
+            seed=system.seed,
+            contents=contents,
+            request_of=self.request_of,
+        )
 
     def new_log(self) -> RequestLog:
         """Return an empty log, in which the requests that are not accepted are rejected."""
@@ -349,13 +361,14 @@ class Server:
 
     def summary(self) -> dict[str, Any]:
         """Return what of a summary is about one engine."""
-        recorder, sized = self.recorder, self.setting.sized
+        recorder, sized, drafts = self.recorder, self.setting.sized, self.scheduler.speculation
         return {
             "dead_ends": {dead_end.key: self.engine.dead_ends[dead_end] for dead_end in DeadEnd},
             "itl": self.gaps.summary(),
             "batch": {"mean": self.means.mean_batch},
             "iterations": recorder.iterations,
             "preemptions": {"recompute": recorder.recomputed_total, "swap": recorder.swapped_total},
+            **({} if drafts is None else {"speculation": drafts.summary()}),
             "aborted_tokens": self.engine.aborted_tokens,
             "swapped_blocks": {"in": recorder.blocks_in, "out": recorder.blocks_out},
             "memory": {

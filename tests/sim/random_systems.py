@@ -107,6 +107,11 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
         perhaps("scheduling_policy", "priority", chance=0.3)
         some["async_scheduling"] = rnd.random() < 0.5
         _let_start(rnd, some)
+        if some.get("vllm_version", "0.33.0") == "0.33.0" and rnd.random() < 0.4:
+            some["speculative_method"] = rnd.choice(("ngram", "eagle3"))
+            some["speculative_tokens"] = rnd.choice((1, 3, 7))
+            some["acceptance"] = rnd.choice((0.0, 0.6, 0.9, 1.0))
+            perhaps("scheduling_policy", "priority")
     return some
 
 
@@ -249,6 +254,7 @@ def check(seed: int) -> Counter[str]:
             "with prefix hits": int(base.requests["cached_tokens"].sum() > 0),
             "with samples": int(max(case.trace.n.max(), case.trace.beam_width.max()) > 1),
             "with two batches in flight": int(bool(case.options.get("async_scheduling"))),
+            "with drafts": int("speculation" in base.counts),
             "in a closed loop": int("due_s" in base.requests),
             "with aborts": int((base.requests["status"] == "aborted").any()),
             "iterations": len(base.steps),

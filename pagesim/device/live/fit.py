@@ -54,6 +54,8 @@ def check_options(
         )
     if system.kv_cache_dtype == "fp8":
         raise PagesimError("kv_cache_dtype is fp8; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)")
+    if system.option("speculative_tokens") is not None:
+        raise PagesimError("pagesim live has no drafts to verify: leave speculative_tokens out")
     if policy.placement == "virtual":
         raise PagesimError(
             f"policy {system.policy} maps pages into virtual addresses; pagesim live reads the cache through "

@@ -20,6 +20,7 @@ from pagesim.experiments.clusters.replay import replay_apart, replay_together
 from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
 from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.drafts import Speculation
 from pagesim.setup.prepare import ProgressCallback, Server, prepare
 from pagesim.setup.scenario import System, checked
 from pagesim.sim.clock import BEYOND_THE_CLOCK
@@ -126,6 +127,7 @@ def run_cluster(
     for server in servers:
         gaps.include(server.gaps)
     table = _table(servers, columns, replica_of)
+    drafts = [each for server in servers if (each := server.scheduler.speculation) is not None]
     summary: dict[str, Any] = {
         "policy": system.policy,
         "cluster": {
@@ -147,6 +149,7 @@ def run_cluster(
             "recompute": sum(server.recorder.recomputed_total for server in servers),
             "swap": sum(server.recorder.swapped_total for server in servers),
         },
+        **({"speculation": Speculation.total(drafts).summary()} if drafts else {}),
         "aborted_tokens": sum(server.engine.aborted_tokens for server in servers),
         "extrapolated": dict(setting.cost.beyond),
         "sim": {

@@ -52,7 +52,10 @@ class Details(Observer):
         for request in batch.prompts:
             self._computed[request] = request.cached
             hits += request.cached
-        for request in self.scheduler.running.values():
+        for share in batch.shares or ():
+            scheduled[share.request] = share.tokens
+            prefill += share.tokens if share.computed < share.request.prompt else 0
+        for request in self.scheduler.running.values() if batch.shares is None else ():
             length, before = memory.length(request), self._computed[request]
             self._computed[request] = length
             if length > before:
@@ -62,6 +65,7 @@ class Details(Observer):
         self._steps.append(
             {
                 "scheduled_crc": self._crc(scheduled),
+                "spec_tokens": batch.drafts,
                 "num_prefill_tokens": prefill,
                 "prefix_hit_tokens": hits,
                 "preempted": " ".join(self._preempted),
@@ -82,6 +86,7 @@ class Details(Observer):
             self._steps.append(
                 {
                     "scheduled_crc": crc,
+                    "spec_tokens": 0,
                     "num_prefill_tokens": 0,
                     "prefix_hit_tokens": 0,
                     "preempted": "",
@@ -107,7 +112,6 @@ class Details(Observer):
         whole["exec_end"] = whole["start"] + whole["step_s"]
         whole["blocks_by_group"] = [f"[{count}]" for count in blocks]
         whole["nulls_by_group"] = "[0]"
-        whole["spec_tokens"] = 0
         for name in ("cached_hashes", "tables_crc"):
             theirs = like[name].reindex(whole.index) if name in like else None
             if theirs is not None:

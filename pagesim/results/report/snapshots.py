@@ -153,7 +153,8 @@ class Snapshots(Observer):
         staying, lengths = array("q"), array("q")
         tables: list[Sequence[int]] = []
         for request in scheduler.running.values():
-            length = memory.length(request)
+            drafts = scheduler.speculation is not None
+            length = scheduler.stored_length(request) if drafts else memory.length(request)
             for stay, blocks in self._samples(request):
                 staying.append(stay)
                 lengths.append(length)
