@@ -174,6 +174,8 @@ class Engine:
         if run.steps:
             self.events.fast_forwarded(run)
             self.scheduler.advance(run.steps)
+        if self.aborts and self.scheduler.drops_last_token:
+            self._let_in(now)
         self.scheduler.finish(now)
         return now
 
@@ -196,6 +198,11 @@ class Engine:
         insort(self.aborts, (instant, row), lo=self._next_abort)
 
     # Inside
+
+    def _let_in(self, now: int) -> None:
+        """Let arrivals into the queue, and then clients go away."""
+        self.scheduler.queue.arrive(now)
+        self._abort_until(now)
 
     def _fast_forward(self, steps: int, now: int, start: int, ahead: int = 0) -> None:
         """Set ``run`` to the iterations ahead that decode with the same requests and decide nothing.

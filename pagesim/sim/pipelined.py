@@ -39,15 +39,7 @@ class PipelinedEngine(Engine):
 
     def decide(self, now: int) -> bool:
         scheduler, queue, in_flight = self.scheduler, self.scheduler.queue, self._in_flight
-        if queue.next_arrival <= now:
-            if scheduler.arrival_matters():
-                self._is_settled = False
-            queue.arrive(now)
-        if self.aborts:
-            past = self._next_abort
-            self._abort_until(now)
-            if self._next_abort > past:
-                self._is_settled = False
+        self._let_in(now)
         self.run.steps, self.run.decided = 0, now
         if not scheduler.has_work:
             if not in_flight:
@@ -92,6 +84,8 @@ class PipelinedEngine(Engine):
             self._in_flight.popleft()
         else:
             return now + NAP if self._naps and scheduler.has_work else now
+        if self.aborts and scheduler.drops_last_token:
+            self._let_in(now)
         if scheduler.finish(now):
             self._is_settled = False
         return now + NAP if self._naps and scheduler.has_work else now
@@ -115,6 +109,18 @@ class PipelinedEngine(Engine):
                     run.end = run.start + span_of(run.first, run.increment, kept)
                     self.over_at = run.end - (run.first + run.increment * (kept - 1))
         return self.over_at
+
+    def _let_in(self, now: int) -> None:
+        queue = self.scheduler.queue
+        if queue.next_arrival <= now:
+            if self.scheduler.arrival_matters():
+                self._is_settled = False
+            queue.arrive(now)
+        if self.aborts:
+            past = self._next_abort
+            self._abort_until(now)
+            if self._next_abort > past:
+                self._is_settled = False
 
     def _wait(self, now: int, *, naps: bool) -> None:
         """Let the turn at hand end with the oldest batch in flight."""
