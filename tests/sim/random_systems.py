@@ -111,7 +111,6 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
             some["speculative_method"] = rnd.choice(("ngram", "eagle3"))
             some["speculative_tokens"] = rnd.choice((1, 3, 7))
             some["acceptance"] = rnd.choice((0.0, 0.6, 0.9, 1.0))
-            perhaps("scheduling_policy", "priority")
     return some
 
 
