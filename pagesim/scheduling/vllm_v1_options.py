@@ -98,7 +98,12 @@ def _limits(options: VllmV1Options, release: Release, machine: Machine) -> tuple
 
 
 def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, sequences: int) -> None:
-    """Refuse what the server refuses when it starts."""
+    """Refuse what the server refuses when it starts, and what no log has checked."""
+    if options.async_scheduling and not release.async_scheduling:
+        raise PagesimError(
+            f"async_scheduling of vLLM {options.vllm_version} is in no log of its decisions; leave it out, or "
+            "choose vllm_version 0.19.0 or 0.33.0"
+        )
     if tokens < sequences:
         raise PagesimError(
             f"max_num_seqs is {sequences}, more than the {tokens} of max_num_batched_tokens; vLLM does not "

@@ -145,6 +145,10 @@ def test_policies_that_are_compared_are_sized_by_one_rule() -> None:
             {"long_prefill_token_threshold": 101, "max_model_len": 100},
             "long_prefill_token_threshold is 101, more than the 100 of max_model_len; vLLM 0.33.0 does not",
         ),
+        (
+            {"vllm_version": "0.11.2", "async_scheduling": True},
+            "async_scheduling of vLLM 0.11.2 is in no log of its decisions; leave it out",
+        ),
         ({"model": "llama-3.1-405b"}, "llama-3.1-405b with tensor_parallel_size 1 does not fit on h100"),
         (
             {"gpu_memory_utilization": 0.3},

@@ -121,6 +121,7 @@ def _let_start(rnd: Random, some: dict[str, Any]) -> None:
         some.pop("watermark", None)
     if version == "0.11.2":
         some.pop("scheduler_reserve_full_isl", None)
+        some["async_scheduling"] = False
     if not some.get("enable_chunked_prefill", True):
         some["max_model_len"] = some["max_num_batched_tokens"] = rnd.choice((60, 200))
 
