@@ -77,9 +77,7 @@ def test_where_no_draft_is_accepted_requests_go_as_without_drafts() -> None:
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("num_blocks", [40, 2001])
 def test_every_draft_is_accepted_or_wasted(method: str, async_scheduling: bool, num_blocks: int) -> None:
-    result = run(
-        crowd(), speculative_method=method, async_scheduling=async_scheduling, num_blocks=num_blocks
-    )
+    result = run(crowd(), speculative_method=method, async_scheduling=async_scheduling, num_blocks=num_blocks)
     assert set(result.requests["status"]) == {"finished"}
     found = result.summary["speculation"]
     assert found["drafted"] == found["accepted"] + found["wasted"]
