@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.ledger import ENTRIES, Column, paper_view
-from pagesim.accounting.records import Chunk
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 PERCENTILES = (50, 90, 95, 99)

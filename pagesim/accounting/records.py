@@ -1,4 +1,4 @@
-"""Records: what the engine writes down, in columns: a row a stretch of like iterations, a row a request.
+"""The recorder: what the engine does, in columns: a row a stretch of like iterations, a row a request.
 
 The recorder keeps whole picoseconds and counts. Every now and then it turns what it has into a `Chunk`, with
 the ledger of every iteration, and forgets it: memory stays bounded however long a run is.
@@ -9,170 +9,31 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from struct import Struct
 
 import numpy as np
 
+from pagesim.accounting.chunks import RARE_FIELDS, ROW_FIELDS, Chunk
 from pagesim.accounting.ledger import (
     ON_DEMAND,
     Column,
     Interval,
-    Ledger,
     LedgerError,
     Sharing,
     expand,
     window_of,
 )
+from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.request import EngineRequest, Status
-from pagesim.sim.clock import span_of
 
 CHUNK_ITERATIONS = 1 << 15
 
-
 _FINISHED = int(Status.FINISHED)
 
-
-class Move(IntEnum):
-    """How a request that was scheduled before changed its place."""
-
-    PREEMPTED = 0
-    SWAPPED = 1
-    BACK = 2
-    ANSWERED = 3
-
-
-ROW_FIELDS = (
-    "planned",
-    "decided",
-    "start",
-    "ticks",
-    "increment",
-    "iterations",
-    "growth",
-    "running_sequences",
-    "waiting",
-    "free_blocks",
-    "batched_tokens",
-    "tokens",
-    "context_tokens",
-    "continuing",
-)
-"""A row is a stretch of like iterations: one that was planned, or a fast-forward over several.
-
-    planned: 1 if a plan was made, 0 for a fast-forward.
-    decided: when the scheduler looked at the queue, in ticks.
-    start, ticks: when its first iteration was carried out, and how long it took, in ticks.
-    increment: ticks that each further one took more than the one before.
-    iterations: how many there are.
-    growth: steps of growth that memory had taken in the first.
-    running_sequences, waiting: how many.
-    free_blocks: on the device; of a fast-forward, just before it.
-    batched_tokens, tokens, context_tokens: of the first, see `Batch`.
-    continuing: sequences that also got a token in the iteration before.
-"""
-
 _pack_row = Struct(f"{len(ROW_FIELDS)}q").pack  # half as long as to append the numbers one by one
-
-RARE_FIELDS = (
-    "running_groups",
-    "swapped",
-    "free_cpu_blocks",
-    "swapped_in",
-    "swapped_out",
-    "copied",
-    "preempted",
-    "external_blocks",
-    "shared_blocks",
-    "shared_slack",
-    "shared_rounding",
-    "cached_blocks",
-    "blocks_taken",
-)
-"""What is 0 in nearly every row is noted only where it is not.
-
-    running_groups: requests that run beyond those of one sample each, less than ``running_sequences``.
-    swapped: requests in the swap space.
-    free_cpu_blocks: blocks of the swap space in use, taken from all of them when columns are made.
-    swapped_in, swapped_out, copied: blocks moved.
-    preempted: requests.
-    external_blocks: free but unusable for the head of the queue.
-    shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes none of them.
-    cached_blocks, blocks_taken: see `KVCache`.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Some consecutive rows, iteration by iteration.
-
-    Attributes:
-        rows: for each row, ``[S]``: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``iteration``,
-            the number of its first, and ``context_growth``, tokens of context a step.
-        stretch: for each iteration the index of its row, ``[I]``.
-        offset: for each iteration its place in its row, ``[I]``.
-        clock: when each iteration was decided, ``[I]``, in ticks.
-        start: when it was carried out.
-        ticks: how long it took.
-        ledger: of each iteration.
-        late: gaps between two tokens of sequences that lost their place or stood still in between, in ticks,
-            ``[G]``.
-        late_counts: how many sequences each is of, ``[G]``.
-    """
-
-    rows: dict[str, Column]
-    stretch: Column
-    offset: Column
-    clock: Column
-    start: Column
-    ticks: Column
-    ledger: Ledger
-    late: Column
-    late_counts: Column
-
-    def spread(self, name: str) -> Column:
-        """Return a column of rows over the iterations, ``[I]``."""
-        return np.repeat(self.rows[name], self.rows["iterations"])
-
-
-class RequestLog:
-    """What becomes of the requests of a trace, by row, whichever engine serves them.
-
-    Args:
-        requests: rows of the trace.
-
-    Attributes:
-        first_scheduled, first_token, finish: ticks; -1 for what has not happened.
-        recomputes, swaps: how often each was preempted.
-        status: a `Status` each.
-        choices: how victims were preempted where that was free to choose: see `Recorder.choose`.
-        cached_tokens: of prompts, found in the cache when they were admitted first, by row.
-        sample_finish: where the samples of a request differ in length, when each was over, by row and sample.
-        moves: (row, a `Move`, ticks) flat, in order: what lost its place, came back, and had a token again;
-            None unless an array was put here before the run.
-        notes_samples: whether samples may differ in length, so that each has a time of its own.
-        sent, due: ticks at which clients sent requests and at which they wanted to, -1 for never; None where
-            every request is sent at its arrival.
-    """
-
-    def __init__(self, requests: int) -> None:
-        self.first_scheduled = array("q", [-1]) * requests
-        self.first_token = array("q", [-1]) * requests
-        self.finish = array("q", [-1]) * requests
-        self.recomputes = array("i", [0]) * requests
-        self.swaps = array("i", [0]) * requests
-        self.status = bytearray(requests)
-        self.choices: list[tuple[int, ...]] = []
-        self.cached_tokens: dict[int, int] = {}
-        self.sample_finish: dict[int, dict[int, int]] = {}
-        self.notes_samples = False
-        self.moves: array[int] | None = None
-        self.sent: array[int] | None = None
-        self.due: array[int] | None = None
 
 
 class Recorder(Observer):
@@ -324,7 +185,7 @@ class Recorder(Observer):
             self._note_state(sequences, self._external if run.decided < run.start else 0)
         self.iterations += run.steps
         if self._lag:
-            self._end = run.start + span_of(run.first, run.increment, run.steps)
+            self._end = run.end
 
     def departed(self, batch: Batch, now: int) -> None:
         last = self._end if self._lag else now
@@ -365,8 +226,14 @@ class Recorder(Observer):
             self._write_interval(request, since, now - 1)
 
     def finished(self, request: EngineRequest, now: int) -> None:
-        self.interval_ended(request)
         row, log = request.row, self.log
+        if request.decodes or not self._is_plain or request.since != self.iterations - 1:
+            self.interval_ended(request)
+        else:
+            # It rested for an iteration, as long as one that decodes from so many tokens.
+            request.since = self.iterations
+            base, final = request.tokens - self.memory.steps, request.prompt + request.output
+            self._plain.fromlist([self.iterations - 1, self.iterations - 1, base, final])
         log.finish[row] = now
         log.status[row] = _FINISHED
         if self._speculates:

@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.ledger import Column
-from pagesim.accounting.records import Chunk, Move, RequestLog
+from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.costs import CostModel, IterationShape
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import FastForward, Observer

@@ -229,6 +229,14 @@ class CountedKV(KVCache):
             self._tails[holder] = None
 
     def stop_decoding(self, holder: Holder) -> None:
+        size = self._size
+        if size and holder.samples == 1 and holder.growth == 1:
+            base = holder.base
+            holder.tokens = base + self.steps
+            self._takes[opening_step(base, size)] -= 1
+            self._per_period -= 1
+            holder.decodes = False
+            return
         holder.tokens = self.length(holder)
         self._leave_ring(holder, holder.tokens)
 
@@ -267,12 +275,10 @@ class CountedKV(KVCache):
 
     def release(self, holder: Holder) -> None:
         size = self._size
-        if size and holder.samples == 1 and holder.growth == 1 and holder.decodes:
-            base = holder.base
-            self.free_blocks += -(-(base + self.steps) // size)
-            self._takes[opening_step(base, size)] -= 1
-            self._per_period -= 1
-            holder.decodes = False
+        if size and holder.samples == 1 and holder.growth == 1:
+            if holder.decodes:
+                self.stop_decoding(holder)
+            self.free_blocks += -(-holder.tokens // size)
             return
         length = self.length(holder)
         blocks = self._held(holder, length)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.ledger import ENTRIES, paper_view
-from pagesim.accounting.records import Chunk, RequestLog
+from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError, reason
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.request import Status

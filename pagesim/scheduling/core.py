@@ -115,6 +115,9 @@ class Scheduler(ABC):
     """What became of drafts, where a request's step verifies some; it is then known when the step is over how
     many tokens it gives, and observers are told by ``answered``."""
 
+    drops_last_token: ClassVar[bool] = False
+    """Whether a client that goes away during an iteration gets nothing of it, not even a last token."""
+
     sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
 

@@ -18,6 +18,7 @@ class FastForward:
 
     Attributes:
         start: when the first of them is carried out, in ticks.
+        end: when the last of them is over.
         steps: how many there are.
         first: ticks of the first.
         increment: ticks that each takes more than the one before.
@@ -27,11 +28,11 @@ class FastForward:
         decided: when the scheduler looked at the queue for the last time before them.
     """
 
-    __slots__ = ("context", "decided", "first", "increment", "resting", "sequences", "start", "steps")
+    __slots__ = ("context", "decided", "end", "first", "increment", "resting", "sequences", "start", "steps")
 
     def __init__(self) -> None:
         self.start = self.steps = self.first = self.increment = self.context = self.sequences = 0
-        self.decided = self.resting = 0
+        self.decided = self.end = self.resting = 0
 
 
 class Observer:

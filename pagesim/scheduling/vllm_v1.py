@@ -56,6 +56,8 @@ class VllmV1(Scheduler):
     has_beams = False
     null_blocks = 1
     sizing = "vllm"
+    # Source: 0.33.0, v1/engine/core.py 690 and 792, ``_process_aborts_queue`` before ``update_from_output``.
+    drops_last_token = True
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
@@ -545,6 +547,7 @@ class VllmV1(Scheduler):
 
     def abort(self, row: int, now: int) -> int:
         self.unreported = True
+        self._lost = [request for request in self._lost if request.row != row]
         return super().abort(row, now)
 
     def _abort_running(self, request: EngineRequest) -> int:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
-from pagesim.accounting.records import Chunk, Recorder, RequestLog
+from pagesim.accounting.records import Recorder
+from pagesim.accounting.request_log import RequestLog
 from pagesim.costs import CostModel, PreemptionPrices, parse_cost
 from pagesim.costs.specs import Capacity, capacity, gpu, model
 from pagesim.costs.specs.capacity import Sizing

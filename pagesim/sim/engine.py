@@ -161,7 +161,7 @@ class Engine:
             if not (batch.recomputed or batch.stuck):
                 self.events.idle(now, queue.next_arrival)
                 return False
-        ticks = self.executor.execute(batch) if batch.tokens or not batch.reports else 0
+        ticks = self.executor.execute(batch)
         self.events.planned(batch, now, now, ticks)
         self.over_at = end = now + ticks
         if self.fast_forward:
@@ -174,6 +174,8 @@ class Engine:
         if run.steps:
             self.events.fast_forwarded(run)
             self.scheduler.advance(run.steps)
+        if self.aborts and self.scheduler.drops_last_token:
+            self._let_in(now)
         self.scheduler.finish(now)
         return now
 
@@ -188,7 +190,7 @@ class Engine:
             kept = steps_before(run.first, run.increment, instant - run.start)
             if kept < run.steps:
                 run.steps = kept
-                self.over_at = run.start + span_of(run.first, run.increment, kept)
+                self.over_at = run.end = run.start + span_of(run.first, run.increment, kept)
         return self.over_at
 
     def abort_at(self, instant: int, row: int) -> None:
@@ -196,6 +198,11 @@ class Engine:
         insort(self.aborts, (instant, row), lo=self._next_abort)
 
     # Inside
+
+    def _let_in(self, now: int) -> None:
+        """Let arrivals into the queue, and then clients go away."""
+        self.scheduler.queue.arrive(now)
+        self._abort_until(now)
 
     def _fast_forward(self, steps: int, now: int, start: int, ahead: int = 0) -> None:
         """Set ``run`` to the iterations ahead that decode with the same requests and decide nothing.
@@ -236,8 +243,8 @@ class Engine:
             end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         run = self.run
         run.start, run.steps, run.first, run.increment = start, steps, first, increment
-        run.context, run.sequences, run.resting = context, sequences, scheduler.resting
-        self.over_at = start + span_of(first, increment, steps - ahead) if ahead else end
+        run.context, run.sequences, run.resting, run.end = context, sequences, scheduler.resting, end
+        self.over_at = end - (first + increment * (steps - 1)) if ahead else end
 
     def _abort_until(self, now: int) -> None:
         """Abort requests whose clients went away by now; leave the next such instant for fast-forwards."""

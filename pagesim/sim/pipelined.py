@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from pagesim.scheduling.arrivals import NEVER
 from pagesim.sim.clock import TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.engine import Engine
 
@@ -38,15 +39,7 @@ class PipelinedEngine(Engine):
 
     def decide(self, now: int) -> bool:
         scheduler, queue, in_flight = self.scheduler, self.scheduler.queue, self._in_flight
-        if queue.next_arrival <= now:
-            if scheduler.arrival_matters():
-                self._is_settled = False
-            queue.arrive(now)
-        if self.aborts:
-            past = self._next_abort
-            self._abort_until(now)
-            if self._next_abort > past:
-                self._is_settled = False
+        self._let_in(now)
         self.run.steps, self.run.decided = 0, now
         if not scheduler.has_work:
             if not in_flight:
@@ -55,7 +48,7 @@ class PipelinedEngine(Engine):
             self._wait(now, naps=True)
             return True
         if self._fast_forwards(now):
-            return True
+            return not self.run.resting or self._goes_on()
         while True:
             batch = scheduler.plan(now)
             if batch.recomputed or batch.stuck:
@@ -84,13 +77,15 @@ class PipelinedEngine(Engine):
             self.events.fast_forwarded(run)
             scheduler.advance(run.steps)
             self._in_flight.clear()
-            self._in_flight.append(run.start + span_of(run.first, run.increment, run.steps))
+            self._in_flight.append(run.end)
             if not run.resting:
                 return now
         elif self._waits:
             self._in_flight.popleft()
         else:
             return now + NAP if self._naps and scheduler.has_work else now
+        if self.aborts and scheduler.drops_last_token:
+            self._let_in(now)
         if scheduler.finish(now):
             self._is_settled = False
         return now + NAP if self._naps and scheduler.has_work else now
@@ -111,8 +106,21 @@ class PipelinedEngine(Engine):
                 run.steps = kept
                 self.over_at = self._first_at
                 if kept:
-                    self.over_at = run.start + span_of(run.first, run.increment, kept - 1)
+                    run.end = run.start + span_of(run.first, run.increment, kept)
+                    self.over_at = run.end - (run.first + run.increment * (kept - 1))
         return self.over_at
+
+    def _let_in(self, now: int) -> None:
+        queue = self.scheduler.queue
+        if queue.next_arrival <= now:
+            if self.scheduler.arrival_matters():
+                self._is_settled = False
+            queue.arrive(now)
+        if self.aborts:
+            past = self._next_abort
+            self._abort_until(now)
+            if self._next_abort > past:
+                self._is_settled = False
 
     def _wait(self, now: int, *, naps: bool) -> None:
         """Let the turn at hand end with the oldest batch in flight."""
@@ -131,6 +139,21 @@ class PipelinedEngine(Engine):
         steps = scheduler.steps_until_next_decision()
         self._fast_forward_two(min(steps, 1) if scheduler.resting else steps, now)
         return bool(self.run.steps)
+
+    def _goes_on(self) -> bool:
+        """Take the step in which some requests rest, and what follows it, in one decision; return True."""
+        now, queue = self.over_at, self.scheduler.queue
+        if not self.chains or self._looks or now > self.until:
+            return True
+        due = self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER
+        if min(queue.next_arrival, due) <= now:
+            return True
+        self.complete(now)
+        self.run.steps, self.run.decided = 0, now
+        self._waits = self._naps = False
+        if queue.next_arrival > now:  # a client may have sent a request because another one is over
+            self._fast_forwards(now)
+        return True
 
     def _fast_forward_two(self, steps: int, now: int) -> None:
         """Fast-forward so many steps at most with two batches in flight, the first decided at an instant."""

@@ -161,7 +161,7 @@ def test_policies_are_known_and_distinct(policies, refused):
         ),
         (
             ("--serve", "vllm serve llama-3.1-405b", "--gpu", "h100"),
-            "llama-3.1-405b with tp 1 does not fit on",
+            "llama-3.1-405b with tensor_parallel_size 1 does not fit on",
         ),
         (
             ("--serve", "vllm serve opt-13b", "--gpu", "h100", "--model", "opt-30b"),

@@ -145,7 +145,7 @@ def test_policies_that_are_compared_are_sized_by_one_rule() -> None:
             {"long_prefill_token_threshold": 101, "max_model_len": 100},
             "long_prefill_token_threshold is 101, more than the 100 of max_model_len; vLLM 0.33.0 does not",
         ),
-        ({"model": "llama-3.1-405b"}, "llama-3.1-405b with tp 1 does not fit on h100"),
+        ({"model": "llama-3.1-405b"}, "llama-3.1-405b with tensor_parallel_size 1 does not fit on h100"),
         (
             {"gpu_memory_utilization": 0.3},
             "max_model_len is 131072 tokens, but the KV cache of llama-3.1-8b on 1 × h100 holds",

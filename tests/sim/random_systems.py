@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pagesim.accounting.records import RequestLog
+from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.results.result import StepTable, request_columns

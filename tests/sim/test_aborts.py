@@ -64,6 +64,29 @@ def test_a_waiting_request_leaves_the_queue_and_those_behind_it_move_up(policy: 
     assert result.steps["num_waiting"].tolist()[:4] == [0, 2, 1, 1]
 
 
+@pytest.mark.parametrize("batches", [{"async_scheduling": False}, {"async_scheduling": True}])
+def test_under_v1_a_client_that_goes_away_during_the_last_iteration_does_not_get_its_token(
+    batches: dict[str, bool],
+) -> None:
+    requests = trace([0.0, 0.0], [4, 4], [3, 3], [2.5, 3.0])
+    result = ps.simulate(requests, "vllm-v1", num_blocks=50, **SECOND, **batches)
+    assert result.requests["status"].tolist() == ["aborted", "aborted"]
+    assert result.requests["finish_s"].tolist() == [3.0, 3.0]
+    later = ps.simulate(
+        requests.with_columns({"abort_s": np.array([3.5, 3.5])}),
+        "vllm-v1",
+        num_blocks=50,
+        **SECOND,
+        **batches,
+    )
+    assert later.requests["status"].tolist() == ["finished", "finished"]
+
+
+def test_under_v0_a_client_that_goes_away_during_the_last_iteration_was_answered() -> None:
+    result = ps.simulate(trace([0.0], [4], [3], [2.5]), "vllm-v0", num_blocks=50, **SECOND)
+    assert result.requests["status"].tolist() == ["finished"]
+
+
 def test_a_swapped_group_gives_its_swap_space_back() -> None:
     samples = ps.Trace(
         np.array([0.0, 0.0, 7.0]),

@@ -7,7 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from pagesim.accounting.records import Chunk, Recorder, RequestLog
+from pagesim.accounting.chunks import Chunk
+from pagesim.accounting.records import Recorder
+from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.affine import Affine
 from pagesim.kvcache import (
     RESERVATIONS,
@@ -88,7 +90,6 @@ def compare(seed: int) -> int:
         options = VllmV1Options(
             async_scheduling=False,
             max_num_batched_tokens=budget,
-            async_scheduling=False,
             max_num_seqs=min(budget, rnd.choice((2, 8, 64))),
             scheduler_reserve_full_isl=rnd.choice((True, False)),
         )

@@ -8,7 +8,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from pagesim.accounting.records import Chunk, Recorder, RequestLog
+from pagesim.accounting.chunks import Chunk
+from pagesim.accounting.records import Recorder
+from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.affine import Affine
 from pagesim.costs.base import UNBOUNDED, DecodeRun
 from pagesim.kvcache import CountedKV, KVCache, KVGroup, SlidingWindow, TabledKV

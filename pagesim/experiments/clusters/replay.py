@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import simpy
 
-from pagesim.accounting.records import RequestLog
+from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.clients import ArrivalEvent, ClosedLoop
 from pagesim.experiments.clusters.engine import Replica

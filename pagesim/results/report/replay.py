@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.accounting.records import RequestLog
+from pagesim.accounting.request_log import RequestLog
 from pagesim.api import trace_of
 from pagesim.errors import PagesimError
 from pagesim.results.report.snapshots import Snapshots

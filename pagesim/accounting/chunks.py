@@ -1,0 +1,99 @@
+"""Chunks: what is written down of iterations, row by row, and of some consecutive rows together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pagesim.accounting.ledger import Column, Ledger
+
+ROW_FIELDS = (
+    "planned",
+    "decided",
+    "start",
+    "ticks",
+    "increment",
+    "iterations",
+    "growth",
+    "running_sequences",
+    "waiting",
+    "free_blocks",
+    "batched_tokens",
+    "tokens",
+    "context_tokens",
+    "continuing",
+)
+"""A row is a stretch of like iterations: one that was planned, or a fast-forward over several.
+
+    planned: 1 if a plan was made, 0 for a fast-forward.
+    decided: when the scheduler looked at the queue, in ticks.
+    start, ticks: when its first iteration was carried out, and how long it took, in ticks.
+    increment: ticks that each further one took more than the one before.
+    iterations: how many there are.
+    growth: steps of growth that memory had taken in the first.
+    running_sequences, waiting: how many.
+    free_blocks: on the device; of a fast-forward, just before it.
+    batched_tokens, tokens, context_tokens: of the first, see `Batch`.
+    continuing: sequences that also got a token in the iteration before.
+"""
+
+RARE_FIELDS = (
+    "running_groups",
+    "swapped",
+    "free_cpu_blocks",
+    "swapped_in",
+    "swapped_out",
+    "copied",
+    "preempted",
+    "external_blocks",
+    "shared_blocks",
+    "shared_slack",
+    "shared_rounding",
+    "cached_blocks",
+    "blocks_taken",
+)
+"""What is 0 in nearly every row is noted only where it is not.
+
+    running_groups: requests that run beyond those of one sample each, less than ``running_sequences``.
+    swapped: requests in the swap space.
+    free_cpu_blocks: blocks of the swap space in use, taken from all of them when columns are made.
+    swapped_in, swapped_out, copied: blocks moved.
+    preempted: requests.
+    external_blocks: free but unusable for the head of the queue.
+    shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes none of them.
+    cached_blocks, blocks_taken: see `KVCache`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some consecutive rows, iteration by iteration.
+
+    Attributes:
+        rows: for each row, ``[S]``: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``iteration``,
+            the number of its first, and ``context_growth``, tokens of context a step.
+        stretch: for each iteration the index of its row, ``[I]``.
+        offset: for each iteration its place in its row, ``[I]``.
+        clock: when each iteration was decided, ``[I]``, in ticks.
+        start: when it was carried out.
+        ticks: how long it took.
+        ledger: of each iteration.
+        late: gaps between two tokens of sequences that lost their place or stood still in between, in ticks,
+            ``[G]``.
+        late_counts: how many sequences each is of, ``[G]``.
+    """
+
+    rows: dict[str, Column]
+    stretch: Column
+    offset: Column
+    clock: Column
+    start: Column
+    ticks: Column
+    ledger: Ledger
+    late: Column
+    late_counts: Column
+
+    def spread(self, name: str) -> Column:
+        """Return a column of rows over the iterations, ``[I]``."""
+        return np.repeat(self.rows[name], self.rows["iterations"])
