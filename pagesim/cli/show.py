@@ -316,6 +316,9 @@ def _outcome(summary: Summary) -> str:
     parts.append(f"{summary['iterations']} iterations")
     parts.append(f"mean batch {_number(summary['batch']['mean'], 2)}")
     parts.append(f"{sum(summary['preemptions'].values())} preemptions")
+    if "speculation" in summary:
+        drafts = summary["speculation"]
+        parts.append(f"{drafts['accepted']} of {drafts['drafted']} drafts accepted")
     parts.append(f"{_number(summary['throughput']['tokens_per_s'], 1)} tokens/s")
     return ", ".join(parts)
 

@@ -41,6 +41,8 @@ class SlotBySlot(Observer):
             for sample, final in enumerate(request.finals):
                 # Memory holds a static row at its padded length; only its own tokens are used.
                 length = min(memory.length(request), final)
+                if self.scheduler.speculation is not None:
+                    length = self.scheduler.stored_length(request)
                 extents = memory.extents(request, sample)
                 held = [block for first, count in extents for block in range(first, first + count)]
                 promised = max(0 if reserved is None else reserved[1], final)
@@ -73,6 +75,7 @@ class SlotBySlot(Observer):
         ("vllm-v0", "unequal"),
         ("vllm-v1", "one"),
         ("vllm-v1", "prefix"),
+        ("vllm-v1", "drafts"),
         *product(("token-granular", "virtual-contiguous"), ("one", "alike", "beams")),
     ],
 )
@@ -82,7 +85,7 @@ def test_every_iteration_classifies_every_slot(policy: str, block_size: int, kin
     three = np.full(24, 3)
     if kind == "beams":
         trace = trace.with_columns({"beam_width": three})
-    elif kind == "prefix":
+    elif kind in ("prefix", "drafts"):
         trace = trace.with_columns({"prefix_tokens": np.minimum(trace.prompt_tokens, 40)})
     elif kind != "one":
         trace = trace.with_columns({"n": three})
@@ -99,13 +102,18 @@ def test_every_iteration_classifies_every_slot(policy: str, block_size: int, kin
         sizes, block_size = ({"page_size": "64K"}, 6) if block_size == 1 else ({"page_size": "256K"}, 25)
     options = {
         "policy": policy,
-        "num_blocks": (400 if kind == "prefix" else 800) // block_size,
+        "num_blocks": (400 if kind in ("prefix", "drafts") else 800) // block_size,
         "max_model_len": 150,
         "cost": "affine:0.02,1e-4,1e-6",
         **sizes,
         **(
-            {"max_num_batched_tokens": 64, "enable_prefix_caching": kind == "prefix"}
+            {"max_num_batched_tokens": 64, "enable_prefix_caching": kind in ("prefix", "drafts")}
             if policy == "vllm-v1"
+            else {}
+        ),
+        **(
+            {"speculative_method": "eagle3", "speculative_tokens": 5, "acceptance": 0.6}
+            if kind == "drafts"
             else {}
         ),
     }
@@ -126,7 +134,7 @@ def test_every_iteration_classifies_every_slot(policy: str, block_size: int, kin
     assert len(seen) == len(steps) > 60
     for name in ("used", "reserved", "over_reserved", "rounding", "cached"):
         np.testing.assert_array_equal(steps[name], [each[name] for each in seen], err_msg=name)
-    if kind == "prefix":
+    if kind in ("prefix", "drafts"):
         assert max(each["cached"] for each in seen) > 0
         assert steps["num_logical_blocks"].sum() > steps["num_physical_blocks"].sum()
     if policy.startswith(("vllm", "token", "virtual")):

@@ -1,0 +1,189 @@
+"""Speculative decoding under vllm-v1: what a step verifies, what becomes of it, and what is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pagesim as ps
+from pagesim.errors import PagesimError
+from pagesim.experiments.clusters import simulate_cluster
+
+DRAFTS: dict[str, Any] = {
+    "speculative_method": "ngram",
+    "speculative_tokens": 3,
+    "acceptance": 0.6,
+}
+OPTIONS: dict[str, Any] = {
+    "steps": "iterations",
+    "cost": "affine:1,0,0",
+    "num_blocks": 2001,
+    "block_size": 4,
+    "max_model_len": 256,
+    "async_scheduling": False,
+}
+
+
+def trace(*requests: tuple[float, int, int], **columns: Any) -> ps.Trace:
+    return ps.Trace(*(np.array(column) for column in zip(*requests, strict=True))).with_columns(columns)
+
+
+def run(requests: ps.Trace, **options: Any) -> Any:
+    return ps.simulate(requests, "vllm-v1", **{**OPTIONS, **DRAFTS, **options})
+
+
+def crowd(seed: int = 3, size: int = 30) -> ps.Trace:
+    rng = np.random.default_rng(seed)
+    return ps.Trace(np.sort(rng.random(size) * 40), rng.integers(2, 60, size), rng.integers(1, 60, size))
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7])
+def test_where_all_drafts_are_accepted_a_step_gives_one_token_more_than_it_has_drafts(rounds: int) -> None:
+    result = run(trace((0.0, 5, 1 + 4 * rounds)), acceptance=1.0)
+    assert result.steps["num_batched_tokens"].tolist()[: 1 + rounds] == [5] + [4] * rounds
+    assert result.requests["finish_s"].tolist() == [1 + rounds]
+    assert result.summary["speculation"] == {
+        "drafted": 3 * rounds,
+        "accepted": 3 * rounds,
+        "wasted": 0,
+        "acceptance_rate": 1.0,
+        "mean_accepted_length": 4.0,
+    }
+
+
+def test_accepted_tokens_beyond_the_last_one_are_thrown_away() -> None:
+    result = run(trace((0.0, 5, 4)), acceptance=1.0)
+    assert result.requests["finish_s"].tolist() == [2.0]
+    assert result.summary["speculation"]["accepted"] == 2
+    assert result.summary["speculation"]["wasted"] == 1
+
+
+def test_where_no_draft_is_accepted_requests_go_as_without_drafts() -> None:
+    requests = crowd()
+    rejected = run(requests, acceptance=0.0)
+    without = ps.simulate(requests, "vllm-v1", **OPTIONS)
+    for name in ("first_scheduled_s", "first_token_s", "finish_s"):
+        assert rejected.requests[name].tolist() == without.requests[name].tolist()
+    for name in ("num_running", "num_waiting", "used"):
+        assert rejected.steps[name].tolist() == without.steps[name].tolist()
+    drafts = (rejected.steps["num_batched_tokens"] - without.steps["num_batched_tokens"]).sum()
+    assert rejected.summary["speculation"]["drafted"] == drafts > 0
+    assert rejected.summary["speculation"]["accepted"] == 0
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle3"])
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("num_blocks", [40, 2001])
+def test_every_draft_is_accepted_or_wasted(method: str, async_scheduling: bool, num_blocks: int) -> None:
+    result = run(crowd(), speculative_method=method, async_scheduling=async_scheduling, num_blocks=num_blocks)
+    assert set(result.requests["status"]) == {"finished"}
+    found = result.summary["speculation"]
+    assert found["drafted"] == found["accepted"] + found["wasted"]
+    assert 0 < found["accepted"] < found["wasted"]
+    assert found["acceptance_rate"] == found["accepted"] / found["drafted"]
+    assert (result.summary["preemptions"]["recompute"] > 0) == (num_blocks == 40)
+
+
+def test_what_is_accepted_of_a_request_does_not_depend_on_what_runs_beside_it() -> None:
+    alone, together = (run(crowd(), max_num_seqs=seqs) for seqs in (1, 30))
+    assert alone.summary["iterations"] > together.summary["iterations"]
+    assert alone.summary["speculation"] == together.summary["speculation"]
+    other = run(crowd(), seed=1)
+    assert other.summary["speculation"] != together.summary["speculation"]
+
+
+def test_two_batches_in_flight_compute_drafts_for_a_request_that_is_over_before() -> None:
+    # The second step is decided before it is known that the first gives all four tokens.
+    result = run(trace((0.0, 5, 5)), acceptance=1.0, async_scheduling=True)
+    assert result.requests["finish_s"].tolist() == [2.0]
+    assert result.steps["num_batched_tokens"].tolist() == [5, 4, 4, 0]
+    assert result.summary["speculation"]["accepted"] == result.summary["speculation"]["wasted"] == 3
+
+
+def test_tokens_of_one_step_come_together_and_are_one_gap() -> None:
+    summary = run(trace((0.0, 5, 9)), acceptance=1.0).summary
+    assert summary["itl"]["mean"] == summary["itl"]["p99"] == 1.0
+    assert summary["tpot"]["mean"] == 2 / 8
+
+
+def test_a_preempted_requests_gap_lasts_from_its_last_tokens_to_its_next() -> None:
+    result = run(crowd(), num_blocks=40)
+    assert result.requests["recomputes"].sum() > 0
+    assert result.summary["itl"]["p99"] > result.summary["itl"]["p50"] == 1.0
+
+
+@pytest.mark.parametrize(("method", "held"), [("ngram", [1, 2, 3]), ("eagle3", [2, 3, 3])])
+def test_a_draft_model_takes_slots_ahead_and_those_of_rejected_drafts_are_kept(
+    method: str, held: list[int]
+) -> None:
+    # Room is made for 4, 8 and 9 tokens; with a draft model for 3 more.
+    result = run(trace((0.0, 4, 20)), speculative_method=method, acceptance=0.0)
+    assert result.steps["num_physical_blocks"].tolist()[:3] == held
+    assert result.steps["used"].tolist()[:3] == [4, 5, 6]
+    assert result.steps["num_logical_blocks"].tolist() == result.steps["num_physical_blocks"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("method", "alike", "found"), [("ngram", 8, 8), ("eagle3", 8, 4), ("ngram", 9, 8), ("eagle3", 9, 8)]
+)
+def test_a_draft_models_block_is_found_only_where_the_next_token_is_the_same(
+    method: str, alike: int, found: int
+) -> None:
+    requests = trace((0.0, 12, 2), (9.0, 12, 2), prefix_tokens=np.full(2, alike))
+    assert run(requests, speculative_method=method).requests["cached_tokens"].tolist() == [0, found]
+
+
+def test_a_prompt_of_which_one_token_is_left_verifies_drafts_at_once() -> None:
+    result = run(trace((0.0, 9, 2), (9.0, 9, 9), prefix_tokens=np.full(2, 9)), acceptance=1.0)
+    first = result.steps["num_running"].to_numpy() & (result.steps["clock"].to_numpy() == 9.0)
+    assert result.steps["num_batched_tokens"].to_numpy()[first == 1].tolist() == [4]
+    assert result.requests["finish_s"].iloc[1] == 12.0  # 4, 4 and 1 tokens
+
+
+def test_drafts_beyond_the_longest_sequence_are_left_out() -> None:
+    result = run(trace((0.0, 5, 100)), max_model_len=12, acceptance=0.0)
+    assert result.requests["output_tokens"].tolist() == [7]
+    assert result.steps["num_batched_tokens"].tolist()[:7] == [5, 4, 4, 4, 3, 2, 1]
+
+
+def test_an_aborted_requests_tokens_are_those_that_were_accepted() -> None:
+    result = run(trace((0.0, 4, 40), abort_s=np.array([2.5])), acceptance=1.0)
+    assert result.requests["finish_s"].tolist() == [3.0]
+    assert result.summary["aborted_tokens"] == 9
+
+
+def test_a_clusters_drafts_are_those_of_its_replicas() -> None:
+    one = run(crowd()).summary["speculation"]
+    two = simulate_cluster(
+        crowd(), "vllm-v1", replicas=2, **{k: v for k, v in {**OPTIONS, **DRAFTS}.items() if k != "steps"}
+    )
+    assert two.summary["speculation"] == one
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"acceptance": None}, "speculative_method goes with acceptance: give all of"),
+        ({"speculative_tokens": None}, "speculative_method goes with speculative_tokens: give all of"),
+        ({"speculative_method": None}, "speculative_tokens goes with speculative_method: give all of"),
+        ({"acceptance": 1.5}, "acceptance is 1.5"),
+        ({"acceptance": -0.1}, "acceptance is -0.1"),
+        ({"speculative_tokens": 0}, "speculative_tokens is 0"),
+        ({"speculative_method": "eagle7"}, "speculative_method is .?eagle7"),
+        ({"vllm_version": "0.19.0"}, "speculative_tokens is for vLLM 0.33.0, not 0.19.0"),
+        ({"vllm_version": "0.11.2"}, "speculative_tokens is for vLLM 0.33.0, not 0.11.2"),
+        ({"max_num_batched_tokens": 3, "max_num_seqs": 2}, "a step with speculative_tokens 3 has 4"),
+        ({"policy": "vllm-v0"}, "is for scheduler vllm-v1"),
+    ],
+)
+def test_drafts_of_which_something_is_wrong_are_refused_in_a_sentence(
+    options: dict[str, Any], sentence: str
+) -> None:
+    options = {**OPTIONS, **DRAFTS, "policy": "vllm-v1", **options}
+    given = {name: value for name, value in options.items() if value is not None}
+    if given["policy"] != "vllm-v1":
+        del given["async_scheduling"]
+    with pytest.raises(PagesimError, match=sentence):
+        ps.simulate(trace((0.0, 5, 5)), **given)
