@@ -227,7 +227,7 @@ class Recorder(Observer):
 
     def finished(self, request: EngineRequest, now: int) -> None:
         row, log = request.row, self.log
-        if request.decodes or not self._is_plain or request.since != self.iterations - 1:
+        if request.decodes or not self._is_plain or self._speculates or request.since != self.iterations - 1:
             self.interval_ended(request)
         else:
             # It rested for an iteration, as long as one that decodes from so many tokens.

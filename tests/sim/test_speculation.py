@@ -148,10 +148,11 @@ def test_drafts_beyond_the_longest_sequence_are_left_out() -> None:
     assert result.steps["num_batched_tokens"].tolist()[:7] == [5, 4, 4, 4, 3, 2, 1]
 
 
-def test_an_aborted_requests_tokens_are_those_that_were_accepted() -> None:
+def test_an_aborted_requests_tokens_are_those_of_the_steps_that_were_over_before() -> None:
     result = run(trace((0.0, 4, 40), abort_s=np.array([2.5])), acceptance=1.0)
     assert result.requests["finish_s"].tolist() == [3.0]
-    assert result.summary["aborted_tokens"] == 9
+    assert result.summary["aborted_tokens"] == 1 + 4
+    assert result.summary["speculation"]["accepted"] == result.summary["speculation"]["wasted"] == 3
 
 
 def test_a_clusters_drafts_are_those_of_its_replicas() -> None:
