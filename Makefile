@@ -37,10 +37,10 @@ lint: $(VENV)/.test
 	$(BIN)/python tests/words.py
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: $(VENV)/.test
-	$(BIN)/pytest -n 2 -m slow --hypothesis-profile=thorough
+	$(BIN)/pytest -n 2 --dist worksteal -m slow --hypothesis-profile=thorough
 
 # Remakes the golden logs with the vLLM that they are of, in an environment of its own; ONLY="NAME …" some of them.
 $(ORACLE)/.ready: tests/oracles/requirements.txt

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from functools import lru_cache
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 
 import pytest
 import simpy
+import typer
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from pagesim.setup import plugins
@@ -69,6 +73,24 @@ def nothing_stays_registered() -> Iterator[None]:
     yield
     for option in plugins.HOMES:
         plugins.plugins(option)._registered.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def what_a_process_looks_up_once_is_looked_up_once() -> Iterator[None]:
+    """Keep the commands that typer makes and the plug-ins of a path: tests call hundreds of commands.
+
+    A command's own process makes and finds them once, and that takes longer than most commands.
+    """
+
+    @lru_cache
+    def found(group: str, path: tuple[str, ...]) -> EntryPoints:
+        return entry_points(group=group)
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Two: all the commands, and the one to which the options of others' schedulers were added last.
+        patch.setattr(typer.main, "get_command", lru_cache(2)(typer.main.get_command))
+        patch.setattr(plugins, "entry_points", lambda group: found(group, tuple(sys.path)))
+        yield
 
 
 @pytest.fixture

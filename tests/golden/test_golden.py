@@ -27,10 +27,34 @@ from pagesim.experiments.golden import (
 HERE = Path(__file__).resolve().parent
 LOGS = {log.name: log for log in read_manifests(HERE)}
 
+QUICK = {
+    "v0_e1_prompt_gt_cache",
+    "v0_e2_prompt_gt_limit",
+    "v0_e3_n4_partial_block",
+    "v0_e3b_n4_full_block",
+    "v0_swap",
+    "v1_112_default",
+    "v1_019_sync",
+    "v1_019_async",
+    "v1_330_default",
+    "v1_330_prefix",
+    "b_default",
+    "e_prio",
+    "sosp_block256_vllm_2.0",
+    "sosp_fig2_orca-max",
+}
+"""A short log of each kind: releases, swapping, prefixes, samples, asynchronous, priorities, the paper's."""
+
 
 @pytest.mark.parametrize("tables", [False, True], ids=["counted", "tabled"])
 @pytest.mark.parametrize("stepping", [False, True], ids=["fast-forward", "stepping"])
-@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(log, id=name, marks=() if name in QUICK else pytest.mark.slow)
+        for name, log in LOGS.items()
+    ],
+)
 def test_every_iteration_and_every_request_is_that_of_the_golden_log(
     log: GoldenLog, stepping: bool, tables: bool
 ) -> None:
@@ -43,6 +67,10 @@ def test_every_iteration_and_every_request_is_that_of_the_golden_log(
 def test_no_log_lies_here_without_an_entry_in_the_manifest() -> None:
     listed = {file.name for log in LOGS.values() for file in log.tables.values()}
     assert {file.name for file in HERE.glob("*.parquet")} <= listed
+
+
+def test_every_quick_log_has_an_entry_in_the_manifest() -> None:
+    assert LOGS.keys() >= QUICK
 
 
 def test_every_column_of_every_log_is_compared() -> None:

@@ -47,9 +47,7 @@ class SlotBySlot(Observer):
                 held = [block for first, count in extents for block in range(first, first + count)]
                 promised = max(0 if reserved is None else reserved[1], final)
                 for place, block in enumerate(held):
-                    here = tuple(
-                        int(np.clip(each - place * size, 0, size)) for each in (length, final, promised)
-                    )
+                    here = tuple(min(max(each - place * size, 0), size) for each in (length, final, promised))
                     before = blocks.get(block, (0, 0, 0))
                     blocks[block] = tuple(map(max, here, before))
         count: Counter[str] = Counter()

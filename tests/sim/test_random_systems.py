@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.random_systems import check
 
-PART = 125
+PART = 70
 
 
 def check_part(part: int) -> Counter[str]:
@@ -25,6 +25,6 @@ def test_random_systems_decide_the_same_in_four_ways(part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(2, 14))
+@pytest.mark.parametrize("part", range(2, 25))
 def test_many_random_systems_decide_the_same_in_four_ways(part: int) -> None:
     assert check_part(part)["cases"] > PART / 2
