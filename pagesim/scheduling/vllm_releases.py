@@ -48,6 +48,7 @@ class Release:
         bounds_threshold: the long-prefill threshold is at most the longest request.
         lacks: options that its server does not know.
         async_scheduling: whether its server schedules the next batch while the one before it runs.
+        serves_by_priority: whether what it decides by priority is checked.
         speculates: whether its speculative decoding is modelled.
         gpu_memory_utilization: the share of GPU memory that its server uses.
         counts_cuda_graphs: whether its server leaves out of the cache what CUDA graphs will take.
@@ -63,6 +64,7 @@ class Release:
     bounds_threshold: bool
     lacks: tuple[str, ...]
     async_scheduling: bool
+    serves_by_priority: bool
     speculates: bool
     gpu_memory_utilization: float
     counts_cuda_graphs: bool
@@ -86,6 +88,7 @@ RELEASES = {
         bounds_threshold=False,
         lacks=("scheduler_reserve_full_isl", "watermark"),
         async_scheduling=False,
+        serves_by_priority=False,
         speculates=False,
         gpu_memory_utilization=0.9,
         counts_cuda_graphs=False,
@@ -102,6 +105,7 @@ RELEASES = {
         bounds_threshold=False,
         lacks=("watermark",),
         async_scheduling=True,
+        serves_by_priority=False,
         speculates=False,
         gpu_memory_utilization=0.9,
         counts_cuda_graphs=False,
@@ -116,6 +120,7 @@ RELEASES = {
         bounds_threshold=True,
         lacks=(),
         async_scheduling=True,
+        serves_by_priority=True,
         speculates=True,
         gpu_memory_utilization=0.92,
         counts_cuda_graphs=True,

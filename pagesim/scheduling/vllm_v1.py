@@ -506,8 +506,9 @@ class VllmV1(Scheduler):
         if not (self._ending or self._lost):
             return []
         # Known now: what was in flight before the last plan.
-        over = [self._ending[order] for order in sorted(self._ending)]
-        self._ending.clear()
+        ending = self._ending
+        over = [ending[order] for order in sorted(ending)] if len(ending) > 1 else list(ending.values())
+        ending.clear()
         self.resting = self.resting_context = 0
         for request in over:
             request.unknown = 0

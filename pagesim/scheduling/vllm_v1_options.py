@@ -101,8 +101,13 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
     """Refuse what the server refuses when it starts, and what no log has checked."""
     if options.async_scheduling and not release.async_scheduling:
         raise PagesimError(
-            f"async_scheduling of vLLM {options.vllm_version} is in no log of its decisions; leave it out, or "
-            "choose vllm_version 0.19.0 or 0.33.0"
+            f"async_scheduling of vLLM {options.vllm_version} is in no log of its decisions; leave it out, "
+            "or choose vllm_version 0.19.0 or 0.33.0"
+        )
+    if options.scheduling_policy == "priority" and not release.serves_by_priority:
+        raise PagesimError(
+            f"scheduling_policy priority of vLLM {options.vllm_version} is in no log of its decisions; leave "
+            "it out, or choose vllm_version 0.33.0"
         )
     if tokens < sequences:
         raise PagesimError(

@@ -25,13 +25,15 @@ class PipelinedEngine(Engine):
     no length, which is in flight as any other.
     """
 
-    __slots__ = ("_first_at", "_in_flight", "_is_settled", "_naps", "_waits")
+    __slots__ = ("_first_at", "_forwards", "_in_flight", "_is_settled", "_naps", "_waits")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_flight: deque[int] = deque()  # when each batch in flight is over
         self._waits = False  # whether the turn at hand waits for the oldest of them
         self._naps = False  # whether its schedule was empty
+        # Where more than two are in flight each iteration is planned.
+        self._forwards = self.fast_forward and self.scheduler.in_flight == 2
         self._first_at = 0  # when the first step of the fast-forward at hand is decided
         # Whether the next iteration can only do what the one in flight does: requests that wait were looked
         # at, and none has arrived or gone since that could change what became of them.
@@ -39,16 +41,18 @@ class PipelinedEngine(Engine):
 
     def decide(self, now: int) -> bool:
         scheduler, queue, in_flight = self.scheduler, self.scheduler.queue, self._in_flight
-        self._let_in(now)
-        self.run.steps, self.run.decided = 0, now
-        if not scheduler.has_work:
+        if queue.next_arrival <= now or self.aborts:
+            self._let_in(now)
+        run = self.run
+        run.steps, run.decided = 0, now
+        if not (scheduler.running or scheduler.has_work):
             if not in_flight:
                 self.events.idle(now, queue.next_arrival)
                 return False
             self._wait(now, naps=True)
             return True
-        if self._fast_forwards(now):
-            return not self.run.resting or self._goes_on()
+        if self._forwards and self._fast_forwards(now):
+            return not run.resting or self._goes_on()
         while True:
             batch = scheduler.plan(now)
             if batch.recomputed or batch.stuck:
@@ -63,9 +67,11 @@ class PipelinedEngine(Engine):
         self._is_settled = not is_empty
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(now, naps=is_empty)
-            if self.chains and not (is_empty or scheduler.resting or batch.recomputed):
+            if self._forwards and self.chains and not (is_empty or scheduler.resting or batch.recomputed):
                 # No request is over with the oldest batch: what follows it may be known.
-                self._fast_forward_two(scheduler.steps_until_next_decision(), self.over_at)
+                self._first_at = first_at = self.over_at
+                start = max(first_at, in_flight[-1])
+                self._fast_forward(scheduler.steps_until_next_decision(), first_at, start, 1)
         else:
             self._waits, self._naps = False, is_empty
             self.over_at = now
@@ -137,8 +143,11 @@ class PipelinedEngine(Engine):
         if not (scheduler.queue.waiting or scheduler.must_replan):
             scheduler.let_ending_rest()
         steps = scheduler.steps_until_next_decision()
-        self._fast_forward_two(min(steps, 1) if scheduler.resting else steps, now)
-        return bool(self.run.steps)
+        if scheduler.resting and steps > 1:
+            steps = 1
+        self._first_at = now
+        self._fast_forward(steps, now, max(now, self._in_flight[-1]), 1)
+        return self.run.steps > 0
 
     def _goes_on(self) -> bool:
         """Take the step in which some requests rest, and what follows it, in one decision; return True."""
@@ -154,10 +163,3 @@ class PipelinedEngine(Engine):
         if queue.next_arrival > now:  # a client may have sent a request because another one is over
             self._fast_forwards(now)
         return True
-
-    def _fast_forward_two(self, steps: int, now: int) -> None:
-        """Fast-forward so many steps at most with two batches in flight, the first decided at an instant."""
-        if not self.fast_forward or self.scheduler.in_flight != 2:
-            return
-        self._first_at = now
-        self._fast_forward(steps, now, max(now, self._in_flight[-1]), ahead=1)

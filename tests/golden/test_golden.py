@@ -39,11 +39,12 @@ QUICK = {
     "v1_330_default",
     "v1_330_prefix",
     "b_default",
+    "e_ngram3",
     "e_prio",
     "sosp_block256_vllm_2.0",
     "sosp_fig2_orca-max",
 }
-"""A short log of each kind: releases, swapping, prefixes, samples, asynchronous, priorities, the paper's."""
+"""A short log of each kind: releases, swapping, prefixes, samples, two batches in flight, priorities, drafts, the paper's."""
 
 
 @pytest.mark.parametrize("tables", [False, True], ids=["counted", "tabled"])

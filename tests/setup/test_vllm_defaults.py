@@ -149,6 +149,10 @@ def test_policies_that_are_compared_are_sized_by_one_rule() -> None:
             {"vllm_version": "0.11.2", "async_scheduling": True},
             "async_scheduling of vLLM 0.11.2 is in no log of its decisions; leave it out",
         ),
+        (
+            {"vllm_version": "0.19.0", "scheduling_policy": "priority"},
+            "scheduling_policy priority of vLLM 0.19.0 is in no log of its decisions; leave it out",
+        ),
         ({"model": "llama-3.1-405b"}, "llama-3.1-405b with tensor_parallel_size 1 does not fit on h100"),
         (
             {"gpu_memory_utilization": 0.3},

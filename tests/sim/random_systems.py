@@ -122,6 +122,11 @@ def _let_start(rnd: Random, some: dict[str, Any]) -> None:
     if version == "0.11.2":
         some.pop("scheduler_reserve_full_isl", None)
         some["async_scheduling"] = False
+    if version != "0.33.0":
+        some.pop("scheduling_policy", None)
+    if some.get("scheduling_policy") == "priority":
+        # Without the gate, prompts that arrived at one instant may preempt each other for ever, as in vLLM.
+        some.pop("scheduler_reserve_full_isl", None)
     if not some.get("enable_chunked_prefill", True):
         some["max_model_len"] = some["max_num_batched_tokens"] = rnd.choice((60, 200))
 
