@@ -44,7 +44,7 @@ QUICK = {
     "sosp_block256_vllm_2.0",
     "sosp_fig2_orca-max",
 }
-"""A short log of each kind: releases, swapping, prefixes, samples, two batches in flight, priorities, drafts, the paper's."""
+"""A short log of each kind: releases, swaps, prefixes, samples, two in flight, priorities, drafts, the paper."""
 
 
 @pytest.mark.parametrize("tables", [False, True], ids=["counted", "tabled"])
