@@ -44,7 +44,7 @@ QUICK = {
     "sosp_block256_vllm_2.0",
     "sosp_fig2_orca-max",
 }
-"""A short log of each kind: releases, swaps, prefixes, samples, two in flight, priorities, drafts, the paper."""
+"""A short log of each kind."""
 
 
 @pytest.mark.parametrize("tables", [False, True], ids=["counted", "tabled"])
