@@ -69,9 +69,9 @@ class PipelinedEngine(Engine):
             self._wait(now, naps=is_empty)
             if self._forwards and self.chains and not (is_empty or scheduler.resting or batch.recomputed):
                 # No request is over with the oldest batch: what follows it may be known.
-                self._first_at = first_at = self.over_at
-                start = max(first_at, in_flight[-1])
-                self._fast_forward(scheduler.steps_until_next_decision(), first_at, start, 1)
+                self._first_at = self.over_at
+                steps = scheduler.steps_until_next_decision()
+                self._fast_forward(steps, self.over_at, in_flight[-1], 1)
         else:
             self._waits, self._naps = False, is_empty
             self.over_at = now
@@ -140,13 +140,14 @@ class PipelinedEngine(Engine):
             return False
         if not self._is_settled and (scheduler.queue.waiting or scheduler.swapped):
             return False
-        if not (scheduler.queue.waiting or scheduler.must_replan):
-            scheduler.let_ending_rest()
         steps = scheduler.steps_until_next_decision()
-        if scheduler.resting and steps > 1:
-            steps = 1
+        if steps <= 0:
+            if scheduler.queue.waiting or scheduler.must_replan:
+                return False
+            scheduler.let_ending_rest()
+            steps = min(scheduler.steps_until_next_decision(), 1)
         self._first_at = now
-        self._fast_forward(steps, now, max(now, self._in_flight[-1]), 1)
+        self._fast_forward(steps, now, self._in_flight[-1], 1)
         return self.run.steps > 0
 
     def _goes_on(self) -> bool:
@@ -155,7 +156,7 @@ class PipelinedEngine(Engine):
         if not self.chains or self._looks or now > self.until:
             return True
         due = self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER
-        if min(queue.next_arrival, due) <= now:
+        if queue.next_arrival <= now or due <= now:
             return True
         self.complete(now)
         self.run.steps, self.run.decided = 0, now
