@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Content
-from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.request import Family
 
 
 class AddedArrivals(Arrivals):
@@ -24,6 +24,7 @@ class AddedArrivals(Arrivals):
         )
         self.widest = whole.widest
         self.has_beams = whole.has_beams
+        self._contents = whole._contents
 
     def add(self, index: int, ticks: int) -> None:
         """Add a request that arrives at an instant; all are added in the order in which they arrive."""
@@ -49,13 +50,8 @@ class AddedArrivals(Arrivals):
     def draw_seed(self, index: int) -> int:
         return self._whole.draw_seed(self._index[index])
 
-    def request(self, index: int) -> EngineRequest:
-        return EngineRequest(
-            index,
-            self.row[index],
-            self.ticks[index],
-            self.prompt[index],
-            self.output[index],
-            None if self.samples[index] == 1 else self._whole.family_of(self._index[index]),
-            self._content.get(index),
-        )
+    def family_of(self, index: int) -> Family:
+        return self._whole.family_of(self._index[index])
+
+    def content_of(self, index: int) -> Content | None:
+        return self._content.get(index)

@@ -101,9 +101,11 @@ def test_a_release_is_told_from_another_by_its_log(name: str, vllm_version: str)
 # The comparison notices what differs, and says where.
 
 
-def changed(tmp_path: Path, table: str, row: int, column: str, change: Any) -> GoldenLog:
+def changed(
+    tmp_path: Path, table: str, row: int, column: str, change: Any, name: str = "v0_020_recompute"
+) -> GoldenLog:
     """Return a log of which one cell was changed."""
-    log = LOGS["v0_020_recompute"]
+    log = LOGS[name]
     frame = pd.read_parquet(log.tables[table])
     frame.loc[row, column] = change(frame.loc[row, column])
     file = tmp_path / "changed.parquet"
@@ -134,6 +136,19 @@ def test_a_single_changed_cell_is_noticed_and_named(
     text = str(difference)
     assert text.startswith(f"{table}, row {row}, {column}: {difference.ours}, the log has ")
     assert f" > {row} " in f"{text.splitlines()[1]} "
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["scheduled_crc", "tables_crc", "cached_hashes", "num_prefill_tokens", "prefix_hit_tokens", "exec_start"],
+)
+def test_what_a_log_of_today_says_beyond_the_steps_table_is_really_compared(
+    tmp_path: Path, column: str
+) -> None:
+    log = changed(tmp_path, "steps", 1000, column, lambda cell: cell + 1, "b_default")
+    difference = compare_log(log, stepping=True, tables=True).difference
+    assert difference is not None
+    assert (difference.row, difference.columns) == (1000, (column,))
 
 
 def test_a_clock_may_differ_by_less_than_a_nanosecond(tmp_path: Path) -> None:
