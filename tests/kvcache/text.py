@@ -15,9 +15,11 @@ class Text:
         self.block_size = block_size
 
     def key(self, block: int) -> int:
-        end = (block + 1) * self.block_size
-        own = (id(self), end) if end > len(self.prompt) else None
-        return hash((self.prompt[:end], own))
+        return self.key_at((block + 1) * self.block_size)
+
+    def key_at(self, tokens: int) -> int:
+        own = (id(self), tokens) if tokens > len(self.prompt) else None
+        return hash((self.prompt[:tokens], own))
 
     def common(self, other: Text, most: int) -> int:
         if self is other:

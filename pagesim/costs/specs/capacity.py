@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from pagesim.costs.specs.block_plan import BlockPlan
 from pagesim.costs.specs.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.costs.specs.gpus import GIB, GpuSpec
+from pagesim.costs.specs.layers import StateLayer
 from pagesim.costs.specs.models import ModelSpec
+from pagesim.costs.specs.type_plan import TypePlan
 from pagesim.errors import CapacityError, PagesimError
 
 Sizing = Literal["paper", "vllm"]
@@ -28,9 +31,11 @@ class Capacity:
         cpu_blocks: blocks in the host's swap space.
         block_size: tokens a block.
         block_bytes: bytes of a block on each GPU.
-        weight_bytes_per_gpu: bytes of weights on the fullest GPU.
-        activation_bytes: bytes set aside on each GPU for one iteration's activations.
+        weight_bytes_per_gpu: bytes of weights on the fullest GPU; 0 where they are not known.
+        activation_bytes: bytes set aside on each GPU for one iteration's activations; likewise.
         tp: GPUs that share the model.
+        plan: which layers take a block together, and blocks with the null block; None where blocks were
+            counted by what a token takes.
     """
 
     num_blocks: int
@@ -40,6 +45,7 @@ class Capacity:
     weight_bytes_per_gpu: int
     activation_bytes: int
     tp: int
+    plan: BlockPlan | TypePlan | None = None
 
     @property
     def slots(self) -> int:
@@ -80,6 +86,11 @@ def paged_block(model: ModelSpec, page_bytes: int, *, kv_dtype: str = "fp16", tp
         PagesimError: an argument is out of bounds.
     """
     _at_least_one(page_bytes=page_bytes)
+    if not model.keeps_all:
+        raise PagesimError(
+            f"layers of {model.name} differ in what they keep; memory that is mapped in pages is for models "
+            "whose layers keep every token alike"
+        )
     tensors = model.layers * (1 if model.mla else 2)
     row = model.kv_bytes_per_token(kv_dtype, tp) // tensors
     tokens = max(1, page_bytes // row)
@@ -104,6 +115,7 @@ def capacity(
     max_model_len: int | None = None,
     swap_gib: float = 20,
     num_blocks: int | None = None,
+    blocks: BlockPlan | TypePlan | None = None,
 ) -> Capacity:
     """Say how many KV blocks fit beside the weights.
 
@@ -133,6 +145,8 @@ def capacity(
             is the model's own under ``vllm`` and is not checked otherwise.
         swap_gib: host memory for swapping, GiB a GPU.
         num_blocks: take this many GPU blocks, whatever fits.
+        blocks: the blocks that fit, whatever ``block_size``, for layers that differ in what they keep. Their
+            number is not looked at, and whether a longest request fits is theirs to say.
 
     Raises:
         CapacityError: the model does not fit, or the cache cannot hold ``max_model_len`` tokens.
@@ -149,6 +163,13 @@ def capacity(
     )
     token_bytes = model.kv_bytes_per_token(kv_dtype, tp)
     block_bytes = block_size * token_bytes
+    if blocks is not None:
+        block_size, block_bytes = blocks.block_size, blocks.bytes_per_block
+    elif any(isinstance(layer, StateLayer) for layer in model.cache_layers):
+        raise PagesimError(
+            f"layers of {model.name} keep a state, which is no number of bytes a token; choose policy "
+            "vllm-v1, which plans blocks for them"
+        )
     if page_bytes is not None:
         block_size, block_bytes = paged_block(model, page_bytes, kv_dtype=kv_dtype, tp=tp)
     paper = sizing == "paper"
@@ -167,15 +188,19 @@ def capacity(
             cuda_graphs=cuda_graphs,
         )
 
-    division = divided(tp)
-    counted_bytes = PAPER_BLOCK * token_bytes if paper else block_bytes
+    known = model.has_weights or (num_blocks is None and cache_bytes is None)
+    division = divided(tp) if known else None
+    counted_bytes = PAPER_BLOCK * token_bytes if paper and blocks is None else block_bytes
     cpu_blocks = int(swap_gib * GIB) // counted_bytes * counted_bytes // block_bytes
     if page_bytes is not None:
         cpu_blocks = 0
     if num_blocks is not None:
         gpu_blocks = num_blocks
     else:
-        rest = division.cache if cache_bytes is None else cache_bytes
+        rest = cache_bytes
+        if rest is None:
+            assert division is not None
+            rest = division.cache
         gpu_blocks = rest // counted_bytes * counted_bytes // block_bytes
         if gpu_blocks < 1:
             needed = -(-block_bytes // counted_bytes) * counted_bytes
@@ -190,7 +215,7 @@ def capacity(
     if longest is None and not paper and num_blocks is None:
         longest = model.max_model_len
     slots = gpu_blocks * block_size
-    if longest is not None and longest > slots:
+    if longest is not None and longest > slots and blocks is None:
         remedy = "increase num_blocks" if num_blocks is not None else "increase tensor_parallel_size"
         if num_blocks is None and not paper:
             remedy = "increase gpu_memory_utilization or tensor_parallel_size"
@@ -198,9 +223,9 @@ def capacity(
             f"max_model_len is {longest} tokens, but the KV cache of {model.name} on {tp} × {gpu.name} holds "
             f"{slots}: decrease max_model_len to at most {slots}, or {remedy}"
         )
-    return Capacity(
-        gpu_blocks, cpu_blocks, block_size, block_bytes, division.weights, division.activations, tp
-    )
+    weights, activations = (division.weights, division.activations) if division else (0, 0)
+    plan = None if blocks is None else blocks.holding(gpu_blocks)
+    return Capacity(gpu_blocks, cpu_blocks, block_size, block_bytes, weights, activations, tp, plan)
 
 
 def _check(sizing: str, utilization: float, swap_gib: float) -> None:

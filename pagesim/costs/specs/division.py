@@ -78,12 +78,17 @@ def divide(
     logits = (2 + 4) * max_num_seqs * model.vocab
     return Division(
         memory=gpu.memory_bytes,
-        requested=ceil(gpu_memory_utilization * gpu.memory_bytes),
+        requested=requested_bytes(gpu, gpu_memory_utilization),
         weights=model.weight_bytes_per_gpu(tp),
         activations=max(layer_bytes(model, tp, max_num_batched_tokens), logits),
         graphs=int(GRAPHS_SHARE * gpu.memory_bytes) if cuda_graphs else 0,
         other=OTHER_BYTES,
     )
+
+
+def requested_bytes(gpu: GpuSpec, gpu_memory_utilization: float) -> int:
+    """Bytes of a GPU's memory that the engine may use."""
+    return ceil(gpu_memory_utilization * gpu.memory_bytes)
 
 
 def layer_bytes(model: ModelSpec, tp: int, batched: int) -> int:

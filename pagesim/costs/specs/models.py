@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, fields
+from math import ceil
 
+from pagesim.costs.specs.layers import (
+    MOST,
+    FullLayer,
+    LatentLayer,
+    Layer,
+    StateLayer,
+    kv_element_bytes,
+    kv_heads_per_gpu,
+)
 from pagesim.costs.specs.parameters import Shares, count
+from pagesim.costs.specs.recurrent import Recurrence
 from pagesim.errors import PagesimError, brief
-
-MOST = 1 << 31
-"""A larger size than this is taken for a mistake."""
 
 MOST_PARTS = 65_536
 """Likewise more layers, heads or experts than this."""
 
-KV_DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp8": 1}
-"""Bytes of one cached element by KV dtype."""
+_SIZES = ("window", "chunk")
 
-
-_MAY_BE_0 = ("position_rows", "embedding", "q_lora_rank", "shared_experts", "dense_layers")
-_PARTS = ("layers", "heads", "kv_heads", "experts", "experts_per_token", "shared_experts")
+_MAY_BE_0 = (
+    *("position_rows", "embedding", "q_lora_rank", "shared_experts", "shared_ffn", "dense_layers"),
+    *("mlp_layers", "index_heads", "index_head_dim", "index_topk"),
+)
+_OF_WEIGHTS = ("hidden", "ffn", "vocab")
+"""What may be 0, all of it, where only what a model keeps is known."""
+_PARTS = ("layers", "heads", "kv_heads", "experts", "experts_per_token", "shared_experts", "index_heads")
 
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
     """Multi-head latent attention (MLA): keys and values are cached as one latent vector a token and layer.
 
-    ``q_lora_rank`` is 0 where queries are not compressed. Source: DeepSeek-V2 (arXiv 2405.04434).
+    ``q_lora_rank`` is 0 where queries are not compressed, ``index_heads`` and ``index_head_dim`` where no
+    indexer picks the tokens that are read, ``index_topk`` where it is not known how many it picks.
+    Source: DeepSeek-V2 (arXiv 2405.04434), DeepSeek-V3.2.
     """
 
     kv_lora_rank: int
@@ -33,21 +47,46 @@ class LatentAttention:
     qk_nope_head_dim: int
     v_head_dim: int
     q_lora_rank: int = 0
+    index_heads: int = 0
+    index_head_dim: int = 0
+    index_topk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureOfExperts:
     """MLP layers made of experts, of which a token visits ``experts_per_token`` and every shared one.
 
-    The first ``dense_layers`` layers have one plain MLP of the model's ``ffn`` instead.
+    Attributes:
+        experts: a layer.
+        experts_per_token: of these, visited by a token.
+        expert_ffn: inner width of an expert.
+        shared_experts: visited by every token besides.
+        shared_ffn: inner width of all shared experts together, 0 where each is as wide as an expert.
+        shared_gate: a gate weighs what the shared experts give.
+        dense_layers: layers that have one plain MLP of the model's ``ffn`` instead.
+        correction_bias: the router has a bias by which it balances the load.
+        biases: the router and the experts' matrices have biases.
+        expert_bits: bits of a weight of an expert where it has a type of its own, else 0.
     """
 
     experts: int
     experts_per_token: int
     expert_ffn: int
     shared_experts: int = 0
+    shared_ffn: int = 0
+    shared_gate: bool = False
     dense_layers: int = 0
     correction_bias: bool = False
+    biases: bool = False
+    expert_bits: float = 0
+
+    def touched(self, tokens: int) -> float:
+        """Return the share of a layer's experts that so many tokens visit, from 0 to 1.
+
+        It is expected where each token visits ``experts_per_token`` different ones, all sets of them equally
+        likely and independent of the other tokens'. Real routers prefer some, so fewer are visited.
+        """
+        return 1 - (1 - self.experts_per_token / self.experts) ** tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +112,23 @@ class ModelSpec:
         out_bias: a bias on attention's output projection.
         mlp_bias: biases in the MLP.
         qk_norm: a norm of width ``head_dim`` on queries and one on keys.
+        output_gate: the query projection gives a gate for attention's output, too.
+        sinks: a learned weight a head for attending to nothing.
         position_rows: rows of a learned position table, 0 without one.
         embedding: width of the token table, 0 when it is ``hidden``; otherwise projected in and out.
         tied: the token table serves as the LM head too.
         weight_dtype_bytes: bytes of one weight as served.
         mla: latent attention, or None.
         moe: mixture of experts, or None.
+        recurrence: what the recurrent layers hold, or None.
+        mlp_layers: layers that have an MLP or experts; 0 where all have.
+        cached: what each layer keeps of the tokens before, in order, an indexer being one more; empty where
+            all ``layers`` are full attention, or latent attention under MLA.
+        unverified: the release's ``config.json`` was not seen, nor a copy of it.
+        approximate: the family is not known here; parameters are counted as if it were LLaMA.
+
+    ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
+    nor a roofline, and serves where the blocks or the bytes of the cache are given.
 
     Raises:
         PagesimError: a size is not a positive whole number, or heads are not a multiple of kv_heads.
@@ -102,19 +152,37 @@ class ModelSpec:
     out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    output_gate: bool = False
+    sinks: bool = False
     position_rows: int = 0
     embedding: int = 0
     tied: bool = False
     weight_dtype_bytes: int = 2
     mla: LatentAttention | None = None
     moe: MixtureOfExperts | None = None
+    recurrence: Recurrence | None = None
+    mlp_layers: int = 0
+    cached: tuple[Layer, ...] = ()
+    unverified: bool = False
+    approximate: bool = False
 
     def __post_init__(self) -> None:
         self._check(self)
         if self.mla:
             self._check(self.mla)
+        if self.recurrence:
+            self._check(self.recurrence)
+        if not self.attention_layers:
+            raise PagesimError(
+                f"model {self.name}: no layer attends, so it has no KV cache; choose a model that attends"
+            )
         if self.moe:
             self._check(self.moe)
+            if not 0 <= self.moe.expert_bits <= 64:
+                raise PagesimError(
+                    f"model {self.name}: expert_bits is {self.moe.expert_bits}; it must be a number from 0 "
+                    "to 64"
+                )
             if self.moe.experts_per_token > self.moe.experts:
                 raise PagesimError(
                     f"model {self.name}: experts_per_token is {self.moe.experts_per_token}; it must be at "
@@ -125,18 +193,88 @@ class ModelSpec:
                 f"model {self.name}: {self.heads} heads cannot share {self.kv_heads} kv_heads evenly"
             )
 
-    def _check(self, part: ModelSpec | LatentAttention | MixtureOfExperts) -> None:
+    @property
+    def has_weights(self) -> bool:
+        """Whether more is known of it than what it keeps of the tokens before."""
+        return bool(self.hidden or self.ffn or self.vocab)
+
+    def _check(self, part: ModelSpec | LatentAttention | MixtureOfExperts | Recurrence) -> None:
+        may_be_0 = _MAY_BE_0 if not self.cached or self.has_weights else (*_MAY_BE_0, *_OF_WEIGHTS)
         for f in fields(part):
             if f.type != "int":
                 continue
             value = getattr(part, f.name)
-            least = 0 if f.name in _MAY_BE_0 else 1
+            least = 0 if f.name in may_be_0 else 1
             most = MOST_PARTS if f.name in _PARTS else MOST
             if not least <= value <= most:
                 raise PagesimError(
                     f"model {self.name}: {f.name} is {brief(value)}; it must be a positive number, at most "
                     f"{most}"
                 )
+
+    @property
+    def cache_layers(self) -> tuple[Layer, ...]:
+        """What each layer keeps of the tokens before, in order."""
+        if self.cached:
+            return self.cached
+        if self.mla:
+            return (LatentLayer(self.mla.kv_lora_rank + self.mla.qk_rope_head_dim),) * self.layers
+        return (FullLayer(self.kv_heads, self.head_dim),) * self.layers
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether all layers keep every token, and all of them alike."""
+        first, *others = dict.fromkeys(self.cache_layers)
+        return not others and first.kind in ("full", "latent")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all layers are full attention, and all of them alike."""
+        return self.keeps_all and self.cache_layers[0].kind == "full"
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers that attend, to whatever they keep."""
+        return sum(isinstance(layer, FullLayer | LatentLayer) for layer in self.cache_layers)
+
+    @property
+    def state_layers(self) -> int:
+        """Layers that keep a recurrent state; one that also attends counts in both."""
+        return sum(isinstance(layer, StateLayer) for layer in self.cache_layers)
+
+    @property
+    def layers_in_words(self) -> str:
+        """How many layers keep what, as in "10 full, 52 window 1024"; what is an MLP alone is not named."""
+
+        def first(kind: tuple[str, int]) -> tuple[bool, str]:
+            return not kind[0].startswith(("full", "latent")), kind[0]
+
+        kept = Counter(
+            " ".join((layer.kind, *(str(getattr(layer, size)) for size in _SIZES if hasattr(layer, size))))
+            for layer in self.cache_layers
+        )
+        return ", ".join(f"{number} {kind}" for kind, number in sorted(kept.items(), key=first))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user of this model should know of its numbers, a sentence each."""
+        found = []
+        if self.unverified:
+            found.append(f"model {self.name} is unverified: {self.source}")
+        if self.approximate:
+            found.append(f"model {self.name} is counted as if it were LLaMA: its weights are an estimate")
+        elif self.estimated:
+            found.append(
+                f"model {self.name} has recurrent layers whose weights are not known: its weights are an "
+                "estimate"
+            )
+        return tuple(found)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether parameters, and all that follows from them, are an estimate."""
+        unknown = self.has_weights and self.recurrence is None and self.state_layers > 0
+        return self.approximate or unknown
 
     @property
     def attention(self) -> str:
@@ -149,7 +287,10 @@ class ModelSpec:
 
     @property
     def parameters(self) -> int:
-        """Parameters, exactly, a tied LM head counted once (formula: ``pagesim.costs.specs.parameters``)."""
+        """Parameters, a tied LM head counted once (formula: ``pagesim.costs.specs.parameters``).
+
+        They are exact unless they are ``estimated``.
+        """
         return sum(count(self))
 
     @property
@@ -160,13 +301,24 @@ class ModelSpec:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights, once."""
-        return self.parameters * self.weight_dtype_bytes
+        return self._bytes(count(self))
 
     def weight_bytes_per_gpu(self, tp: int) -> int:
         """Bytes of weights on the fullest GPU of ``tp`` (see ``parameters.Shares`` for what is divided)."""
         shares: Shares = count(self)
         kv = shares.kv // self.kv_heads * self.kv_heads_per_gpu(tp)
-        return (-(-shares.split // tp) + kv + shares.whole) * self.weight_dtype_bytes
+        split, experts = -(-shares.split // tp), -(-shares.experts // tp)
+        return self._bytes(Shares(split, kv, shares.whole, experts))
+
+    def expert_bytes_per_gpu(self, tp: int) -> int:
+        """Return of these the bytes of experts that are not shared."""
+        return self._bytes(Shares(0, 0, 0, -(-count(self).experts // tp)))
+
+    def _bytes(self, shares: Shares) -> int:
+        """Bytes of so many parameters."""
+        bits = (self.moe.expert_bits if self.moe else 0) or 8 * self.weight_dtype_bytes
+        rest = shares.split + shares.kv + shares.whole
+        return rest * self.weight_dtype_bytes + ceil(shares.experts * bits / 8)
 
     def kv_heads_per_gpu(self, tp: int) -> int:
         """Key and value heads on each of ``tp`` GPUs; fewer heads than GPUs are replicated, as in vLLM.
@@ -179,25 +331,21 @@ class ModelSpec:
             raise PagesimError(
                 f"tp is {tp}; {self.name} has {self.heads} heads, so it must be one of {allowed}"
             )
-        if self.kv_heads % tp and tp % self.kv_heads:
-            raise PagesimError(
-                f"tp is {tp}; {self.name} has {self.kv_heads} kv_heads: it must divide them or be a multiple"
-            )
-        return max(1, self.kv_heads // tp)
+        return kv_heads_per_gpu(self.kv_heads, tp, self.name)
 
     def kv_bytes_per_token(self, kv_dtype: str = "fp16", tp: int = 1) -> int:
         """Bytes of cache that one token takes on each of ``tp`` GPUs, all layers, keys and values.
 
         MLA keeps one latent vector of kv_lora_rank + qk_rope_head_dim for all heads; every GPU has it whole.
+        Layers with a window or chunks count while they hold on to the token, those with a state do not.
 
         Raises:
             PagesimError: an unknown ``kv_dtype``, or a ``tp`` that the heads do not allow.
         """
-        if kv_dtype not in KV_DTYPE_BYTES:
-            raise PagesimError(f"kv_dtype is {kv_dtype!r}; it must be one of {', '.join(KV_DTYPE_BYTES)}")
-        heads = self.kv_heads_per_gpu(tp)
-        width = self.mla.kv_lora_rank + self.mla.qk_rope_head_dim if self.mla else 2 * heads * self.head_dim
-        return self.layers * width * KV_DTYPE_BYTES[kv_dtype]
+        kv_element_bytes(kv_dtype)
+        self.kv_heads_per_gpu(tp)
+        layers = [layer for layer in self.cache_layers if not isinstance(layer, StateLayer)]
+        return sum(layer.bytes_per_token(kv_dtype, tp) for layer in layers)
 
     @property
     def linear_flops_per_token(self) -> int:
@@ -217,16 +365,18 @@ class ModelSpec:
     def attention_flops_per_pair(self) -> int:
         """Operations for one query token against one key token in decoding: QK and PV, all layers and heads.
 
+        Layers with a window or chunks count as if they attended to the key token, those with a state do not.
         MLA decodes in its absorbed form: the latent vector is key (with its rotary part) and value at once.
         """
         if self.mla:
-            return 2 * self.layers * self.heads * (2 * self.mla.kv_lora_rank + self.mla.qk_rope_head_dim)
-        return 4 * self.layers * self.heads * self.head_dim
+            width = 2 * self.mla.kv_lora_rank + self.mla.qk_rope_head_dim
+            return 2 * self.attention_layers * self.heads * width
+        return 4 * self.attention_layers * self.heads * self.head_dim
 
     @property
     def prefill_attention_flops_per_pair(self) -> int:
         """The same in a prefill; it differs under MLA alone, which expands keys and values there."""
         if self.mla:
             widths = self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim + self.mla.v_head_dim
-            return 2 * self.layers * self.heads * widths
+            return 2 * self.attention_layers * self.heads * widths
         return self.attention_flops_per_pair

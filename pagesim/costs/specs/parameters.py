@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pagesim.errors import PagesimError
+
 if TYPE_CHECKING:
-    from pagesim.costs.specs.models import LatentAttention, ModelSpec
+    from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
 
 
 class Shares(NamedTuple):
     """Parameters by what tensor parallelism does with them.
 
     Args:
-        split: divided by the number of GPUs: token table, LM head, query and output projections, MLPs.
+        split: divided by the number of GPUs: token table, LM head, query and output projections, MLPs, what a
+            recurrent layer projects.
         kv: key and value projections, divided by head, a head being replicated where GPUs outnumber heads.
         whole: kept by every GPU: position table, norms, biases, MLA's down-projections, experts' routers.
+        experts: matrices of experts that are not shared, divided too; they may have a type of their own.
 
     Biases count as whole, as in the PagedAttention artifact; later systems divide some (< 0.1 % of a model).
     """
@@ -22,22 +26,35 @@ class Shares(NamedTuple):
     split: int
     kv: int
     whole: int
+    experts: int = 0
 
 
 def count(spec: ModelSpec, *, active: bool = False) -> Shares:
-    """Count a model's parameters, exactly.
+    """Count a model's parameters, exactly for the families of `families.TRAITS`.
 
     embeddings  vocab·E (twice unless tied) + position_rows·H + 2·E·H if E ≠ H (E: the token table's width)
-    a layer     attention + MLP + norms_per_layer·N, where N = H for RMSNorm and 2·H for LayerNorm
-    attention   2·H·heads·d + 2·H·kv_heads·d + biases + 2·d if queries and keys are normed; MLA: ``_latent``
-    MLP         m·H·F + biases, m = 3 if gated, else 2; experts: m·H·expert_ffn each + the router H·experts
-    end         N if there is a final norm
+    norms       norms_per_layer·N a layer, where N = H for RMSNorm and 2·H for LayerNorm; N at the end, if any
+    attention   2·H·heads·d + 2·H·kv_heads·d + biases + 2·d if queries and keys are normed; H·heads·d more for
+                an output gate, heads more for sinks; MLA: ``_latent``
+    recurrence  ``Recurrence.weights``
+    MLP         m·H·F + biases, m = 3 if gated, else 2; experts: ``_experts``
+
+    Each part counts for the layers that have it.
 
     Args:
         spec: the model.
         active: count only the experts that a token visits.
+
+    Raises:
+        PagesimError: only what the model keeps is known.
     """
+    if not spec.has_weights:
+        raise PagesimError(
+            f"model {spec.name} says only what its layers keep, not what they weigh and compute: give its "
+            "hidden, ffn and vocab, or available_gib or num_blocks of the cache and an affine cost"
+        )
     attention = _latent(spec, spec.mla) if spec.mla else _heads(spec)
+    state = spec.recurrence.weights(spec.hidden) if spec.recurrence else (0, 0)
     norm = spec.hidden * (2 if spec.layer_norm else 1)
     width = spec.embedding or spec.hidden
     embeddings = Shares(
@@ -47,44 +64,68 @@ def count(spec: ModelSpec, *, active: bool = False) -> Shares:
     )
     norms = spec.layers * spec.norms_per_layer * norm + (norm if spec.final_norm else 0)
     mlp = _mlps(spec, active)
+    attending, recurrent = spec.attention_layers, spec.state_layers
     return Shares(
-        split=embeddings.split + spec.layers * attention.split + mlp.split,
-        kv=spec.layers * attention.kv,
-        whole=embeddings.whole + spec.layers * attention.whole + mlp.whole + norms,
+        split=embeddings.split + attending * attention.split + recurrent * state[0] + mlp.split,
+        kv=attending * attention.kv,
+        whole=embeddings.whole + attending * attention.whole + recurrent * state[1] + mlp.whole + norms,
+        experts=mlp.experts,
     )
 
 
 def _heads(spec: ModelSpec) -> Shares:
     """One layer's attention with a key and a value per head."""
-    biases = (spec.heads + 2 * spec.kv_heads) * spec.head_dim if spec.qkv_bias else 0
+    query = spec.heads * spec.head_dim * (2 if spec.output_gate else 1)
+    biases = query + 2 * spec.kv_heads * spec.head_dim if spec.qkv_bias else 0
     biases += spec.hidden if spec.out_bias else 0
+    norms = 2 * spec.head_dim if spec.qk_norm else 0
     return Shares(
-        split=2 * spec.hidden * spec.heads * spec.head_dim,
+        split=spec.hidden * (query + spec.heads * spec.head_dim),
         kv=2 * spec.hidden * spec.kv_heads * spec.head_dim,
-        whole=biases + (2 * spec.head_dim if spec.qk_norm else 0),
+        whole=biases + norms + (spec.heads if spec.sinks else 0),
     )
 
 
 def _latent(spec: ModelSpec, mla: LatentAttention) -> Shares:
-    """One layer's latent attention: down to the ranks (each with its norm), up to the heads, and out."""
+    """One layer's latent attention: down to the ranks (each with its norm), up to the heads, and out.
+
+    An indexer, which every GPU has whole, has queries from their rank, a key with a LayerNorm, and a weight a
+    head from the residual stream.
+    """
     query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     up = mla.kv_lora_rank * spec.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     up += (mla.q_lora_rank or spec.hidden) * spec.heads * query
     down = spec.hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim) + mla.kv_lora_rank
     down += spec.hidden * mla.q_lora_rank + mla.q_lora_rank
-    return Shares(split=up + spec.heads * mla.v_head_dim * spec.hidden, kv=0, whole=down)
+    indexer = mla.q_lora_rank * mla.index_heads * mla.index_head_dim
+    indexer += spec.hidden * (mla.index_head_dim + mla.index_heads) + 2 * mla.index_head_dim
+    return Shares(up + spec.heads * mla.v_head_dim * spec.hidden, 0, down + indexer)
 
 
 def _mlps(spec: ModelSpec, active: bool) -> Shares:
-    """The MLPs of all layers."""
+    """The MLPs of all layers that have one."""
     matrices = 3 if spec.gated else 2
-    moe = spec.moe
-    dense_layers = min(moe.dense_layers, spec.layers) if moe else spec.layers
-    split = dense_layers * matrices * spec.hidden * spec.ffn
-    whole = dense_layers * ((matrices - 1) * spec.ffn + spec.hidden) if spec.mlp_bias else 0
-    if moe:
-        visited = (moe.experts_per_token if active else moe.experts) + moe.shared_experts
-        router = spec.hidden * moe.experts + (moe.experts if moe.correction_bias else 0)
-        split += (spec.layers - dense_layers) * matrices * spec.hidden * moe.expert_ffn * visited
-        whole += (spec.layers - dense_layers) * router
-    return Shares(split, 0, whole)
+    layers = spec.mlp_layers or spec.layers
+    dense = min(spec.moe.dense_layers, layers) if spec.moe else layers
+    split = dense * matrices * spec.hidden * spec.ffn
+    whole = dense * ((matrices - 1) * spec.ffn + spec.hidden) if spec.mlp_bias else 0
+    if not spec.moe or dense == layers:
+        return Shares(split, 0, whole)
+    one = _experts(spec, spec.moe, matrices, active)
+    sparse = layers - dense
+    return Shares(split + sparse * one.split, 0, whole + sparse * one.whole, sparse * one.experts)
+
+
+def _experts(spec: ModelSpec, moe: MixtureOfExperts, matrices: int, active: bool) -> Shares:
+    """One layer's experts: m·H·expert_ffn each, those that are shared, and the router H·experts."""
+    visited = moe.experts_per_token if active else moe.experts
+    shared = moe.shared_ffn or moe.shared_experts * moe.expert_ffn
+    router = spec.hidden * moe.experts + (moe.experts if moe.correction_bias else 0)
+    if moe.biases:
+        router += moe.experts + visited * ((matrices - 1) * moe.expert_ffn + spec.hidden)
+    return Shares(
+        split=matrices * spec.hidden * shared,
+        kv=0,
+        whole=router + (spec.hidden if moe.shared_gate else 0),
+        experts=visited * matrices * spec.hidden * moe.expert_ffn,
+    )

@@ -201,7 +201,8 @@ def check_model(spec: ModelSpec, longest: int) -> None:
     """Refuse a model that is not built here.
 
     Raises:
-        PagesimError: it has experts or latent attention, or positions for fewer than ``longest`` tokens.
+        PagesimError: it has experts, latent attention or layers that do not keep every token, or positions
+            for fewer than ``longest`` tokens.
     """
     if spec.moe is not None:
         raise PagesimError(f"model {spec.name} is a mixture of experts; pagesim live runs dense models only")
@@ -209,6 +210,11 @@ def check_model(spec: ModelSpec, longest: int) -> None:
         raise PagesimError(
             f"model {spec.name} has latent attention (MLA); pagesim live runs models with a key and a value "
             "a head only"
+        )
+    if spec.cached:
+        raise PagesimError(
+            f"model {spec.name} has layers of other kinds ({spec.layers_in_words}); pagesim live runs "
+            "models of full attention only"
         )
     rows = spec.position_rows - max(0, spec.position_rows - spec.max_model_len)
     if spec.position_rows and longest > rows:

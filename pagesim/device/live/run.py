@@ -14,7 +14,8 @@ from pagesim.kernels.requirements import require_device
 from pagesim.results.result import Result
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
-from pagesim.setup.prepare import ProgressCallback, equip, options_of
+from pagesim.setup.equip import equip, options_of
+from pagesim.setup.prepare import ProgressCallback
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import System

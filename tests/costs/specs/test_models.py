@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagesim.costs.specs import all_reduce_bytes_per_token, model, models
+from pagesim.costs.specs import ModelSpec, all_reduce_bytes_per_token, capacity, gpu, model, models
+from pagesim.costs.specs.layers import FullLayer, IndexerLayer, LatentLayer, StateLayer, WindowLayer
 from pagesim.errors import PagesimError
 
 
@@ -27,8 +28,11 @@ def test_a_token_takes_this_much_cache(name: str, kv_bytes: int) -> None:
     assert model(name).kv_bytes_per_token() == kv_bytes
 
 
-def test_fp8_halves_the_cache() -> None:
+def test_fp8_halves_the_cache_where_no_layout_of_its_own_fixes_its_bytes() -> None:
+    assert model("deepseek-v3.2").kv_bytes_per_token("fp8") == model("deepseek-v3.2").kv_bytes_per_token()
     for spec in models():
+        if spec.name == "deepseek-v3.2":
+            continue
         assert 2 * spec.kv_bytes_per_token("fp8") == spec.kv_bytes_per_token("fp16")
         assert spec.kv_bytes_per_token("bf16") == spec.kv_bytes_per_token("fp16")
 
@@ -152,3 +156,43 @@ def test_every_model_is_found_by_its_name_and_says_where_its_numbers_stand() -> 
         assert model(spec.name.upper()) is spec
         assert spec.source
         assert "\n" not in spec.source
+
+
+def of_layers(*cached, **options) -> ModelSpec:
+    sizes = {"hidden": 0, "ffn": 0, "vocab": 0, "heads": 8, "kv_heads": 8, "head_dim": 64}
+    given = {"name": "mine", "layers": len(cached), "max_model_len": 4096, "source": "a test", **sizes}
+    return ModelSpec(**{**given, **options}, cached=cached)
+
+
+def test_layers_say_what_a_token_takes_and_whether_all_keep_every_token_alike() -> None:
+    full, window = FullLayer(8, 64), WindowLayer(2, 64, window=128)
+    latent, indexer = LatentLayer(576), IndexerLayer(132)
+    state = StateLayer((3, 64), (4, 64))
+    assert of_layers(full, window, state).kv_bytes_per_token() == 2 * 2 * 64 * (8 + 2)
+    assert of_layers(latent, indexer).kv_bytes_per_token("fp8", 2) == 576 + 132
+    assert [of_layers(*each).keeps_all for each in ((full, full), (latent,))] == [True, True]
+    different = ((full, window), (window,), (latent, indexer), (state, full), (full, FullLayer(4, 64)))
+    assert not any(of_layers(*each).keeps_all for each in different)
+    assert [of_layers(*each).is_plain for each in ((full, full), (latent,))] == [True, False]
+    assert all(spec.keeps_all for spec in models() if not spec.cached)
+
+
+def test_a_model_of_layers_alone_has_a_cache_of_blocks_or_bytes_but_no_weights() -> None:
+    spec = of_layers(FullLayer(8, 64))
+    for memory in ({"num_blocks": 100}, {"cache_bytes": 100 * 16 * 2048}):
+        found = capacity(spec, gpu("h100"), sizing="vllm", max_model_len=1, **memory)
+        assert (found.num_blocks, found.weight_bytes_per_gpu, found.activation_bytes) == (100, 0, 0)
+    for what in (
+        lambda: spec.parameters,
+        lambda: spec.linear_flops_per_token,
+        lambda: capacity(spec, gpu("h100")),
+    ):
+        with pytest.raises(PagesimError, match="says only what its layers keep, not what they weigh"):
+            what()
+
+
+def test_sizes_of_weights_are_left_out_together_and_only_where_there_are_layers() -> None:
+    with pytest.raises(PagesimError, match="model mine: ffn is 0; it must be a positive number"):
+        of_layers(FullLayer(8, 64), hidden=512)
+    with pytest.raises(PagesimError, match="model mine: hidden is 0; it must be a positive number"):
+        of_layers(layers=1)

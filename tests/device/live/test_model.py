@@ -82,6 +82,7 @@ def test_logits_depend_on_every_token_its_place_and_the_seed(name):
     ("name", "longest", "said"),
     [
         ("deepseek-v3", 10, "mixture of experts"),
+        ("gemma3-27b", 10, r"layers of other kinds \(10 full, 52 window 1024\)"),
         (
             "opt-125m",
             2049,

@@ -1,0 +1,155 @@
+"""Families: what the code of a model family fixes without naming it in a ``config.json``.
+
+Source: the modeling and configuration files of transformers 5.23.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_LAYER_NORM: dict[str, Any] = {"gated": False, "layer_norm": True}
+_BIASES: dict[str, Any] = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
+_QWEN_NEXT: dict[str, Any] = {"qk_norm": True, "output_gate": True}
+
+TRAITS: dict[str, dict[str, Any]] = {
+    "bamba": {},
+    "cohere2": {"norms_per_layer": 1, "tied": True},
+    "deepseek_v2": {},
+    "deepseek_v3": {},
+    "deepseek_v32": {},
+    "falcon": {**_LAYER_NORM, "tied": True},
+    "falcon_h1": {},
+    "gemma": {"tied": True},
+    "gemma2": {"norms_per_layer": 4, "tied": True},
+    "gemma3": {"norms_per_layer": 4, "tied": True, "qk_norm": True},
+    "gpt2": {**_LAYER_NORM, **_BIASES, "tied": True},
+    "gpt_bigcode": {**_LAYER_NORM, **_BIASES, "tied": True},
+    "gpt_neox": {**_LAYER_NORM, **_BIASES},
+    "gpt_oss": {"qkv_bias": True, "out_bias": True, "sinks": True},
+    "granite": {},
+    "granitemoehybrid": {},
+    "jamba": {},
+    "llama": {},
+    "llama4": {},
+    "ministral": {},
+    "ministral3": {},
+    "mistral": {},
+    "mixtral": {},
+    "nemotron_h": {"gated": False, "norms_per_layer": 1},
+    "opt": {**_LAYER_NORM, **_BIASES, "tied": True},
+    "phi3": {},
+    "qwen2": {"qkv_bias": True},
+    "qwen2_moe": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True},
+    "qwen3_moe": {"qk_norm": True},
+    "qwen3_next": _QWEN_NEXT,
+    "qwen3_5": _QWEN_NEXT,
+    "qwen3_5_moe": _QWEN_NEXT,
+    "smollm3": {"tied": True},
+    "starcoder2": {**_LAYER_NORM, **_BIASES, "tied": True},
+}
+"""Fields of a ModelSpec by family, whose parameters are counted exactly. Others are read like LLaMA."""
+
+_DELTA = {
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+}
+_MAMBA2 = {
+    "mamba_conv_bias": True,
+    "mamba_d_conv": 4,
+    "mamba_d_state": 256,
+    "mamba_expand": 2,
+    "mamba_n_groups": 1,
+    "mamba_n_heads": 128,
+}
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "bamba": _MAMBA2,
+    "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
+    "deepseek_v3": {"topk_method": "noaux_tc"},
+    "deepseek_v32": {
+        "index_head_dim": 128,
+        "index_n_heads": 64,
+        "index_topk": 2048,
+        "topk_method": "noaux_tc",
+    },
+    "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 1024, "num_key_value_heads": 8},
+    "gemma": {"head_dim": 256},
+    "gemma2": {"head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2},
+    "gemma3": {
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "vocab_size": 262208,
+    },
+    "gpt_oss": {
+        "attention_bias": True,
+        "head_dim": 64,
+        "num_experts_per_tok": 4,
+        "num_key_value_heads": 8,
+        "sliding_window": 128,
+        "sliding_window_pattern": 2,
+    },
+    "granitemoehybrid": {**_MAMBA2, "num_experts_per_tok": 2},
+    "jamba": {
+        "attn_layer_offset": 4,
+        "attn_layer_period": 8,
+        "expert_layer_offset": 1,
+        "expert_layer_period": 2,
+        "mamba_conv_bias": True,
+        "mamba_d_conv": 4,
+        "mamba_d_state": 16,
+        "mamba_expand": 2,
+        "num_experts": 16,
+        "num_experts_per_tok": 2,
+        "num_key_value_heads": 8,
+    },
+    "llama4": {
+        "attention_chunk_size": 8192,
+        "head_dim": 128,
+        "interleave_moe_layer_step": 1,
+        "no_rope_layer_interval": 4,
+        "num_experts_per_tok": 1,
+        "num_key_value_heads": 8,
+        "num_local_experts": 16,
+        "vocab_size": 202048,
+    },
+    "ministral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "ministral3": {"head_dim": 128, "num_key_value_heads": 8},
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "mixtral": {"num_experts_per_tok": 2, "num_key_value_heads": 8, "num_local_experts": 8},
+    "nemotron_h": {
+        "conv_kernel": 4,
+        "head_dim": 128,
+        "mamba_head_dim": 64,
+        "mamba_num_heads": 128,
+        "mamba_ssm_cache_dtype": "float32",
+        "n_groups": 8,
+        "num_key_value_heads": 8,
+        "ssm_state_size": 128,
+        "use_conv_bias": True,
+    },
+    "olmo3": {"sliding_window": 4096, "sliding_window_pattern": 4},
+    "qwen2": {"max_window_layers": 28, "sliding_window": 4096, "use_sliding_window": False},
+    "qwen2_moe": {"max_window_layers": 28, "sliding_window": 4096, "use_sliding_window": False},
+    "qwen3": {
+        "head_dim": 128,
+        "max_window_layers": 28,
+        "sliding_window": 4096,
+        "use_sliding_window": False,
+    },
+    "qwen3_moe": {"num_key_value_heads": 4, "sliding_window": 4096, "use_sliding_window": False},
+    "qwen3_next": _DELTA,
+    "qwen3_5": _DELTA,
+    "qwen3_5_moe": _DELTA,
+    "smollm3": {"use_sliding_window": False},
+}
+"""By family, what its code takes where the config is silent and other than LLaMA's code would take it."""
