@@ -7,10 +7,14 @@ if TYPE_CHECKING:
     from pagesim.costs.base import (
         NOWHERE,
         UNBOUNDED,
+        Assuming,
         CostModel,
         DecodeRun,
         Itemised,
         IterationShape,
+        Reach,
+        ReachAhead,
+        Reaching,
         step_shape,
     )
     from pagesim.costs.parse import COST_MODELS, MakeCost, Target, parse_cost
@@ -23,6 +27,7 @@ __all__ = [
     "NOWHERE",
     "UNBOUNDED",
     "Affine",
+    "Assuming",
     "CostModel",
     "DecodeRun",
     "Efficiency",
@@ -31,6 +36,9 @@ __all__ = [
     "MakeCost",
     "PreemptionPrices",
     "Profiled",
+    "Reach",
+    "ReachAhead",
+    "Reaching",
     "Roofline",
     "Target",
     "parse_cost",

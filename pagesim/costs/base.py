@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -24,6 +24,9 @@ class IterationShape(NamedTuple):
             prompts that end in this iteration counted once, and drafts.
         launches: whether the model is run even if there is nothing to compute.
         drafts: tokens of decoding sequences that are drafts.
+        computed_prompts: prompts, or chunks of one, that are computed; counted for a `Reaching` cost model.
+        reached: of ``decode_context`` what is within each of its reaches; nothing where that is not known.
+        reached_pairs: likewise of ``query_key_pairs``.
     """
 
     batched_tokens: int
@@ -38,6 +41,9 @@ class IterationShape(NamedTuple):
     sampled: int
     launches: bool = False
     drafts: int = 0
+    computed_prompts: int = 0
+    reached: tuple[int, ...] = ()
+    reached_pairs: tuple[int, ...] = ()
 
 
 def step_shape(
@@ -95,6 +101,47 @@ class CostModel(Protocol):
         Every step each sequence's context is one token longer. The first step's ticks must be what
         ``iteration`` gives for the same shape; the run ends where the model stops being linear.
         """
+
+
+class Reach(NamedTuple):
+    """How far back layers look that do not look back on all tokens.
+
+    Attributes:
+        kind: ``window``, the last tokens; ``sparse``, as many, wherever they are; ``chunk``, those since the
+            last multiple of so many.
+        size: tokens.
+    """
+
+    kind: str
+    size: int
+
+
+ReachAhead = tuple[int, int, int]
+"""What is within a reach in decode iterations, as in `DecodeRun`: (tokens in the first, increment, steps)."""
+
+
+@runtime_checkable
+class Reaching(CostModel, Protocol):
+    """A cost model of layers that do not look back on all tokens.
+
+    Everything is within reach in ``decode``, and of a shape that does not say what is.
+    """
+
+    @property
+    def reaches(self) -> tuple[Reach, ...] | None:
+        """Of what reaches a shape should tell; None where it need not say anything more."""
+
+    def decode_reached(self, sequences: int, context: int, reached: Sequence[ReachAhead]) -> DecodeRun:
+        """Return the run that `decode` returns, of sequences of which by reach the tokens are known."""
+
+
+@runtime_checkable
+class Assuming(Protocol):
+    """A cost model that rests on assumptions about the model."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, or is not known, a sentence each."""
 
 
 @runtime_checkable

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pagesim.costs.assumptions import of_experts
 from pagesim.costs.base import UNBOUNDED, DecodeRun, IterationShape
-from pagesim.costs.profiles import Profile, Shape
+from pagesim.costs.profiles import Profile, Shape, check_attends_to_all
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import to_ticks
@@ -23,9 +24,11 @@ class Profiled:
 
     Attributes:
         beyond: by axis, the largest size that was asked for beyond what was measured.
+        notes: see `Assuming`.
 
     Raises:
-        PagesimError: the profile is for another model, division, element or block size.
+        PagesimError: the profile is for another model, division, element or block size, or the model has
+            layers that do not look back on all tokens.
     """
 
     def __init__(
@@ -49,6 +52,8 @@ class Profiled:
         )
         self._fixed: dict[tuple[int, int], tuple[int, int]] = {}
         self.beyond: dict[str, int] = {}
+        measured = profile.origins["linear"] in ("measured", "imported")
+        self.notes = () if measured else of_experts(model, f"profile:{profile.name}")
 
     def iteration(self, shape: IterationShape) -> int:
         moving = 0
@@ -145,6 +150,7 @@ class Profiled:
 
 def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtype: str) -> None:
     name = f"profile {profile.name}"
+    check_attends_to_all(model, name)
     if Shape.of(model) != profile.model:
         raise PagesimError(
             f"{name} is for {profile.model.name}, not {model.name}; calibrate {model.name}, "

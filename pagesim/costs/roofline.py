@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagesim.costs.base import NOWHERE, UNBOUNDED, DecodeRun, IterationShape
+from pagesim.costs.assumptions import of_experts, of_layers
+from pagesim.costs.attended import attended, states
+from pagesim.costs.base import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Reach, ReachAhead
+from pagesim.costs.mixed import MixedLayers
 from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec, all_reduce_bytes_per_token
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
@@ -45,10 +49,12 @@ class Efficiency:
 class Roofline:
     """Seconds an iteration = overhead + linear layers + attention + all-reduces + swaps + copies.
 
-    Linear layers take the longer of reading the weights and activations and of computing the tokens.
-    Attention in decoding takes the longer of reading the context's KV and of computing with it; in a prompt
-    it is bound by operations. Under tensor parallelism each GPU does its share, and two all-reduces a layer
-    are added. Swapped blocks cross each GPU's own host link.
+    Linear layers take the longer of reading the weights and activations and of computing the tokens; of
+    experts those are read that the tokens are expected to visit (`MixtureOfExperts.touched`). Attention in
+    decoding takes the longer of reading the context's KV and of computing with it; in a prompt it is bound
+    by operations. Layers that do not look back on all tokens, or keep a state: see `MixedLayers`. Under
+    tensor parallelism each GPU does its share, and two all-reduces a layer are added. Swapped blocks cross
+    each GPU's own host link.
 
     Args:
         model, gpu: what runs where.
@@ -56,6 +62,10 @@ class Roofline:
         block_size: tokens a block.
         kv_dtype: fp16, bf16 or fp8.
         efficiency: see there.
+
+    Attributes:
+        reaches: see `Reaching`.
+        notes: see `Assuming`.
     """
 
     beyond = NOWHERE
@@ -75,16 +85,27 @@ class Roofline:
         flops = gpu.fp16_flops * efficiency.flops
         kv_bytes = model.kv_bytes_per_token(kv_dtype, tp)
         self._overhead = to_ticks(efficiency.overhead_s)
-        self._weights_s = model.weight_bytes_per_gpu(tp) / hbm
+        self._fixed: dict[int, int] = {}
+        self._moe = model.moe
+        experts = model.expert_bytes_per_gpu(tp)
+        self._weights_s = (model.weight_bytes_per_gpu(tp) - experts) / hbm
+        self._experts_s = experts / hbm
         # A token's residual stream is read and written around each of the two halves of a layer.
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / hbm
         self._linear_s = model.linear_flops_per_token / tp / flops
-        self._pair_s = model.prefill_attention_flops_per_pair / tp / flops
-        context_s = max(
-            kv_bytes / (gpu.hbm_bytes_per_s * efficiency.kv), model.attention_flops_per_pair / tp / flops
-        )
+        kv = gpu.hbm_bytes_per_s * efficiency.kv
+        layers = attended(model, kv_dtype, tp)
+        whole = layers.pop(None)
+        self._pair_s = whole.prompt_flops / tp / flops
+        context_s = max(whole.bytes / kv, whole.flops / tp / flops)
         # Whole ticks a token of context: then a run of decode steps adds up exactly.
-        self._context = max(1, to_ticks(context_s))
+        self._context = max(1, to_ticks(context_s)) if context_s else 0
+        self._mixed: MixedLayers | None = None
+        if layers or model.state_layers:
+            limited = {reach: each for reach, each in layers.items() if reach}
+            self._mixed = MixedLayers(limited, states(model, tp), kv=kv, hbm=hbm, flops=flops, tp=tp)
+        self.reaches: tuple[Reach, ...] | None = None if self._mixed is None else self._mixed.reaches
+        self.notes = (*of_experts(model, "roofline"), *of_layers(model, "roofline"))
         reduces = ALL_REDUCES_PER_LAYER * model.layers if tp > 1 else 0
         self._reduce_latency_s = reduces * gpu.peer.latency_s
         self._reduce_s = (
@@ -106,29 +127,51 @@ class Roofline:
         extra = round(seconds * TICKS_PER_SECOND)
         if not (shape.tokens or shape.launches):
             return extra
+        if self._mixed is not None:
+            extra += self._mixed.iteration(shape)
         return self._linear(shape.tokens) + self._context * shape.decode_context + extra
 
     def parts(self, shape: IterationShape) -> dict[str, int]:
         swapped = shape.blocks_out + shape.blocks_in
         computes = bool(shape.tokens or shape.launches)
-        layers = max(self._weights_s + self._activations_s * shape.tokens, self._linear_s * shape.tokens)
+        mixed = {} if self._mixed is None else self._mixed.parts(shape)
         reduces = self._reduce_latency_s + self._reduce_s * shape.tokens
         return {
             "overhead": self._overhead * computes,
-            "linear layers": to_ticks(layers) * computes,
+            "linear layers": to_ticks(self._matrices_s(shape.tokens)) * computes,
             "all-reduces": to_ticks(reduces) * computes,
             "prompt attention": to_ticks(self._pair_s * shape.query_key_pairs),
             "decode attention": self._context * shape.decode_context * computes,
+            **{name: ticks * computes for name, ticks in mixed.items()},
             "swaps": to_ticks(self._swap_latency_s + self._swap_s * swapped) if swapped else 0,
             "copies": to_ticks(self._copy_s * shape.blocks_copied),
         }
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
-        first = self._linear(sequences) + self._context * context
-        return first, self._context * sequences, UNBOUNDED
+        first, increment = self._linear(sequences) + self._context * context, self._context * sequences
+        if self._mixed is not None:
+            further, growth, _ = self._mixed.decode(sequences, context)
+            first, increment = first + further, increment + growth
+        return first, increment, UNBOUNDED
+
+    def decode_reached(self, sequences: int, context: int, reached: Sequence[ReachAhead]) -> DecodeRun:
+        first, increment = self._linear(sequences) + self._context * context, self._context * sequences
+        if self._mixed is None:
+            return first, increment, UNBOUNDED
+        further, growth, steps = self._mixed.decode_reached(sequences, reached)
+        return first + further, increment + growth, steps
 
     def _linear(self, tokens: int) -> int:
         """Ticks of everything that depends on the number of tokens alone."""
+        known = self._fixed.get(tokens)
+        if known is None:
+            seconds = self._matrices_s(tokens) + self._reduce_latency_s + self._reduce_s * tokens
+            known = self._fixed[tokens] = self._overhead + round(seconds * TICKS_PER_SECOND)
+        return known
+
+    def _matrices_s(self, tokens: int) -> float:
+        """Seconds of the linear layers, experts included."""
         memory = self._weights_s + self._activations_s * tokens
-        seconds = max(memory, self._linear_s * tokens) + self._reduce_latency_s + self._reduce_s * tokens
-        return self._overhead + round(seconds * TICKS_PER_SECOND)
+        if self._moe is not None:
+            memory += self._experts_s * self._moe.touched(tokens)
+        return max(memory, self._linear_s * tokens)

@@ -15,7 +15,16 @@ from pagesim.costs.profiles.fit import (
     relative_error,
     unseen_of,
 )
-from pagesim.costs.profiles.profile import Launching, Profile, Range, Shape, TermError, Terms, load_profile
+from pagesim.costs.profiles.profile import (
+    Launching,
+    Profile,
+    Range,
+    Shape,
+    TermError,
+    Terms,
+    check_attends_to_all,
+    load_profile,
+)
 from pagesim.costs.profiles.rescale import rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
 from pagesim.costs.profiles.vidur import import_vidur
@@ -40,6 +49,7 @@ __all__ = [
     "analytic_profile",
     "bundled_names",
     "bundled_profile",
+    "check_attends_to_all",
     "error_of",
     "find_profile",
     "fit_rest",

@@ -19,9 +19,13 @@ class Bounds:
         self._linear_s = (model.linear_flops_per_token - head) / tp / gpu.fp16_flops
         self._head_s = head / tp / gpu.fp16_flops
         weights = (model.linear_flops_per_token - head) // 2 * model.weight_dtype_bytes
-        if model.moe is not None:  # in a batch nearly every expert is used
-            weights = model.weight_bytes - head // 2 * model.weight_dtype_bytes
+        self._moe = model.moe
+        experts = 0
+        if model.moe is not None:
+            experts = model.expert_bytes_per_gpu(1)
+            weights = model.weight_bytes - head // 2 * model.weight_dtype_bytes - experts
         self._weights_s = weights / tp / gpu.hbm_bytes_per_s
+        self._experts_s = experts / tp / gpu.hbm_bytes_per_s
         self._head_weights_s = head / 2 * model.weight_dtype_bytes / tp / gpu.hbm_bytes_per_s
         # A token's residual stream is read and written around each of the two halves of a layer.
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / gpu.hbm_bytes_per_s
@@ -39,8 +43,11 @@ class Bounds:
         self._reduce_latency_s = gpu.peer.latency_s
 
     def linear(self, tokens: int) -> float:
-        """Everything before the LM head, for so many tokens."""
-        return max(self._weights_s + self._activations_s * tokens, self._linear_s * tokens)
+        """Everything before the LM head, for so many tokens; experts as `MixtureOfExperts.touched` says."""
+        memory = self._weights_s + self._activations_s * tokens
+        if self._moe is not None:
+            memory += self._experts_s * self._moe.touched(tokens)
+        return max(memory, self._linear_s * tokens)
 
     def head(self, sequences: int) -> float:
         """The LM head for so many sequences."""

@@ -121,6 +121,21 @@ class Shape(Strict):
         return cls(**{name: getattr(model, name) for name in cls.model_fields})
 
 
+def check_attends_to_all(model: ModelSpec, what: str) -> None:
+    """Refuse a model with layers that no term of a profile describes.
+
+    Attention's terms are of layers that look back on all tokens, and there is none of states.
+
+    Raises:
+        PagesimError: the model has windows, chunks, an indexer or states.
+    """
+    if not model.keeps_all:
+        raise PagesimError(
+            f"{what} knows attention to all tokens only, and the layers of {model.name} are "
+            f"{model.layers_in_words}; choose cost roofline or affine"
+        )
+
+
 class Range(Strict):
     """What was measured of a term: beyond it a term is extrapolated.
 

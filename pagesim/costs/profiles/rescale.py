@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.profiles.curves import Curve
-from pagesim.costs.profiles.profile import Launching, Profile, Shape, Terms
+from pagesim.costs.profiles.profile import Launching, Profile, Shape, Terms, check_attends_to_all
 from pagesim.costs.specs import GpuSpec, ModelSpec
 from pagesim.errors import PagesimError
 
@@ -28,13 +28,14 @@ def rescale(
         name: of the new one.
 
     Raises:
-        PagesimError: it is not a profile of that, it is a rescaled one itself, or the model cannot be divided
-            over as many GPUs.
+        PagesimError: it is not a profile of that, it is a rescaled one itself, the model cannot be divided
+            over as many GPUs, or has layers that do not look back on all tokens.
     """
     if profile.kind == "rescaled":
         raise PagesimError(f"profile {profile.name} is rescaled itself; rescale what it was made from")
     if Shape.of(of) != profile.model:
         raise PagesimError(f"profile {profile.name} is for {profile.model.name}, not {of.name}")
+    check_attends_to_all(model, f"profile {profile.name}")
     before = Bounds(of, on, tp=profile.tp, kv_dtype=profile.kv_dtype)
     after = Bounds(model, gpu, tp=profile.tp, kv_dtype=profile.kv_dtype)
     layers = model.layers / of.layers

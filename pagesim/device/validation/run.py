@@ -10,10 +10,11 @@ from pagesim.api import run
 from pagesim.device.live import run_live
 from pagesim.device.validation.errors import Iterations, by_kind, metric_errors
 from pagesim.results.result import Result
-from pagesim.setup.prepare import equip
+from pagesim.setup.comparison import each_policy
+from pagesim.setup.equip import equip
 from pagesim.setup.presets import parts_of
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.scenario import System, each_policy
+from pagesim.setup.scenario import System
 from pagesim.workloads.trace import Trace
 
 Preemption = Literal["default", "recompute", "swap", "auto"]

@@ -1,0 +1,38 @@
+"""What costs assume of a model's layers, or do not know, a sentence each."""
+
+from __future__ import annotations
+
+from pagesim.costs.mixed import STATE_FLOPS
+from pagesim.costs.specs import ModelSpec
+
+
+def of_experts(model: ModelSpec, cost: str) -> tuple[str, ...]:
+    """Return what a cost of that name assumes of experts, if the model has any."""
+    if model.moe is None:
+        return ()
+    return (
+        f"cost {cost} takes each token of {model.name} to visit {model.moe.experts_per_token} of "
+        f"{model.moe.experts} experts uniformly and independently; real ones touch fewer together",
+    )
+
+
+def of_layers(model: ModelSpec, cost: str) -> tuple[str, ...]:
+    """Return what it assumes of layers that look back on some tokens only, or keep a state."""
+    found = []
+    kinds = {layer.kind for layer in model.cache_layers}
+    if "chunk" in kinds:
+        found.append(
+            f"cost {cost} takes chunk layers of {model.name} to read the tokens since their chunk began, "
+            "also where memory keeps all"
+        )
+    if "indexer" in kinds and not (model.mla and model.mla.index_topk):
+        found.append(
+            f"how many tokens the indexer of {model.name} picks (index_topk) is not known: cost {cost} takes "
+            "all to be read"
+        )
+    if "state" in kinds:
+        found.append(
+            f"cost {cost} takes recurrent layers of {model.name} to read and write their states once an "
+            f"iteration, and {STATE_FLOPS} operations a token and element: no kernel was measured"
+        )
+    return tuple(found)

@@ -1,0 +1,198 @@
+"""Reaches: what layers read that look back on some tokens only, summed over the sequences that run.
+
+A sequence that decodes is one token longer after every step of growth, so it has ``base + steps`` tokens. It
+enters once and leaves once, however long it decodes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from typing import Protocol
+
+from pagesim.kvcache import KVCache
+
+UNBOUNDED = 1 << 40
+"""More steps than any run takes."""
+
+
+class Reached(Protocol):
+    """How far back layers look, and the decoding sequences that they read."""
+
+    def read(self, length: int) -> int:
+        """Return the tokens that the last token of a sequence attends to, itself included."""
+
+    def pairs(self, tokens: int) -> int:
+        """Return over the first tokens of a sequence the pairs of one and another that it attends to."""
+
+    def enter(self, base: int) -> None:
+        """Count a sequence that decodes from now on."""
+
+    def leave(self, base: int) -> None:
+        """Count it no longer."""
+
+    def at(self, steps: int) -> tuple[int, int, int]:
+        """Return what all read after so many steps, never fewer than were asked for before.
+
+        Returns:
+            The tokens that they read together; what that grows by each step; and for how many steps it does,
+            this one included.
+        """
+
+
+class LastTokens:
+    """Layers that read the last tokens, or as many wherever they are: the smaller of length and size.
+
+    Args:
+        size: tokens, at least 1.
+    """
+
+    __slots__ = ("_full", "_full_from", "_growing", "_sum", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._growing: list[int] = []  # the bases of sequences that are shorter, in order
+        self._sum = 0  # of these
+        self._full = 0  # sequences that are not
+        self._full_from = size  # their bases are this or more
+
+    def read(self, length: int) -> int:
+        return min(length, self.size)
+
+    def pairs(self, tokens: int) -> int:
+        short = min(tokens, self.size)
+        return short * (short + 1) // 2 + (tokens - short) * self.size
+
+    def enter(self, base: int) -> None:
+        if base >= self._full_from:
+            self._full += 1
+        else:
+            insort(self._growing, base)
+            self._sum += base
+
+    def leave(self, base: int) -> None:
+        if base >= self._full_from:
+            self._full -= 1
+        else:
+            del self._growing[bisect_left(self._growing, base)]
+            self._sum -= base
+
+    def at(self, steps: int) -> tuple[int, int, int]:
+        growing, full_from = self._growing, self.size - steps
+        assert full_from <= self._full_from, "steps of growth are not taken back"
+        self._full_from = full_from
+        while growing and growing[-1] >= full_from:
+            self._sum -= growing.pop()
+            self._full += 1
+        read = self._sum + len(growing) * steps + self._full * self.size
+        # The longest of them still grows by the step in which it gets as long as the size.
+        return read, len(growing), full_from - growing[-1] + 1 if growing else UNBOUNDED
+
+
+class SinceChunk:
+    """Layers that read the tokens since the last multiple of a size.
+
+    Args:
+        size: tokens, at least 1.
+    """
+
+    __slots__ = ("_places", "_sum", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        # Of each sequence, in order, the place of its last token in a chunk after 0 steps, or any multiple.
+        self._places: list[int] = []
+        self._sum = 0
+
+    def read(self, length: int) -> int:
+        return (length - 1) % self.size + 1
+
+    def pairs(self, tokens: int) -> int:
+        chunks, rest = divmod(tokens, self.size)
+        return chunks * (self.size * (self.size + 1) // 2) + rest * (rest + 1) // 2
+
+    def enter(self, base: int) -> None:
+        place = (base - 1) % self.size
+        insort(self._places, place)
+        self._sum += place
+
+    def leave(self, base: int) -> None:
+        place = (base - 1) % self.size
+        del self._places[bisect_left(self._places, place)]
+        self._sum -= place
+
+    def at(self, steps: int) -> tuple[int, int, int]:
+        places, size = self._places, self.size
+        if not places:
+            return 0, 0, UNBOUNDED
+        passed = steps % size
+        # Those from here on have begun another chunk than after 0 steps.
+        later = bisect_left(places, size - passed)
+        read = self._sum + len(places) * (passed + 1) - (len(places) - later) * size
+        last = places[later - 1] if later else places[-1] - size
+        return read, len(places), size - passed - last
+
+
+class Reaches:
+    """What an iteration reads within each of several reaches; a scheduler says what it computes.
+
+    Args:
+        reaches: in the order in which they are told of.
+        memory: that counts the steps of growth.
+    """
+
+    __slots__ = ("_memory", "_pairs", "_prompts", "_reaches", "_started")
+
+    def __init__(self, reaches: Iterable[Reached], memory: KVCache) -> None:
+        self._reaches = tuple(reaches)
+        self._memory = memory
+        self._begin()
+
+    def enter(self, base: int) -> None:
+        """Count a sequence of ``base + KVCache.steps`` tokens that decodes from now on."""
+        for reach in self._reaches:
+            reach.enter(base)
+
+    def leave(self, base: int) -> None:
+        """Count it no longer."""
+        for reach in self._reaches:
+            reach.leave(base)
+
+    def compute(self, before: int, tokens: int, *, starts: bool) -> None:
+        """Note a chunk of a prompt in the iteration at hand.
+
+        Args:
+            before: tokens of the sequence that were computed or found before.
+            tokens: of the chunk.
+            starts: whether it is the last one, so that the sequence has entered already.
+        """
+        self._prompts += 1
+        for number, reach in enumerate(self._reaches):
+            self._pairs[number] += reach.pairs(before + tokens) - reach.pairs(before)
+            if starts:
+                self._started[number] += reach.read(before + tokens)
+
+    def close(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """End the iteration at hand, whose step of growth has been taken.
+
+        Returns:
+            By reach the tokens that decoding sequences read, by reach the pairs of prompts, and how many
+            prompts, or chunks of one, are computed.
+        """
+        steps = self._memory.steps
+        read = [
+            reach.at(steps)[0] - started for reach, started in zip(self._reaches, self._started, strict=True)
+        ]
+        closed = tuple(read), tuple(self._pairs), self._prompts
+        self._begin()
+        return closed
+
+    def ahead(self) -> list[tuple[int, int, int]]:
+        """Return by reach what `Reached.at` says of the next step."""
+        steps = self._memory.steps + 1
+        return [reach.at(steps) for reach in self._reaches]
+
+    def _begin(self) -> None:
+        self._started = [0] * len(self._reaches)
+        self._pairs = [0] * len(self._reaches)
+        self._prompts = 0
