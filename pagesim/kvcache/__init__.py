@@ -1,25 +1,38 @@
 """The KV cache: which request holds how many blocks, and which. It knows blocks and lengths, never time."""
 
-from pagesim.kvcache.base import Fit, Holder, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import Fit, Holder, KVCache, KVCacheError, OutOfBlocks, StateChunks
 from pagesim.kvcache.buddy import Buddy
 from pagesim.kvcache.contiguous import ContiguousKV, contiguous
 from pagesim.kvcache.counted import CountedKV
 from pagesim.kvcache.extents import Copy, Extent
 from pagesim.kvcache.fit import BestFit, FirstFit
-from pagesim.kvcache.groups import Full, KVGroup, Reserved, Rule, SlidingWindow
+from pagesim.kvcache.groups import ChunkedLocal, Full, KVGroup, Reserved, Rule, SlidingWindow, State
+from pagesim.kvcache.hybrid import (
+    DENSE,
+    CountedHybridKV,
+    CountedHybridPrefixKV,
+    HybridKV,
+    can_keep,
+    counts_prefixes,
+)
 from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.prefix import CountedPrefixKV
 from pagesim.kvcache.prefix_tables import PrefixCachedKV
 from pagesim.kvcache.reservation import RESERVATIONS, Reservation
 from pagesim.kvcache.tabled import TabledKV
+from pagesim.kvcache.typed import JengaKV, PooledKV, TwoLevelPages
 
 __all__ = [
+    "DENSE",
     "RESERVATIONS",
     "BestFit",
     "Buddy",
+    "ChunkedLocal",
     "ContiguousKV",
     "Copy",
+    "CountedHybridKV",
+    "CountedHybridPrefixKV",
     "CountedKV",
     "CountedPrefixKV",
     "Extent",
@@ -27,17 +40,25 @@ __all__ = [
     "Fit",
     "Full",
     "Holder",
+    "HybridKV",
+    "JengaKV",
     "KVCache",
     "KVCacheError",
     "KVGroup",
     "OutOfBlocks",
     "Placement",
     "Pool",
+    "PooledKV",
     "PrefixCachedKV",
     "Reservation",
     "Reserved",
     "Rule",
     "SlidingWindow",
+    "State",
+    "StateChunks",
     "TabledKV",
+    "TwoLevelPages",
+    "can_keep",
     "contiguous",
+    "counts_prefixes",
 ]

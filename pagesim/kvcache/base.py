@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from pagesim.kvcache.groups import Full, KVGroup, SlidingWindow, check_groups
+from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
+
+
+class StateChunks(NamedTuple):
+    """How a prompt is cut into chunks so that recurrent states are left behind where they can be found.
+
+    Attributes:
+        block_size: tokens; chunks end where blocks do.
+        checkpoint: see `groups.State`.
+    """
+
+    block_size: int
+    checkpoint: int | None
 
 
 class Fit(Enum):
@@ -41,6 +53,13 @@ class Holder:
         growth: tokens that a step adds to each sample.
         decodes: whether it takes part in ``KVCache.grow``.
         unknown: tokens at its end that are not known yet, so that no block of theirs can be found.
+        in_flight: while it rests, and until its first step of growth, tokens of it that are being computed
+            when the next step is planned: what they attend to is not released yet. From then on these are
+            ``KVCache.lag`` steps' tokens, and memory leaves it at that when the holder rests again.
+        prompt: tokens of its prompt.
+        length: tokens that must be computed before the next one is sampled: the prompt, and after a
+            preemption what was generated, too.
+        junction: tokens after which a look-up found that requests part; 0 for none.
         order: counts admissions; memory serves decoding holders in this order.
         kv: what a memory keeps with its holder.
         shared: set by memory for a holder of several samples: leading blocks that all of them share for good,
@@ -53,9 +72,13 @@ class Holder:
         "base",
         "decodes",
         "growth",
+        "in_flight",
+        "junction",
         "kv",
+        "length",
         "order",
         "output",
+        "prompt",
         "samples",
         "shared",
         "tail_shared",
@@ -73,6 +96,10 @@ class Holder:
     shared: int
     tail_shared: bool
     unknown: int
+    in_flight: int
+    prompt: int
+    length: int
+    junction: int
     kv: Any
 
     def __init__(self, tokens: int, output: int = 0, samples: int = 1) -> None:
@@ -83,6 +110,9 @@ class Holder:
         self.growth = 1
         self.decodes = False
         self.unknown = 0
+        self.in_flight = 0
+        self.prompt = self.length = tokens
+        self.junction = 0
         self.order = 0
         self.shared = 0
         self.tail_shared = False
@@ -99,8 +129,8 @@ class KVCache(ABC):
     once, ``blocks_needed(steps)`` says beforehand how many blocks that takes, and ``steps_that_fit`` for how
     many steps the free blocks last. A run of steps leaves what as many single steps leave.
 
-    In an iteration a group first releases what no later token attends to, then takes blocks; over all holders
-    the blocks are taken before any is released, unless ``trim`` released them.
+    In a step a group first releases what no later token attends to, then takes blocks. ``grow`` asks for the
+    blocks of all holders before it releases any; ``take`` serves one holder in its turn.
 
     Args:
         num_blocks: on the device.
@@ -114,19 +144,30 @@ class KVCache(ABC):
         free_cpu_blocks: the same of the swap space.
         shared_blocks: over the blocks on the device, the holders' tables that name one beyond the first.
         block_size: tokens a block, of the first group.
+        page_bytes: of each block, on each GPU; see `KVGroup`.
+        group_bytes: of what each group takes at a time: a block, unless ``equal_blocks`` is False.
+        capacity_bytes: of all memory, on each GPU.
+        is_hybrid: whether a block is not the same for all layers and for good: several groups, windows,
+            chunks, states.
         is_plain: whether what a sequence holds is its length over the block size, rounded up.
-        releases: whether a group gives blocks back before the end.
+        lag: steps that are in flight when the next one is planned: 0, or 1 where batches are scheduled ahead.
+        releases: whether a group may give blocks back before the end.
     """
 
     __slots__ = (
         "block_size",
+        "capacity_bytes",
         "cpu_blocks",
         "free_blocks",
         "free_cpu_blocks",
+        "group_bytes",
         "groups",
         "grows",
+        "is_hybrid",
         "is_plain",
+        "lag",
         "num_blocks",
+        "page_bytes",
         "releases",
         "shared_blocks",
         "shares",
@@ -141,6 +182,15 @@ class KVCache(ABC):
 
     names_blocks = False
     """Whether blocks have numbers: tables, extents and transfers can be asked for."""
+
+    equal_blocks = True
+    """Whether what groups take is as large in all of them."""
+
+    cuts_blocks = False
+    """Whether blocks are cut into what groups take; ``held_by_groups`` then ends with the blocks that are."""
+
+    state_chunks: StateChunks | None = None
+    """How prompts are cut, where states can be found again."""
 
     cached_blocks = 0
     """Free blocks whose content can still be found."""
@@ -161,14 +211,21 @@ class KVCache(ABC):
         if cpu_blocks < 0:
             raise ValueError(f"cpu_blocks is {cpu_blocks}; it cannot be negative")
         self.groups = tuple(groups)
-        check_groups(self.groups)
+        check_groups(self.groups, equal_blocks=self.equal_blocks)
         self.num_blocks = num_blocks
         self.cpu_blocks = cpu_blocks
         self.block_size = self.groups[0].block_size
+        self.page_bytes = page_bytes_of(self.groups)
+        self.group_bytes = tuple(
+            [self.page_bytes if self.equal_blocks else group.page_bytes or group.filled for group in groups]
+        )
+        self.capacity_bytes = num_blocks * self.page_bytes
+        self.is_hybrid = are_hybrid(self.groups)
         self.grows = any(group.rule.grows for group in self.groups)
         self.shares = shares and all(group.rule.grows for group in self.groups)
         self.is_plain = len(self.groups) == 1 and self.groups[0].rule == Full()
-        self.releases = any(isinstance(group.rule, SlidingWindow) for group in self.groups)
+        self.releases = False
+        self.lag = 0
         self.steps = 0
         self.free_blocks = num_blocks
         self.free_cpu_blocks = cpu_blocks
@@ -195,6 +252,10 @@ class KVCache(ABC):
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         """Say whether a holder could be admitted to empty memory, with ``spare`` blocks left free."""
         return self.blocks_to_admit(holder, tokens) + spare <= self.num_blocks
+
+    def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
+        """Say whether a holder could be admitted with its first tokens, and all ``length`` of them fit."""
+        return self.can_admit(holder, length, spare)
 
     def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
         """Say whether a holder could be admitted now, later, or not even to empty memory."""
@@ -226,13 +287,45 @@ class KVCache(ABC):
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
         """Return the blocks that a resting holder takes for further tokens, what it releases not counted."""
 
+    def blocks_needed_with(self, chunks: Sequence[tuple[Holder, int]]) -> int:
+        """Return the blocks of the next step of decoding holders and of further tokens for resting ones.
+
+        More than are free where there may be no room for all.
+
+        Args:
+            chunks: of each resting holder its further tokens.
+        """
+        extending = sum([self.blocks_to_extend(holder, tokens) for holder, tokens in chunks])
+        return self.blocks_needed(1) + extending
+
     @abstractmethod
     def steps_that_fit(self, steps: int, spare: int) -> int:
-        """Return how many of the next steps can grow and leave ``spare`` blocks free after each.
+        """Return for how many of the next steps the free blocks last, ``spare`` of them left over in each.
 
-        0 where the next step copies on write, and no further than a closed form reaches: what decides is that
-        every step counted here can be taken, and looks like the others.
+        What decides is that every step counted here can be taken, and looks like the others. So it is 0 where
+        the next step copies on write, and where steps are in flight (``lag``) and a holder's first one comes
+        next, unless what it holds then follows from its length. Memory that gives blocks back may count on
+        it, or say fewer steps.
         """
+
+    def steps_blocked(self, steps: int, needed: int) -> int:
+        """Return after how many of the next steps, each of which can be taken, too few blocks are free still.
+
+        Args:
+            steps: as many as are asked for.
+            needed: free blocks that are enough. Memory that does not give any back never has more of them.
+
+        Returns:
+            The steps up to the first that might leave as many blocks free, that one not counted.
+        """
+        return steps
+
+    def least_to_admit_whole(self, holder: Holder, length: int) -> int:
+        """Return how many free blocks ``can_admit_whole`` asks for at least, as long as others only decode.
+
+        What ``match_prefix`` found last for the holder may be found no longer.
+        """
+        return self.blocks_for(length)
 
     @property
     def copies_on_write(self) -> bool:
@@ -259,6 +352,19 @@ class KVCache(ABC):
         """Return of each KV group the tokens that it stores for a holder of one sample, and its blocks."""
         return [(self.length(holder), self.held_blocks(holder))]
 
+    def held_by_groups(self) -> Sequence[int] | None:
+        """Return the distinct blocks of all holders in each KV group; None where their lengths tell."""
+        return None
+
+    def take_changes(self) -> Sequence[tuple[int, ...]]:
+        """Hand over what growth changed since the last call, where lengths do not tell what a group holds.
+
+        Returns:
+            Of steps of growth after which they differ, in order, the step, the cached blocks, and the
+            distinct blocks of each group, as they were after it.
+        """
+        return ()
+
     def held_and_reserved(self, holder: Holder) -> tuple[int, int] | None:
         """Return the blocks that each sample holds throughout and the tokens reserved for it.
 
@@ -267,6 +373,10 @@ class KVCache(ABC):
         return None
 
     # Changes
+
+    def new_plan(self) -> None:
+        """Say that a plan begins: what was registered before it will have been computed."""
+        return
 
     @abstractmethod
     def admit(self, holder: Holder, tokens: int) -> None:
@@ -280,8 +390,10 @@ class KVCache(ABC):
     def extend(self, holder: Holder, tokens: int) -> None:
         """Make room for further tokens of a resting holder of one sample: the next chunk of a prompt.
 
+        What it releases at its beginning is released first, as by ``trim``, in any case.
+
         Raises:
-            OutOfBlocks: there are too few blocks, what it releases at its beginning counted.
+            OutOfBlocks: there are too few blocks.
             KVCacheError: everything was taken at admission.
         """
 
@@ -289,7 +401,7 @@ class KVCache(ABC):
     def append(self, holder: Holder) -> int:
         """Make room for one more token of each sample of a resting holder; return the blocks copied for it.
 
-        Nothing is released for it.
+        A holder of one sample releases for it what it would for a chunk.
 
         Raises:
             OutOfBlocks: there are too few blocks, or the reservation is full.
@@ -311,6 +423,18 @@ class KVCache(ABC):
         """Make the blocks findable that a decoding holder has filled, where prefixes are cached."""
         return
 
+    @abstractmethod
+    def take(self, holder: Holder) -> None:
+        """Take now, in its turn, what a holder of one sample takes in the next step, which there is.
+
+        What it releases at the beginning of the step is released first. Until `close_step` such a holder is
+        not let go. One that rests must decode by then.
+        """
+
+    def close_step(self) -> None:
+        """End a step in which every decoding holder has taken its turn, as ``grow`` would."""
+        self.steps += 1
+
     def set_aside(self, blocks: int) -> None:
         """Take so many free blocks out of the free list for what is going to be taken next.
 
@@ -324,7 +448,8 @@ class KVCache(ABC):
         """Give every decoding holder its tokens of so many steps; return the blocks copied on write.
 
         Raises:
-            OutOfBlocks: ``blocks_needed(steps)`` exceeds the free blocks, and ``steps_that_fit`` says fewer.
+            OutOfBlocks: ``blocks_needed(steps)`` exceeds the free blocks, and ``steps_that_fit`` says fewer
+                steps.
         """
 
     def grow_leaving(self, spare: int) -> int:
@@ -337,6 +462,18 @@ class KVCache(ABC):
         if self.grows and self.free_blocks - self.blocks_needed(1) < spare:
             return -1
         return self.grow(1)
+
+    def grow_in_turn(self, holders: Iterable[Holder]) -> bool | None:
+        """Grow by one step in which each holder gives back before it takes, those ahead of it likewise.
+
+        Args:
+            holders: in their order, at least all that decode, each of one sample.
+
+        Returns:
+            Whether every one finds its blocks; if not, nothing has changed. None where that is known only as
+            each of them is served by ``take``.
+        """
+        return self.grow_leaving(0) >= 0 or (None if self.releases else False)
 
     @abstractmethod
     def release(self, holder: Holder) -> None:
@@ -391,15 +528,10 @@ class KVCache(ABC):
         if not self.grows:
             raise KVCacheError("this memory takes all of a prompt at once; chunks need memory on demand")
 
-    def _check_samples(self) -> None:
-        """Refuse holders of several samples where blocks are released, or shared in more than one group."""
-        if self.releases or (self.shares and len(self.groups) > 1):
-            raise KVCacheError("samples share blocks under full attention only; give each its own request")
-
     def _fill_reserved(self, holder: Holder) -> int:
         """Give a resting holder one more of the tokens that its reserved blocks hold; nothing is copied."""
         _, reserved = self.held_and_reserved(holder) or (0, 0)
-        slots = min([-(-reserved // group.block_size) * group.block_size for group in self.groups])
+        slots = -(-reserved // self.block_size) * self.block_size
         if holder.tokens >= slots:
             raise OutOfBlocks(f"a reservation of {slots} tokens is full")
         holder.tokens += 1

@@ -116,7 +116,10 @@ def _as_many_steps_fit_as_are_promised(life: Life, empty: KVCache, rng: Random) 
             elif memory.copies_on_write:
                 assert told == 0, f"a copy on write ends a run: {said}"
             elif memory.releases:
-                assert bool(told) == (memory.blocks_needed(1) <= room), f"a step fits or does not: {said}"
+                fits = memory.blocks_needed(1) <= room
+                assert fits or not told, f"more steps than fit: {said}"
+                # Where steps are in flight, a holder's first is planned.
+                assert told or not fits or memory.lag, f"a step that fits is said to: {said}"
             else:
                 assert told == 0 or memory.blocks_needed(told) <= room, f"more steps than fit: {said}"
                 further = told < steps and memory.blocks_needed(told + 1) <= room
@@ -128,6 +131,21 @@ def _as_many_steps_fit_as_are_promised(life: Life, empty: KVCache, rng: Random) 
             one_by_one.grow(1)
             assert memory.free_blocks >= spare or not memory.grows, (
                 "each of the steps that fit leaves the spare"
+            )
+
+
+def _a_request_waits_as_long_as_is_said(life: Life, empty: KVCache, rng: Random) -> None:
+    memory = life.memory
+    fit = min(memory.steps_that_fit(40, 0), life.steps_left())
+    for more in (0, 1, 3):
+        one_by_one = deepcopy(life)
+        memory, needed = one_by_one.memory, one_by_one.memory.free_blocks + more
+        told = memory.steps_blocked(fit, needed)
+        assert 0 <= told <= fit, f"steps that are blocked are at most those asked for: {told} of {fit}"
+        for _ in range(told):
+            one_by_one.grow(1)
+            assert memory.free_blocks < needed or (not memory.releases and not more), (
+                f"after each of {told} steps that are blocked fewer than {needed} blocks are free"
             )
 
 
@@ -213,6 +231,23 @@ def _a_trim_is_what_the_next_step_releases(life: Life, empty: KVCache, rng: Rand
     assert ends[0] == ends[1], "trim releases what the next step would release, and no more"
 
 
+def _turns_are_as_a_step(life: Life, empty: KVCache, rng: Random) -> None:
+    memory = life.memory
+    several = any(holder.samples > 1 for holder in life.decoding())
+    if several or not life.steps_left() or memory.blocks_needed(1) > memory.free_blocks:
+        return
+    in_turn, at_once = deepcopy(life), deepcopy(life)
+    in_turn.take_turns()
+    in_turn.verify()
+    life.grow(1)
+    assert at_once.memory.grow_in_turn(at_once.decoding()), "a step that fits is one that fits in turn"
+    assert at_once.memory.free_blocks == memory.free_blocks, "grow_in_turn takes what grow takes"
+    assert in_turn.snapshot() == life.snapshot(), "take, for each, and close_step leave what grow leaves"
+    for each in (in_turn, life):
+        each.grow(min(1, each.memory.steps_that_fit(1, 0)))
+    assert in_turn.snapshot() == life.snapshot(), "steps after turns are as those after a step"
+
+
 def _a_swap_brings_everything_back(life: Life, empty: KVCache, rng: Random) -> None:
     for holder in list(life.holders):
         memory = life.memory
@@ -256,10 +291,12 @@ def _requests(memory: KVCache, rng: Random) -> Iterator[tuple[int, int, int]]:
 _CHECKS = (
     _many_steps_are_as_many_single_ones,
     _as_many_steps_fit_as_are_promised,
+    _a_request_waits_as_long_as_is_said,
     _admission_is_foretold,
     _full_memory_refuses,
     _rest_changes_nothing,
     _a_trim_is_what_the_next_step_releases,
+    _turns_are_as_a_step,
     _a_swap_brings_everything_back,
     _released_memory_is_as_empty,
 )

@@ -105,6 +105,9 @@ class ContiguousKV(KVCache):
         self.steps += steps
         return 0
 
+    def take(self, holder: Holder) -> None:
+        return  # everything was taken at admission
+
     def release(self, holder: Holder) -> None:
         firsts, blocks, _ = holder.kv
         for first in firsts:

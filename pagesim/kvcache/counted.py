@@ -3,69 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
-from typing import NamedTuple
 
 from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
-from pagesim.kvcache.groups import Full, KVGroup, SlidingWindow, opening_step, period
-
-Positions = tuple[int, ...]
-"""Places in a ring at which a decoding sequence takes or releases a block."""
-
-
-class _Window(NamedTuple):
-    """A group with a sliding window, in tokens."""
-
-    block_size: int
-    tokens: int
-
-    def released(self, processed: int) -> int:
-        """Return the leading blocks that are not held once ``processed`` tokens have run."""
-        return max(0, processed - self.tokens + 1) // self.block_size
+from pagesim.kvcache.groups import KVGroup, check_single, opening_step, passing_steps
 
 
 class CountedKV(KVCache):
-    """See `KVCache`. Blocks are counted and never named.
+    """See `KVCache`: memory of one KV group, on demand or reserved. Blocks are counted and never named.
 
     What decoding holders take is a ring: ``takes[c]`` is how many blocks they take at a step that is ``c``
-    modulo the period. A holder enters the ring once and leaves it once, however long it decodes. Sliding
-    windows release into a second ring, which a holder enters when its window is full.
+    modulo the block size. A holder enters the ring once and leaves it once, however long it decodes.
 
     Beams share blocks in ways that lengths do not tell; they need tables.
     """
 
-    __slots__ = (
-        "_frees",
-        "_per_period",
-        "_period",
-        "_size",
-        "_tables",
-        "_tails",
-        "_takes",
-        "_trimmed",
-        "_windows",
-        "_windows_due",
-    )
+    __slots__ = ("_per_period", "_size", "_tails", "_takes")
 
     def __init__(
         self, num_blocks: int, groups: Sequence[KVGroup], cpu_blocks: int = 0, *, shares: bool = True
     ) -> None:
         super().__init__(num_blocks, groups, cpu_blocks, shares=shares)
-        self._period = period(self.groups)
-        self._takes = [0] * self._period
-        self._frees = [0] * self._period
-        self._per_period = 0  # blocks that the decoding holders take in a period
-        self._tables: dict[tuple[int, int], list[Positions]] = {}
-        # The block size, where there is one group of full attention: the ordinary case of every sum below.
-        only = self.groups[0].rule if len(self.groups) == 1 else None
-        self._size = self.block_size if isinstance(only, Full) else 0
+        check_single(self.groups)
+        self._takes = [0] * self.block_size
+        self._per_period = 0  # blocks that the decoding holders take in so many steps
+        # The block size on demand, the ordinary case of every sum below; 0 where all is reserved.
+        self._size = self.block_size if self.grows else 0
         self._tails: dict[Holder, None] = {}  # whose next step copies a shared last block
-        self._windows = tuple(
-            _Window(g.block_size, g.rule.window) for g in self.groups if isinstance(g.rule, SlidingWindow)
-        )
-        # (step, order, window, holder): from that step on the holder releases a block every so often.
-        self._windows_due: list[tuple[int, int, int, Holder]] = []
-        self._trimmed: dict[Holder, int] = {}
 
     # Questions
 
@@ -84,7 +47,7 @@ class CountedKV(KVCache):
         return blocks if self.shares else blocks * holder.samples
 
     def blocks_needed(self, steps: int = 1) -> int:
-        takes, whole = self._takes, self._period
+        takes, whole = self._takes, self.block_size
         first = (self.steps + 1) % whole
         if steps == 1:
             blocks = takes[first]
@@ -120,51 +83,24 @@ class CountedKV(KVCache):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self._tails:
             return 0
-        if self._windows_due:
-            # Beyond the step at which a window fills the ring does not say yet what is released.
-            steps = min(steps, self._windows_due[0][0] - self.steps)
-        room, whole = self.free_blocks - spare, self._period
+        room, whole = self.free_blocks - spare, self.block_size
         # A period at most takes so much: nearly always answer enough.
         if (steps // whole + 1) * self._per_period <= room or not self.grows:
             return steps
         if room < 0:
             return 0
         first = (self.steps + 1) % whole
-        if not self._windows:
-            rounds, room = divmod(room, self._per_period)
-            fitting = rounds * whole
-            for blocks in self._takes[first:] + self._takes[:first]:
-                room -= blocks
-                if room < 0:
-                    break
-                fitting += 1
-            return fitting if fitting < steps else steps
-        if self.blocks_needed(steps) <= room:
-            return steps
-        for step in range(min(steps, whole)):
-            at = (first + step) % whole
-            room -= self._takes[at]
+        rounds, room = divmod(room, self._per_period)
+        fitting = rounds * whole
+        for blocks in self._takes[first:] + self._takes[:first]:
+            room -= blocks
             if room < 0:
-                return step
-            room += self._frees[at]
-            if step == 0:
-                room -= sum(self._trimmed.values())  # released already
-        return min(steps, whole)
+                break
+            fitting += 1
+        return fitting if fitting < steps else steps
 
     def copies_due(self, holder: Holder) -> int:
         return holder.samples - 1 if holder.samples > 1 and holder.tail_shared else 0
-
-    def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
-        length = self.length(holder)
-        if not self.grows:
-            return super().held_by_group(holder)
-        released = iter(self._released(holder, length) if self._windows else ())
-        found = []
-        for group in self.groups:
-            gone = next(released) if isinstance(group.rule, SlidingWindow) else 0
-            size = group.block_size
-            found.append((length - gone * size, -(-length // size) - gone))
-        return found
 
     def held_and_reserved(self, holder: Holder) -> tuple[int, int] | None:
         if self.grows:
@@ -176,26 +112,20 @@ class CountedKV(KVCache):
 
     def admit(self, holder: Holder, tokens: int) -> None:
         size, plain = self._size, holder.samples == 1
-        if not plain:
-            self._check_samples()
         blocks = -(-tokens // size) if size and plain else self.blocks_to_admit(holder, tokens)
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
         self.free_blocks -= blocks
         holder.tokens = tokens
         if not size:
-            if self.grows:
-                holder.kv = [0] * len(self._windows)
-            else:
-                holder.kv = blocks // holder.samples, self.groups[0].rule.reserved(tokens, holder.output)
+            holder.kv = blocks // holder.samples, self.groups[0].rule.reserved(tokens, holder.output)
         if not plain:
             self._share(holder)
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)
-        if blocks > self.free_blocks + self._trimmable(holder):
+        if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
-        self.trim(holder)
         self.free_blocks -= blocks
         holder.tokens += tokens
 
@@ -223,8 +153,6 @@ class CountedKV(KVCache):
             self._per_period += samples
         else:
             self._enter_ring(holder, samples)
-            for number in range(len(self._windows)):
-                self._await_window(holder, number)
         if samples > 1 and holder.tail_shared:
             self._tails[holder] = None
 
@@ -238,40 +166,28 @@ class CountedKV(KVCache):
             holder.decodes = False
             return
         holder.tokens = self.length(holder)
-        self._leave_ring(holder, holder.tokens)
-
-    def trim(self, holder: Holder) -> None:
-        if not self._windows or holder in self._trimmed:
-            return
-        length = self.length(holder)
-        released = self._released(holder, length)
-        target = [window.released(length) for window in self._windows]
-        blocks = sum(target) - sum(released)
-        self.free_blocks += blocks
-        if holder.decodes:
-            self._trimmed[holder] = blocks
-        else:
-            holder.kv = target
+        self._leave_ring(holder)
 
     def grow(self, steps: int = 1) -> int:
-        if self._windows or (self._tails and steps):
-            return self._grow_and_release(steps)
-        blocks = self._takes[(self.steps + 1) % self._period] if steps == 1 else self.blocks_needed(steps)
+        blocks = self.blocks_needed(steps)
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
         self.free_blocks -= blocks
         self.steps += steps
-        return 0
+        return self._copy_tails() if self._tails and steps else 0
 
     def grow_leaving(self, spare: int) -> int:
         if not self._size or self._tails:
             return super().grow_leaving(spare)
         steps = self.steps + 1
-        left = self.free_blocks - self._takes[steps % self._period]
+        left = self.free_blocks - self._takes[steps % self._size]
         if left < spare:
             return -1
         self.free_blocks, self.steps = left, steps
         return 0
+
+    def take(self, holder: Holder) -> None:
+        self.free_blocks -= self.blocks_needed_by(holder)
 
     def release(self, holder: Holder) -> None:
         size = self._size
@@ -285,7 +201,7 @@ class CountedKV(KVCache):
         if holder.samples > 1:
             self.shared_blocks -= self._saved(holder, length)
         if holder.decodes:
-            self._leave_ring(holder, length)
+            self._leave_ring(holder)
         self.free_blocks += blocks
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
@@ -329,15 +245,10 @@ class CountedKV(KVCache):
         if not self.grows:
             return holder.samples * int(holder.kv[0])
         blocks = self.blocks_for(length)
-        if holder.samples > 1:
-            if not self.shares:
-                return holder.samples * blocks
-            return (
-                blocks if holder.tail_shared else (holder.shared + holder.samples * (blocks - holder.shared))
-            )
-        if self._windows:
-            blocks -= sum(self._released(holder, length))
-        return blocks
+        if holder.samples == 1 or (self.shares and holder.tail_shared):
+            return blocks
+        shared = holder.shared if self.shares else 0
+        return shared + holder.samples * (blocks - shared)
 
     def _saved(self, holder: Holder, length: int) -> int:
         """Return the names of blocks that sharing saves a holder of several samples."""
@@ -353,108 +264,24 @@ class CountedKV(KVCache):
     def _copies(self) -> int:
         return sum([holder.samples - 1 for holder in self._tails])
 
-    def _table(self, size: int, growth: int) -> list[Positions]:
-        """Return, by (base + offset) modulo a block size, when a sequence passes a multiple of it."""
-        whole = self._period
-        table = []
-        for residue in range(size):
-            once = [
-                step % whole
-                for step in range(1, whole + 1)
-                for _ in range((residue + growth * step) // size - (residue + growth * (step - 1)) // size)
-            ]
-            table.append(tuple(once))
-        self._tables[size, growth] = table
-        return table
-
     def _enter_ring(self, holder: Holder, samples: int) -> None:
         """Count what so many samples of a decoding holder take (fewer than 0: no longer)."""
-        growth = holder.growth
-        for group in self.groups:
-            if group.rule.grows:
-                size = group.block_size
-                table = self._tables.get((size, growth)) or self._table(size, growth)
-                for at in table[(holder.base - 1) % size]:
-                    self._takes[at] += samples
-                self._per_period += samples * growth * self._period // size
+        size, growth = self._size, holder.growth
+        if size:
+            for step in passing_steps((holder.base - 1) % size, size, growth, size):
+                self._takes[step] += samples
+            self._per_period += samples * growth
 
-    def _leave_ring(self, holder: Holder, length: int) -> None:
+    def _leave_ring(self, holder: Holder) -> None:
         self._enter_ring(holder, -holder.samples)
         self._tails.pop(holder, None)
-        if self._windows:
-            released = self._released(holder, length)
-            due = [each for each in self._windows_due if each[3] is not holder]
-            if len(due) < len(self._windows_due):
-                waiting = {each[2] for each in self._windows_due if each[3] is holder}
-                self._windows_due = due
-                due.sort()
-            else:
-                waiting = set()
-            for number in range(len(self._windows)):
-                if number not in waiting:
-                    self._release_ring(holder, number, -1)
-            holder.kv = released
-            self._trimmed.pop(holder, None)
         holder.decodes = False
 
-    # Sliding windows
-
-    def _release_ring(self, holder: Holder, number: int, count: int) -> None:
-        """Count what a full window of a decoding holder releases."""
-        window, growth = self._windows[number], holder.growth
-        size = window.block_size
-        table = self._tables.get((size, growth)) or self._table(size, growth)
-        # Before step s it holds base + growth·(s − 1) tokens, and skips those below the window.
-        offset = holder.base - growth - window.tokens + 1
-        for at in table[offset % size]:
-            self._frees[at] += count
-
-    def _await_window(self, holder: Holder, number: int) -> None:
-        """Note at which step a holder's window is full, or that it is already."""
-        beyond = self._windows[number].tokens - 1 - holder.base
-        step = max(self.steps + 1, -(-beyond // holder.growth) + 1)
-        heappush(self._windows_due, (step, holder.order, number, holder))
-
-    def _released(self, holder: Holder, length: int) -> list[int]:
-        """Return the blocks that each window of a holder of this length has released."""
-        if not holder.decodes:
-            return list(holder.kv)
-        if holder in self._trimmed:
-            return [window.released(length) for window in self._windows]
-        waiting = {number for _, _, number, each in self._windows_due if each is holder}
-        processed = length - holder.growth
-        return [
-            holder.kv[number] if number in waiting else window.released(processed)
-            for number, window in enumerate(self._windows)
-        ]
-
-    def _trimmable(self, holder: Holder) -> int:
-        """Return the blocks that the next chunk of a resting holder releases."""
-        if not self._windows:
-            return 0
-        released: list[int] = holder.kv
-        return sum([window.released(holder.tokens) for window in self._windows]) - sum(released)
-
-    def _grow_and_release(self, steps: int) -> int:
-        """Grow where samples copy on write at first, or windows release; return the blocks copied."""
-        blocks, copies, released = self.blocks_needed(steps), 0, 0
-        if blocks > self.free_blocks and not (self._windows and self.steps_that_fit(steps, 0) == steps):
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+    def _copy_tails(self) -> int:
+        """Give every sample a last block of its own; return the blocks copied."""
+        copies = self._copies()
         for holder in self._tails:
-            copies += holder.samples - 1
             holder.tail_shared = False
         self._tails.clear()
         self.shared_blocks -= copies
-        for _ in range(steps):
-            self.steps += 1
-            released += self._frees[self.steps % self._period]
-            while self._windows_due and self._windows_due[0][0] <= self.steps:
-                _, _, number, holder = heappop(self._windows_due)
-                processed = holder.base + holder.growth * (self.steps - 1)
-                released += self._windows[number].released(processed) - holder.kv[number]
-                self._release_ring(holder, number, 1)
-        if steps:
-            released -= sum(self._trimmed.values())
-            self._trimmed.clear()
-        self.free_blocks += released - blocks
         return copies

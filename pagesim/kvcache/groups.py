@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import lcm
+from functools import lru_cache
 from typing import Protocol
 
 from pagesim.kvcache.reservation import Reservation
@@ -25,11 +25,20 @@ class Rule(Protocol):
     def reserved(self, tokens: int, output_tokens: int) -> int:
         """Return the tokens that a sequence takes room for at admission, at least ``tokens``."""
 
+    def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
+        """Return the blocks that a sequence ever holds at once; None where none is given back before the end.
 
-@dataclass(frozen=True, slots=True)
-class Full:
-    """Every token attends to all tokens before it: nothing is released before the end."""
+        Args:
+            block_size: tokens a block.
+            longest: tokens of the longest sequence.
+            in_flight: tokens of it that can be scheduled and not be computed yet.
+        """
 
+
+class _OnDemand:
+    """What rules have in common by which a sequence takes blocks as it grows."""
+
+    __slots__ = ()
     grows = True
 
     def skipped(self, processed: int) -> int:
@@ -38,16 +47,24 @@ class Full:
     def reserved(self, tokens: int, output_tokens: int) -> int:
         return tokens
 
+    def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
+        return None
+
 
 @dataclass(frozen=True, slots=True)
-class SlidingWindow:
+class Full(_OnDemand):
+    """Every token attends to all tokens before it: nothing is released before the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow(_OnDemand):
     """A token attends to the last ``window`` tokens, itself included.
 
-    Source: vLLM 0.33.0, ``SlidingWindowManager.get_num_skipped_tokens``.
+    Source: vLLM 0.33.0, ``SlidingWindowManager.get_num_skipped_tokens`` and
+    ``SlidingWindowSpec.max_admission_blocks_per_request``.
     """
 
     window: int
-    grows = True
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -56,8 +73,66 @@ class SlidingWindow:
     def skipped(self, processed: int) -> int:
         return max(0, processed - self.window + 1)
 
-    def reserved(self, tokens: int, output_tokens: int) -> int:
-        return tokens
+    def processed_at(self, skipped: int) -> int:
+        """Return after how many tokens at least so many (1 or more) are skipped."""
+        return skipped + self.window - 1
+
+    def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
+        # Where a window begins within a block, it reaches into one more.
+        return -(-min(self.window - 1 + in_flight, longest) // block_size) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedLocal(_OnDemand):
+    """A token attends to those since the last multiple of ``chunk``, itself included.
+
+    Source: vLLM 0.33.0, ``ChunkedLocalAttentionManager.get_num_skipped_tokens`` and
+    ``ChunkedLocalAttentionSpec.max_admission_blocks_per_request``.
+    """
+
+    chunk: int
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise ValueError(f"chunk is {self.chunk}; at least 1 token is needed")
+
+    def skipped(self, processed: int) -> int:
+        return processed // self.chunk * self.chunk
+
+    def processed_at(self, skipped: int) -> int:
+        """Return after how many tokens at least so many (1 or more) are skipped."""
+        return -(-skipped // self.chunk) * self.chunk
+
+    def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
+        return -(-min(self.chunk + in_flight, longest) // block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class State(_OnDemand):
+    """A recurrent state, one block however many tokens came before.
+
+    Where prefixes are cached (``aligned``) a state that a block's last token leaves behind can be found; then
+    a sequence takes a block for the state at hand, and keeps the one before until it was copied. Else its
+    block is as long as the longest sequence.
+
+    Source: vLLM 0.33.0, ``MambaManager``.
+
+    Attributes:
+        aligned: see above.
+        checkpoint: where the kernels can leave a state behind within a chunk of a prompt: at every multiple
+            of so many tokens from its start; None where they cannot.
+    """
+
+    aligned: bool = False
+    checkpoint: int | None = None
+
+    def skipped(self, processed: int) -> int:
+        return max(0, processed - 1)
+
+    def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
+        if not self.aligned:
+            return None  # the only one is as long as the longest sequence
+        return 2 if self.checkpoint is None else 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +148,9 @@ class Reserved:
     def reserved(self, tokens: int, output_tokens: int) -> int:
         return self.reservation.tokens(tokens, output_tokens)
 
+    def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
@@ -82,18 +160,56 @@ class KVGroup:
         block_size: tokens whose KV one block of this group holds, for all of its layers.
         rule: which blocks are kept.
         layers: how many there are.
-        page_bytes: bytes of a block; all groups of a pool have blocks of equal size.
+        page_bytes: bytes of a block on each GPU, equal in all groups of a pool; left out where they do not
+            matter: then those of the pool's largest block.
+        filled_bytes: those of them that the layers fill, the rest is padding; left out, as many as its tokens
+            can fill alike, or a byte a token where ``page_bytes`` are left out, too.
     """
 
     block_size: int
     rule: Rule = Full()
     layers: int = 1
-    page_bytes: int = 1
+    page_bytes: int | None = None
+    filled_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "layers", "page_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; at least 1 is needed")
+        for name in ("block_size", "layers", "page_bytes", "filled_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; at least 1 is needed")
+        filled = self.filled
+        if self.page_bytes is not None and filled > self.page_bytes:
+            raise ValueError(f"filled_bytes is {filled}; a block has {self.page_bytes}")
+        if not isinstance(self.rule, State) and filled % self.block_size:
+            raise ValueError(
+                f"filled_bytes is {filled}; the {self.block_size} tokens of a block fill equal parts of it"
+            )
+
+    @property
+    def filled(self) -> int:
+        """Bytes of a block that the layers fill."""
+        if self.filled_bytes is not None or self.page_bytes is None:
+            return self.filled_bytes or self.block_size
+        return (
+            self.page_bytes
+            if isinstance(self.rule, State)
+            else self.page_bytes // self.block_size * self.block_size
+        )
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes that a token fills in all layers; of a state, which no token fills, 0."""
+        return 0 if isinstance(self.rule, State) else self.filled // self.block_size
+
+    @property
+    def kind(self) -> str:
+        """What its rule is called, with its tokens: ``full``, ``window-1024``, ``chunk-8192``, ``state``."""
+        rule = self.rule
+        if isinstance(rule, SlidingWindow):
+            return f"window-{rule.window}"
+        if isinstance(rule, ChunkedLocal):
+            return f"chunk-{rule.chunk}"
+        return "state" if isinstance(rule, State) else "full"
 
     def blocks_at_admission(self, tokens: int, output_tokens: int) -> int:
         """Return the blocks that a sequence takes when its first ``tokens`` are to be computed."""
@@ -103,25 +219,58 @@ class KVGroup:
         """Return the leading blocks that are not held any more once ``processed`` tokens have run."""
         return self.rule.skipped(processed) // self.block_size
 
+    def most(self, tokens: int, longest: int, in_flight: int) -> int:
+        """Return the blocks that a sequence of so many tokens ever holds at once.
 
-def check_groups(groups: tuple[KVGroup, ...]) -> None:
-    """Refuse groups that cannot share a pool.
+        Args:
+            tokens: of which nothing was found in a cache.
+            longest: tokens of the longest sequence.
+            in_flight: tokens of it that can be scheduled and not be computed yet.
+        """
+        blocks = -(-tokens // self.block_size)
+        kept = self.rule.most_blocks(self.block_size, longest, in_flight)
+        return blocks if kept is None or blocks < kept else kept
+
+
+def check_groups(groups: tuple[KVGroup, ...], *, equal_blocks: bool = True) -> None:
+    """Refuse groups that cannot share memory.
+
+    Args:
+        groups: of the memory.
+        equal_blocks: whether they take blocks of one pool.
 
     Raises:
-        ValueError: there is none, their pages differ in size, or only some of them reserve.
+        ValueError: there is none, their pages differ in size in one pool, or only some of them reserve.
     """
     if not groups:
         raise ValueError("there is no KV group; at least 1 is needed")
-    if len({group.page_bytes for group in groups}) > 1:
+    if equal_blocks and len({group.page_bytes for group in groups}) > 1:
         sizes = ", ".join(str(group.page_bytes) for group in groups)
         raise ValueError(f"page_bytes of the groups of one pool are {sizes}; they must be equal")
     if len({group.rule.grows for group in groups}) > 1:
         raise ValueError("some groups of one pool reserve and others grow; all must do the same")
 
 
-def period(groups: tuple[KVGroup, ...]) -> int:
-    """Return after how many tokens every group takes and releases blocks at the same places again."""
-    return lcm(*(group.block_size for group in groups))
+def are_hybrid(groups: tuple[KVGroup, ...]) -> bool:
+    """Say whether there are several groups, or one that does not simply keep every token."""
+    return len(groups) > 1 or not isinstance(groups[0].rule, Full | Reserved)
+
+
+def page_bytes_of(groups: tuple[KVGroup, ...]) -> int:
+    """Return the bytes of each block of a pool."""
+    return groups[0].page_bytes or max(group.filled for group in groups)
+
+
+def check_single(groups: tuple[KVGroup, ...]) -> None:
+    """Refuse what memory of one group that gives nothing back cannot hold.
+
+    Raises:
+        ValueError: there are several groups, or a rule by which blocks are given back before the end.
+    """
+    if are_hybrid(groups):
+        raise ValueError(
+            "this memory has one KV group, of full attention or reserved; others need a HybridKV"
+        )
 
 
 def opening_step(base: int, block_size: int) -> int:
@@ -130,3 +279,22 @@ def opening_step(base: int, block_size: int) -> int:
     A sequence of ``base + steps`` tokens opens a block with each token that follows a multiple of the size.
     """
     return (1 - base) % block_size
+
+
+@lru_cache(1 << 14)
+def passing_steps(offset: int, block_size: int, growth: int, period: int) -> tuple[int, ...]:
+    """Return at which steps of a period ``offset + growth · steps`` reaches or passes a multiple of a size.
+
+    Args:
+        offset: from 0 to ``block_size - 1``.
+        block_size: tokens.
+        growth: tokens a step.
+        period: steps, a multiple of the block size; a step stands here modulo the period.
+
+    Returns:
+        The steps in turn, each as often as it passes a multiple.
+    """
+    passed = [(offset + growth * step) // block_size for step in range(period + 1)]
+    return tuple(
+        [step % period for step in range(1, period + 1) for _ in range(passed[step] - passed[step - 1])]
+    )

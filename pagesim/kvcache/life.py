@@ -25,7 +25,10 @@ def takes_samples(memory: KVCache) -> bool:
 
 
 class Named(Protocol):
-    """What memory offers in addition whose blocks have numbers."""
+    """What memory offers in addition whose blocks have numbers.
+
+    In a block table, blocks that were given back are left out, or stand in front as numbers below 0.
+    """
 
     def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]: ...
 
@@ -42,15 +45,22 @@ def named(memory: KVCache) -> Named:
 
 
 class Prompt:
-    """What a holder's tokens are, for memory that finds them: see `Content`."""
+    """What a holder's tokens are, for memory that finds them: see `Segments`. Each token is one of these."""
+
+    lookahead = 0
 
     def __init__(self, tokens: tuple[int, ...], block_size: int) -> None:
         self.tokens = tokens
         self.block_size = block_size
+        places = range(1, len(tokens) + 1)
+        self.ends = [*places, 1 << 32]
+        self.names = [*[hash(tokens[:place]) for place in places], id(self)]
 
     def key(self, block: int) -> int:
-        end = (block + 1) * self.block_size
-        return hash((self.tokens[:end], None if end <= len(self.tokens) else (id(self), end)))
+        return self.key_at((block + 1) * self.block_size)
+
+    def key_at(self, tokens: int) -> int:
+        return hash((self.tokens[:tokens], None if tokens <= len(self.tokens) else (id(self), tokens)))
 
     def common(self, other: Self, most: int) -> int:
         if self is other:
@@ -136,7 +146,7 @@ class Life:
             same, rest = rng.randint(1, most), rng.randint(0, memory.block_size)
             prompt = [rng.randint(0, 1)] * same + [rng.randint(0, 1) for _ in range(rest)]
             holder.content = Prompt(tuple(prompt), memory.block_size)
-            holder.tokens = len(prompt)
+            holder.tokens = holder.prompt = holder.length = len(prompt)
         elif memory.grows:
             holder.growth = rng.choice((1, 1, 1, 3))
         tokens = holder.tokens
@@ -176,6 +186,8 @@ class Life:
         if not resting:
             return
         holder = rng.choice(resting)
+        if memory.releases:
+            memory.trim(holder)
         before, length, free = self._tables(holder), memory.length(holder), memory.free_blocks
         if not memory.grows:
             if not self._room(holder):
@@ -197,6 +209,8 @@ class Life:
         resting = [holder for holder in self.holders if not holder.decodes]
         if resting:
             holder = rng.choice(resting)
+            if self.memory.lag:
+                holder.in_flight = rng.randint(0, self.memory.length(holder))
             self._keeps("start_decoding", holder, self.memory.start_decoding)
             assert holder.decodes, "start_decoding lets a holder decode"
 
@@ -211,13 +225,14 @@ class Life:
         memory = self.memory
         if self.holders:
             holder = rng.choice(self.holders)
+            groups = range(len(memory.groups)) if memory.names_blocks else ()
+            before = [self._gone(holder, 0, number) for number in groups]
             memory.trim(holder)
-            if memory.names_blocks:
-                for number, group in enumerate(memory.groups):
-                    gone = self._gone(holder, 0, number)
-                    assert gone == group.released(memory.length(holder)), (
-                        "trim releases the blocks that no later token attends to"
-                    )
+            for number in groups:
+                due = memory.groups[number].released(memory.length(holder) - holder.in_flight)
+                assert self._gone(holder, 0, number) == max(before[number], due), (
+                    "trim releases the blocks that no later token attends to"
+                )
 
     def _cache(self, rng: Random) -> None:
         for holder in self.decoding()[:1]:
@@ -239,6 +254,8 @@ class Life:
             self.grow(steps)
         elif fit := memory.steps_that_fit(steps, 0):
             self.grow(fit)
+        elif memory.blocks_needed(1) <= memory.free_blocks:
+            self.grow(1)
         else:
             self.refused("growth without blocks", memory.grow, 1)
             self.release(rng.choice(self.decoding()))
@@ -331,6 +348,17 @@ class Life:
         found = [self._write(*each, steps * each[0].growth) for each in before]
         if memory.names_blocks:
             assert sum(filter(None, found)) == copies, "as many blocks are copied as grow says"
+
+    def take_turns(self) -> None:
+        """Let every decoding holder take its turn in a step that fits, in their order."""
+        memory = self.memory
+        decoding = sorted(self.decoding(), key=lambda holder: holder.order)
+        before = [(holder, self._tables(holder), memory.length(holder)) for holder in decoding]
+        for holder in decoding:
+            memory.take(holder)
+        memory.close_step()
+        for each in before:
+            self._write(*each, each[0].growth)
 
     def release(self, holder: LivingHolder) -> None:
         """Release a holder on the device."""
@@ -526,7 +554,7 @@ class Life:
         self, holder: LivingHolder, sample: int, number: int, text: list[int], held: list[int]
     ) -> None:
         group = self.memory.groups[number]
-        table, size = named(self.memory).block_table(holder, sample, number), group.block_size
+        table, size = self._table(holder, sample, number), group.block_size
         gone = self._gone(holder, sample, number)
         assert 0 <= gone * size <= group.rule.skipped(len(text)), (
             "a block table has a block for each block_size tokens that a later token attends to"
@@ -541,15 +569,21 @@ class Life:
     def _gone(self, holder: LivingHolder, sample: int, number: int) -> int:
         """Return the leading blocks that a group does not have any more."""
         size = self.memory.groups[number].block_size
+        return -(-self.memory.length(holder) // size) - len(self._table(holder, sample, number))
+
+    def _table(self, holder: LivingHolder, sample: int, number: int) -> list[int]:
+        """Return the blocks of a sample in a group that it still has."""
         table = named(self.memory).block_table(holder, sample, number)
-        return -(-self.memory.length(holder) // size) - len(table)
+        gone = sum([block < 0 for block in table])
+        assert all(block < 0 for block in table[:gone]), "blocks are given back from the front"
+        return table[gone:]
 
     def _tables(self, holder: LivingHolder) -> _Tables:
         """Return all block tables of a holder; none where blocks have no numbers."""
         if not self.memory.names_blocks:
             return []
-        table, groups = named(self.memory).block_table, range(len(self.memory.groups))
-        return [[table(holder, sample, group) for group in groups] for sample in range(holder.samples)]
+        groups = range(len(self.memory.groups))
+        return [[self._table(holder, sample, group) for group in groups] for sample in range(holder.samples)]
 
     def _fill(self, holder: LivingHolder, start: int) -> None:
         """Write the tokens of a holder from a place on into its blocks."""

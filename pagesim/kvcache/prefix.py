@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -10,7 +9,8 @@ from typing import Any
 
 from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.groups import KVGroup, opening_step
-from pagesim.kvcache.runs import Content, FreeQueue, Run
+from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, are_there, free_blocks
+from pagesim.kvcache.runs import FreeQueue, Run
 
 
 class _Match:
@@ -20,56 +20,25 @@ class _Match:
         holder: for whom.
         most: how many blocks were asked for.
         blocks: how many were found.
-        runs: that these are of, each with how many of its blocks and how many it had.
+        hits: the runs that these are of.
         missing: the key of the block that ended the search; None where no more were asked for.
     """
 
-    __slots__ = ("blocks", "holder", "missing", "most", "runs")
+    __slots__ = ("blocks", "hits", "holder", "missing", "most")
 
     def __init__(self, holder: Holder | None, most: int) -> None:
         self.holder = holder
         self.most = most
         self.blocks = 0
-        self.runs: list[tuple[Run, int, int]] = []
+        self.hits: list[Hit] = []
         self.missing: int | None = None
 
     def holds(self, found: dict[int, Run]) -> bool:
-        """Say whether a search would end the same way now; a run that was evicted has no blocks left."""
-        for run, _, count in self.runs:
-            if run.count != count:
-                return False
-        return self.missing not in found
-
-    def free_blocks(self) -> int:
-        """Return how many of the blocks no request holds."""
-        free = 0
-        for run, blocks, _ in self.runs:
-            if not run.holders:
-                free += blocks
-        return free
+        """Say whether a search would end the same way now."""
+        return are_there(self.hits) and self.missing not in found
 
 
 _NOTHING = _Match(None, 0)
-
-
-class Prefix:
-    """What a prefix cache keeps with a holder.
-
-    Attributes:
-        content: of its prompt, and of what it generates.
-        runs: those of its leading blocks that can be found.
-        hashed: how many blocks these are.
-        table: all its blocks, in token order, where blocks have numbers.
-    """
-
-    __slots__ = ("content", "hashed", "runs", "table")
-
-    table: array[int]
-
-    def __init__(self, content: Content | None, runs: list[Run], hashed: int) -> None:
-        self.content = content
-        self.runs = runs
-        self.hashed = hashed
 
 
 class CountedPrefixKV(KVCache):
@@ -106,10 +75,7 @@ class CountedPrefixKV(KVCache):
         self._blank = self._all_blocks()  # free blocks that hold nothing, taken before those of the queue
         self._queue = FreeQueue()
         self._aside = 0  # blocks taken out of the queue for what is going to be taken next
-        # The run that the key of its first block finds: the first that had this content. Duplicates, which
-        # have just as many blocks, wait behind it.
-        self._found: dict[int, Run] = {}
-        self._duplicates: dict[int, list[Run]] = {}
+        self._index = self._new_index(self._queue)
         self._match = _NOTHING
         self.cached_blocks = 0
         self.blocks_taken = 0
@@ -123,7 +89,7 @@ class CountedPrefixKV(KVCache):
     @property
     def findable_blocks(self) -> int:
         """Blocks of different content that can be found, held ones included; counted here, run by run."""
-        return sum([run.count for run in self._found.values()])
+        return self._index.findable
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         self._note_evictions(0)
@@ -143,7 +109,7 @@ class CountedPrefixKV(KVCache):
         return rounds * self._decoding + sum(takes[first:end]) + sum(takes[: max(0, end - size)])
 
     def blocks_needed_by(self, holder: Holder) -> int:
-        return int((holder.base + self.steps) % self.block_size == 0)
+        return int(self.length(holder) % self.block_size == 0)
 
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
         size = self.block_size
@@ -162,7 +128,7 @@ class CountedPrefixKV(KVCache):
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         match, most = self._match, (tokens - 1) // self.block_size
-        if match.holder is not holder or match.most != most or not match.holds(self._found):
+        if match.holder is not holder or match.most != most or not match.holds(self._index.found):
             match = self._look_up(holder, most)
         return match.blocks * self.block_size
 
@@ -171,7 +137,7 @@ class CountedPrefixKV(KVCache):
 
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
         match = self._match_of(holder, tokens)
-        return -(-tokens // self.block_size) - match.blocks + match.free_blocks()
+        return -(-tokens // self.block_size) - match.blocks + free_blocks(match.hits)
 
     # Changes
 
@@ -180,22 +146,22 @@ class CountedPrefixKV(KVCache):
             raise KVCacheError("a prefix cache serves every sample as a request of its own")
         match = self._match_of(holder, tokens)
         others = -(-tokens // self.block_size) - match.blocks
-        wanted = others + match.free_blocks()
+        wanted = others + free_blocks(match.hits)
         if wanted > self.free_blocks:
             raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
         runs: list[Run] = []
-        for run, blocks, count in match.runs:
+        holder.kv = prefix = Prefix(_content_of(holder), runs, match.blocks)
+        for run, blocks, count in match.hits:
             if blocks < count:
-                self._split(run, blocks)
+                self._index.split(run, blocks)
             if run.holders:
                 self.shared_blocks += blocks
             else:
                 self._queue.remove(run)
                 self.cached_blocks -= blocks
                 self.free_blocks -= blocks
-            run.holders.append(holder)
+            run.holders.append(prefix)
             runs.append(run)
-        holder.kv = Prefix(_content_of(holder), runs, match.blocks)
         holder.tokens = tokens
         self._take(others)
         self._hash(holder, tokens)
@@ -234,6 +200,9 @@ class CountedPrefixKV(KVCache):
     def cache_full_blocks(self, holder: Holder) -> None:
         self._hash(holder, self.length(holder) - holder.unknown)
 
+    def take(self, holder: Holder) -> None:
+        self._take(self.blocks_needed_by(holder))
+
     def set_aside(self, blocks: int) -> None:
         if blocks > self._aside:
             self._pop(blocks - self._aside)
@@ -253,9 +222,9 @@ class CountedPrefixKV(KVCache):
             if not self.reuses_unhashed_first:
                 run = Run(0)
                 self._queue.push(run)
-            self._put(holder, run, prefix.hashed, unhashed)
+            self._index.put(prefix, run, prefix.hashed, unhashed)
         for run in reversed(prefix.runs):
-            run.holders.remove(holder)
+            run.holders.remove(prefix)
             if run.holders:
                 self.shared_blocks -= run.count
             else:
@@ -280,13 +249,9 @@ class CountedPrefixKV(KVCache):
         """Take so many of the blocks that were set aside, the first of them first."""
         self._aside -= blocks
 
-    def _cut(self, run: Run, blocks: int) -> Run:
-        """Cut a run in two after so many blocks; return the second."""
-        return run.split(blocks)
-
-    def _put(self, holder: Holder, run: Run, start: int, blocks: int) -> None:
-        """Add so many blocks of a holder to the end of a run, from its block ``start`` on."""
-        run.count += blocks
+    def _new_index(self, queue: FreeQueue) -> RunIndex:
+        """Return an empty index."""
+        return RunIndex(queue)
 
     # Inside
 
@@ -298,17 +263,9 @@ class CountedPrefixKV(KVCache):
     def _look_up(self, holder: Holder, most: int) -> _Match:
         """Find the runs of a request's leading blocks, as far as they are there, up to so many."""
         self._match = match = _Match(holder, most)
-        content, found, block = _content_of(holder), self._found, 0
-        while content is not None and block < most:
-            key = content.key(block)
-            run = found.get(key)
-            if run is None:
-                match.missing = key
-                break
-            blocks = min(_alike(run, content), most - block)
-            match.runs.append((run, blocks, run.count))
-            block += blocks
-        match.blocks = block
+        content = _content_of(holder)
+        if content is not None:
+            match.blocks, match.missing = self._index.look_up(content, most, match.hits)
         return match
 
     def _match_of(self, holder: Holder, tokens: int) -> _Match:
@@ -316,62 +273,13 @@ class CountedPrefixKV(KVCache):
         match = self._match
         if match.holder is not holder:
             return _NOTHING
-        if not match.holds(self._found):
+        if not match.holds(self._index.found):
             match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
         return match
 
     def _hash(self, holder: Holder, tokens: int) -> None:
         """Make the blocks of a holder findable that are full at this length."""
-        prefix: Prefix = holder.kv
-        content, start, full = prefix.content, prefix.hashed, tokens // self.block_size
-        if start >= full or content is None:
-            return
-        prefix.hashed = full
-        runs, found = prefix.runs, self._found
-        while start < full:
-            key = content.key(start)
-            blocks = full - start
-            first = found.get(key)
-            if first is None:
-                last = runs[-1] if runs else None
-                if (
-                    last is not None
-                    and last.content is content
-                    and len(last.holders) == 1
-                    and last.key not in self._duplicates
-                ):  # the request computed it, too, and nothing else has or is the same: it is longer now
-                    self._put(holder, last, start, blocks)
-                    return
-            else:
-                blocks = min(_alike(first, content), blocks)
-                if blocks < first.count:
-                    self._split(first, blocks)
-            run = Run(0, content, start, key)
-            self._put(holder, run, start, blocks)
-            run.holders.append(holder)
-            runs.append(run)
-            if first is None:
-                found[key] = run
-            else:
-                self._duplicates.setdefault(key, []).append(run)
-            start += blocks
-
-    def _split(self, run: Run, blocks: int) -> None:
-        """Cut a run in two after so many blocks, and all that have the same content."""
-        duplicates = self._duplicates.get(run.key)
-        rest = self._part(self._found[run.key], blocks)
-        self._found[rest.key] = rest
-        if duplicates is not None:
-            self._duplicates[rest.key] = [self._part(each, blocks) for each in duplicates]
-
-    def _part(self, run: Run, blocks: int) -> Run:
-        rest = self._cut(run, blocks)
-        if not run.holders:
-            self._queue.push_ahead(rest, run)
-        for holder in run.holders:
-            runs = holder.kv.runs
-            runs.insert(runs.index(run) + 1, rest)
-        return rest
+        self._index.register(holder.kv, tokens // self.block_size)
 
     def _take(self, blocks: int) -> None:
         """Take so many free blocks, which there are."""
@@ -385,21 +293,21 @@ class CountedPrefixKV(KVCache):
 
     def _pop(self, blocks: int) -> None:
         """Take so many blocks: those that hold nothing, then the queue's, from which content is evicted."""
-        blank, queue, taken = self._blank, self._queue, self.blocks_taken
+        blank, queue, index, taken = self._blank, self._queue, self._index, self.blocks_taken
         end = self.blocks_taken = taken + blocks
         if blank.count:
             count = blocks if blocks < blank.count else blank.count
             self._take_last(blank, count)
             taken += count
         while taken < end:
-            run = queue.behind
+            run: Any = queue.behind
             there = run.count
             count = there if there < end - taken else end - taken
             if run.content is not None:
                 if count == there:
-                    self._forget(run)
-                elif run.key in self._duplicates:
-                    self._split(run, there - count)
+                    index.forget(run)
+                elif run.key in index.duplicates:
+                    index.split(run, there - count)
                     continue  # with the part that goes, which is now first
                 self.cached_blocks -= count
                 if taken != self._evicted_to:
@@ -417,26 +325,6 @@ class CountedPrefixKV(KVCache):
             self._evictions.append((first + 1, end - first))
         self._evicted_from = self._evicted_to = taken
 
-    def _forget(self, run: Run) -> None:
-        """Take a run out of the index; a duplicate with the same key takes its place."""
-        key = run.key
-        duplicates = self._duplicates.get(key)
-        if duplicates is None:
-            del self._found[key]
-            return
-        if self._found[key] is run:
-            self._found[key] = duplicates.pop(0)
-        else:
-            duplicates.remove(run)
-        if not duplicates:
-            del self._duplicates[key]
-
 
 def _content_of(holder: Holder) -> Any:
     return getattr(holder, "content", None)
-
-
-def _alike(run: Run, content: Content) -> int:
-    """Return the blocks of a run that another content goes on with, which has its first one."""
-    assert run.content is not None
-    return content.common(run.content, run.start + run.count) - run.start

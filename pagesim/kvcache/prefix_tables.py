@@ -7,8 +7,29 @@ from itertools import chain
 from pagesim.kvcache.base import Holder
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import opening_step
-from pagesim.kvcache.prefix import CountedPrefixKV, Prefix
-from pagesim.kvcache.runs import Run, block_array
+from pagesim.kvcache.prefix import CountedPrefixKV
+from pagesim.kvcache.run_index import Prefix, RunIndex
+from pagesim.kvcache.runs import FreeQueue, Run, block_array
+
+
+class _NumberedIndex(RunIndex):
+    """See `RunIndex`: of blocks that have numbers."""
+
+    __slots__ = ()
+
+    def cut(self, run: Run, blocks: int) -> Run:
+        rest = super().cut(run, blocks)
+        rest.blocks = run.blocks[blocks:]
+        del run.blocks[blocks:]
+        return rest
+
+    def put(self, prefix: Prefix, run: Run, start: int, blocks: int) -> None:
+        named = prefix.table[start : start + blocks]
+        if run.count:
+            run.blocks.extend(named)
+        else:
+            run.blocks = named
+        super().put(prefix, run, start, blocks)
 
 
 class PrefixCachedKV(CountedPrefixKV):
@@ -56,6 +77,10 @@ class PrefixCachedKV(CountedPrefixKV):
                     holder.kv.table.append(next(taken))
             self._fresh = block_array()
         return 0
+
+    def take(self, holder: Holder) -> None:
+        super().take(holder)
+        self._fill_table(holder)
 
     def set_aside(self, blocks: int) -> None:
         super().set_aside(blocks)
@@ -108,15 +133,15 @@ class PrefixCachedKV(CountedPrefixKV):
         assert self.shared_blocks == names - len(named), "shared blocks are miscounted"
         assert self._aside == len(self._set_aside), "blocks set aside are miscounted"
         assert not self._fresh, "blocks are taken and in no table"
-        queued = set(self._queue)
+        queued, index = set(self._queue), self._index
         counted = all(run.count == len(run.blocks) for run in (self._blank, *queued))
         assert counted, "a run's blocks are miscounted"
         cached = [run.count for run in queued if run.content is not None]
         assert self.cached_blocks == sum(cached), "cached blocks are miscounted"
-        assert self._duplicates.keys() <= self._found.keys(), "a duplicate is left of what cannot be found"
+        assert index.duplicates.keys() <= index.found.keys(), "a duplicate is left of what cannot be found"
         findable: set[Run] = set()
-        for key, first in self._found.items():
-            for run in (first, *self._duplicates.get(key, ())):
+        for key, first in index.found.items():
+            for run in (first, *index.duplicates.get(key, ())):
                 findable.add(run)
                 assert run.content is not None
                 assert run.content.key(run.start) == run.key == key, "a run is found under a key not its own"
@@ -126,7 +151,7 @@ class PrefixCachedKV(CountedPrefixKV):
         for holder in self.holders:
             prefix: Prefix = holder.kv
             assert findable.issuperset(prefix.runs), "a run is held that cannot be found"
-            assert all(holder in run.holders for run in prefix.runs)
+            assert all(prefix in run.holders for run in prefix.runs)
             blocks = block_array(chain.from_iterable(run.blocks for run in prefix.runs))
             assert blocks == prefix.table[: prefix.hashed], "runs are not the table's"
             assert len(prefix.table) == -(-self.length(holder) // self.block_size), "a table's length is off"
@@ -148,23 +173,12 @@ class PrefixCachedKV(CountedPrefixKV):
         self._fresh.extend(self._set_aside[:blocks])
         del self._set_aside[:blocks]
 
-    def _cut(self, run: Run, blocks: int) -> Run:
-        rest = super()._cut(run, blocks)
-        rest.blocks = run.blocks[blocks:]
-        del run.blocks[blocks:]
-        return rest
+    def _new_index(self, queue: FreeQueue) -> RunIndex:
+        return _NumberedIndex(queue)
 
     def _hash(self, holder: Holder, tokens: int) -> None:
         self._fill_table(holder)
         super()._hash(holder, tokens)
-
-    def _put(self, holder: Holder, run: Run, start: int, blocks: int) -> None:
-        named = holder.kv.table[start : start + blocks]
-        if run.count:
-            run.blocks.extend(named)
-        else:
-            run.blocks = named
-        super()._put(holder, run, start, blocks)
 
     def _count(self, holder: Holder, change: int) -> None:
         super()._count(holder, change)

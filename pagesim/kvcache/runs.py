@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from typing import Protocol, Self
-
-from pagesim.kvcache.base import Holder
+from typing import Any, Protocol, Self
 
 
 class Content(Protocol):
@@ -15,8 +13,25 @@ class Content(Protocol):
     def key(self, block: int) -> int:
         """Name a block: two contents have one name for it where all tokens up to its end are the same."""
 
+    def key_at(self, tokens: int) -> int:
+        """Name a block that ends with so many tokens, whatever its size; likewise."""
+
     def common(self, other: Self, most: int) -> int:
         """Return how many of so many leading blocks have the same name in this and in another content."""
+
+
+class Segments(Content, Protocol):
+    """A content that is cut into segments.
+
+    Attributes:
+        ends: where each segment ends, in tokens.
+        names: of each segment: equal exactly where all tokens up to its end, or the shorter one's, are.
+        lookahead: tokens behind a block that must be the same, too, for the block to be.
+    """
+
+    ends: list[int]
+    names: list[int]
+    lookahead: int
 
 
 def block_array(blocks: Iterable[int] = ()) -> array[int]:
@@ -24,7 +39,22 @@ def block_array(blocks: Iterable[int] = ()) -> array[int]:
     return array("i", blocks)
 
 
-class Run:
+class Queued:
+    """Blocks that are taken and given back together.
+
+    Attributes:
+        ahead, behind: the neighbours in the queue of free ones.
+        at: when they were given back, where that is noted: what was given back later has a greater one.
+    """
+
+    __slots__ = ("ahead", "at", "behind")
+
+    ahead: Queued
+    at: int
+    behind: Queued
+
+
+class Run(Queued):
     """Blocks of one sequence that follow one another.
 
     Attributes:
@@ -32,12 +62,12 @@ class Run:
         content: of the request that computed them; None where they cannot be found.
         start: the place of the first one in that content.
         key: its name there.
-        holders: the requests that have them.
+        holders: what is kept with each of the requests that have them.
+        index: by which it can be found.
         blocks: their numbers, in token order, where blocks have numbers.
-        ahead, behind: the neighbours in the queue of free runs.
     """
 
-    __slots__ = ("ahead", "behind", "blocks", "content", "count", "holders", "key", "start")
+    __slots__ = ("blocks", "content", "count", "holders", "index", "key", "start")
 
     blocks: array[int]
 
@@ -46,8 +76,10 @@ class Run:
         self.content = content
         self.start = start
         self.key = key
-        self.holders: list[Holder] = []
+        self.holders: list[Any] = []
+        self.index: Any = None
         self.ahead = self.behind = self
+        self.at = 0
 
     def split(self, blocks: int) -> Run:
         """Keep so many blocks; return a run of the others, with the same holders."""
@@ -55,12 +87,14 @@ class Run:
         start = self.start + blocks
         rest = Run(self.count - blocks, self.content, start, self.content.key(start))
         rest.holders = list(self.holders)
+        rest.index = self.index
+        rest.at = self.at
         self.count = blocks
         return rest
 
 
-class FreeQueue(Run):
-    """Runs that no holder has, in the order in which they are taken; of a run the last block first.
+class FreeQueue(Queued):
+    """What no holder has, in the order in which they are taken; of a run the last block first.
 
     It is a ring, in which the queue itself stands between the last run and the first: the first is behind it.
     """
@@ -68,25 +102,26 @@ class FreeQueue(Run):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(0)
+        self.ahead = self.behind = self
+        self.at = 1 << 100  # later than anything
 
-    def __iter__(self) -> Iterator[Run]:
-        run = self.behind
-        while run is not self:
-            yield run
-            run = run.behind
+    def __iter__(self) -> Iterator[Any]:
+        queued = self.behind
+        while queued is not self:
+            yield queued
+            queued = queued.behind
 
-    def push(self, run: Run) -> None:
+    def push(self, run: Queued) -> None:
         """Put a run at the end."""
         self.push_ahead(run, self)
 
-    def push_ahead(self, run: Run, other: Run) -> None:
+    def push_ahead(self, run: Queued, other: Queued) -> None:
         """Put a run just ahead of another one."""
         before = other.ahead
         run.ahead, run.behind = before, other
         before.behind = other.ahead = run
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: Queued) -> None:
         """Take a run out, wherever it is."""
         run.ahead.behind = run.behind
         run.behind.ahead = run.ahead

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from pagesim.kvcache import Full, Holder, KVCache, KVGroup, OutOfBlocks, SlidingWindow
+from pagesim.kvcache import ChunkedLocal, Holder, KVCache, KVGroup, OutOfBlocks, SlidingWindow
 
 
 class Block:
@@ -43,6 +43,8 @@ class SlowKV(KVCache):
         super().__init__(num_blocks, groups, cpu_blocks, shares=shares)
         self.here: dict[Holder, Held] = {}
         self.swapped: dict[Holder, Held] = {}
+        # Whether the next step is the first of a holder that gives something back at once.
+        self.begins = False
 
     def count(self) -> None:
         """Count again from the tables."""
@@ -101,15 +103,36 @@ class SlowKV(KVCache):
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         """Take one step after another, up to one that copies on write, and then take all back."""
-        steps = 0 if self.copies_on_write else steps
-        before = {holder: held.copy() for holder, held in self.here.items()}
+        if self.copies_on_write or (self.lag and self.begins):
+            return 0
+        before = self.state()
         fit = 0
         while fit < steps and self.blocks_needed(1) <= self.free_blocks - spare:
             self.step()
             fit += 1
-        self.here = before
-        self.count()
+        self.go_back(before)
         return fit
+
+    def steps_blocked(self, steps: int, needed: int) -> int:
+        """Take one step after another, up to one that leaves enough blocks, and then take all back."""
+        before = self.state()
+        blocked = 0
+        while blocked < steps:
+            self.step()
+            if self.free_blocks >= needed:
+                break
+            blocked += 1
+        self.go_back(before)
+        return blocked
+
+    def state(self) -> dict[Holder, tuple[Held, int]]:
+        return {holder: (held.copy(), holder.in_flight) for holder, held in self.here.items()}
+
+    def go_back(self, state: dict[Holder, tuple[Held, int]]) -> None:
+        self.here = {holder: held for holder, (held, _) in state.items()}
+        for holder, (_, in_flight) in state.items():
+            holder.in_flight = in_flight
+        self.count()
 
     # Changes
 
@@ -131,8 +154,8 @@ class SlowKV(KVCache):
         self.count()
 
     def extend(self, holder: Holder, tokens: int) -> None:
+        self.trim(holder)
         held = self.here[holder].copy()
-        self.release_skipped(held, held.tokens)
         for _ in range(tokens):
             self.write(held)
         self.need(len(set(held.blocks())) - self.held_blocks(holder))
@@ -140,6 +163,8 @@ class SlowKV(KVCache):
         self.count()
 
     def append(self, holder: Holder) -> int:
+        if self.releases:
+            self.trim(holder)
         self.need(self.blocks_for_tokens(holder, 1))
         _, copies = self.write(self.here[holder])
         self.count()
@@ -147,35 +172,59 @@ class SlowKV(KVCache):
 
     def start_decoding(self, holder: Holder) -> None:
         holder.decodes = True
+        held = self.here[holder].copy()
+        self.release_skipped(held, held.tokens)
+        self.begins = self.begins or any(None in table for table in held.all())
 
     def stop_decoding(self, holder: Holder) -> None:
         holder.decodes = False
 
     def trim(self, holder: Holder) -> None:
         held = self.here[holder]
-        self.release_skipped(held, held.tokens)
+        self.release_skipped(held, held.tokens - holder.in_flight)
         self.count()
 
+    def take(self, holder: Holder) -> None:
+        self.trim(holder)
+        holder.in_flight = self.lag * holder.growth
+        for _ in range(holder.growth):
+            self.write(self.here[holder])
+        self.count()
+
+    def close_step(self) -> None:
+        self.begins = False
+        self.steps += 1
+
+    def grow_in_turn(self, holders: Iterable[Holder]) -> bool:
+        before = self.state()
+        for holder in holders:
+            if holder.decodes:
+                self.trim(holder)
+                if self.blocks_needed_by(holder) > self.free_blocks:
+                    self.go_back(before)
+                    return False
+                self.take(holder)
+        self.close_step()
+        return True
+
     def grow(self, steps: int = 1) -> int:
-        before = {holder: held.copy() for holder, held in self.here.items()}
-        copies = 0
-        for _ in range(steps):
-            if self.blocks_needed(1) > self.free_blocks:
-                self.here = before
-                self.count()
-                raise OutOfBlocks("a step does not fit")
-            copies += self.step()
+        if self.blocks_needed(steps) > self.free_blocks and self.steps_that_fit(steps, 0) < steps:
+            raise OutOfBlocks("a step does not fit")
+        copies = sum([self.step() for _ in range(steps)])
+        self.steps += steps
+        self.begins = self.begins and not steps
         return copies
 
     def step(self) -> int:
         """Every decoding holder gets its tokens, then releases what none of them attended to."""
         copies = 0
-        processed = {holder: self.length(holder) for holder in self.decoding()}
+        processed = {holder: self.length(holder) - holder.in_flight for holder in self.decoding()}
         for holder in processed:
             for _ in range(holder.growth):
                 copies += self.write(self.here[holder])[1]
         for holder, tokens in processed.items():
             self.release_skipped(self.here[holder], tokens)
+            holder.in_flight = self.lag * holder.growth
         self.count()
         return copies
 
@@ -241,13 +290,14 @@ class SlowKV(KVCache):
         """Release the blocks whose tokens no token after the first ``processed`` attends to."""
         for sample in held.tables:
             for group, table in zip(self.groups, sample, strict=True):
+                first = 0  # of the tokens that the next one attends to
                 if isinstance(group.rule, SlidingWindow):
-                    first = processed - group.rule.window + 1  # that the next token attends to
-                    for place in range(len(table)):
-                        if (place + 1) * group.block_size <= first:
-                            table[place] = None
-                else:
-                    assert isinstance(group.rule, Full) or not group.rule.grows
+                    first = processed - group.rule.window + 1
+                elif isinstance(group.rule, ChunkedLocal):
+                    first = processed - processed % group.rule.chunk
+                for place in range(len(table)):
+                    if (place + 1) * group.block_size <= first:
+                        table[place] = None
 
     def decoding(self) -> list[Holder]:
         """Return the decoding holders, in their order."""
@@ -256,3 +306,12 @@ class SlowKV(KVCache):
     def need(self, blocks: int) -> None:
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+
+
+class SlowHybridKV(SlowKV):
+    """The same for memory of several KV groups."""
+
+    def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
+        super().__init__(num_blocks, groups, shares=False)
+        self.releases = True
+        self.is_plain = False

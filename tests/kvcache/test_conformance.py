@@ -11,7 +11,10 @@ from pagesim.kvcache import (
     RESERVATIONS,
     BestFit,
     Buddy,
+    ChunkedLocal,
     ContiguousKV,
+    CountedHybridKV,
+    CountedHybridPrefixKV,
     CountedKV,
     CountedPrefixKV,
     Extent,
@@ -19,40 +22,65 @@ from pagesim.kvcache import (
     Fit,
     Full,
     Holder,
+    HybridKV,
+    JengaKV,
     KVCache,
     KVGroup,
     OutOfBlocks,
     Placement,
     Pool,
+    PooledKV,
     PrefixCachedKV,
     Rule,
     SlidingWindow,
+    State,
     TabledKV,
     contiguous,
 )
 from pagesim.kvcache.conformance import check_kvcache
-from tests.kvcache.slow import SlowKV
+from tests.kvcache.slow import SlowHybridKV, SlowKV
 
 Maker = Callable[[Pool], KVCache]
 Kind = type[CountedKV] | type[TabledKV] | type[SlowKV]
+Hybrid = type[CountedHybridKV] | type[CountedHybridPrefixKV] | type[HybridKV] | type[SlowHybridKV]
 
 
 def paged(kind: Kind, *, shares: bool = True) -> Maker:
     return lambda pool: kind(pool.num_blocks, pool.groups, pool.cpu_blocks, shares=shares)
 
 
-def grouped(kind: Kind, *groups: tuple[int, Rule]) -> Maker:
+def grouped(kind: Hybrid, *groups: tuple[int, Rule], lag: int = 0, **options: object) -> Maker:
     """Return what makes memory of several groups, whose blocks are so many times the pool's."""
 
     def make(pool: Pool) -> KVCache:
         sizes = [KVGroup(times * pool.block_size, rule) for times, rule in groups]
-        return kind(pool.num_blocks, sizes, pool.cpu_blocks)
+        memory = kind(pool.num_blocks, sizes, longest=10_000, in_flight=20, **options)
+        memory.lag = lag
+        return memory
 
     return make
 
 
 def cached(kind: type[CountedPrefixKV], *, first: bool = True) -> Maker:
     return lambda pool: kind(pool.num_blocks, pool.block_size, reuses_unhashed_first=first)
+
+
+def two_level(*groups: tuple[int, Rule], lag: int = 0) -> Maker:
+    """Return what makes Jenga's memory of several groups, of which every page is a large one."""
+
+    def make(pool: Pool) -> KVCache:
+        page = 60_000 * pool.block_size  # a multiple of all of them
+        sizes = [KVGroup(times * pool.block_size, rule, page_bytes=page) for times, rule in groups]
+        memory = JengaKV(pool.num_blocks, sizes, longest=10_000, in_flight=20)
+        memory.lag = lag
+        return memory
+
+    return make
+
+
+def single_pool(pool: Pool) -> KVCache:
+    window = KVGroup(pool.block_size, SlidingWindow(9))
+    return PooledKV([pool.num_blocks], [window], longest=10_000, in_flight=20)
 
 
 def buddy(num_blocks: int) -> Buddy:
@@ -64,15 +92,37 @@ MEMORIES: dict[str, tuple[Maker, str | None]] = {
     "prefix cache": (cached(PrefixCachedKV), None),
     "prefix cache, one queue": (cached(PrefixCachedKV, first=False), None),
     "the slow one": (paged(SlowKV), None),
+    "pool of one type": (single_pool, None),
 }
 for _name, _kind in {"counted": CountedKV, "tabled": TabledKV}.items():
     MEMORIES |= {
         f"{_name} on demand": (paged(_kind), None),
         f"{_name} without sharing": (paged(_kind, shares=False), None),
-        f"{_name} window": (grouped(_kind, (1, SlidingWindow(9))), None),
-        f"{_name} full and window": (grouped(_kind, (1, Full()), (2, SlidingWindow(20))), None),
-        f"{_name} two windows": (grouped(_kind, (2, SlidingWindow(7)), (3, SlidingWindow(31))), None),
         f"{_name} oracle": (paged(_kind), "oracle"),
+    }
+_MIXES: dict[str, tuple[tuple[int, Rule], ...]] = {
+    "window": ((1, SlidingWindow(9)),),
+    "full and window": ((1, Full()), (2, SlidingWindow(20))),
+    "two windows": ((2, SlidingWindow(7)), (3, SlidingWindow(31))),
+    "full and chunks": ((1, Full()), (2, ChunkedLocal(24)), (1, ChunkedLocal(5))),
+    "full and state": ((1, Full()), (10_000, State())),
+    "full and windows": ((1, Full()), (1, SlidingWindow(20)), (1, SlidingWindow(20)), (1, SlidingWindow(7))),
+}
+for _mix, _groups in _MIXES.items():
+    MEMORIES |= {
+        f"counted {_mix}": (grouped(CountedHybridKV, *_groups), None),
+        f"counted {_mix}, ahead": (grouped(CountedHybridKV, *_groups, lag=1), None),
+        f"tabled {_mix}": (grouped(HybridKV, *_groups), None),
+        f"tabled {_mix}, ahead": (grouped(HybridKV, *_groups, lag=1), None),
+        f"two-level {_mix}": (two_level(*_groups), None),
+        f"two-level {_mix}, ahead": (two_level(*_groups, lag=1), None),
+        f"cached {_mix}": (grouped(HybridKV, *_groups, caches=True), None),
+        f"slow {_mix}, ahead": (grouped(SlowHybridKV, *_groups, lag=1), None),
+    }
+for _mix in ("window", "full and windows"):
+    MEMORIES |= {
+        f"counted and cached {_mix}": (grouped(CountedHybridPrefixKV, *_MIXES[_mix]), None),
+        f"counted and cached {_mix}, ahead": (grouped(CountedHybridPrefixKV, *_MIXES[_mix], lag=1), None),
     }
 for _policy in RESERVATIONS:
     MEMORIES[f"first fit {_policy}"] = (contiguous(FirstFit), _policy)
@@ -84,8 +134,13 @@ for _policy in RESERVATIONS:
     "prefix cache",
     "counted on demand",
     "tabled on demand",
-    "tabled full and window",
     "counted full and window",
+    "two-level full and window, ahead",
+    "counted two windows, ahead",
+    "counted full and chunks, ahead",
+    "tabled full and window, ahead",
+    "cached full and chunks",
+    "counted and cached full and windows, ahead",
     "tabled oracle",
     "first fit oracle",
     "best fit pow2",
@@ -144,7 +199,7 @@ class LosesACount(CountedKV):
 class HandsOutABlockTwice(TabledKV):
     def admit(self, holder: Holder, tokens: int) -> None:
         super().admit(holder, tokens)
-        self._free.insert(0, holder.kv.on[0][0][0])
+        self._free.insert(0, holder.kv.on[0][0])
 
 
 class CountsBeforeItRaises(CountedKV):
@@ -213,7 +268,7 @@ class GrowsABlockTooMany(TabledKV):
     def grow(self, steps: int = 1) -> int:
         copies = super().grow(steps)
         for holder in self._decoding if self._free else ():
-            holder.kv.on[0][0].extend(self._take(1))
+            holder.kv.on[0].extend(self._take(1))
             break
         return copies
 
@@ -240,14 +295,14 @@ class ForgetsAStepAtRest(CountedKV):
 
 
 class StaysInTheRing(CountedKV):
-    def _leave_ring(self, holder: Holder, length: int) -> None:
+    def _leave_ring(self, holder: Holder) -> None:
         holder.decodes = False
 
 
 class MovesSharedBlocksTwice(TabledKV):
     def swap_out(self, holder: Holder) -> int:
         super().swap_out(holder)
-        return sum(len(table) for sample in holder.kv.on for table in sample)
+        return sum(len(table) for table in holder.kv.on)
 
 
 class DropsHalfOfASwap(CountedKV):
@@ -298,14 +353,35 @@ def test_broken_memory_is_caught(broken: Kind, rule: str) -> None:
         check_kvcache(paged(broken, shares=broken is not ForgetsSamples), None)
 
 
-class NeverTrims(TabledKV):
+class NeverTrims(HybridKV):
     def trim(self, holder: Holder) -> None:
         return
 
 
-class ReleasesTooMuch(TabledKV):
+class ReleasesTooMuch(HybridKV):
     def _release_skipped(self, holder: Holder, processed: int) -> None:
         super()._release_skipped(holder, processed + 2 * self.block_size)
+
+
+class TrimsTwice(CountedHybridKV):
+    def grow(self, steps: int = 1) -> int:
+        self._early = 0
+        return super().grow(steps)
+
+
+class ForgetsThatItTook(CountedHybridKV):
+    def take(self, holder: Holder) -> None:
+        self.trim(holder)
+
+
+class LetsNobodyIn(CountedHybridKV):
+    def steps_blocked(self, steps: int, needed: int) -> int:
+        return steps
+
+
+class StaysInTheRingOfItsWindow(CountedHybridKV):
+    def _count_window(self, holder: Holder, kind: object, times: int) -> None:
+        super()._count_window(holder, kind, max(times, 0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -313,9 +389,13 @@ class ReleasesTooMuch(TabledKV):
     [
         (NeverTrims, "trim releases the blocks that no later token attends to"),
         (ReleasesTooMuch, "that a later token attends to"),
+        (TrimsTwice, "trim releases what the next step would release, and no more|free or held"),
+        (ForgetsThatItTook, "free or held"),
+        (LetsNobodyIn, "steps that are blocked fewer than"),
+        (StaysInTheRingOfItsWindow, "free or held"),
     ],
 )
-def test_a_broken_window_is_caught(broken: Kind, rule: str) -> None:
+def test_a_broken_window_is_caught(broken: Hybrid, rule: str) -> None:
     with pytest.raises(AssertionError, match=rule):
         check_kvcache(grouped(broken, (1, SlidingWindow(9))), None)
 

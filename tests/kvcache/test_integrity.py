@@ -43,7 +43,7 @@ def forget_a_reference(memory: TabledKV, holder: Holder) -> None:
 
 
 def name_a_block_twice(memory: TabledKV, holder: Holder) -> None:
-    table = holder.kv.on[0][0]
+    table = holder.kv.on[0]
     table[1] = table[0]
 
 
@@ -135,7 +135,7 @@ def miscount_the_cached(memory: PrefixCachedKV, holder: Reader) -> None:
 
 
 def forget_what_can_be_found(memory: PrefixCachedKV, holder: Reader) -> None:
-    memory._found.clear()
+    memory._index.found.clear()
 
 
 def queue_what_is_held(memory: PrefixCachedKV, holder: Reader) -> None:

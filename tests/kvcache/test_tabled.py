@@ -6,6 +6,7 @@ import pytest
 
 from pagesim.kvcache import (
     RESERVATIONS,
+    ChunkedLocal,
     CountedKV,
     Fit,
     Full,
@@ -278,75 +279,18 @@ def test_a_full_device_refuses_and_nothing_moves() -> None:
     assert kv.length(swapped) == 8
 
 
-# Sliding windows
-
-WINDOWED = pytest.mark.parametrize("kind", [CountedKV, TabledKV])
-Kind = type[CountedKV] | type[TabledKV]
+# Groups
 
 
-@WINDOWED
-def test_a_window_releases_a_block_once_no_later_token_attends_to_it(kind: Kind) -> None:
-    kv = kind(8, [KVGroup(4, SlidingWindow(6))])
-    holder = admit(kv, 8, decodes=True)
-    held = []
-    for _ in range(6):
-        kv.grow(1)
-        held.append(kv.held_blocks(holder))
-    # Token 10 attends to tokens 4 to 9, itself included: the first block goes when the 10th token comes.
-    assert held == [3, 2, 2, 2, 3, 2]
-
-
-@WINDOWED
-def test_a_step_takes_before_it_releases_and_a_trim_releases_first(kind: Kind) -> None:
-    kv = kind(3, [KVGroup(4, SlidingWindow(4))])
-    holder = admit(kv, 12, decodes=True)
-    with pytest.raises(OutOfBlocks):
-        kv.grow(1)
-    kv.trim(holder)
-    assert kv.free_blocks == 2
-    kv.grow(1)
-    assert (kv.free_blocks, kv.held_by_group(holder)) == (1, [(5, 2)])
-
-
-@WINDOWED
-@pytest.mark.parametrize("stop", ["stop_decoding", "swap_out"])
-def test_what_was_trimmed_stays_released_when_a_holder_rests(kind: Kind, stop: str) -> None:
-    kv = kind(3, [KVGroup(4, SlidingWindow(4))], 3)
-    holder = admit(kv, 12, decodes=True)
-    kv.trim(holder)
-    getattr(kv, stop)(holder)
-    assert kv.held_blocks(holder) == 1
-    kv.grow(2)
-    assert kv.free_blocks + kv.free_cpu_blocks == 5
-
-
-@WINDOWED
-def test_the_last_chunk_counts_on_what_its_beginning_releases(kind: Kind) -> None:
-    kv = kind(3, [KVGroup(4, SlidingWindow(4))])
-    holder = admit(kv, 12)
-    with pytest.raises(OutOfBlocks):
-        kv.extend(holder, 9)
-    assert kv.held_blocks(holder) == 3
-    kv.extend(holder, 8)
-    assert kv.free_blocks == 0
-
-
-@WINDOWED
-def test_groups_of_other_block_sizes_take_blocks_of_one_pool(kind: Kind) -> None:
-    kv = kind(8, [KVGroup(4), KVGroup(6, SlidingWindow(6))])
-    holder = admit(kv, 12, decodes=True)
-    assert (kv.free_blocks, kv.held_by_group(holder)) == (3, [(12, 3), (12, 2)])
-    kv.grow(1)
-    assert kv.held_by_group(holder) == [(13, 4), (7, 2)]
-
-
-@WINDOWED
-def test_samples_share_under_full_attention_only(kind: Kind) -> None:
-    for groups in ([KVGroup(4, SlidingWindow(6))], [KVGroup(4), KVGroup(4)]):
-        kv = kind(8, groups)
-        with pytest.raises(KVCacheError, match="under full attention only"):
-            admit(kv, 4, samples=2)
-        assert kv.free_blocks == 8
+@pytest.mark.parametrize("kind", [CountedKV, TabledKV])
+@pytest.mark.parametrize(
+    "groups", [[KVGroup(4), KVGroup(4)], [KVGroup(4, SlidingWindow(6))], [KVGroup(4, ChunkedLocal(8))]]
+)
+def test_memory_of_one_group_takes_no_others(
+    kind: type[CountedKV] | type[TabledKV], groups: list[KVGroup]
+) -> None:
+    with pytest.raises(ValueError, match="others need a HybridKV"):
+        kind(8, groups)
 
 
 def test_groups_of_one_pool_all_reserve_or_all_grow() -> None:

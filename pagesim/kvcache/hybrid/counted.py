@@ -1,0 +1,423 @@
+"""Counted hybrid memory: what a KV group holds of a request follows from its length and how it got there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from math import lcm
+
+from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
+from pagesim.kvcache.hybrid.decoding import NEVER, RINGED, Decoding, Kind, turns_by_length
+from pagesim.kvcache.hybrid.ring import Ring, lasts
+
+
+class CountedHybridKV(KVCache):
+    """See `KVCache`: what `HybridKV` without a cache of prefixes counts; blocks are never named.
+
+    What decoding holders take is a `Ring`, which a holder enters once and leaves once, however long it
+    decodes. What full windows give back is a second one. When a window is full, and when a chunk is given
+    back, which is much at once and seldom, a holder is *looked at*: at a step that is known beforehand. So is
+    one in its first step, when it may still attend to what was in flight.
+
+    Args:
+        num_blocks: on the device.
+        groups: see `KVCache`. A block of a `State` group must be as long as the longest sequence.
+        longest: tokens of the longest sequence.
+        in_flight: tokens that can be scheduled and not be computed yet.
+
+    Raises:
+        ValueError: a group's states can be found again (``State.aligned``).
+    """
+
+    __slots__ = (
+        "_begun_at",
+        "_due",
+        "_early",
+        "_entries",
+        "_frees",
+        "_kind_of",
+        "_kinds",
+        "_nothing",
+        "_rooms",
+        "_safe",
+        "_sizes",
+        "_states",
+        "_takes",
+        "_turns",
+    )
+
+    def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
+        super().__init__(num_blocks, groups, shares=False)
+        self.releases = self.is_hybrid = True
+        self.is_plain = False
+        rules = Counter((group.rule, group.block_size) for group in self.groups)
+        if any(isinstance(rule, State) and rule.aligned for rule, _ in rules):
+            raise ValueError("aligned states are kept in tables; use HybridKV")
+        # (tokens a block, blocks that a sequence holds at once at most, groups)
+        self._rooms = tuple(
+            [
+                (size, rule.most_blocks(size, longest, in_flight), count)
+                for (rule, size), count in rules.items()
+            ]
+        )
+        self._states = sum([count for (rule, _), count in rules.items() if isinstance(rule, State)])
+        sizes = Counter(group.block_size for group in self.groups if not isinstance(group.rule, State))
+        self._sizes = tuple(sizes.items())  # (tokens a block, groups)
+        self._kinds = tuple(
+            [
+                Kind(rule, size, count)
+                for (rule, size), count in rules.items()
+                if isinstance(rule, SlidingWindow | ChunkedLocal)
+            ]
+        )
+        places: dict[object, int] = {kind[:2]: number for number, kind in enumerate(self._kinds)}
+        self._kind_of = tuple([places.get((group.rule, group.block_size)) for group in self.groups])
+        self._nothing = (0,) * len(self._kinds)
+        # Tokens below which nothing is given back.
+        self._safe = min([kind.processed_at(1) for kind in self._kinds], default=NEVER)
+        self._takes = Ring(lcm(*sizes))
+        self._frees = Ring(self._takes.period)
+        # See `turns_by_length`; worked out when it is asked for.
+        self._turns: list[tuple[int, int]] = []
+        self._early = 0  # of what the ring gives back in the next step, what is given back already
+        # When holders are looked at: (step, entry, holder, what is kept with it while the entry holds).
+        self._due: list[tuple[int, int, Holder, Decoding]] = []
+        self._entries = 0
+        # Steps that had been taken when a holder last began to decode that gives something back at once.
+        self._begun_at = -1
+
+    # Questions
+
+    def held_blocks(self, holder: Holder) -> int:
+        return self._held(holder, self.length(holder))
+
+    def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
+        length = self.length(holder)
+        released = self._released(holder, length)
+        found = []
+        for group, kind in zip(self.groups, self._kind_of, strict=True):
+            gone, size = 0 if kind is None else released[kind], group.block_size
+            found.append((length - gone * size, -(-length // size) - gone))
+        return found
+
+    def blocks_for(self, tokens: int) -> int:
+        blocks = 0
+        for size, most, groups in self._rooms:
+            own = -(-tokens // size)
+            blocks += (own if most is None or own < most else most) * groups
+        return blocks
+
+    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+        return self._whole(tokens)
+
+    def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
+        room = self.free_blocks - spare
+        return self.blocks_for(length) <= room and self._whole(tokens) <= room
+
+    def blocks_needed(self, steps: int = 1) -> int:
+        return self._takes.total(self.steps, steps)
+
+    def blocks_needed_by(self, holder: Holder) -> int:
+        length = self.length(holder)
+        return self._whole(length + holder.growth) - self._whole(length)
+
+    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+        return self._whole(holder.tokens + tokens) - self._whole(holder.tokens)
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        if self.lag and self._begun_at == self.steps:
+            return 0
+        takes, frees, room = self._takes, self._frees, self.free_blocks - spare
+        # A period at most takes so much: nearly always answer enough.
+        if (steps // takes.period + 1) * takes.whole <= room:
+            return steps
+        if room < 0:
+            return 0
+        taken = takes.in_turn(self.steps)
+        if self._early:
+            return lasts(taken, takes.whole, steps, room)  # what a trim gave back is not given back twice
+        given = frees.in_turn(self.steps)
+        # A step takes before it gives back. What a look gives back comes on top.
+        changes = [taken[0], *[take - give for take, give in zip(taken[1:], given, strict=False)]]
+        return lasts(changes, takes.whole - frees.whole, steps, room)
+
+    def steps_blocked(self, steps: int, needed: int) -> int:
+        room = needed - 1 - self.free_blocks + self._early
+        # A look gives back more than the ring says.
+        steps = min(steps, self._next_look() - self.steps - 1)
+        takes, frees = self._takes, self._frees
+        if (steps // frees.period + 1) * frees.whole <= room or steps <= 0:
+            return steps
+        changes = [
+            give - take
+            for give, take in zip(frees.in_turn(self.steps), takes.in_turn(self.steps), strict=True)
+        ]
+        return lasts(changes, frees.whole - takes.whole, steps, room)
+
+    # Changes
+
+    def admit(self, holder: Holder, tokens: int) -> None:
+        if holder.samples > 1:
+            raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
+        self._take(self._whole(tokens))
+        holder.tokens = tokens
+        holder.kv = self._nothing
+
+    def extend(self, holder: Holder, tokens: int) -> None:
+        self.trim(holder)
+        self._take(self.blocks_to_extend(holder, tokens))
+        holder.tokens += tokens
+
+    def append(self, holder: Holder) -> int:
+        self.extend(holder, 1)
+        return 0
+
+    def start_decoding(self, holder: Holder) -> None:
+        steps, growth = self.steps, holder.growth
+        holder.base = base = holder.tokens - growth * steps
+        holder.decodes = True
+        takes = self._takes
+        for size, groups in self._sizes:
+            takes.add(base, size, growth, groups)
+        holder.kv = kept = Decoding(holder.kv, steps)
+        if self._kinds:
+            safe = self._safe
+            if holder.tokens < safe:
+                self._look_at(self._step_of(holder, safe), holder, kept)
+            else:
+                self._begun_at = steps
+                self._look_at(steps + 1, holder, kept)
+
+    def stop_decoding(self, holder: Holder) -> None:
+        length = self.length(holder)
+        released = self._released(holder, length)
+        if self.steps > holder.kv.since:
+            holder.in_flight = self.lag * holder.growth
+        self._leave(holder)
+        holder.tokens = length
+        holder.kv = released
+
+    def trim(self, holder: Holder) -> None:
+        length = self.length(holder)
+        if length < self._safe:
+            return
+        processed = length - self._in_flight_of(holder)
+        if holder.decodes:
+            self._trim_ahead(holder, processed)
+            return
+        released = tuple(
+            [max(gone, kind.released(processed)) for gone, kind in zip(holder.kv, self._kinds, strict=True)]
+        )
+        self.free_blocks += self._blocks(released) - self._blocks(holder.kv)
+        holder.kv = released
+
+    def grow(self, steps: int = 1) -> int:
+        blocks = self.blocks_needed(steps)
+        if blocks > self.free_blocks and self.steps_that_fit(steps, 0) < steps:
+            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        if steps:
+            given = self._frees.total(self.steps, steps) - self._early
+            self.free_blocks += given - blocks
+            self._pass(steps)
+        return 0
+
+    def grow_leaving(self, spare: int) -> int:
+        takes = self._takes
+        at = (self.steps + 1) % takes.period
+        left = self.free_blocks - takes.counts[at]
+        if left < spare:
+            return -1
+        self.free_blocks = left + self._frees.counts[at] - self._early
+        self._pass(1)
+        return 0
+
+    def grow_in_turn(self, holders: Iterable[Holder]) -> bool | None:
+        step = self.steps + 1
+        at = step % self._takes.period
+        needed, given = self._takes.counts[at], self._frees.counts[at] - self._early
+        missing = needed - self.free_blocks
+        if missing > 0:
+            too_few = missing > given and self._next_look() > step
+            if too_few or not self._find_blocks(holders):
+                return False
+        self.free_blocks += given - needed
+        self._pass(1)
+        return True
+
+    def take(self, holder: Holder) -> None:
+        self.trim(holder)
+        self._take(self.blocks_needed_by(holder))
+
+    def close_step(self) -> None:
+        self._pass(1)
+
+    def release(self, holder: Holder) -> None:
+        self.free_blocks += self._held(holder, self.length(holder))
+        if holder.decodes:
+            self._leave(holder)
+        holder.kv = self._nothing
+
+    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+        raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
+
+    # Blocks held
+
+    def _whole(self, tokens: int) -> int:
+        """Return the blocks of a sequence of so many tokens of which nothing was given back."""
+        blocks = self._states
+        for size, groups in self._sizes:
+            blocks += -(-tokens // size) * groups
+        return blocks
+
+    def _held(self, holder: Holder, length: int) -> int:
+        blocks = self._whole(length)
+        return blocks if length < self._safe else blocks - self._blocks(self._released(holder, length))
+
+    def _released(self, holder: Holder, length: int) -> tuple[int, ...]:
+        """Return the blocks that each group of each kind has given back of a holder of this length."""
+        if length < self._safe:
+            return self._nothing
+        kept = holder.kv
+        if not holder.decodes:
+            released: tuple[int, ...] = kept
+            return released
+        ahead = self.lag if kept.trimmed_for > self.steps else self.lag + 1
+        processed = length - ahead * holder.growth
+        return tuple(
+            [
+                kind.released(processed) if gone == RINGED else gone
+                for gone, kind in zip(kept.released, self._kinds, strict=True)
+            ]
+        )
+
+    def _blocks(self, released: Sequence[int]) -> int:
+        """Return the blocks that all groups have given back, of those of each group of each kind."""
+        return sum([gone * kind.groups for gone, kind in zip(released, self._kinds, strict=True)])
+
+    def _take(self, blocks: int) -> None:
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self.free_blocks -= blocks
+
+    # Steps
+
+    def _pass(self, steps: int) -> None:
+        """Take steps of growth, whose blocks were counted as far as they are in a ring."""
+        self._early = 0
+        self.steps = end = self.steps + steps
+        due = self._due
+        while due and due[0][0] <= end:
+            _, _, holder, kept = heappop(due)
+            if holder.kv is kept:
+                self._look(holder, kept)
+
+    def _next_look(self) -> int:
+        """Return the next step at which a holder is looked at."""
+        due = self._due
+        while due and due[0][2].kv is not due[0][3]:
+            heappop(due)
+        return due[0][0] if due else NEVER
+
+    def _find_blocks(self, holders: Iterable[Holder]) -> bool:
+        """Say whether decoding holders find their blocks in the next step, served in this order."""
+        turns = self._turns
+        if not turns:
+            turns = self._turns = turns_by_length(self._sizes, self._kinds, self._takes.period, self.lag)
+        steps, safe, period, trimmed = self.steps, self._safe, len(turns), self._early > 0
+        room = self.free_blocks
+        for holder in holders:
+            if holder.decodes:
+                length = holder.base + holder.growth * steps
+                if holder.growth != 1 or trimmed or (length >= safe and not holder.kv.in_rings):
+                    room += self._given_next(holder, length) - self.blocks_needed_by(holder)
+                else:
+                    given, taken = turns[length % period]
+                    room -= taken if length < safe else taken - given
+                if room < 0:
+                    return False
+        return True
+
+    def _given_next(self, holder: Holder, length: int) -> int:
+        """Return the blocks that a decoding holder of this length gives back in the next step."""
+        if length < self._safe:
+            return 0
+        processed = length - self._in_flight_of(holder)
+        released = [
+            max(gone, kind.released(processed))
+            for gone, kind in zip(holder.kv.released, self._kinds, strict=True)
+        ]
+        return self._blocks(released) - self._blocks(self._released(holder, length))
+
+    def _in_flight_of(self, holder: Holder) -> int:
+        """Return the tokens of a holder that are in flight when its next step is planned."""
+        first = not holder.decodes or self.steps == holder.kv.since
+        return holder.in_flight if first else self.lag * holder.growth
+
+    def _step_of(self, holder: Holder, processed: int) -> int:
+        """Return at which step of a decoding holder so many tokens have run, if it is not its first one."""
+        return -(-(processed - holder.base) // holder.growth) + 1 + self.lag
+
+    def _look_at(self, step: int, holder: Holder, kept: Decoding) -> None:
+        self._entries += 1
+        heappush(self._due, (step, self._entries, holder, kept))
+
+    def _look(self, holder: Holder, kept: Decoding) -> None:
+        """Give back what a decoding holder has given back after this step; note when to look again."""
+        steps, growth = self.steps, holder.growth
+        before = holder.base + growth * (steps - 1)
+        later = before - self.lag * growth  # as every further step goes on from
+        processed = before - holder.in_flight if steps == kept.since + 1 else later
+        again = NEVER
+        for number, kind in enumerate(self._kinds):
+            gone = kept.released[number]
+            if gone == RINGED:
+                continue
+            released = max(gone, kind.released(processed))
+            self.free_blocks += (released - gone) * kind.groups
+            if isinstance(kind.rule, SlidingWindow) and 0 < released == kind.released(later):
+                kept.released[number] = RINGED
+                kept.in_rings = kept.released.count(RINGED) == len(self._kinds)
+                self._count_window(holder, kind, 1)
+                continue
+            kept.released[number] = released
+            again = min(again, max(steps + 1, self._step_of(holder, kind.processed_at(released + 1))))
+        if again < NEVER:
+            self._look_at(again, holder, kept)
+
+    def _count_window(self, holder: Holder, kind: Kind, times: int) -> None:
+        """Count what a full window of a decoding holder gives back; fewer times than 0 for no longer."""
+        assert isinstance(kind.rule, SlidingWindow)
+        # It gives back a block when the tokens that it skips reach a multiple of the block size.
+        behind = holder.growth * (1 + self.lag) + kind.rule.window - 2
+        self._frees.add(holder.base - behind, kind.block_size, holder.growth, times * kind.groups)
+
+    def _trim_ahead(self, holder: Holder, processed: int) -> None:
+        """Give back what the next step of a decoding holder does, once that so many tokens have run."""
+        kept: Decoding = holder.kv
+        if kept.trimmed_for > self.steps:
+            return
+        kept.trimmed_for, kept.early = self.steps + 1, 0
+        for number, kind in enumerate(self._kinds):
+            gone, released = kept.released[number], kind.released(processed)
+            if gone == RINGED:
+                kept.early += (released - kind.released(processed - holder.growth)) * kind.groups
+            elif released > gone:
+                kept.released[number] = released
+                self.free_blocks += (released - gone) * kind.groups
+        self.free_blocks += kept.early
+        self._early += kept.early
+
+    def _leave(self, holder: Holder) -> None:
+        """Let a holder decode no longer."""
+        holder.decodes = False
+        growth, kept = holder.growth, holder.kv
+        for size, groups in self._sizes:
+            self._takes.add(holder.base, size, growth, -groups)
+        if self._frees.whole:
+            for kind, gone in zip(self._kinds, kept.released, strict=True):
+                if gone == RINGED:
+                    self._count_window(holder, kind, -1)
+        if kept.trimmed_for > self.steps:
+            self._early -= kept.early

@@ -1,0 +1,80 @@
+"""What counted memory keeps of KV groups that give blocks back, and of each sequence that decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pagesim.kvcache.groups import ChunkedLocal, SlidingWindow
+
+NEVER = 1 << 62
+"""A step, or a length in tokens, that no sequence reaches."""
+
+RINGED = -1
+"""Stands for the blocks that a kind has given back where these follow from the length: it is in the ring."""
+
+
+class Kind(NamedTuple):
+    """Groups of one rule and one block size that give blocks back before the end.
+
+    Attributes:
+        rule: see above.
+        block_size: tokens.
+        groups: how many there are.
+    """
+
+    rule: SlidingWindow | ChunkedLocal
+    block_size: int
+    groups: int
+
+    def released(self, processed: int) -> int:
+        """Return the leading blocks that each group does not need once ``processed`` tokens have run."""
+        return self.rule.skipped(processed) // self.block_size
+
+    def processed_at(self, released: int) -> int:
+        """Return after how many tokens it does not need so many leading blocks (1 or more)."""
+        return self.rule.processed_at(released * self.block_size)
+
+
+class Decoding:
+    """What is kept with a holder that decodes; with one that rests stands ``released`` alone, as a tuple.
+
+    Attributes:
+        released: of each kind, the blocks that each of its groups has given back, or `RINGED`.
+        in_rings: whether all of them are.
+        since: steps of growth that had been taken when it began to decode.
+        trimmed_for: the step for which it was trimmed last.
+        early: blocks of kinds in the ring that it gave back by that.
+    """
+
+    __slots__ = ("early", "in_rings", "released", "since", "trimmed_for")
+
+    def __init__(self, released: tuple[int, ...], since: int) -> None:
+        self.released = list(released)
+        self.since = since
+        self.in_rings = False
+        self.trimmed_for = self.early = 0
+
+
+def turns_by_length(
+    sizes: Sequence[tuple[int, int]], kinds: Sequence[Kind], period: int, lag: int
+) -> list[tuple[int, int]]:
+    """Return the blocks that a sequence whose windows are full gives back and takes in a step of a token.
+
+    Args:
+        sizes: tokens a block, and how many groups have such blocks.
+        kinds: those of these groups that have windows give back what these skip.
+        period: tokens.
+        lag: steps in flight.
+
+    Returns:
+        By the length before the step, modulo the period, ``[period]``.
+    """
+    windows = [(kind.rule.window - 1 + lag, kind) for kind in kinds if isinstance(kind.rule, SlidingWindow)]
+    return [
+        (
+            sum([kind.groups for behind, kind in windows if (length - behind) % kind.block_size == 0]),
+            sum([groups for size, groups in sizes if length % size == 0]),
+        )
+        for length in range(period)
+    ]

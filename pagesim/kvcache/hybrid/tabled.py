@@ -1,0 +1,398 @@
+"""Hybrid memory with block tables: every KV group of a model has its own, all take from one pool."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks, StateChunks
+from pagesim.kvcache.extents import Extent, join_extents
+from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
+from pagesim.kvcache.hybrid.blocks import NULL, Blocks
+from pagesim.kvcache.hybrid.kinds import Setting, Table, make_group
+from pagesim.kvcache.hybrid.lookup import Families, Found
+from pagesim.kvcache.hybrid.state import StateGroup
+from pagesim.kvcache.hybrid.turns import Turns
+
+
+class Tables:
+    """What `HybridKV` keeps with a holder: a table for each group, and what its tokens are, if it matters."""
+
+    __slots__ = ("content", "of")
+
+    def __init__(self, of: list[Table], content: Any) -> None:
+        self.of = of
+        self.content = content
+
+
+class HybridKV(KVCache):
+    """See `KVCache`: memory of several KV groups and of single samples, with a prefix cache if asked for.
+
+    Requests are served in their turn: each first gives back what its groups do not need any more, and then
+    takes blocks, group by group. A prompt takes over the longest prefix that all groups have.
+
+    Source: vLLM 0.33.0, ``KVCacheManager.allocate_slots`` and what it calls.
+
+    Args:
+        num_blocks: on the device.
+        groups: see `KVCache`.
+        longest: tokens of the longest sequence.
+        in_flight: tokens that can be scheduled and not be computed yet.
+        caches: whether prefixes are cached.
+        retention: see `Setting`.
+
+    Attributes:
+        window_spans: from which group to which, the last not included, those with windows or chunks share
+            alike; here each by itself.
+        changes: what growth changed since they were last taken: for each step in which blocks were taken or
+            given back the step, the cached blocks, and the blocks of each group, as they were after it.
+        holders: the requests that hold blocks.
+    """
+
+    names_blocks = True
+
+    def __init__(
+        self,
+        num_blocks: int,
+        groups: Sequence[KVGroup],
+        *,
+        longest: int,
+        in_flight: int,
+        caches: bool = False,
+        retention: int = 0,
+    ) -> None:
+        super().__init__(num_blocks, groups, shares=False)
+        self.caches_prefixes = caches
+        self.releases = self.is_hybrid = True
+        self.is_plain = False
+        self._blocks = Blocks(num_blocks)
+        self._turns = Turns(self.groups)
+        setting = Setting(longest, in_flight, self._turns.alignment, retention)
+        self._groups = [
+            make_group(number, len(groups), group, self._blocks, setting)
+            for number, group in enumerate(self.groups)
+        ]
+        self._states = [group for group in self._groups if isinstance(group, StateGroup)]
+        if self._states:
+            state = self._states[0].group.rule
+            assert isinstance(state, State)
+            self.state_chunks = StateChunks(min(group.size for group in self._groups), state.checkpoint)
+        self._families = Families(self._groups)
+        self._match: tuple[Holder | None, int, int, Found | None] = (None, 0, 0, None)
+        # Whether blocks must be registered as they are filled, since they may be given back before the end.
+        self._registers_early = caches and (
+            retention != 0 or any(isinstance(group.rule, ChunkedLocal) for group in self.groups)
+        )
+        # Whether they must be as soon as they are filled: where block sizes differ, the last full blocks of a
+        # prompt, of which another request may have the same, can be found only with some of the answer.
+        self._registers_at_once = caches and len({group.size for group in self._groups}) > 1
+        self.holders: dict[Holder, None] = {}
+        self.window_spans = [
+            (number, number + 1)
+            for number, group in enumerate(self.groups)
+            if isinstance(group.rule, SlidingWindow | ChunkedLocal)
+        ]
+        self.changes: list[tuple[int, ...]] = []
+
+    # Questions
+
+    @property
+    def findable_blocks(self) -> int:
+        """Contents of a group that can be found, those of blocks in use included."""
+        return len(self._blocks.found)
+
+    def held_by_groups(self) -> tuple[int, ...]:
+        """Return the distinct blocks that all holders together have in each group."""
+        return tuple([group.held for group in self._groups])
+
+    def held_blocks(self, holder: Holder) -> int:
+        return sum([table.held for table in holder.kv.of])
+
+    def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
+        length, found = self.length(holder), []
+        for group, table in zip(self._groups, holder.kv.of, strict=True):
+            held = table.held
+            gone = len(table.blocks) - held
+            found.append((length - gone * group.size, held))
+        return found
+
+    def blocks_for(self, tokens: int) -> int:
+        return sum([group.most(tokens) for group in self._groups])
+
+    def blocks_needed(self, steps: int = 1) -> int:
+        return self._turns.blocks_needed(self.steps, steps)
+
+    def blocks_needed_by(self, holder: Holder) -> int:
+        length = self.length(holder) + holder.growth
+        tables = holder.kv.of
+        return sum(
+            [
+                max(0, -(-length // group.size) - len(table.blocks))
+                for group, table in zip(self._groups, tables, strict=True)
+            ]
+        )
+
+    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+        length = holder.tokens + tokens
+        return sum(
+            [
+                group.needed(holder, table, length)
+                for group, table in zip(self._groups, holder.kv.of, strict=True)
+            ]
+        )
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        if self.lag and self._turns.begins(self.steps + 1):
+            return 0  # what is in flight is a prompt's: what is released follows no rule of the length
+        return self._turns.steps_that_fit(self.steps, steps, self.free_blocks - spare)
+
+    def steps_blocked(self, steps: int, needed: int) -> int:
+        return 0
+
+    def match_prefix(self, holder: Holder, tokens: int) -> int:
+        content = getattr(holder, "content", None)
+        if not self.caches_prefixes or content is None:
+            return 0
+        last, most, version, found = self._match
+        if found is None or last is not holder or most != tokens or version != self._blocks.version:
+            found = self._families.look_up(content, tokens - 1)
+            self._match = holder, tokens, self._blocks.version, found
+        holder.junction = found.junction
+        return found.tokens
+
+    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+        found, hits = self._hit_of(holder)
+        return sum(
+            [
+                group.needed_first(holder, found, hit, tokens)
+                for group, hit in zip(self._groups, hits, strict=True)
+            ]
+        )
+
+    def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
+        found, hits = self._hit_of(holder)
+        needed = [
+            group.needed_whole(holder, found, hit, length)
+            for group, hit in zip(self._groups, hits, strict=True)
+        ]
+        return sum(needed) + spare <= self.free_blocks and self.can_admit(holder, tokens, spare)
+
+    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        blocks = [group.needed_first(holder, 0, (), tokens) for group in self._groups]
+        return sum(blocks) + spare <= self.num_blocks
+
+    # Changes
+
+    def new_plan(self) -> None:
+        for group in self._states:
+            group.new_keys.clear()
+
+    def admit(self, holder: Holder, tokens: int) -> None:
+        if holder.samples > 1:
+            raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
+        wanted = self.blocks_to_admit(holder, tokens)
+        if wanted > self.free_blocks:
+            raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
+        found, hits = self._hit_of(holder)
+        tables = [group.new_table() for group in self._groups]
+        holder.kv = Tables(tables, getattr(holder, "content", None) if self.caches_prefixes else None)
+        if found:
+            for group, table, hit in zip(self._groups, tables, hits, strict=True):
+                group.adopt(table, found, hit)
+        holder.tokens = found
+        self._take_for(holder, tokens)
+        self.holders[holder] = None
+
+    def extend(self, holder: Holder, tokens: int) -> None:
+        self.trim(holder)
+        blocks = self.blocks_to_extend(holder, tokens)
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self._take_for(holder, holder.tokens + tokens)
+
+    def append(self, holder: Holder) -> int:
+        self.extend(holder, 1)
+        return 0
+
+    def start_decoding(self, holder: Holder) -> None:
+        holder.base = holder.tokens - holder.growth * self.steps
+        holder.decodes = True
+        self._turns.enter(holder, self.steps, self.lag)
+
+    def stop_decoding(self, holder: Holder) -> None:
+        holder.tokens = self.length(holder)
+        self._turns.leave(holder)
+        holder.decodes = False
+
+    def trim(self, holder: Holder) -> None:
+        self._release_skipped(holder, self.length(holder) - holder.in_flight)
+        self._count()
+
+    def cache_full_blocks(self, holder: Holder) -> None:
+        self._register(holder, self.length(holder) - holder.unknown)
+
+    def take(self, holder: Holder) -> None:
+        self._serve(holder, self.length(holder))
+        self._count()
+
+    def close_step(self) -> None:
+        self.steps += 1
+        self._turns.due(self.steps)
+
+    def grow(self, steps: int = 1) -> int:
+        blocks = self.blocks_needed(steps)
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        for step in range(self.steps + 1, self.steps + steps + 1):
+            self.steps = step
+            due = self._turns.due(step)
+            if due:
+                for holder in due:
+                    self._serve(holder, holder.base + holder.growth * (step - 1))
+                self.changes.append((step, len(self._blocks.cached), *self.held_by_groups()))
+        self._count()
+        return 0
+
+    def release(self, holder: Holder) -> None:
+        self._register(holder, self.length(holder) - holder.unknown)
+        if holder.decodes:
+            self._turns.leave(holder)
+            holder.decodes = False
+        for group, table in zip(self._groups, holder.kv.of, strict=True):
+            group.drop(table)
+        del self.holders[holder]
+        self._count()
+
+    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+        raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
+
+    def take_changes(self) -> Sequence[tuple[int, ...]]:
+        changes, self.changes = self.changes, []
+        return changes
+
+    def take_evictions(self) -> Sequence[tuple[int, int]]:
+        return ()
+
+    # Tables
+
+    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
+        """Return a holder's blocks in a group, by position; `NULL` where it has none."""
+        return list(holder.kv.of[group].blocks)
+
+    def sharers(self) -> Iterable[Holder]:
+        """Return the holders of which a block of a window or a chunk may have several names."""
+        return self.holders
+
+    def shared_up_to(
+        self, holder: Holder, span: int, place: int
+    ) -> list[tuple[int, Hashable, int, int, int]]:
+        """Return which of a holder's blocks in a span of windows have other names, too, up to a place.
+
+        Args:
+            holder: see there.
+            span: see `window_spans`.
+            place: the last one that is looked at.
+
+        Returns:
+            Of each its place in the table, what tells it from others, how many tables name it, and from which
+            group to which it is such a block in each of them, the last not included.
+        """
+        group, end = self.window_spans[span]
+        table, names = holder.kv.of[group].blocks, self._blocks.names
+        found: list[tuple[int, Hashable, int, int, int]] = []
+        for at in range(min(place, len(table) - 1), -1, -1):
+            block = table[at]
+            if block == NULL:
+                break
+            if names[block] > 1:
+                found.append((at, block, names[block], group, end))
+        return found
+
+    def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
+        """Return all blocks of a holder, in the order of its groups."""
+        return [block for table in holder.kv.of for block in table.blocks if block != NULL]
+
+    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
+        """Return where a holder's blocks are; neighbouring blocks are joined."""
+        return join_extents(self.blocks_of(holder))
+
+    def free_blocks_in_order(self) -> list[int]:
+        """Return the free blocks in the order in which they are going to be taken."""
+        return self._blocks.in_order()
+
+    def free_extents(self) -> list[Extent]:
+        """Return the maximal runs of free blocks, by address."""
+        return join_extents(sorted(self.free_blocks_in_order()))
+
+    def free_chunks(self) -> list[Extent]:
+        """As ``free_extents``: a queue keeps no runs."""
+        return self.free_extents()
+
+    def cached_extents(self) -> list[Extent]:
+        """Return the maximal runs of free blocks whose content can still be found, by address."""
+        return join_extents(sorted(self._blocks.cached))
+
+    def cached_in(self, group: int) -> list[int]:
+        """Return the free blocks in which content of a group can still be found, by address."""
+        keys, groups = self._blocks.keys, len(self._groups)
+        return sorted([block for block in self._blocks.cached if (keys[block] or 0) % groups == group])
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every block is free or held, and no bookkeeping disagrees."""
+        tables = [table.blocks for holder in self.holders for table in holder.kv.of]
+        self._blocks.check_integrity(tables)
+        for group in self._groups:
+            named = {block for holder in self.holders for block in holder.kv.of[group.number].blocks}
+            assert group.held == len(named - {NULL}), "a group's blocks are miscounted"
+        assert self.free_blocks == self._blocks.free, "free blocks are miscounted"
+        assert self.cached_blocks == len(self._blocks.cached), "cached blocks are miscounted"
+
+    # Inside
+
+    def _hit_of(self, holder: Holder) -> tuple[int, Sequence[Sequence[int]]]:
+        """Return what was found for a holder last: the tokens, and of each group the blocks."""
+        found = self._match[3] if self._match[0] is holder else None
+        if found is None or not found.tokens:
+            return 0, [()] * len(self._groups)
+        return found.tokens, found.blocks
+
+    def _take_for(self, holder: Holder, length: int) -> None:
+        """Take blocks for a resting holder of that length, which there are, and register those it fills."""
+        for group, table in zip(self._groups, holder.kv.of, strict=True):
+            group.grow(holder, table, length)
+        holder.tokens = length
+        self._register(holder, length - holder.unknown)
+        self._count()
+
+    def _serve(self, holder: Holder, before: int) -> None:
+        """Let a holder of so many tokens release and take what its next step does."""
+        self._release_skipped(holder, before - holder.in_flight)
+        holder.in_flight = self.lag * holder.growth
+        length = before + holder.growth
+        for group, table in zip(self._groups, holder.kv.of, strict=True):
+            if len(table.blocks) * group.size < length:
+                group.grow(holder, table, length)
+        if self._registers_at_once:
+            self._register(holder, length - holder.unknown)
+
+    def _release_skipped(self, holder: Holder, processed: int) -> None:
+        if self._registers_early:
+            self._register(holder, processed)
+        for group, table in zip(self._groups, holder.kv.of, strict=True):
+            group.release(table, processed)
+
+    def _register(self, holder: Holder, tokens: int) -> None:
+        """Decide which blocks can be found, as far as a holder's tokens are known."""
+        content = holder.kv.content
+        if content is None:
+            return
+        if len(self._groups) > 1:
+            tokens = tokens // self._turns.alignment * self._turns.alignment
+        for group, table in zip(self._groups, holder.kv.of, strict=True):
+            group.register(holder, content, table, tokens)
+
+    def _count(self) -> None:
+        blocks = self._blocks
+        self.cached_blocks = len(blocks.cached)
+        self.free_blocks = len(blocks.blank) + self.cached_blocks
+        self.shared_blocks = blocks.shared

@@ -1,0 +1,132 @@
+"""Turns: at which steps decoding sequences take or give back blocks, so that no other step looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm
+
+from pagesim.kvcache.base import Holder
+from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
+from pagesim.kvcache.hybrid.ring import Ring, lasts
+
+
+class Turns:
+    """The decoding holders of a memory, by the steps, modulo a period, at which one of their groups changes.
+
+    Args:
+        groups: of the memory.
+
+    Attributes:
+        alignment: the least common multiple of all groups' block sizes, in tokens.
+        period: that of those that take blocks as a sequence grows.
+    """
+
+    __slots__ = (
+        "_buckets",
+        "_changes",
+        "_entered",
+        "_fresh",
+        "_groups",
+        "_in_order",
+        "_newest",
+        "_takes",
+        "alignment",
+        "period",
+    )
+
+    def __init__(self, groups: Sequence[KVGroup]) -> None:
+        self._groups = [group for group in groups if group.rule != State()]
+        self.alignment = lcm(*(group.block_size for group in groups))
+        self.period = lcm(*(group.block_size for group in self._groups))
+        self._buckets: list[dict[Holder, None]] = [{} for _ in range(self.period)]
+        self._in_order = True
+        self._takes = Ring(self.period)  # what the decoding holders take
+        self._changes: dict[int, tuple[int, ...]] = {}
+        self._entered: dict[Holder, tuple[int, ...]] = {}
+        # By step: holders of whose prompt some was in flight just before: they give back more at once.
+        self._fresh: dict[int, list[Holder]] = {}
+        self._newest = -1  # the first step of those that entered last
+
+    def enter(self, holder: Holder, steps: int, lag: int) -> None:
+        """Let a holder take its turns, which begins to decode after so many steps.
+
+        Args:
+            holder: which.
+            steps: see above.
+            lag: steps that are in flight when another one is planned.
+        """
+        self._count(holder, 1)
+        if holder.growth == 1:
+            lengths = self._changes.get(lag) or self._lengths(lag)
+            turns = tuple([(length - holder.base) % self.period for length in lengths])
+        else:
+            turns = tuple(range(self.period))
+        self._entered[holder] = turns
+        for turn in turns:
+            bucket = self._buckets[turn]
+            if bucket and next(reversed(bucket)).order > holder.order:
+                self._in_order = False
+            bucket[holder] = None
+        self._newest = steps + 1
+        for step in (steps + 1, steps + 2):
+            self._fresh.setdefault(step, []).append(holder)
+
+    def leave(self, holder: Holder) -> None:
+        """Let a holder take no further turns."""
+        self._count(holder, -1)
+        for turn in self._entered.pop(holder):
+            del self._buckets[turn][holder]
+        for holders in self._fresh.values():
+            if holder in holders:
+                holders.remove(holder)
+
+    def due(self, step: int) -> Sequence[Holder]:
+        """Return the holders of which a group changes at a step, in their order; a step is asked for once."""
+        if not self._in_order:
+            self._buckets = [
+                dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
+            ]
+            self._in_order = True
+        bucket = self._buckets[step % self.period]
+        fresh = self._fresh.pop(step, None)
+        if not fresh:
+            return tuple(bucket)
+        return sorted({*bucket, *fresh}, key=lambda holder: holder.order)
+
+    def begins(self, step: int) -> bool:
+        """Say whether some holder decodes for the first time at a step."""
+        return self._newest == step
+
+    def blocks_needed(self, after: int, steps: int) -> int:
+        """Return the blocks that all take in so many steps from a step on, that one not included."""
+        return self._takes.total(after, steps)
+
+    def steps_that_fit(self, after: int, steps: int, room: int) -> int:
+        """Return for how many of the next steps so many blocks last, what is given back not counted."""
+        if room < 0:
+            return 0
+        whole = self._takes.whole
+        if (steps // self.period + 1) * whole <= room:
+            return steps
+        return lasts(self._takes.in_turn(after), whole, steps, room)
+
+    def _count(self, holder: Holder, change: int) -> None:
+        for group in self._groups:
+            self._takes.add(holder.base, group.block_size, holder.growth, change)
+
+    def _lengths(self, lag: int) -> tuple[int, ...]:
+        """Return at which lengths, modulo the period, a group changes with so many tokens in flight."""
+        # Where all blocks known end together, they can be found.
+        lengths = {lag % self.period}
+        for group in self._groups:
+            size, rule = group.block_size, group.rule
+            changes = {1}
+            if isinstance(rule, SlidingWindow):
+                changes.add(rule.window + lag)
+            elif isinstance(rule, ChunkedLocal):
+                changes |= {1 + lag} if rule.chunk % size == 0 else set(range(size))
+            elif isinstance(rule, State):
+                changes.add(2 + lag)
+            lengths.update(at for change in changes for at in range(change % size, self.period, size))
+        self._changes[lag] = found = tuple(sorted(lengths))
+        return found

@@ -1,0 +1,73 @@
+"""Jenga's memory: small pages for each layer type, in large pages that types take and give back whole."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from math import lcm
+
+from pagesim.kvcache.base import Holder
+from pagesim.kvcache.groups import KVGroup
+from pagesim.kvcache.typed.two_level import TwoLevelPages
+from pagesim.kvcache.typed.typed import TypedKV
+
+
+class JengaKV(TypedKV):
+    """See `TypedKV`: a block is a large page, as large as the least common multiple of all groups' pages.
+
+    Source: Jenga (arXiv 2503.18292v1), sections 4.1 and 4.3, from the paper and not checked against code. Its
+    cache of prefixes is not here.
+
+    Args:
+        num_blocks: large pages.
+        groups: see `TypedKV`.
+        longest: tokens of the longest sequence.
+        in_flight: tokens that can be scheduled and not be computed yet.
+    """
+
+    cuts_blocks = True
+
+    def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
+        super().__init__(num_blocks, groups, longest=longest, in_flight=in_flight)
+        self.page_bytes = lcm(*self.group_bytes)
+        self.capacity_bytes = num_blocks * self.page_bytes
+        self.two_level = TwoLevelPages(num_blocks, [self.page_bytes // each for each in self.group_bytes])
+        self._held: dict[Holder, list[deque[int]]] = {}
+
+    def held_by_groups(self) -> Sequence[int]:
+        return (*self.pages, self.two_level.cut)
+
+    def blocks_of(self, pages: Sequence[int]) -> int:
+        return sum(self.two_level.least_cut(pages))
+
+    def blocks_of_all(self, pages: Sequence[int]) -> int:
+        # Each of them may cut a large page before it takes what was cut for another.
+        return sum(pages)
+
+    def blocks_when_empty(self, pages: Sequence[int]) -> int:
+        return sum(self.two_level.whole_for(pages))
+
+    def take_pages(self, holder: Holder, pages: Sequence[int]) -> None:
+        held = self._held.get(holder)
+        if held is None:
+            held = self._held[holder] = [deque() for _ in self.groups]
+        for own, taken in zip(held, self.two_level.take(holder, pages), strict=True):
+            own += taken
+        self.free_blocks = len(self.two_level.whole)
+
+    def give_back(self, holder: Holder, group: int, pages: int) -> None:
+        own = self._held[holder][group]
+        self.two_level.give_back(group, holder, [own.popleft() for _ in range(pages)])
+        self.free_blocks = len(self.two_level.whole)
+
+    def release(self, holder: Holder) -> None:
+        super().release(holder)
+        del self._held[holder]
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every small page is empty or held, and none twice."""
+        of_holders = self._held.values()
+        held = [[page for own in of_holders for page in own[number]] for number in range(len(self.groups))]
+        self.two_level.check_integrity(held)
+        assert self.pages == [len(pages) for pages in held], "pages are miscounted"
+        assert self.free_blocks == len(self.two_level.whole), "free blocks are miscounted"

@@ -1,0 +1,280 @@
+"""Typed memory: each KV group takes pages of its own size, and gives them back as its rule says."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.groups import KVGroup, State
+from pagesim.kvcache.hybrid.ring import Ring
+from pagesim.kvcache.hybrid.turns import Turns
+
+
+class Span:
+    """What a holder has in each group: the pages from one place of its sequence to another.
+
+    Attributes:
+        gone: leading pages that it gave back.
+        end: pages that it has taken, those included.
+    """
+
+    __slots__ = ("end", "gone")
+
+    def __init__(self, groups: int) -> None:
+        self.gone = [0] * groups
+        self.end = [0] * groups
+
+
+class TypedKV(KVCache):
+    """See `KVCache`: memory of single samples, without a cache of prefixes, whose groups' pages differ.
+
+    A *page* is what a group takes for its ``block_size`` tokens; what a *block* of the memory is, in which
+    the contract counts, is a subclass's matter. It answers with more blocks than are free where there is no
+    room, be it that only one group lacks it.
+
+    Requests are served in their turn: each first gives back what its groups do not need any more, and then
+    takes pages of all groups.
+
+    Args:
+        num_blocks: on the device.
+        groups: see `KVCache`. A page of a `State` group must be as long as the longest sequence.
+        longest: tokens of the longest sequence.
+        in_flight: tokens that can be scheduled and not be computed yet.
+
+    Attributes:
+        changes: what growth changed since they were last taken: the step, no cached blocks, and
+            `held_by_groups` after it.
+
+    Raises:
+        ValueError: a group's states can be found again (``State.aligned``).
+    """
+
+    equal_blocks = False
+
+    def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
+        super().__init__(num_blocks, groups, shares=False)
+        if any(isinstance(group.rule, State) and group.rule.aligned for group in self.groups):
+            raise ValueError("aligned states are kept to be found again; this memory caches no prefixes")
+        self.releases = self.is_hybrid = True
+        self.is_plain = False
+        self._longest = longest
+        self._in_flight = in_flight
+        self._turns = Turns(self.groups)
+        # What decoding holders take; a state is as long as a sequence and taken once.
+        self._takes = [
+            None if isinstance(group.rule, State) else Ring(group.block_size) for group in self.groups
+        ]
+        self.pages = [0] * len(self.groups)  # that holders have in each group
+        self.changes: list[tuple[int, ...]] = []
+
+    # What a block is
+
+    @abstractmethod
+    def blocks_of(self, pages: Sequence[int]) -> int:
+        """Return the blocks that one holder takes for so many pages of each group, in its turn.
+
+        More than are free where there is no room for them.
+        """
+
+    @abstractmethod
+    def blocks_of_all(self, pages: Sequence[int]) -> int:
+        """Return the most blocks that several holders take for so many pages in all, whichever takes which.
+
+        More than are free where there may be no room for them.
+        """
+
+    @abstractmethod
+    def blocks_when_empty(self, pages: Sequence[int]) -> int:
+        """Return the blocks that one holder takes in empty memory; more than there are if these are few."""
+
+    @abstractmethod
+    def take_pages(self, holder: Holder, pages: Sequence[int]) -> None:
+        """Take so many pages of each group, for which there is room."""
+
+    @abstractmethod
+    def give_back(self, holder: Holder, group: int, pages: int) -> None:
+        """Give a holder's first so many pages of a group back."""
+
+    # Questions
+
+    def held_by_groups(self) -> Sequence[int]:
+        return tuple(self.pages)
+
+    def held_blocks(self, holder: Holder) -> int:
+        """Return the pages that a holder has."""
+        span: Span = holder.kv
+        return sum(span.end) - sum(span.gone)
+
+    def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
+        length, span = self.length(holder), holder.kv
+        return [
+            (length - gone * group.block_size, end - gone)
+            for group, gone, end in zip(self.groups, span.gone, span.end, strict=True)
+        ]
+
+    def blocks_for(self, tokens: int) -> int:
+        return self.blocks_when_empty(self._most(tokens))
+
+    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+        return self.blocks_of(self._pages(tokens))
+
+    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        return self.blocks_when_empty(self._pages(tokens)) + spare <= self.num_blocks
+
+    def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
+        whole = self.blocks_of(self._most(length))
+        return whole + spare <= self.free_blocks and self.can_admit(holder, tokens, spare)
+
+    def blocks_needed(self, steps: int = 1) -> int:
+        return self.blocks_of_all(self._grown(steps))
+
+    def blocks_needed_by(self, holder: Holder) -> int:
+        return self.blocks_of(self._missing(holder, self.length(holder) + holder.growth))
+
+    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+        return self.blocks_of(self._missing(holder, holder.tokens + tokens))
+
+    def blocks_needed_with(self, chunks: Sequence[tuple[Holder, int]]) -> int:
+        pages = self._grown(1)
+        for holder, tokens in chunks:
+            missing = self._missing(holder, holder.tokens + tokens)
+            pages = [sum(both) for both in zip(pages, missing, strict=True)]
+        return self.blocks_of_all(pages)
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        if self.lag and self._turns.begins(self.steps + 1):
+            return 0  # what is in flight is a prompt's: what is released follows no rule of the length
+        return bisect_right(range(1, steps + 1), self.free_blocks - spare, key=self.blocks_needed)
+
+    def steps_blocked(self, steps: int, needed: int) -> int:
+        return 0
+
+    # Changes
+
+    def admit(self, holder: Holder, tokens: int) -> None:
+        if holder.samples > 1:
+            raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
+        self._check_room(self.blocks_to_admit(holder, tokens))
+        holder.kv = Span(len(self.groups))
+        self._reach(holder, tokens)
+        holder.tokens = tokens
+
+    def extend(self, holder: Holder, tokens: int) -> None:
+        self.trim(holder)
+        self._check_room(self.blocks_to_extend(holder, tokens))
+        holder.tokens += tokens
+        self._reach(holder, holder.tokens)
+
+    def append(self, holder: Holder) -> int:
+        self.extend(holder, 1)
+        return 0
+
+    def start_decoding(self, holder: Holder) -> None:
+        holder.base = holder.tokens - holder.growth * self.steps
+        holder.decodes = True
+        self._turns.enter(holder, self.steps, self.lag)
+        self._count(holder, 1)
+
+    def stop_decoding(self, holder: Holder) -> None:
+        holder.tokens = self.length(holder)
+        self._leave(holder)
+
+    def trim(self, holder: Holder) -> None:
+        self._release_skipped(holder, self.length(holder) - holder.in_flight)
+
+    def take(self, holder: Holder) -> None:
+        self._serve(holder, self.length(holder))
+
+    def close_step(self) -> None:
+        self.steps += 1
+        self._turns.due(self.steps)
+
+    def grow(self, steps: int = 1) -> int:
+        blocks = self.blocks_needed(steps)
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        for step in range(self.steps + 1, self.steps + steps + 1):
+            self.steps = step
+            due = self._turns.due(step)
+            if due:
+                for holder in due:
+                    self._serve(holder, holder.base + holder.growth * (step - 1))
+                self.changes.append((step, 0, *self.held_by_groups()))
+        return 0
+
+    def release(self, holder: Holder) -> None:
+        if holder.decodes:
+            self._leave(holder)
+        span = holder.kv
+        for group, (gone, end) in enumerate(zip(span.gone, span.end, strict=True)):
+            self._give(holder, group, end - gone)
+
+    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+        raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
+
+    def take_changes(self) -> Sequence[tuple[int, ...]]:
+        changes, self.changes = self.changes, []
+        return changes
+
+    # Inside
+
+    def _pages(self, tokens: int) -> list[int]:
+        """Return the pages of a sequence of so many tokens of which nothing was given back."""
+        return [-(-tokens // group.block_size) for group in self.groups]
+
+    def _most(self, tokens: int) -> list[int]:
+        """Return the pages that a sequence of so many tokens ever holds at once."""
+        return [group.most(tokens, self._longest, self._in_flight) for group in self.groups]
+
+    def _missing(self, holder: Holder, length: int) -> list[int]:
+        """Return the pages that a holder takes to have so many tokens."""
+        return [max(0, pages - end) for pages, end in zip(self._pages(length), holder.kv.end, strict=True)]
+
+    def _grown(self, steps: int) -> list[int]:
+        """Return the pages that decoding holders take over the next steps."""
+        return [0 if ring is None else ring.total(self.steps, steps) for ring in self._takes]
+
+    def _check_room(self, blocks: int) -> None:
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+
+    def _reach(self, holder: Holder, length: int) -> None:
+        """Take pages for a holder of that length, for which there is room."""
+        missing = self._missing(holder, length)
+        if not any(missing):
+            return
+        self.take_pages(holder, missing)
+        end = holder.kv.end
+        for group, pages in enumerate(missing):
+            end[group] += pages
+            self.pages[group] += pages
+
+    def _serve(self, holder: Holder, before: int) -> None:
+        """Let a holder of so many tokens release and take what its next step does."""
+        self._release_skipped(holder, before - holder.in_flight)
+        holder.in_flight = self.lag * holder.growth
+        self._reach(holder, before + holder.growth)
+
+    def _release_skipped(self, holder: Holder, processed: int) -> None:
+        span = holder.kv
+        for number, group in enumerate(self.groups):
+            pages = min(group.released(processed), span.end[number]) - span.gone[number]
+            if pages > 0:
+                self._give(holder, number, pages)
+                span.gone[number] += pages
+
+    def _give(self, holder: Holder, group: int, pages: int) -> None:
+        self.give_back(holder, group, pages)
+        self.pages[group] -= pages
+
+    def _leave(self, holder: Holder) -> None:
+        self._turns.leave(holder)
+        self._count(holder, -1)
+        holder.decodes = False
+
+    def _count(self, holder: Holder, pages: int) -> None:
+        for group, ring in zip(self.groups, self._takes, strict=True):
+            if ring is not None:
+                ring.add(holder.base, group.block_size, holder.growth, pages)

@@ -1,0 +1,352 @@
+"""A counted hybrid cache of prefixes decides what the one does that keeps every block in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from random import Random
+
+import pytest
+
+from pagesim.kvcache import (
+    ChunkedLocal,
+    CountedHybridPrefixKV,
+    Full,
+    Holder,
+    HybridKV,
+    KVCache,
+    KVGroup,
+    OutOfBlocks,
+    SlidingWindow,
+    State,
+    counts_prefixes,
+)
+from pagesim.scheduling.content import Content
+
+FULL = Full()
+LONGEST = 300
+
+
+class Reader(Holder):
+    """A holder that knows what its tokens are."""
+
+    def __init__(self, content: Content | None, prompt: int, order: int) -> None:
+        super().__init__(prompt)
+        self.content = content
+        self.order = order
+
+
+class Lives:
+    """The same holders in both memories, in chunks and then decoding, as a scheduler has them."""
+
+    def __init__(self, rnd: Random) -> None:
+        self.rnd = rnd
+        size = rnd.choice((1, 2, 3, 4))
+        windows = [SlidingWindow(rnd.choice((1, 2, 5, 9, 12, 30))) for _ in range(2)]
+        first, second = windows
+        rules = rnd.choice(
+            (
+                [FULL, first],
+                [FULL, first, first],
+                [first, first],
+                [first, FULL, first],
+                [FULL, first, second],
+                [first, second],
+                [FULL, first, first, second, second],
+                [first, first, FULL, FULL, second],
+            )
+        )
+        groups = [KVGroup(size, rule) for rule in rules]
+        blocks = rnd.choice((20, 40, 80)) * len(groups)
+        how = {"longest": LONGEST, "in_flight": 30}
+        self.tabled = HybridKV(blocks, groups, caches=True, **how)
+        self.counted = CountedHybridPrefixKV(blocks, groups, **how)
+        self.memories: tuple[KVCache, ...] = (self.tabled, self.counted)
+        self.lag = rnd.choice((0, 1))
+        for memory in self.memories:
+            memory.lag = self.lag
+        self.lookahead = rnd.choice((0, 0, 1))
+        self.size = size
+        self.names: dict[tuple[int, Hashable], int] = {}
+        self.over: list[tuple[int, Content]] = []  # contents of conversations, with their tokens
+        self.resting: list[tuple[Reader, Reader]] = []
+        self.decoding: list[tuple[Reader, Reader]] = []
+        self.orders = 0
+        self.hits = self.evictions = 0
+        self.changes: tuple[tuple[int, ...], ...] = ()
+
+    # What requests say
+
+    def name(self, after: int, source: Hashable) -> int:
+        return self.names.setdefault((after, source), len(self.names) + 1)
+
+    def content(self) -> tuple[int, Content]:
+        """Return the tokens of a prompt, and what it says: much as others, or as goes on from another."""
+        rnd = self.rnd
+        ends: list[int] = []
+        names: list[int] = []
+        tokens = 0
+        if self.over and rnd.random() < 0.4:
+            tokens, before = rnd.choice(self.over[-5:])
+            ends, names = [*before.ends[:-1], tokens], list(before.names)
+        else:
+            document = rnd.randint(0, 1)
+            step = (3, 8)[document]
+            for _ in range(rnd.randint(0, 60) // step):
+                source = document if rnd.random() < 0.95 else 2
+                tokens += step
+                ends.append(tokens)
+                names.append(self.name(names[-1] if names else 0, source))
+        if not ends or rnd.random() < 0.7:
+            tokens += rnd.randint(1, 12)
+            ends.append(tokens)
+            names.append(self.name(0, object()))
+        names.append(self.name(0, object()))
+        return tokens, Content([*ends, 1 << 32], names, frozenset(), self.size, self.lookahead)
+
+    # What happens
+
+    def both(self, name: str, pair: tuple[Reader, Reader], *arguments: int) -> object:
+        """Call a method of both memories; return the answer, which is the same."""
+        answers = []
+        for memory, holder in zip(self.memories, pair, strict=True):
+            try:
+                answers.append(getattr(memory, name)(holder, *arguments))
+            except OutOfBlocks as error:
+                answers.append(str(error))
+        assert answers[0] == answers[1], name
+        return answers[0]
+
+    def settle(self, pair: tuple[Reader, Reader], **values: int) -> None:
+        for holder in pair:
+            for name, value in values.items():
+                setattr(holder, name, value)
+
+    def admit(self) -> None:
+        rnd = self.rnd
+        tokens, content = self.content()
+        if tokens > LONGEST // 2:
+            return
+        known = content if rnd.random() < 0.95 else None
+        self.orders += 1
+        self.enter((Reader(known, tokens, self.orders), Reader(known, tokens, self.orders)), tokens)
+
+    def enter(self, pair: tuple[Reader, Reader], tokens: int) -> None:
+        rnd = self.rnd
+        hit = self.both("match_prefix", pair, tokens)
+        assert isinstance(hit, int)
+        assert pair[0].junction == pair[1].junction
+        if rnd.random() < 0.1:
+            return
+        first = min(tokens, hit + rnd.choice((tokens, rnd.randint(1, 20))))
+        self.both("can_admit_whole", pair, first, tokens, rnd.randint(0, 3))
+        needed = self.both("blocks_to_admit", pair, first)
+        assert isinstance(needed, int)
+        free = self.tabled.free_blocks
+        if needed > free:
+            self.both("admit", pair, first)
+            return
+        self.both("admit", pair, first)
+        self.settle(pair, in_flight=(first - hit) * self.lag, length=tokens)
+        self.hits += hit > 0
+        self.resting.append(pair)
+
+    def chunk(self) -> None:
+        rnd = self.rnd
+        if not self.resting:
+            return
+        pair = rnd.choice(self.resting)
+        left = max(pair[0].length, pair[0].prompt) - pair[0].tokens
+        if left <= 0:
+            self.resting.remove(pair)
+            self.both("start_decoding", pair)
+            self.settle(pair, unknown=self.lag)
+            self.decoding = sorted([*self.decoding, pair], key=lambda each: each[0].order)
+            return
+        if rnd.random() < 0.2:
+            self.settle(pair, in_flight=0)
+        tokens = min(left, rnd.randint(1, 20))
+        if not isinstance(self.both("extend", pair, tokens), str):
+            self.settle(pair, in_flight=tokens * self.lag)
+
+    def grow(self) -> None:
+        steps = self.rnd.choice((1, 1, 2, 5, 17))
+        fit = [memory.steps_that_fit(steps, 0) for memory in self.memories]
+        assert fit[0] == fit[1]
+        needed = [memory.blocks_needed(steps) for memory in self.memories]
+        assert needed[0] == needed[1]
+        if needed[0] > self.tabled.free_blocks:
+            self.drop()
+            return
+        before = (self.tabled.cached_blocks, *self.tabled.held_by_groups())
+        for memory in self.memories:
+            memory.grow(steps)
+        changes = [latest(memory, before) for memory in self.memories]
+        assert changes[0] == changes[1]
+        self.evictions += self.tabled.cached_blocks < before[0]
+
+    def one_by_one(self) -> None:
+        """A step in which each holder takes its turn, and the last ones are preempted or get no token."""
+        order = list(self.decoding)
+        served = []
+        while order:
+            pair = order.pop(0)
+            if self.rnd.random() < 0.1:
+                self.rest(pair)
+                continue
+            self.both("trim", pair)
+            self.compare_counts()
+            needed = self.both("blocks_needed_by", pair)
+            assert isinstance(needed, int)
+            while needed > self.tabled.free_blocks and order:
+                self.leave(order.pop())
+            if needed > self.tabled.free_blocks:
+                self.leave(pair)
+                break
+            self.both("take", pair)
+            served.append(pair)
+        for memory in self.memories:
+            memory.close_step()
+
+    def again(self) -> None:
+        """A holder that got no token takes its turn, and decodes from now on."""
+        ready = [pair for pair in self.resting if pair[0].tokens >= pair[0].length]
+        if not ready or self.decoding:
+            return
+        pair = self.rnd.choice(ready)
+        self.both("trim", pair)
+        needed = self.both("blocks_needed_by", pair)
+        assert isinstance(needed, int)
+        if needed <= self.tabled.free_blocks:
+            self.both("take", pair)
+            self.resting.remove(pair)
+            self.both("start_decoding", pair)
+            self.decoding.append(pair)
+            for memory in self.memories:
+                memory.close_step()
+
+    def rest(self, pair: tuple[Reader, Reader]) -> None:
+        self.decoding.remove(pair)
+        self.both("stop_decoding", pair)
+        self.settle(pair, unknown=0, in_flight=0, length=pair[0].tokens)
+        self.resting.append(pair)
+
+    def stop(self) -> None:
+        if self.decoding:
+            self.rest(self.rnd.choice(self.decoding))
+
+    def cache(self) -> None:
+        if self.decoding:
+            self.both("cache_full_blocks", self.rnd.choice(self.decoding))
+
+    def leave(self, pair: tuple[Reader, Reader]) -> int:
+        length = self.both("length", pair)
+        assert isinstance(length, int)
+        self.both("release", pair)
+        (self.decoding if pair in self.decoding else self.resting).remove(pair)
+        return length
+
+    def drop(self) -> None:
+        pairs = [*self.decoding, *self.resting]
+        if not pairs:
+            return
+        pair = self.rnd.choice(pairs)
+        length = self.leave(pair)
+        content = pair[0].content
+        if content is None or length < pair[0].prompt:
+            return
+        if self.rnd.random() < 0.3 and length < LONGEST // 2:  # it was preempted
+            self.settle(pair, unknown=0, in_flight=0, length=length + 1)
+            self.enter(pair, length + 1)
+        elif length > pair[0].prompt:
+            self.over.append((length, content))
+
+    def compare_counts(self) -> None:
+        tabled, counted = self.tabled, self.counted
+        for name in ("free_blocks", "cached_blocks", "shared_blocks", "findable_blocks", "steps"):
+            assert getattr(tabled, name) == getattr(counted, name), name
+        assert tabled.held_by_groups() == counted.held_by_groups()
+
+    def compare(self) -> None:
+        self.compare_counts()
+        for pair in (*self.decoding, *self.resting):
+            self.both("held_by_group", pair)
+            self.both("held_blocks", pair)
+            self.both("length", pair)
+            if not pair[0].decodes:
+                self.both("blocks_to_extend", pair, 7)
+            self.both("blocks_needed_by", pair)
+            assert pair[0].in_flight == pair[1].in_flight
+
+    def live(self, days: int) -> None:
+        acts = [self.admit] * 4 + [self.chunk] * 8 + [self.grow] * 5 + [self.drop] * 2
+        acts += [self.one_by_one, self.one_by_one, self.again, self.stop, self.cache]
+        for _ in range(days):
+            self.rnd.choice(acts)()
+            self.compare()
+
+
+def latest(memory: KVCache, before: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return what growth changed, without what it left as it was."""
+    changes: list[tuple[int, ...]] = []
+    for step, *counts in memory.take_changes():
+        if before != tuple(counts):
+            before = tuple(counts)
+            changes.append((step, *counts))
+    return changes
+
+
+def live(seeds: range, days: int) -> None:
+    hits = evictions = 0
+    for seed in seeds:
+        lives = Lives(Random(seed))
+        lives.live(days)
+        hits += lives.hits
+        evictions += lives.evictions
+    assert min(hits, evictions) > 2 * len(seeds), f"that is what these lives are about: {hits}, {evictions}"
+
+
+def test_runs_and_pieces_decide_as_blocks_do() -> None:
+    live(range(15), 300)
+
+
+@pytest.mark.slow
+def test_runs_and_pieces_decide_as_blocks_do_many_lives_long() -> None:
+    live(range(15, 400), 400)
+
+
+def test_other_groups_are_kept_in_tables() -> None:
+    counted = [KVGroup(4), KVGroup(4, SlidingWindow(9))]
+    assert counts_prefixes(counted)
+    assert not counts_prefixes(counted, retention=64)
+    for other in (KVGroup(8, SlidingWindow(9)), KVGroup(4, ChunkedLocal(8)), KVGroup(4, State(aligned=True))):
+        assert not counts_prefixes([*counted, other])
+        with pytest.raises(ValueError, match="use HybridKV"):
+            CountedHybridPrefixKV(10, [*counted, other], longest=40, in_flight=8)
+
+
+def test_a_head_stays_blocked_for_as_many_steps_as_windows_give_too_little_back() -> None:
+    memory = CountedHybridPrefixKV(20, [KVGroup(4, SlidingWindow(5))], longest=LONGEST, in_flight=30)
+    holder = Reader(None, 12, 1)
+    memory.admit(holder, 12)
+    memory.start_decoding(holder)
+    memory.grow(1)  # takes a block, and gives back the two that are behind the window
+    assert memory.free_blocks == 18
+    assert memory.steps_blocked(10, 18) == 0
+    # It gives one back with its 17th token, before it takes one for that.
+    assert memory.steps_blocked(100, 19) == 100
+    memory.grow(3)
+    assert memory.free_blocks == 18
+
+
+def test_what_is_asked_for_a_head_counts_no_free_blocks_of_windows_that_may_be_evicted() -> None:
+    groups = [KVGroup(4), KVGroup(4, SlidingWindow(5))]
+    memory = CountedHybridPrefixKV(40, groups, longest=LONGEST, in_flight=8)
+    content = Content([16, 1 << 32], [1, 2], frozenset(), 4)
+    first, head = Reader(content, 17, 1), Reader(Content([16, 1 << 32], [1, 3], frozenset(), 4), 30, 2)
+    memory.admit(first, 17)
+    memory.release(first)
+    assert memory.match_prefix(head, 30) == 16
+    # 4 blocks were found of full attention, and are free; 4 others are to be taken. A window has 4 at most.
+    assert memory.least_to_admit_whole(head, 30) == 8
+    assert memory.can_admit_whole(head, 30, 30, 40 - 8 - 1 - 4)
+    assert not memory.can_admit_whole(head, 30, 30, 40 - 8 - 1 - 4 + 1)
