@@ -53,6 +53,7 @@ class Batch:
         prompts: requests admitted in this iteration, of which a prompt (or what must be recomputed) runs.
         incomplete: those of them of which only a first chunk runs.
         completed: requests admitted before, of which the last chunk runs.
+        chunks: what prompts compute, as (request, tokens), where memory gives blocks back before the end.
         resumed: requests that came back from the swap space.
         skipped: decoding requests that get no token, because the budget did not reach.
         caught_up: requests that were skipped and get a token again.
@@ -77,6 +78,7 @@ class Batch:
         context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
         decode_context: the part of it that belongs to decoding sequences.
         query_key_pairs: over the prompts, pairs of a query and a key that it attends to (causal).
+        reached, reached_pairs, computed_prompts: as in `IterationShape`, where a scheduler `follows_reach`.
         blocks_out, blocks_in, blocks_copied: blocks moved to the host and back, and copied on write.
     """
 
@@ -87,7 +89,9 @@ class Batch:
         "blocks_out",
         "caught_up",
         "choices",
+        "chunks",
         "completed",
+        "computed_prompts",
         "context_tokens",
         "counts_empty",
         "decode_context",
@@ -100,6 +104,8 @@ class Batch:
         "leaked",
         "prompts",
         "query_key_pairs",
+        "reached",
+        "reached_pairs",
         "recomputed",
         "reports",
         "resumed",
@@ -120,21 +126,25 @@ class Batch:
     recomputed: tuple[EngineRequest, ...]
     swapped_out: tuple[EngineRequest, ...]
     choices: tuple[Choice, ...]
+    chunks: tuple[tuple[EngineRequest, int], ...]
     stuck: tuple[tuple[EngineRequest, DeadEnd], ...]
     leaked: tuple[EngineRequest, ...]
     ignored: tuple[EngineRequest, ...]
     shares: Sequence[Share] | None
+    reached: tuple[int, ...]
+    reached_pairs: tuple[int, ...]
 
     def __init__(self) -> None:
         self.prompts = self.incomplete = self.completed = self.resumed = ()
         self.skipped = self.caught_up = self.recomputed = self.swapped_out = ()
-        self.choices = self.stuck = self.leaked = self.ignored = ()
+        self.choices = self.chunks = self.stuck = self.leaked = self.ignored = ()
+        self.reached = self.reached_pairs = ()
         self.shares = None
         self.decodes = True
         self.launches = self.counts_empty = self.reports = False
         self.sequences = self.decoding = self.batched_tokens = self.tokens = 0
         self.context_tokens = self.decode_context = self.query_key_pairs = 0
-        self.blocks_out = self.blocks_in = self.blocks_copied = self.drafts = 0
+        self.blocks_out = self.blocks_in = self.blocks_copied = self.drafts = self.computed_prompts = 0
 
     @property
     def is_iteration(self) -> bool:

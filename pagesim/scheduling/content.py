@@ -46,8 +46,11 @@ class Content:
 
     def key(self, block: int) -> int:
         """As `memory.Content.key`."""
-        end = (block + 1) * self.block_size
-        return self.names[bisect_left(self.ends, end + self.lookahead)] * _POSITIONS + end
+        return self.key_at((block + 1) * self.block_size)
+
+    def key_at(self, tokens: int) -> int:
+        """As `memory.Content.key_at`."""
+        return self.names[bisect_left(self.ends, tokens + self.lookahead)] * _POSITIONS + tokens
 
     def common(self, other: Content, most: int) -> int:
         """As `memory.Content.common`."""

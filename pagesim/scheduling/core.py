@@ -23,6 +23,7 @@ from pagesim.scheduling.drafts import Speculation
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.options import Machine, MemoryKind, Preemption, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.reach import Reaches
 from pagesim.scheduling.request import EngineRequest
 from pagesim.workloads.trace import IntColumn
 
@@ -62,6 +63,7 @@ class Scheduler(ABC):
         unreported: whether requests are over of which no plan has told the workers, where an engine makes one
             for that alone, an empty one.
         events: the observers, called for changes that no batch holds.
+        reaches: what layers read that look back on some tokens only, where costs ask for it.
     """
 
     __slots__ = (
@@ -79,6 +81,7 @@ class Scheduler(ABC):
         "preemption",
         "prices",
         "queue",
+        "reaches",
         "resting",
         "resting_context",
         "running",
@@ -117,6 +120,9 @@ class Scheduler(ABC):
 
     drops_last_token: ClassVar[bool] = False
     """Whether a client that goes away during an iteration gets nothing of it, not even a last token."""
+
+    follows_reach: ClassVar[bool] = False
+    """Whether a batch says what layers read that look back on some tokens only (``reaches``)."""
 
     sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
@@ -199,6 +205,7 @@ class Scheduler(ABC):
         self.in_flight = 1
         self.growth = type(self).tokens_per_step  # found faster here than on the class
         self.events = Observer()
+        self.reaches: Reaches | None = None
         self.running: dict[int, EngineRequest] = {}
         self.running_sequences = 0
         self.context = 0
@@ -265,8 +272,18 @@ class Scheduler(ABC):
         if steps <= 0 or self._fork_copies:
             return 0
         if memory.releases and (self.queue.waiting or self.swapped):
-            return 0  # what a window releases may be enough for a request that waits
+            enough = self.blocks_for_head()
+            if enough is not None:
+                steps = memory.steps_blocked(steps, enough)
         return memory.steps_that_fit(steps, self.spare_blocks)
+
+    def blocks_for_head(self) -> int | None:
+        """Return how many free blocks might let a request in that waits, while others only decode.
+
+        None where nothing does until a request leaves. Only memory is asked for that gives blocks back as
+        requests go on.
+        """
+        return 0
 
     def let_ending_rest(self) -> None:
         """Let requests rest whose last token is in flight: they keep place and memory until it is there.
@@ -373,6 +390,8 @@ class Scheduler(ABC):
         self.queue.pop(request)
         self.memory.admit(request, request.length)
         batch.prompts += (request,)
+        if self.memory.releases:
+            batch.chunks += ((request, request.length),)
         self.start(request)
 
     def latest(self) -> EngineRequest:

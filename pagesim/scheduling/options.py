@@ -54,11 +54,13 @@ class MemoryKind(NamedTuple):
         reservation: ``max``, ``pow2``, ``oracle`` or ``on-demand``.
         placement: by name.
         is_own: whether the placement comes with pagesim.
+        by_type: whether layer types take pages of their own, which need not have the same bytes.
     """
 
     reservation: str
     placement: str
     is_own: bool
+    by_type: bool = False
 
 
 class Machine(NamedTuple):

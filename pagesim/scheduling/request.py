@@ -67,9 +67,6 @@ class EngineRequest(Holder):
         index: among the requests that the engine expects.
         row: in the trace.
         arrival: ticks.
-        prompt: tokens.
-        length: tokens that must be computed before the next one is sampled: the prompt, and after a
-            preemption what was generated, too.
         last_step: while it decodes, the value of ``KVCache.steps`` at which a sample's last token is
             generated.
         since: the iteration from which on its memory follows from its length as it does now.
@@ -85,8 +82,6 @@ class EngineRequest(Holder):
         "family",
         "index",
         "last_step",
-        "length",
-        "prompt",
         "row",
         "since",
     )
@@ -109,6 +104,8 @@ class EngineRequest(Holder):
         self.growth = 1
         self.decodes = False
         self.unknown = 0
+        self.in_flight = 0
+        self.junction = 0
         self.order = 0
         self.index = index
         self.row = row

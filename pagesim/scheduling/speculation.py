@@ -167,7 +167,7 @@ class SpeculativeV1(VllmV1):
         known = self._progress[request.row].known - self.hash_ahead
         self.context += slots - request.tokens
         request.unknown = slots - min(computed, known)
-        self.memory.extend(request, slots - request.tokens)
+        self._make_room(request, slots - request.tokens)
 
     def _schedule(
         self, request: EngineRequest, tokens: int, drafts: int, batch: Batch, *, runs: bool

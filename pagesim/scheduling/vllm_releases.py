@@ -50,6 +50,7 @@ class Release:
         async_scheduling: whether its server schedules the next batch while the one before it runs.
         serves_by_priority: whether what it decides by priority is checked.
         speculates: whether its speculative decoding is modelled.
+        groups_layers: whether it is checked what blocks it makes of layers that differ in what they keep.
         gpu_memory_utilization: the share of GPU memory that its server uses.
         counts_cuda_graphs: whether its server leaves out of the cache what CUDA graphs will take.
         prints_whole_requests: whether "GPU KV cache size" in its log is what requests of the greatest length
@@ -66,6 +67,7 @@ class Release:
     async_scheduling: bool
     serves_by_priority: bool
     speculates: bool
+    groups_layers: bool
     gpu_memory_utilization: float
     counts_cuda_graphs: bool
     prints_whole_requests: bool
@@ -86,10 +88,11 @@ RELEASES = {
         overtakes=True,
         reuses_unhashed_first=False,
         bounds_threshold=False,
-        lacks=("scheduler_reserve_full_isl", "watermark"),
+        lacks=("scheduler_reserve_full_isl", "watermark", "prefix_cache_retention_interval"),
         async_scheduling=False,
         serves_by_priority=False,
         speculates=False,
+        groups_layers=False,
         gpu_memory_utilization=0.9,
         counts_cuda_graphs=False,
         prints_whole_requests=False,
@@ -103,10 +106,11 @@ RELEASES = {
         overtakes=False,
         reuses_unhashed_first=False,
         bounds_threshold=False,
-        lacks=("watermark",),
+        lacks=("watermark", "prefix_cache_retention_interval"),
         async_scheduling=True,
         serves_by_priority=False,
         speculates=False,
+        groups_layers=False,
         gpu_memory_utilization=0.9,
         counts_cuda_graphs=False,
         prints_whole_requests=False,
@@ -122,6 +126,7 @@ RELEASES = {
         async_scheduling=True,
         serves_by_priority=True,
         speculates=True,
+        groups_layers=True,
         gpu_memory_utilization=0.92,
         counts_cuda_graphs=True,
         prints_whole_requests=True,

@@ -218,7 +218,7 @@ def check_paged(name: str, memory: MemoryKind) -> None:
             f"scheduler {name} needs reservation on-demand, not {memory.reservation}: vLLM takes blocks as "
             "sequences grow"
         )
-    if memory.is_own and memory.placement != "paged":
+    if memory.is_own and memory.placement != "paged" and not memory.by_type:
         raise PagesimError(
             f"scheduler {name} needs placement paged, not {memory.placement}: vLLM's releases share blocks; "
             "choose vllm-sosp or orca"

@@ -27,6 +27,18 @@ class VllmV1Options(SchedulerOptions):
         None, ge=0, lt=1, description="Share of the blocks that an admission leaves free; 0.33.0 only."
     )
     enable_prefix_caching: bool = Field(True, description="Find blocks of prompts that were computed before.")
+    prefix_cache_retention_interval: int | None = Field(
+        None,
+        ge=-1,
+        le=MOST,
+        description="Of layers with a window or a state, what can be found behind the ends of prompts: 0 for "
+        "nothing, else every so many tokens, or -1 for everything; 0.33.0 only.",
+    )
+    disable_hybrid_kv_cache_manager: bool | None = Field(
+        None,
+        description="Whether layers with a window or chunks keep all tokens; when left out those with chunks "
+        "do.",
+    )
     enable_chunked_prefill: bool = Field(True, description="Whether a prompt may run in chunks.")
     long_prefill_token_threshold: int = Field(
         0, ge=0, le=MOST, description="A request's tokens in an iteration at most; 0 for no limit."
@@ -72,6 +84,7 @@ def resolved(options: Own, machine: Machine) -> Own:
         "max_num_batched_tokens": tokens,
         "max_num_seqs": sequences,
         "watermark": 0.0,
+        "prefix_cache_retention_interval": 0,
         "scheduler_reserve_full_isl": release.reserves_full_isl,
         "async_scheduling": release.async_scheduling,
     }
