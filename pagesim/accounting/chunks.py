@@ -66,6 +66,48 @@ RARE_FIELDS = (
 """
 
 
+class Rows:
+    """The rows of a chunk, and the iterations that they stand for.
+
+    Args:
+        columns: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``[S]`` each.
+
+    Attributes:
+        firsts: of each row, the place of its first iteration among those of the chunk, ``[S]``.
+        stretch: for each iteration the index of its row, ``[I]``.
+        offset: for each iteration its place in its row, ``[I]``.
+    """
+
+    __slots__ = ("columns", "firsts", "offset", "stretch")
+
+    def __init__(self, columns: dict[str, Column]) -> None:
+        self.columns = columns
+        counts = columns["iterations"]
+        self.firsts = np.cumsum(counts) - counts
+        self.stretch = np.repeat(np.arange(len(counts)), counts)
+        self.offset = np.arange(len(self.stretch)) - self.spread_out(self.firsts)
+
+    def __getitem__(self, name: str) -> Column:
+        return self.columns[name]
+
+    @property
+    def growth(self) -> Column:
+        """Steps of growth that memory had taken in each iteration, ``[I]``."""
+        return self.offset + self.spread("growth")
+
+    def spread(self, name: str) -> Column:
+        """Return a column of rows over the iterations, ``[I]``."""
+        return self.spread_out(self.columns[name])
+
+    def spread_rare(self, name: str) -> Column | None:
+        """Return a rare column of rows over the iterations, ``[I]``; None where it is 0 throughout."""
+        return self.spread(name) if self.columns[name].any() else None
+
+    def spread_out(self, each: Column) -> Column:
+        """Return something of each row over the iterations, ``[I, …]``."""
+        return np.repeat(each, self.columns["iterations"], axis=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Some consecutive rows, iteration by iteration.

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.chunks import Chunk
-from pagesim.accounting.ledger import ENTRIES, Column, paper_view
+from pagesim.accounting.ledger import GROUP_ENTRIES, HYBRID_ENTRIES, Column, LedgerShape, paper_view
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 PERCENTILES = (50, 90, 95, 99)
 PAPER_ENTRIES = ("token_states", "reservation", "internal", "external")
-VIEWS = {"strict": ENTRIES, "paper": PAPER_ENTRIES}
+VIEWS = {"strict": HYBRID_ENTRIES, "paper": PAPER_ENTRIES}
+"""The entries of each view that there may be, in their order; see `entries_in`."""
+
 _IDLE_ENTRY = {"strict": "free", "paper": "external"}
 
 _COMMON = 1 << 18
@@ -36,13 +38,18 @@ class MemoryMeans:
     Everything is summed in integers, so the result does not depend on how a run was cut into chunks.
 
     Args:
-        capacity: token slots of the cache.
+        shape: of the ledger.
         reserves: whether memory is reserved ahead (see `ledger.paper_view`).
         window: first and last instant, in ticks, both included; None for the whole run.
     """
 
-    def __init__(self, capacity: int, *, reserves: bool, window: tuple[int, int] | None) -> None:
-        self.capacity = capacity
+    def __init__(self, shape: LedgerShape, *, reserves: bool, window: tuple[int, int] | None) -> None:
+        self.shape = shape
+        self._views = {
+            "strict": shape.entries,
+            "paper": PAPER_ENTRIES,
+            **dict.fromkeys(shape.groups, GROUP_ENTRIES),
+        }
         self.reserves = reserves
         self.window = window
         self._iterations = 0
@@ -71,18 +78,18 @@ class MemoryMeans:
         self._busy += busy
         self._iterations += iterations
         self._running += int(chunk.spread("running_groups")[counted].sum())
-        strict = chunk.ledger.entries
-        by_iteration = {name: int(column[counted].sum()) for name, column in strict.items()}
-        by_time = _exact_dots(strict, lasting)
-        for sums, weight, total in (
-            (by_iteration, iterations, self._by_iteration),
-            (by_time, busy, self._by_time),
-        ):
-            # Each view is a sum of entries: what holds of one instant holds of many together.
-            paper = paper_view(sums, weight * self.capacity, reserves=self.reserves)
-            for view, entries in (("strict", sums), ("paper", paper)):
-                for name, amount in entries.items():
-                    total[view, name] += amount
+        ledger = chunk.ledger
+        of_groups = [part.entries for part in ledger.groups]
+        for view, columns in (("strict", ledger.entries), *zip(self.shape.groups, of_groups, strict=True)):
+            for sums, total in (
+                ({name: int(column[counted].sum()) for name, column in columns.items()}, self._by_iteration),
+                (_exact_dots(columns, lasting), self._by_time),
+            ):
+                # Each view is a sum of entries: what holds of one instant holds of many together.
+                paper = paper_view(sums, reserves=self.reserves) if view == "strict" else {}
+                for of, entries in ((view, sums), ("paper", paper)):
+                    for name, amount in entries.items():
+                        total[of, name] += amount
         logical, physical = chunk.ledger.logical_blocks[counted], chunk.ledger.physical_blocks[counted]
         holding = physical > 0
         self._sharing_iterations += int(holding.sum())
@@ -117,26 +124,44 @@ class MemoryMeans:
         return 1 - self._sharing_iterations * _RATIO_SCALE / self._sharing
 
     def summary(self) -> dict[str, dict[str, Distribution]]:
-        """Return means in percent of the capacity, by view, by kind of mean, by entry; None where none is."""
+        """Return means in percent of the capacity, by kind of mean, by entry; None where none is.
+
+        They are those of the views and of the KV groups, by name.
+        """
         start, end = self._start or 0, self._end
         if self.window is not None:
             start, end = self.window[0], min(self.window[1], end)
         span = end - start
         by_time = Counter(self._by_time)
         for view, entry in _IDLE_ENTRY.items():
-            by_time[view, entry] += self.capacity * (span - self._busy)
+            by_time[view, entry] += self.shape.capacity * (span - self._busy)
 
         def percent(sums: Mapping[tuple[str, str], int], view: str, weight: int) -> Distribution:
-            whole = weight * self.capacity
-            return {name: 100 * sums[view, name] / whole if weight > 0 else None for name in VIEWS[view]}
+            whole = weight * self.shape.capacity
+            return {
+                name: 100 * sums[view, name] / whole if weight > 0 else None for name in self._views[view]
+            }
 
         return {
             view: {
                 "per_iteration": percent(self._by_iteration, view, self._iterations),
                 "per_second": percent(by_time, view, span),
             }
-            for view in VIEWS
+            for view in self._views
         }
+
+
+def entries_in(summaries: Iterable[Mapping[str, Any]], view: str = "strict") -> list[str]:
+    """Return the entries of a view that some summaries have, in order: a hybrid cache has more of them."""
+    there = {name for summary in summaries for name in summary["memory"][view]["per_iteration"]}
+    return [name for name in VIEWS[view] if name in there]
+
+
+def capacity_in(memory: Mapping[str, Any]) -> int:
+    """Return the token slots of a summary's ``memory``, of a hybrid cache its bytes on each GPU."""
+    if "capacity_bytes" in memory:
+        return int(memory["capacity_bytes"])
+    return int(memory["num_blocks"]) * int(memory["block_size"])
 
 
 class TokenGaps:

@@ -13,17 +13,12 @@ from struct import Struct
 
 import numpy as np
 
-from pagesim.accounting.chunks import RARE_FIELDS, ROW_FIELDS, Chunk
-from pagesim.accounting.ledger import (
-    ON_DEMAND,
-    Column,
-    Interval,
-    LedgerError,
-    Sharing,
-    expand,
-    window_of,
-)
+from pagesim.accounting.chunks import RARE_FIELDS, ROW_FIELDS, Chunk, Rows
+from pagesim.accounting.group_residency import GroupResidency
+from pagesim.accounting.ledger import LedgerError
 from pagesim.accounting.request_log import Move, RequestLog
+from pagesim.accounting.residency import PlainResidency, Residency
+from pagesim.accounting.sums import Column
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -57,16 +52,14 @@ class Recorder(Observer):
         "_chunk_start",
         "_end",
         "_external",
-        "_intervals",
-        "_is_plain",
         "_joined_at",
         "_lag",
         "_last_start",
         "_late",
         "_moves",
         "_notes_state",
-        "_plain",
         "_rare",
+        "_residency",
         "_rows",
         "_speculates",
         "_stalled_since",
@@ -101,7 +94,7 @@ class Recorder(Observer):
         self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
         self._moves = log.moves
-        self._is_plain = memory.is_plain
+        self._residency: Residency = (GroupResidency if memory.is_hybrid else PlainResidency)(scheduler)
         self._notes_state = (
             memory.caches_prefixes
             or not memory.grows
@@ -115,8 +108,6 @@ class Recorder(Observer):
         self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
         self._rare: dict[str, tuple[array[int], array[int]]] = {}
         self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks, blocks_taken
-        self._plain = array("q")  # intervals of single sequences on demand: first, last, base, final
-        self._intervals = array("q")  # all others, as `Interval`
         self._late = array("q")  # pairs of a gap and how many sequences it is of
         # When the last token was there: of requests that lost their place, and, while decoding stands still
         # for prompts, of everything that decodes and of what joined meanwhile.
@@ -163,10 +154,8 @@ class Recorder(Observer):
                 self._note("swapped_out", batch.blocks_out)
         if batch.recomputed or batch.swapped_out:
             self._note("preempted", len(batch.recomputed) + len(batch.swapped_out))
-        if memory.releases:
-            for request in (*batch.prompts, *batch.completed):
-                self._write_as_held(request, self.iterations, self.iterations)
-                request.since = self.iterations + 1
+        if memory.is_hybrid:
+            self._residency.planned(batch, self.iterations)
         self.iterations += 1
 
     def fast_forwarded(self, run: FastForward) -> None:
@@ -183,6 +172,8 @@ class Recorder(Observer):
         if self._notes_state:
             # No request waits in a fast-forward that no plan came before.
             self._note_state(sequences, self._external if run.decided < run.start else 0)
+        if self.memory.is_hybrid:
+            self._residency.fast_forwarded(self.iterations, run.steps)
         self.iterations += run.steps
         if self._lag:
             self._end = run.end
@@ -218,22 +209,16 @@ class Recorder(Observer):
     def interval_ended(self, request: EngineRequest) -> None:
         since, now = request.since, self.iterations
         request.since = now
-        if since >= now:
-            return
-        if self._is_plain and request.decodes and request.family is None and request.growth == 1:
-            self._plain.fromlist([since, now - 1, request.base, request.prompt + request.output])
-        else:
-            self._write_interval(request, since, now - 1)
+        if since < now:
+            self._residency.note(request, since, now - 1)
 
     def finished(self, request: EngineRequest, now: int) -> None:
         row, log = request.row, self.log
-        if request.decodes or not self._is_plain or self._speculates or request.since != self.iterations - 1:
+        if request.decodes or request.since != self.iterations - 1:
             self.interval_ended(request)
         else:
-            # It rested for an iteration, as long as one that decodes from so many tokens.
             request.since = self.iterations
-            base, final = request.tokens - self.memory.steps, request.prompt + request.output
-            self._plain.fromlist([self.iterations - 1, self.iterations - 1, base, final])
+            self._residency.note_last(request, self.iterations - 1)
         log.finish[row] = now
         log.status[row] = _FINISHED
         if self._speculates:
@@ -276,14 +261,12 @@ class Recorder(Observer):
         self.blocks_in += int(columns["swapped_in"].sum())
         self.blocks_out += int(columns["swapped_out"].sum())
         columns["iteration"] = self._chunk_start + np.cumsum(columns["iterations"]) - columns["iterations"]
-        intervals = self._all_intervals()
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += len(table)
-        self._rows, self._cache_rows, self._rare = array("q"), array("q"), {}
-        self._plain, self._intervals, self._late = array("q"), array("q"), array("q")
-        self._chunk_start = self.iterations
+        self._rows, self._cache_rows, self._rare, self._late = array("q"), array("q"), {}, array("q")
+        begin, self._chunk_start = self._chunk_start, self.iterations
         self.full_at = self.iterations + self._chunk_iterations
-        self.consume(self._expand(columns, intervals, late))
+        self.consume(self._expand(Rows(columns), begin, late))
 
     # Inside
 
@@ -411,77 +394,19 @@ class Recorder(Observer):
         self._note("shared_slack", slack)
         self._note("shared_rounding", rounding)
 
-    def _write_interval(self, request: EngineRequest, first: int, last: int) -> None:
-        memory = self.memory
-        if memory.releases and not request.decodes:
-            self._write_as_held(request, first, last)
-            return
-        if self._speculates:
-            stored, blocks = self.scheduler.stored_length(request), memory.held_blocks(request)
-            self._intervals.fromlist([first, last, stored, request.final_length, blocks, 0, 1, 0, 0])
-            return
-        growth, base = (request.growth, request.base) if request.decodes else (0, request.tokens)
-        blocks, reserved = memory.held_and_reserved(request) or (ON_DEMAND, 0)
-        if request.family is None and len(memory.groups) == 1:
-            final = request.prompt + request.output
-            self._intervals.fromlist([first, last, base, final, blocks, reserved, 1, growth, 0])
-            return
-        for group in range(len(memory.groups)):
-            for final, alike in Counter(request.finals).items():
-                self._intervals.fromlist([first, last, base, final, blocks, reserved, alike, growth, group])
-
-    def _write_as_held(self, request: EngineRequest, first: int, last: int) -> None:
-        """Note what a request holds in iterations in which its windows have released less than they will."""
-        memory = self.memory
-        for group, (tokens, blocks) in enumerate(memory.held_by_group(request)):
-            room = blocks * memory.groups[group].block_size
-            self._intervals.fromlist([first, last, tokens, room, blocks, room, 1, 0, group])
-
-    def _all_intervals(self) -> Column:
-        """Return rows of `Interval`, ``[N, 9]``, counted from the first iteration of the chunk."""
-        plain = np.array(self._plain, np.int64).reshape(-1, 4)
-        others = np.array(self._intervals, np.int64).reshape(-1, len(Interval._fields))
-        whole = np.empty((len(plain) + len(others), len(Interval._fields)), np.int64)
-        whole[: len(plain), :4] = plain
-        whole[: len(plain), 4:] = ON_DEMAND, 0, 1, 1, 0
-        whole[len(plain) :] = others
-        whole[:, :2] -= self._chunk_start
-        return whole
-
-    def _expand(self, rows: dict[str, Column], intervals: Column, late: Column) -> Chunk:
-        counts = rows["iterations"]
-        stretch = np.repeat(np.arange(len(counts)), counts)
-        firsts = rows["iteration"] - rows["iteration"][0]
-        offset = np.arange(len(stretch)) - np.repeat(firsts, counts)
-
-        def spread(name: str) -> Column:
-            """Return a column of rows over the iterations."""
-            return np.repeat(rows[name], counts)
-
-        def spread_rare(name: str) -> Column | None:
-            """Return a rare column of rows over the iterations; None where it is 0 throughout."""
-            return spread(name) if rows[name].any() else None
-
+    def _expand(self, rows: Rows, begin: int, late: Column) -> Chunk:
+        offset, firsts, spread = rows.offset, rows.firsts, rows.spread
         ticks = spread("ticks") + offset * spread("increment")
         # The iterations of a row follow one another without a gap.
         passed = np.cumsum(ticks) - ticks
-        start = passed + np.repeat(rows["start"] - passed[firsts], counts)
+        start = passed + rows.spread_out(rows["start"] - passed[firsts])
         clock = start
         if self._lag:
             # Of two batches in flight each is decided when the one before it begins.
             before = np.concatenate([[self._last_start], start[:-1]])
             clock = np.where(spread("planned") == 1, spread("decided"), before)
             self._last_start = int(start[-1])
-        shared = rows["shared_blocks"].any()
-        ledger = expand(
-            intervals,
-            offset + spread("growth"),
-            groups=[(group.block_size, window_of(group)) for group in self.memory.groups],
-            num_blocks=self.memory.num_blocks,
-            external_blocks=spread_rare("external_blocks"),
-            sharing=Sharing(*(spread(f"shared_{name}") for name in Sharing._fields)) if shared else None,
-            cached_blocks=self._cached_blocks(spread) if self.memory.caches_prefixes else None,
-        )
+        ledger = self._residency.take(rows, begin)
         # The memory's own count, taken in every planned iteration, must agree with the ledger's.
         planned = np.flatnonzero(rows["planned"])
         held = self.memory.num_blocks - rows["free_blocks"][planned]
@@ -492,31 +417,8 @@ class Recorder(Observer):
                 f"iteration {rows['iteration'][planned[at]]}: memory holds {held[at]} blocks, "
                 f"the ledger counts {counted[at]}"
             )
-        rows["context_growth"] = np.where(
+        columns = rows.columns
+        columns["context_growth"] = np.where(
             rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.growth
         )
-        return Chunk(rows, stretch, offset, clock, start, ticks, ledger, late[:, 0], late[:, 1])
-
-    def _cached_blocks(self, spread: Callable[[str], Column]) -> Callable[[Column], Column]:
-        """Return what tells cached blocks from blocks held: a fast-forward only takes blocks.
-
-        The order in which they were taken was noted where content was evicted on the way.
-        """
-        lost, lost_in_a_row = np.array(self.memory.take_evictions(), np.int64).reshape(-1, 2).T
-
-        def lost_by(taken: Column) -> Column:
-            """Return how much content had been evicted when so many blocks had been taken."""
-            turn = np.searchsorted(lost, taken, "right")
-            last = np.maximum(turn - 1, 0)
-            kept = np.maximum(lost[last] + lost_in_a_row[last] - 1 - taken, 0)
-            return np.where(turn > 0, np.cumsum(lost_in_a_row)[last] - kept, 0)
-
-        def cached_blocks(held: Column) -> Column:
-            cached = spread("cached_blocks")
-            if len(lost):
-                before = spread("blocks_taken")
-                taken = before + held - (self.memory.num_blocks - spread("free_blocks"))
-                cached += lost_by(before) - lost_by(taken)
-            return cached
-
-        return cached_blocks
+        return Chunk(columns, rows.stretch, offset, clock, start, ticks, ledger, late[:, 0], late[:, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -13,11 +14,16 @@ from pagesim.accounting.ledger import Column
 from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.costs import CostModel, IterationShape
 from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.reach import Reaches
 from pagesim.scheduling.request import Status
 from pagesim.sim.clock import to_tick_column
 from pagesim.sim.executors import shape_of
 from pagesim.workloads.trace import Trace
+
+_NUMBERS = IterationShape._fields.index("reached")
+"""Fields of a shape that are numbers; the others say what is within reach."""
 
 Slices = list[tuple[str, int, int]]
 """What a request did, from when to when, in ticks."""
@@ -44,17 +50,32 @@ class Timeline(Observer):
         self._ends: list[Column] = []
         self._shapes = array("q")
         self._iterations = 0
+        self._reaches: Reaches | None = None
+        # Where costs look at that: by iteration, what was within reach; and of each fast-forward, in order,
+        # its first iteration and `Reaches.ahead` of it.
+        self._reached: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._forwards: list[int] = []
+        self._ahead: list[list[tuple[int, int, int]]] = []
 
     def begin(self, cost: CostModel, trace: Trace, log: RequestLog) -> None:
         """Say what is going to run."""
         self.cost, self.trace, self.log = cost, trace, log
         log.moves = array("q")
 
+    def begun(self, scheduler: Scheduler) -> None:
+        self._reaches = scheduler.reaches
+
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
-        self._shapes.fromlist([self._iterations, *shape_of(batch)])
+        shape = shape_of(batch)
+        self._shapes.fromlist([self._iterations, *shape[:_NUMBERS]])  # type: ignore[list-item]
+        if self._reaches is not None:
+            self._reached[self._iterations] = shape.reached, shape.reached_pairs
         self._iterations += 1
 
     def fast_forwarded(self, run: FastForward) -> None:
+        if self._reaches is not None:
+            self._forwards.append(self._iterations)
+            self._ahead.append(self._reaches.ahead())
         self._iterations += run.steps
 
     def add(self, chunk: Chunk) -> None:
@@ -72,12 +93,20 @@ class Timeline(Observer):
 
     def shapes(self) -> dict[int, IterationShape]:
         """Return the shapes of the iterations that were planned, by number; the others only decode."""
-        width = 1 + len(IterationShape._fields)
-        flat = self._shapes
+        width = 1 + _NUMBERS
+        flat, reached = self._shapes, self._reached
         return {
-            flat[at]: IterationShape(*flat[at + 1 : at + width])  # type: ignore[arg-type]
+            flat[at]: IterationShape(*flat[at + 1 : at + width], *reached.get(flat[at], ()))  # type: ignore[arg-type]
             for at in range(0, len(flat), width)
         }
+
+    def reached(self, iteration: int) -> tuple[int, ...]:
+        """Return what was within each reach in an iteration of a fast-forward, if costs look at that."""
+        if self._reaches is None:
+            return ()
+        at = bisect_right(self._forwards, iteration) - 1
+        step = iteration - self._forwards[at]
+        return tuple([tokens + increment * step for tokens, increment, _ in self._ahead[at]])
 
     def requests(self) -> Iterator[tuple[int, str, int, Slices]]:
         """Yield of each request its row, its status, its arrival and what it did, one after another."""

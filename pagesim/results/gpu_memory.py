@@ -1,13 +1,16 @@
-"""The figure of where a GPU's memory goes."""
+"""The figures of where a GPU's memory goes: of a plan, and of models that serve as much as they can."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from pagesim.results.plots import COLOURS, LINE_COLOURS
+from pagesim.costs.specs.gpus import GIB
+from pagesim.results.plots import COLOURS, DARK, LABELS, LINE_COLOURS
 
 
 def gpu_memory_bar(parts: Mapping[str, float], title: str) -> Figure:
@@ -32,3 +35,116 @@ def gpu_memory_bar(parts: Mapping[str, float], title: str) -> Figure:
     axes.spines[["top", "left", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
+
+
+RESTS = {"weights": "#B9B2A6", "all else": "#DAD5CB", "not requested": "#FFFFFF"}
+"""Colours of what is no cache: paler than the entries of the ledger."""
+
+STACKED: dict[str, tuple[str, ...]] = {
+    "weights": ("weights",),
+    "all else": ("activations", "CUDA graphs", "other"),
+    "used": ("used",),
+    "state": ("state",),
+    "out_of_window": ("out_of_window",),
+    "padding": ("padding",),
+    "unfilled": ("reserved", "over_reserved", "rounding"),
+    "cached": ("cached",),
+    "free": ("free", "external"),
+    "not requested": ("not requested",),
+}
+"""The parts of a bar, from left to right, and of what they are made."""
+
+NAMES = {
+    "all else": "activations, CUDA graphs, other",
+    "used": "used by tokens",
+    "unfilled": "reserved, rounding",
+}
+"""What parts are called that `LABELS` does not name, or not in so few words."""
+
+NARROWEST_LABEL = 0.055
+"""Of a bar's length; a narrower part gets no number."""
+
+
+class FullMemory(Protocol):
+    """A GPU's memory while its cache is full: `pagesim.experiments.gallery.Full`."""
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """GPUs that share the model."""
+
+    @property
+    def load(self) -> str:
+        """What fills the cache."""
+
+    @property
+    def running(self) -> float:
+        """Requests, mean over iterations."""
+
+    @property
+    def bytes(self) -> Mapping[str, int]:
+        """By part."""
+
+
+def gallery_bars(memories: Sequence[FullMemory], gpu: str) -> Figure:
+    """Draw where each GPU's memory goes, a bar a model and a panel a load.
+
+    Args:
+        memories: in the order of the bars, from top to bottom.
+        gpu: whose memory it is.
+    """
+    loads = list(dict.fromkeys(memory.load for memory in memories))
+    models = list(dict.fromkeys((memory.model, memory.tensor_parallel_size) for memory in memories))
+    figure = Figure(figsize=(9.6, 1.6 + 0.36 * len(models)), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(loads), sharey=True, squeeze=False)[0]
+    drawn: dict[str, Any] = {}
+    whole = max(sum(memory.bytes.values()) for memory in memories) / GIB
+    for axes, load in zip(panels, loads, strict=True):
+        for memory in memories:
+            if memory.load == load:
+                place = models.index((memory.model, memory.tensor_parallel_size))
+                drawn |= _bar(axes, place, memory, whole)
+        axes.set(xlim=(0, 1.13 * whole), ylim=(len(models) - 0.4, -0.85), xlabel="GiB of each GPU")
+        axes.set_title(load, fontsize=10, loc="left")
+        axes.text(1.02 * whole, -0.6, "running", fontsize=8, va="center")
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "left", "right"]].set_visible(False)
+    names = [name if gpus == 1 else f"{name}\n1 of {gpus} GPUs" for name, gpus in models]
+    panels[0].set_yticks(range(len(models)), names)
+    order = [part for part in STACKED if part in drawn]
+    labels = [NAMES.get(part, LABELS.get(part, part)) for part in order]
+    figure.legend(
+        [drawn[part] for part in order],
+        labels,
+        loc="outside lower center",
+        ncols=5,
+        frameon=False,
+        fontsize=8,
+    )
+    figure.suptitle(f"Where the memory of a full {gpu} goes", fontsize=11)
+    return figure
+
+
+def _bar(axes: Axes, place: int, memory: FullMemory, whole: float) -> dict[str, Any]:
+    """Draw a bar with its numbers; return the parts that were drawn."""
+    drawn: dict[str, Any] = {}
+    left = 0.0
+    for part, names in STACKED.items():
+        width = sum(memory.bytes.get(name, 0) for name in names) / GIB
+        if not width:
+            continue
+        colour = RESTS.get(part) or COLOURS["rounding" if part == "unfilled" else part]
+        edge = "#9A9A9A" if part == "not requested" else "white"
+        drawn[part] = axes.barh(place, width, 0.74, left=left, color=colour, edgecolor=edge, linewidth=0.5)
+        if width > NARROWEST_LABEL * whole:
+            axes.text(
+                left + width / 2, place, f"{width:.1f}", ha="center", va="center", fontsize=8,
+                color="white" if part in DARK else "black",
+            )  # fmt: skip
+        left += width
+    axes.text(1.02 * whole, place, f"{memory.running:,.0f}", va="center", fontsize=8)
+    return drawn

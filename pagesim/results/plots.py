@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-from pagesim.accounting.metrics import VIEWS
+from pagesim.accounting.metrics import capacity_in, entries_in
 from pagesim.costs.profiles import Profile, predict
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result
@@ -45,7 +45,13 @@ COLOURS = {
     "external": "#CC79A7",
     "cached": "#009E73",
     "free": "#E8E8E8",
+    "state": "#004166",
+    "out_of_window": "#F0E442",
+    "padding": "#8C8C8C",
 }
+
+DARK = ("used", "token_states", "state", "over_reserved", "internal", "cached", "padding")
+"""Entries on whose colours a label is white."""
 
 LABELS = {
     "used": "used",
@@ -55,6 +61,9 @@ LABELS = {
     "external": "external fragmentation",
     "cached": "cached prefixes",
     "free": "free",
+    "state": "recurrent states",
+    "out_of_window": "out of window",
+    "padding": "padding of blocks",
     "token_states": "token states",
     "reservation": "reservation",
     "internal": "internal fragmentation",
@@ -77,8 +86,9 @@ def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict") -
     axes = figure.add_subplot()
     names = list(summaries)
     bottom = np.zeros(len(names))
-    for entry in VIEWS[view]:
-        heights = np.array([summaries[name]["memory"][view]["per_iteration"][entry] or 0.0 for name in names])
+    means = [summary["memory"][view]["per_iteration"] for summary in summaries.values()]
+    for entry in entries_in(summaries.values(), view):
+        heights = np.array([mean.get(entry) or 0.0 for mean in means])
         if not heights.any():
             continue
         if view == "paper" and entry == "external":
@@ -88,7 +98,7 @@ def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict") -
         axes.bar(names, heights, bottom=bottom, label=label, color=colour, edgecolor="white", linewidth=0.6)
         for x, (height, low) in enumerate(zip(heights, bottom, strict=True)):
             if height >= 4:
-                dark = entry in ("used", "token_states", "over_reserved", "internal", "cached")
+                dark = entry in DARK
                 axes.text(
                     x, low + height / 2, f"{height:.1f}", ha="center", va="center", fontsize=8,
                     color="white" if dark else "black",
@@ -145,9 +155,8 @@ def memory_over_time(result: Result) -> Figure:
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.3))
     rows = steps.iloc[:: max(1, len(steps) // 2000)]
     clock = rows["clock"].to_numpy()
-    memory = result.summary["memory"]
-    percent = 100 / (memory["num_blocks"] * memory["block_size"])
-    entries = [entry for entry in VIEWS["strict"] if rows[entry].any()]
+    percent = 100 / capacity_in(result.summary["memory"])
+    entries = [entry for entry in entries_in([result.summary]) if rows[entry].any()]
     top.stackplot(
         clock,
         [rows[entry].to_numpy() * percent for entry in entries],

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.chunks import Chunk
-from pagesim.accounting.ledger import ENTRIES, paper_view
+from pagesim.accounting.ledger import ENTRIES, LedgerShape, paper_view
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError, reason
 from pagesim.scheduling.arrivals import Arrivals
@@ -55,7 +55,7 @@ STEP_COLUMNS = (
     "num_internal_tokens",
     *ENTRIES,
 )
-"""Columns of the steps table; without ``--steps`` also ``iterations``."""
+"""Columns of every steps table; without ``--steps`` also ``iterations``, of a hybrid cache more entries."""
 
 REQUEST_COLUMNS = (
     "request_id",
@@ -286,8 +286,7 @@ class StepTable:
     Args:
         arrivals: of the requests that take part.
         every: a row an iteration; else a row a stretch, which shows its first iteration.
-        num_blocks: blocks of the cache.
-        block_size: token slots a block.
+        shape: of the ledger.
         reserves: whether memory is reserved ahead.
     """
 
@@ -296,14 +295,12 @@ class StepTable:
         arrivals: Arrivals,
         *,
         every: bool,
-        num_blocks: int,
-        block_size: int,
+        shape: LedgerShape,
         reserves: bool,
     ) -> None:
         self._arrivals: Arrivals | None = arrivals
         self.every = every
-        self.num_blocks = num_blocks
-        self.capacity = num_blocks * block_size
+        self.shape = shape
         self.reserves = reserves
         self._frames: list[pd.DataFrame] = []
 
@@ -320,7 +317,7 @@ class StepTable:
             arrived, stretches["decided"], "right"
         )
         entries = {name: column[rows] for name, column in chunk.ledger.entries.items()}
-        paper = paper_view(entries, self.capacity, reserves=self.reserves)
+        paper = paper_view(entries, reserves=self.reserves)
         offset = chunk.offset[rows]
         physical = chunk.ledger.physical_blocks[rows]
         columns = {
@@ -331,7 +328,7 @@ class StepTable:
             "num_running_seqs": stretches["running_sequences"],
             "num_waiting": stretches["waiting"] + joined,
             "num_swapped": stretches["swapped"],
-            "free_gpu_blocks": self.num_blocks - physical,
+            "free_gpu_blocks": self.shape.num_blocks - physical,
             "free_cpu_blocks": stretches["free_cpu_blocks"],
             "num_batched_tokens": stretches["batched_tokens"],
             "num_tokens": stretches["tokens"],
@@ -347,6 +344,7 @@ class StepTable:
             "num_reserved_tokens": paper["reservation"],
             "num_internal_tokens": paper["internal"],
             **entries,
+            **{f"held_blocks_{number}": each.blocks[rows] for number, each in enumerate(chunk.ledger.groups)},
         }
         if not self.every:
             columns["iterations"] = stretches["iterations"]
@@ -370,7 +368,9 @@ class StepTable:
         """Return a table without rows whose columns are those of any other."""
         import pandas as pd
 
-        names = STEP_COLUMNS if self.every else (*STEP_COLUMNS, "iterations")
+        always = STEP_COLUMNS[: -len(ENTRIES)]
+        held = [f"held_blocks_{number}" for number in range(len(self.shape.groups))]
+        names = [*always, *self.shape.entries, *held, *([] if self.every else ["iterations"])]
         types = {name: np.float64 if name in ("clock", "start", "step_s") else np.int64 for name in names}
         return pd.DataFrame({name: np.empty(0, kind) for name, kind in types.items()})
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.accounting.ledger import ENTRIES
+from pagesim.accounting.ledger import ENTRIES, HYBRID_ENTRIES
 from pagesim.accounting.timeline import Timeline
 from pagesim.costs import Itemised, IterationShape, step_shape
 from pagesim.scheduling.request import Status
@@ -29,6 +29,9 @@ ITERATIONS, SWAPS = 1, 2
 
 MEMORY = "KV cache, token slots"
 """The counter that sums to the capacity."""
+
+MEMORY_BYTES = "KV cache, bytes"
+"""The same of a hybrid cache."""
 
 PLACES = ("running", "waiting", "swapped")
 
@@ -47,7 +50,7 @@ def write(file: Path, timeline: Timeline, steps: Mapping[str, Any], *, title: st
         timeline: observed the run.
         steps: the run's steps table, columns ``[R]``.
         title: the engine's name.
-        capacity: token slots of the cache.
+        capacity: token slots of the cache, of a hybrid one bytes on each GPU.
     """
     with file.open("w", encoding="utf-8") as out:
         out.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
@@ -81,27 +84,30 @@ def events(timeline: Timeline, steps: Mapping[str, Any], *, title: str, capacity
 
 def _iterations(timeline: Timeline, steps: Mapping[str, Any], capacity: int) -> Iterator[Event]:
     shapes, ends = timeline.shapes(), timeline.ends()
+    entries = [name for name in HYBRID_ENTRIES if name in steps]
+    memory = MEMORY if len(entries) == len(ENTRIES) else MEMORY_BYTES
+    idle = {**dict.fromkeys(entries, 0), "free": capacity}
     before = 0
     for slab in range(0, len(ends), _SLAB):
         rows = slice(slab, slab + _SLAB)
-        columns = {name: np.asarray(steps[name])[rows].tolist() for name in (*_SHOWN, *ENTRIES, "step")}
+        columns = {name: np.asarray(steps[name])[rows].tolist() for name in (*_SHOWN, *entries, "step")}
         counts = _column(steps, "iterations", len(ends))[rows].tolist()
         starts = to_tick_column(np.asarray(steps["start"])[rows]).tolist()
         for at, (start, end) in enumerate(zip(starts, ends[rows].tolist(), strict=True)):
             own = {name: column[at] for name, column in columns.items()}
             if start > before:
-                yield from _idle(before, capacity)
+                yield from _idle(before, memory, idle)
             before = end
             shape = shapes.get(own["step"])
             yield from _iteration(timeline, own, counts[at], shape, start, end)
-            yield _counter(MEMORY, start, {name: own[name] for name in ENTRIES})
+            yield _counter(memory, start, {name: own[name] for name in entries})
             yield _counter("requests", start, {name: own[f"num_{name}"] for name in PLACES})
     if not np.count_nonzero(np.frombuffer(timeline.log.status, np.uint8) == Status.UNFINISHED):
-        yield from _idle(before, capacity)
+        yield from _idle(before, memory, idle)
 
 
-def _idle(ticks: int, capacity: int) -> Iterator[Event]:
-    yield _counter(MEMORY, ticks, {**dict.fromkeys(ENTRIES, 0), "free": capacity})
+def _idle(ticks: int, memory: str, entries: dict[str, int]) -> Iterator[Event]:
+    yield _counter(memory, ticks, entries)
     yield _counter("requests", ticks, dict.fromkeys(PLACES, 0))
 
 
@@ -123,15 +129,19 @@ def _iteration(
     timeline: Timeline, row: dict[str, Any], count: int, shape: IterationShape | None, start: int, end: int
 ) -> Iterator[Event]:
     sequences, context = row["num_running_seqs"], row["sum_context_tokens"]
-    first = shape or step_shape(sequences, context)
-    last = first if count == 1 else step_shape(sequences, context + (count - 1) * sequences)
+    step, more = row["step"], count - 1
+    first = shape or step_shape(sequences, context)._replace(reached=timeline.reached(step))
+    last = first
+    if more:
+        last = step_shape(sequences, context + more * sequences)
+        last = last._replace(reached=timeline.reached(step + more))
     arguments = {
         "batch": row["num_running"],
         "sequences": sequences,
         "tokens": row["num_tokens"] * count,
         "context": context,
         "iterations": count,
-        "first iteration": row["step"],
+        "first iteration": step,
         "preempted": row["num_preempted"],
         "blocks copied": row["blocks_copied"],
     }

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.ledger import ENTRIES
-from pagesim.kvcache import ContiguousKV, PrefixCachedKV, TabledKV
+from pagesim.kvcache import ContiguousKV, HybridKV, PrefixCachedKV, TabledKV
 from pagesim.scheduling.request import EngineRequest
 
 Column = npt.NDArray[np.int64]
 
-AddressedKV = TabledKV | PrefixCachedKV | ContiguousKV
+AddressedKV = TabledKV | PrefixCachedKV | ContiguousKV | HybridKV
 """Memory whose blocks have numbers."""
 
 FREE, CACHED = -1, -2
-"""In place of an owner: none; none, and the content can still be found."""
+"""In place of an owner: none; none, and the content can still be found. Of KV group g that is CACHED - g."""
 
 MOST_CELLS = 1 << 17
 """Blocks beyond this number are on no snapshot."""
+
+
+class Table(NamedTuple):
+    """The blocks that a stay has, in token order, ``[B]``, and their places in its table, ``[B]``."""
+
+    blocks: Sequence[int] | Column
+    places: Sequence[int] | Column
 
 
 def blank(blocks: int) -> Column:
@@ -33,8 +41,8 @@ def blank(blocks: int) -> Column:
 def cells_of(
     blocks: int,
     stays: Sequence[int],
-    tables: Sequence[Sequence[int]],
-    known: Column,
+    tables: Sequence[Table],
+    precedence: Sequence[int],
     memory: AddressedKV | None = None,
 ) -> Column:
     """Return what each block is, ``[3, blocks]``.
@@ -44,40 +52,45 @@ def cells_of(
 
     Args:
         blocks: of the pool.
-        stays: that hold some, ``[S]``, rows of ``known``.
-        tables: the blocks of each, in token order.
-        known: row, sample, final length and reserved tokens of stays, ``[K, 4]``.
+        stays: that hold some, ``[S]``.
+        tables: the blocks of each.
+        precedence: of each; a block that several have counts as that of the one with the highest, ``[S]``.
         memory: knows the free runs, where they are to be told apart.
     """
     cells = blank(blocks)
     if tables:
-        sizes = np.array([len(table) for table in tables])
-        held = np.concatenate(
-            [np.arange(t.start, t.stop) if isinstance(t, range) else np.array(t, np.int64) for t in tables]
-        )
-        place = np.arange(len(held)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        sizes = [len(table.blocks) for table in tables]
+        held, place = (np.concatenate([_numbers(table[part]) for table in tables]) for part in (0, 1))
         owner = np.repeat(np.array(stays, np.int64), sizes)
-        # A block that several share counts as that of the one that fills most of it, the last to write.
-        order = np.argsort(known[owner, 2], kind="stable")
+        order = np.argsort(np.repeat(np.array(precedence, np.int64), sizes), kind="stable")
         cells[0][held[order]] = owner[order]
         cells[1][held[order]] = place[order]
         cells[2] = np.bincount(held, minlength=blocks)
     if memory is not None:
         for first, _ in memory.free_chunks():
             cells[1, first] = 0
-        if isinstance(memory, PrefixCachedKV):
+        if isinstance(memory, HybridKV):
+            for group in range(len(memory.groups)):
+                cells[0, memory.cached_in(group)] = CACHED - group
+        elif isinstance(memory, PrefixCachedKV):
             for first, count in memory.cached_extents():
                 cells[0, first : first + count] = CACHED
     return cells
 
 
-def samples_of(memory: AddressedKV, request: EngineRequest) -> list[Sequence[int]]:
-    """Return all blocks that each sample of a request has, in token order, reserved ones included."""
-    places = range(request.samples)
+def _numbers(some: Sequence[int] | Column) -> Column:
+    return np.arange(some.start, some.stop) if isinstance(some, range) else np.array(some, np.int64)
+
+
+def samples_of(memory: AddressedKV, request: EngineRequest) -> list[Table]:
+    """Return all blocks that each sample of a request has, reserved ones included."""
+    samples: list[Sequence[int]]
     if isinstance(memory, ContiguousKV):
-        runs = [memory.extents(request, place)[0] for place in places]
-        return [range(first, first + blocks) for first, blocks in runs]
-    return [memory.blocks_of(request, place) for place in places]
+        runs = [memory.extents(request, sample)[0] for sample in range(request.samples)]
+        samples = [range(first, first + blocks) for first, blocks in runs]
+    else:
+        samples = [memory.blocks_of(request, sample) for sample in range(request.samples)]
+    return [Table(blocks, range(len(blocks))) for blocks in samples]
 
 
 def reservation_of(memory: AddressedKV, request: EngineRequest) -> int | None:
@@ -101,7 +114,7 @@ def ledger_of(
         cells: as `cells_of` returns them.
         stays: that are there, ``[S]``.
         lengths: tokens that they hold, ``[S]``.
-        known: as for `cells_of`.
+        known: row, sample, final length and reserved tokens of stays, ``[K, 4]`` at least.
         block_size: token slots a block.
         external: whether what is free is of no use to the head of the queue.
     """

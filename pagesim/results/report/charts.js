@@ -42,7 +42,7 @@ class Charts {
     const { systems } = this.data;
     const kept = systems.filter((system) => system.over_time);
     const shown = new Set(entries.map((e) => e.key).filter((key) =>
-      key === "free" || kept.some((system) => system.over_time[key].some((slots) => slots))));
+      key === "free" || kept.some((system) => (system.over_time[key] || []).some((amount) => amount))));
     this.drawers.push(() => drawKey(byId("ledger-key"), shown));
     systems.forEach((system, i) => {
       if (!system.over_time) {
@@ -52,6 +52,10 @@ class Charts {
       const chart = place(byId("ledgers"), system.name, lineMark(i));
       this.drawers.push(() => this.ledger(chart, system, shown));
     });
+    for (const system of kept.filter(({ over_time: t }) => t.groups.length)) {
+      const byGroup = place(byId("group-charts"), system.name);
+      this.drawers.push(() => this.groups(byGroup, system));
+    }
     const parts = kept.filter(({ over_time: t }) => t.points < t.rows).map(({ name, over_time: t }) =>
       `${name}: ${count(t.points)} of ${count(t.rows)} stretches of ${count(t.iterations)} iterations`);
     byId("ledger-left-out").textContent = parts.length
@@ -84,15 +88,25 @@ class Charts {
 
   ledger(chart, system, shown) {
     const t = system.over_time, { memory } = system.summary;
-    const percent = 100 / (memory.num_blocks * memory.block_size);
+    const percent = 100 / (memory.capacity_bytes || memory.num_blocks * memory.block_size);
     const x = Array.from(t.clock);
-    const traces = entries.filter((entry) => shown.has(entry.key)).map((entry) => ({
-      x, y: Array.from(t[entry.key], (slots) => slots * percent), name: entry.label.split(" (")[0], type: "scatter", mode: "lines",
+    const traces = entries.filter((entry) => shown.has(entry.key) && t[entry.key]).map((entry) => ({
+      x, y: Array.from(t[entry.key], (amount) => amount * percent), name: entry.label.split(" (")[0], type: "scatter", mode: "lines",
       stackgroup: "memory", line: { width: 0, shape: "hv" }, fillcolor: colourOf(entry),
       fillpattern: { shape: HATCHES[entry.key] || "", bgcolor: colourOf(entry), fgcolor: "rgba(255,255,255,.45)", size: 7, solidity: 0.2 },
       hovertemplate: "%{y:.1f} %",
     }));
     this.timeChart(chart, traces, { title: "% of the cache", range: [0, 100] });
+  }
+
+  groups(chart, system) {
+    const t = system.over_time, percent = 100 / system.summary.memory.num_blocks, x = Array.from(t.clock);
+    const traces = t.groups.map(({ name, blocks }, i) => ({
+      x, y: Array.from(blocks, (held) => held * percent), name: groupName(name), type: "scatter", mode: "lines",
+      stackgroup: "groups", line: { width: 0, shape: "hv" }, fillcolor: REQUEST_COLOURS[i % REQUEST_COLOURS.length],
+      hovertemplate: "%{y:.1f} %",
+    }));
+    this.timeChart(chart, traces, { title: "% of the blocks", range: [0, 100], showlegend: true });
   }
 
   lines(chart, key) {
@@ -103,8 +117,9 @@ class Charts {
     this.timeChart(chart, traces, { title: "requests", rangemode: "tozero" });
   }
 
-  timeChart(chart, traces, { title, ...yaxis }) {
+  timeChart(chart, traces, { title, showlegend = false, ...yaxis }) {
     Plotly.react(chart, traces, layoutOf({
+      showlegend,
       xaxis: { title: { text: "time (s)", standoff: 6 }, range: [0, this.data.end], hoverformat: ",.2f" },
       yaxis: { title: { text: title, standoff: 6 }, ...yaxis }, shapes: this.shapes(),
     }), SETTINGS);

@@ -67,6 +67,9 @@ class Frames {
     this.device = new Cells(changes(data.cells), data.drawn);
     this.swap = new Cells(changes(data.swapped), Math.min(data.cpu_blocks, data.most_cells));
     this.lengths = new Int32Array(data.stays.final.length);
+    this.needed = new Int32Array(data.stays.final.length);
+    this.unit = data.page || data.block_size; // what the states of a block sum to: bytes, or token slots
+    this.index = Object.fromEntries(entries.map((entry, i) => [entry.key, i]));
     this.starts = new Int32Array(data.clock.length + 1);
     data.present.sizes.forEach((size, i) => { this.starts[i + 1] = this.starts[i] + size; });
     this.frame = -1;
@@ -87,9 +90,10 @@ class Frames {
     this.frame = this.data.shown[slot];
     this.device.seek(this.frame);
     this.swap.seek(this.frame);
-    const { stays, lengths } = this.data.present;
+    const { stays, lengths, needed } = this.data.present;
     for (let i = this.starts[this.frame]; i < this.starts[this.frame + 1]; i += 1) {
       this.lengths[stays[i]] = lengths[i];
+      this.needed[stays[i]] = needed[i];
     }
   }
 
@@ -97,27 +101,58 @@ class Frames {
   get iteration() { return this.data.iteration[this.frame]; }
   get external() { return this.data.external[this.frame] === 1; }
   get counts() { return this.data.counts.subarray(3 * this.frame, 3 * this.frame + 3); }
-  get ledger() { return this.data.ledger.subarray(7 * this.frame, 7 * this.frame + 7); }
+  // The ledger in the order of `entries`; a system has no more of them than its memory needs.
+  get ledger() {
+    const own = this.data.entries, first = own.length * this.frame;
+    const amounts = new Map(own.map((key, i) => [key, this.data.ledger[first + i]]));
+    return entries.map(({ key }) => amounts.get(key) || 0);
+  }
 
-  // Token slots of a block by state, in the order of `entries`.
+  // The KV group that a block belongs to, held or cached; null where there is none, or only one kind of block.
+  groupOf(block) {
+    const owner = this.device.owner[block];
+    if (!this.data.groups || owner === FREE) return null;
+    return owner >= 0 ? this.data.stays.group[owner] : CACHED - owner;
+  }
+
+  // What a block holds by state, in the order of `entries`.
   parts(block) {
-    const size = this.data.block_size, owner = this.device.owner[block];
-    if (owner === CACHED) return [0, 0, 0, 0, 0, size, 0];
-    if (owner === FREE) return this.external ? [0, 0, 0, 0, size, 0, 0] : [0, 0, 0, 0, 0, 0, size];
-    const start = this.device.place[block] * size, { final, reserved } = this.data.stays;
-    const within = (end) => Math.max(0, Math.min(size, end - start));
-    const filled = within(final[owner]), wanted = within(reserved[owner]);
+    const parts = new Array(entries.length).fill(0), owner = this.device.owner[block];
+    const put = (key, amount) => { if (amount) parts[this.index[key]] += amount; };
+    if (owner <= CACHED) put("cached", this.unit);
+    else if (owner === FREE) put(this.external ? "external" : "free", this.unit);
+    else {
+      const group = this.data.groups ? this.data.groups[this.groupOf(block)] : null;
+      put("padding", group ? this.unit - group.filled : 0);
+      if (group && !group.slot) put("state", group.filled);
+      else this.fill(put, owner, this.device.place[block], group ? group.size : this.unit, group ? group.slot : 1);
+    }
+    return parts;
+  }
+
+  // Put the states of a block's slots, of so many bytes each or simply counted.
+  fill(put, owner, place, size, slot) {
+    const { final, reserved } = this.data.stays;
+    const within = (end) => Math.max(0, Math.min(size, end - place * size));
+    const passed = within(this.needed[owner]), filled = within(final[owner]), wanted = within(reserved[owner]);
     const used = within(Math.min(this.lengths[owner], final[owner]));
-    return [used, filled - used, wanted - filled, size - wanted, 0, 0, 0];
+    put("used", slot * (used - passed));
+    put("out_of_window", slot * passed);
+    put("reserved", slot * (filled - used));
+    put("over_reserved", slot * (wanted - filled));
+    put("rounding", slot * (size - wanted));
   }
 
   requestOf(owner) { return owner < 0 ? null : this.data.names[this.data.stays.request[owner]]; }
 
   // What a cell is, in words: a headline and some lines.
   describe(block) {
-    const { block_size: size, stays, several } = this.data, owner = this.device.owner[block];
-    const title = `block ${count(block)}`;
-    if (owner === CACHED) return [title, "free; its tokens can still be found (cached)"];
+    const { block_size: size, stays, several, groups } = this.data, owner = this.device.owner[block];
+    const title = `block ${count(block)}`, group = groups ? groups[this.groupOf(block)] : null;
+    if (owner <= CACHED) {
+      return [title, group ? `free; what it holds of group ${group.name} can still be found (cached)`
+        : "free; its tokens can still be found (cached)"];
+    }
     if (owner === FREE) {
       let first = block, last = block;
       while (first > 0 && this.device.owner[first - 1] === FREE && this.device.place[first] !== 0) first -= 1;
@@ -130,10 +165,15 @@ class Frames {
     }
     const request = this.requestOf(owner), parts = this.parts(block), references = this.device.references[block];
     const sample = several ? `, sample ${stays.sample[owner]}` : "";
-    const lines = [`${title}: request ${request}${sample}`,
-      `block ${count(this.device.place[block])} of its table, ${parts[0]} of ${size} tokens written`];
-    const rest = entries.slice(1, 4).map((e, i) => [e, parts[i + 1]]).filter(([, slots]) => slots);
-    if (rest.length) lines.push(rest.map(([e, slots]) => `${slots} ${e.label}`).join(", "));
+    const where = `block ${count(this.device.place[block])} of its table`;
+    const lines = [`${title}: request ${request}${sample}${group ? `, group ${group.name}` : ""}`];
+    if (group && !group.slot) lines.push(`${where}, a recurrent state`);
+    else if (group) lines.push(`${where}, ${parts[0] / group.slot} of ${group.size} tokens attended to`);
+    else lines.push(`${where}, ${parts[0]} of ${size} tokens written`);
+    const rest = entries.map((e, i) => [e, parts[i]]).filter(([e, amount]) => amount && !["used", "state"].includes(e.key));
+    if (rest.length) {
+      lines.push(rest.map(([e, amount]) => (group ? `${count(amount)} bytes ${e.label}` : `${amount} ${e.label}`)).join(", "));
+    }
     lines.push(`the sequence holds ${count(this.lengths[owner])} of ${count(stays.final[owner])} tokens in the end`);
     lines.push(references > 1 ? `reference count ${references}: shared by ${references} sequences` : "reference count 1");
     return lines;

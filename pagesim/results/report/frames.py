@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.accounting.ledger import HYBRID_ENTRIES
+from pagesim.kvcache import HybridKV
 from pagesim.results.report.cells import MOST_CELLS, Column
+from pagesim.results.report.group_cells import described
 from pagesim.results.report.pack import pack
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result
@@ -34,6 +37,9 @@ def frames(snapshots: Snapshots, result: Result) -> dict[str, Any]:
         "drawn": min(memory["num_blocks"], MOST_CELLS),
         "most_cells": MOST_CELLS,
         "block_size": memory["block_size"],
+        "page": memory.get("page_bytes"),
+        "groups": described(snapshots.memory.groups) if isinstance(snapshots.memory, HybridKV) else None,
+        "entries": [name for name in HYBRID_ENTRIES if name in memory["strict"]["per_iteration"]],
         "cpu_blocks": memory["cpu_blocks"],
         "names": [str(name) for name in result.request_columns["request_id"][rows].tolist()],
         "stays": {
@@ -41,6 +47,7 @@ def frames(snapshots: Snapshots, result: Result) -> dict[str, Any]:
             "sample": pack(stays[:, 1]),
             "final": pack(stays[:, 2]),
             "reserved": pack(stays[:, 3]),
+            "group": pack(stays[:, 4]),
         },
         "several": bool((stays[:, 1] > 0).any()),
         "shown": pack(snapshots.shown),
@@ -53,6 +60,7 @@ def frames(snapshots: Snapshots, result: Result) -> dict[str, Any]:
             "sizes": pack([len(each.stays) for each in taken]),
             "stays": pack(np.concatenate([each.stays for each in taken])),
             "lengths": pack(np.concatenate([each.lengths for each in taken])),
+            "needed": pack(np.concatenate([each.needed for each in taken])),
         },
         "cells": _changes([each.cells for each in taken]),
         "swapped": _changes([each.swapped for each in taken]),

@@ -53,7 +53,7 @@ function drawHeadline(data) {
     bar.parentElement.className = "bar";
     const means = data.systems[i].summary.memory.strict.per_iteration;
     bar.setAttribute("role", "img");
-    bar.setAttribute("aria-label", entries.map((e) => `${e.label} ${digits(means[e.key])} %`).join(", "));
+    bar.setAttribute("aria-label", entries.filter((e) => e.key in means).map((e) => `${e.label} ${digits(means[e.key])} %`).join(", "));
     bar.title = entries.filter((e) => means[e.key]).map((e) => `${e.label} ${digits(means[e.key])} %`).join("\n");
   });
   const draw = () => bars.forEach((bar, i) => {
@@ -85,13 +85,32 @@ function drawScenario(data) {
     one("trace") && `${first.trace}`,
     one("model") && `${first.model} on ${first.gpu}`,
     data.systems.every((s) => s.summary.memory.num_blocks === memory.num_blocks)
-      && `${count(memory.num_blocks)} blocks of ${count(memory.block_size)} tokens`,
+      && (memory.capacity_bytes && !memory.page_bytes ? `${count(memory.capacity_bytes)} bytes for the cache`
+        : `${count(memory.num_blocks)} blocks of ${
+          memory.page_bytes ? `${count(memory.page_bytes)} bytes` : `${count(memory.block_size)} tokens`}`),
     one("rate") && `${first.rate} requests/s${one("duration") ? ` for ${count(first.duration)} s` : ""}`,
     data.systems.length > 1 ? `${data.systems.length} systems` : data.systems[0].name,
   ].filter(Boolean).join(" · ");
   document.title = `pagesim report: ${data.systems.map((system) => system.name).join(", ")}`;
   byId("made").textContent =
     `Made by pagesim ${data.version}. What each number means: docs/metrics.md. This page fetches nothing.`;
+}
+
+// "1:window-128" as a reader has it.
+const groupName = (name) => name.replace(":", " ").replace("-", " ");
+
+function drawGroups(data) {
+  const hybrid = data.systems.map((system, i) => [system, i]).filter(([system]) => system.summary.memory.groups);
+  byId("by-groups").hidden = !hybrid.length;
+  if (!hybrid.length) return;
+  const means = hybrid.flatMap(([system]) => Object.values(system.summary.memory.groups).map((g) => g.per_iteration));
+  const shown = entries.filter(({ key }) => means.some((mean) => mean[key]));
+  const rows = hybrid.flatMap(([system, i]) => Object.entries(system.summary.memory.groups).map(([name, group], k) =>
+    [k ? "" : named(system, i), groupName(name), count(group.layers), count(group.block_size), count(group.filled_bytes),
+      ...shown.map(({ key }) => digits(group.per_iteration[key]))]));
+  table(byId("groups"), ["system", "group", "layers", "tokens\na block", "bytes filled\nof a block",
+    ...shown.map((entry) => `${entry.label.split(" (")[0]},\n%`)], rows);
+  leftAlign(byId("groups"), 1);
 }
 
 function drawPercentiles(data) {

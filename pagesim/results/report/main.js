@@ -12,6 +12,7 @@ async function begin() {
   entries = data.entries;
   const bars = drawHeadline(data);
   drawScenario(data);
+  drawGroups(data);
   drawPercentiles(data);
   drawPreemptions(data);
   let charts = null, marked = 0;

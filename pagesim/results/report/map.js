@@ -8,7 +8,7 @@ class MemoryMap {
     this.slot = 0;
     this.playing = null;
     this.pointed = null;
-    this.byRequest = false;
+    this.by = "state";
     this.large = false;
     this.panes = [];
     this.made = new Map(); // a pane a system and side: winding its frames costs
@@ -32,8 +32,9 @@ class MemoryMap {
     slider.addEventListener("input", () => this.seek(Number(slider.value)));
     byId("play").addEventListener("click", () => this.toggle());
     for (const radio of document.querySelectorAll('input[name="colour"]')) {
-      radio.addEventListener("change", () => { this.byRequest = radio.value === "request"; this.draw(); this.drawKey(); });
+      radio.addEventListener("change", () => { this.by = radio.value; this.draw(); this.drawKey(); });
     }
+    byId("by-group").hidden = !this.systems.some((system) => system.frames.groups);
     byId("size").addEventListener("change", () => { this.large = byId("size").value === "large"; this.draw(); });
     this.sayWhatIsLeftOut();
     this.choose();
@@ -63,8 +64,9 @@ class MemoryMap {
         return this.made.get(key);
       });
     byId("panes").replaceChildren(...this.panes.map((pane) => pane.element));
-    const shown = new Set(entries.map((e) => e.key).filter((key, i) =>
-      key === "free" || this.panes.some((pane) => pane.system.frames.ledger.some((slots, k) => k % 7 === i && slots))));
+    const has = ({ entries: own, ledger }, key) => ledger.some((amount, k) => amount && own[k % own.length] === key);
+    const shown = new Set(entries.map((e) => e.key).filter((key) =>
+      key === "free" || this.panes.some((pane) => has(pane.system.frames, key))));
     this.shownKeys = shown;
     this.seek(this.slot);
     this.drawKey();
@@ -83,7 +85,14 @@ class MemoryMap {
         pen.fillStyle = "#fff"; pen.fillRect(8, 4, 6, 6);
       }]);
     }
-    if (this.byRequest) {
+    const swatch = (colour) => (pen) => { pen.fillStyle = colour; pen.fillRect(0, 0, 22, 14); };
+    if (this.by === "group") {
+      const named = this.panes.filter((pane) => pane.system.frames.groups).flatMap((pane) =>
+        pane.system.frames.groups.map(({ name }, i) => [
+          this.panes.length > 1 ? `${pane.system.name}: ${name}` : name, swatch(REQUEST_COLOURS[i % REQUEST_COLOURS.length])]));
+      extra.unshift(...named, ["held without use, or cached: paler", swatch(`${REQUEST_COLOURS[0]}55`)]);
+    }
+    if (this.by === "request") {
       const stripes = (faded) => (pen) => [0, 1, 2, 3].forEach((i) => {
         pen.fillStyle = REQUEST_COLOURS[i] + (faded ? "55" : "");
         pen.fillRect(i * 5.5, 0, 5.5, 14);
@@ -91,7 +100,9 @@ class MemoryMap {
       extra.unshift([`tokens of a request (${REQUEST_COLOURS.length} colours in turn)`, stripes(false)],
         ["held by it, without a token", stripes(true)]);
     }
-    drawKey(byId("key"), this.byRequest ? new Set(["free"]) : this.shownKeys, extra);
+    // A cache whose blocks are alike shows states beside one that has groups.
+    const states = this.by === "state" || (this.by === "group" && this.panes.some((pane) => !pane.system.frames.groups));
+    drawKey(byId("key"), states ? this.shownKeys : new Set(["free"]), extra);
   }
 
   seek(slot) {

@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 
 def pack(column: npt.ArrayLike) -> dict[str, str]:
-    """Return whole numbers as 32 bits and others as 64-bit floats, deflated, in base64.
+    """Return whole numbers as 32 bits if they fit, all others as 64-bit floats, deflated, in base64.
 
     ``data.js`` reads it: ``type`` names the array, ``deflated`` holds little-endian numbers.
     """
     values = np.asarray(column)
-    kind, name = ("<f8", "Float64Array") if values.dtype.kind == "f" else ("<i4", "Int32Array")
+    fits = values.dtype.kind != "f" and (not values.size or abs(values).max() < 1 << 31)
+    kind, name = ("<i4", "Int32Array") if fits else ("<f8", "Float64Array")
     raw = np.ascontiguousarray(values, dtype=kind).tobytes()
     return {"type": name, "deflated": base64.b64encode(zlib.compress(raw, 6)).decode("ascii")}
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import pagesim
-from pagesim.accounting.ledger import ENTRIES
+from pagesim.accounting.metrics import entries_in
 from pagesim.errors import PagesimError
 from pagesim.results.plots import COLOURS, LABELS
 from pagesim.results.report import tables
@@ -96,7 +96,8 @@ def write_report(
             "window": window,
             "instants": pack(seconds),
             "entries": [
-                {"key": entry, "label": LABELS[entry], "colour": COLOURS[entry]} for entry in ENTRIES
+                {"key": entry, "label": LABELS[entry], "colour": COLOURS[entry]}
+                for entry in entries_in([source.result.summary for source in sources])
             ],
             "systems": systems,
         }

@@ -77,7 +77,7 @@ class Pane {
     const gap = grid.w >= 5 && grid.h >= 4.5 ? 1 : 0;
     const split = grid.w >= FILL_FROM && grid.h >= 4;
     const fill = fills(pen), plain = entries.map(colourOf);
-    const byRequest = this.map.byRequest, free = style("--free");
+    const free = style("--free"), held = [frames.index.used, frames.index.state];
     // Rectangles by what they are filled with: a canvas is slow to change its pen.
     const groups = new Map();
     const put = (look, x, y, u, v) => {
@@ -86,22 +86,20 @@ class Pane {
       group.push(x, y, u, v);
     };
     for (let block = 0; block < cells.size; block += 1) {
-      const [x, y, u, v] = this.box(grid, block), parts = frames.parts(block), owner = cells.owner[block];
-      const colour = owner >= 0 && byRequest
-        ? REQUEST_COLOURS[frames.data.stays.request[owner] % REQUEST_COLOURS.length] : null;
+      const [x, y, u, v] = this.box(grid, block), parts = frames.parts(block), colour = this.colourOf(block);
       if (split) {
         let done = 0, from = x;
         parts.forEach((slots, i) => {
           if (!slots) return;
           done += slots;
-          const to = done === frames.data.block_size ? x + u - gap : x + Math.round((u - gap) * done / frames.data.block_size);
-          if (colour) put(i === 0 ? colour : `${colour}55`, from, y, to - from, v - gap);
+          const to = done === frames.unit ? x + u - gap : x + Math.round((u - gap) * done / frames.unit);
+          if (colour) put(held.includes(i) ? colour : `${colour}55`, from, y, to - from, v - gap);
           else put(i, from, y, to - from, v - gap);
           from = to;
         });
       } else {
         const most = parts.indexOf(Math.max(...parts));
-        put(colour ? (most === 0 ? colour : `${colour}66`) : most, x, y, u - gap, v - gap);
+        put(colour ? (held.includes(most) ? colour : `${colour}66`) : most, x, y, u - gap, v - gap);
       }
     }
     for (const [look, boxes] of groups) {
@@ -112,6 +110,15 @@ class Pane {
     this.marks(pen, grid, gap);
     this.tell();
     if (frames.swapRange) this.drawSwap(width);
+  }
+
+  // The colour of a block's request or KV group, if that is asked for and it has one; else null.
+  colourOf(block) {
+    const { by } = this.map, owner = this.frames.device.owner[block];
+    if (by === "state") return null;
+    const number = by === "group" ? this.frames.groupOf(block)
+      : owner >= 0 ? this.frames.data.stays.request[owner] : null;
+    return number === null ? null : REQUEST_COLOURS[number % REQUEST_COLOURS.length];
   }
 
   // Where runs begin, what is shared, whose cells are pointed at.
@@ -176,14 +183,15 @@ class Pane {
   }
 
   tell() {
-    const frames = this.frames, [running, waiting, swapped] = frames.counts, slots = frames.data.blocks * frames.data.block_size;
+    const frames = this.frames, [running, waiting, swapped] = frames.counts, whole = frames.data.blocks * frames.unit;
     this.when.textContent = frames.iteration < 0 ? `nothing is scheduled, since ${instant(frames.clock)}`
       : `iteration ${count(frames.iteration)} at ${instant(frames.clock)}`;
-    drawStack(this.stack, [...frames.ledger]);
+    const { ledger } = frames;
+    drawStack(this.stack, ledger);
     const facts = [["running", running], ["waiting", waiting], ["swapped out", swapped]]
       .filter(([label, n]) => n || label !== "swapped out").map(([label, n]) => [label, count(n)]);
     entries.forEach((entry, i) => {
-      if (frames.ledger[i]) facts.push([entry.label.split(" (")[0], `${digits(100 * frames.ledger[i] / slots)} %`]);
+      if (ledger[i]) facts.push([entry.label.split(" (")[0], `${digits(100 * ledger[i] / whole)} %`]);
     });
     const events = frames.data.events;
     for (const [label, name] of [["preempted", "num_preempted"], ["blocks swapped out", "blocks_swapped_out"],

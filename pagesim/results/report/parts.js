@@ -30,9 +30,9 @@ const instant = (value) => `${value.toLocaleString("en-US", { minimumFractionDig
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// The states of a slot, each with a colour and a hatching: colours need not be told apart.
+// The states of a slot, or of bytes where groups of layers share the blocks, each with a colour and a hatching: colours need not be told apart.
 
-const HATCHES = { reserved: "/", over_reserved: "x", rounding: ".", external: "\\", cached: "|" };
+const HATCHES = { reserved: "/", over_reserved: "x", rounding: ".", external: "\\", cached: "|", out_of_window: "-", padding: "+" };
 
 let entries = [];
 
@@ -48,7 +48,8 @@ function hatch(context, shape, colour) {
   const line = (x, y, u, v) => { pen.beginPath(); pen.moveTo(x, y); pen.lineTo(u, v); pen.stroke(); };
   if (shape === "/" || shape === "x") for (const d of [-4, 0, 4]) line(d - 2, 10, d + 10, -2);
   if (shape === "\\" || shape === "x") for (const d of [-4, 0, 4]) line(d - 2, -2, d + 10, 10);
-  if (shape === "|") for (const x of [2, 6]) line(x, 0, x, 8);
+  if (shape === "|" || shape === "+") for (const x of [2, 6]) line(x, 0, x, 8);
+  if (shape === "-" || shape === "+") for (const y of [2, 6]) line(0, y, 8, y);
   if (shape === ".") for (const [x, y] of [[2, 2], [6, 6]]) pen.fillRect(x - 1, y - 1, 2, 2);
   return context.createPattern(tile, "repeat");
 }

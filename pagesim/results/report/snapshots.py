@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
+from pagesim.kvcache import HybridKV
 from pagesim.results.report.cells import (
     AddressedKV,
     Column,
+    Table,
     blank,
     cells_of,
     changes,
@@ -19,6 +21,7 @@ from pagesim.results.report.cells import (
     reservation_of,
     samples_of,
 )
+from pagesim.results.report.group_cells import ledger_of_groups, tables_of
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -35,12 +38,14 @@ class Snapshot:
         iteration: its number; -1 while no request runs.
         counts: running requests, waiting ones, those in the swap space.
         external: whether free memory would hold the head of the queue and no placement exists.
-        stays: of the samples on the device, ``[S]``: rows of `Snapshots.stays`.
+        stays: of the samples on the device, ``[S]``: rows of `Snapshots.stays`; of a hybrid cache one a
+            request and KV group.
         lengths: tokens that they hold, ``[S]``.
+        needed: the first token that any of theirs attends to from now on, ``[S]``.
         cells: what differs from the snapshot before, ``[4, C]``, see `cells.changes`; before the first one
             all is `cells.blank`.
         swapped: the same of the swap space.
-        ledger: the strict view in token slots, ``[7]``.
+        ledger: the strict view, ``[E]``, in the order and the unit of `LedgerShape.entries`.
     """
 
     clock: int
@@ -49,9 +54,20 @@ class Snapshot:
     external: bool
     stays: Column
     lengths: Column
+    needed: Column
     cells: Column
     swapped: Column
     ledger: Column
+
+
+class _Holding(NamedTuple):
+    """What a stay holds: see `Snapshot`, and `cells_of` for its precedence."""
+
+    stay: int
+    table: Table
+    length: int
+    needed: int
+    precedence: int
 
 
 @dataclass(slots=True)
@@ -97,7 +113,7 @@ class Snapshots(Observer):
         self.absences: list[Absence] = []
         self._iterations = 0
         self._stays = array("q")
-        self._stay_of: dict[tuple[int, int, int, int], int] = {}
+        self._stay_of: dict[tuple[int, int, int, int, int], int] = {}
         self._away: dict[int, Absence] = {}  # by row
 
     def begun(self, scheduler: Scheduler) -> None:
@@ -108,8 +124,8 @@ class Snapshots(Observer):
 
     @property
     def stays(self) -> Column:
-        """Row, sample, final length and reserved tokens of each stay on a snapshot, ``[K, 4]``."""
-        return np.array(self._stays, np.int64).reshape(-1, 4)
+        """Row, sample, final length, reserved tokens and KV group of each stay on a snapshot, ``[K, 5]``."""
+        return np.array(self._stays, np.int64).reshape(-1, 5)
 
     def next_look(self) -> int:
         return self.instants[len(self.shown)] if len(self.shown) < len(self.instants) else NEVER
@@ -123,7 +139,7 @@ class Snapshots(Observer):
         for request in batch.resumed:
             self._away.pop(request.row).end = now
         if self.next_look() <= now:
-            self._look(self._iterations, now, now)
+            self._look(self._iterations, now, now, dict(batch.chunks))
         self._iterations += 1
 
     def fast_forwarded(self, run: FastForward) -> None:
@@ -131,7 +147,7 @@ class Snapshots(Observer):
 
     def idle(self, now: int, until: int) -> None:
         if self.next_look() < until:
-            self._look(-1, now, until)
+            self._look(-1, now, until, {})
 
     def departed(self, batch: Batch, now: int) -> None:
         for request in batch.recomputed:
@@ -145,25 +161,29 @@ class Snapshots(Observer):
             self._away[absence.row] = absence
             self.absences.append(absence)
 
-    def _look(self, number: int, now: int, until: int) -> None:
+    def _look(self, number: int, now: int, until: int, chunks: Mapping[EngineRequest, int]) -> None:
         """Take a snapshot for the instants before ``until``, and for that at ``now``."""
         scheduler, memory = self.scheduler, self.memory
         while (due := self.next_look()) <= now or due < until:
             self.shown.append(len(self.taken))
-        staying, lengths = array("q"), array("q")
-        tables: list[Sequence[int]] = []
-        for request in scheduler.running.values():
-            drafts = scheduler.speculation is not None
-            length = scheduler.stored_length(request) if drafts else memory.length(request)
-            for stay, blocks in self._samples(request):
-                staying.append(stay)
-                lengths.append(length)
-                tables.append(blocks)
-        away = [sample for request in scheduler.swapped for sample in self._samples(request)]
-        known, stays, tokens = self.stays, np.array(staying), np.array(lengths)
-        cells = cells_of(memory.num_blocks, staying, tables, known, memory)
-        swapped = cells_of(memory.cpu_blocks, [stay for stay, _ in away], [own for _, own in away], known)
+        here = [each for request in scheduler.running.values() for each in self._holdings(request, chunks)]
+        away = [each for request in scheduler.swapped for each in self._holdings(request, chunks)]
+        stays, lengths, needed = (
+            np.array(column, np.int64)
+            for column in ([h.stay for h in here], [h.length for h in here], [h.needed for h in here])
+        )
+        cells, swapped = (
+            cells_of(
+                blocks, [h.stay for h in some], [h.table for h in some], [h.precedence for h in some], of
+            )
+            for blocks, some, of in ((memory.num_blocks, here, memory), (memory.cpu_blocks, away, None))
+        )
         external = scheduler.blocked_externally()
+        if isinstance(memory, HybridKV):
+            ledger = ledger_of_groups(cells, stays, lengths, needed, self.stays, memory)
+        else:
+            size = memory.block_size
+            ledger = ledger_of(cells, stays, lengths, self.stays, block_size=size, external=external)
         self.taken.append(
             Snapshot(
                 now,
@@ -171,26 +191,58 @@ class Snapshots(Observer):
                 (len(scheduler.running), scheduler.queue.waiting, len(scheduler.swapped)),
                 external,
                 stays,
-                tokens,
+                lengths,
+                needed,
                 changes(self._cells, cells),
                 changes(self._swapped, swapped),
-                ledger_of(cells, stays, tokens, known, block_size=memory.block_size, external=external),
+                ledger,
             )
         )
         self._cells, self._swapped = cells, swapped
 
-    def _samples(self, request: EngineRequest) -> list[tuple[int, Sequence[int]]]:
-        """Return of each sample of a request its row of ``stays`` and its blocks."""
+    def _holdings(self, request: EngineRequest, chunks: Mapping[EngineRequest, int]) -> list[_Holding]:
+        """Return what each sample of a request holds; of a hybrid cache, what it holds in each KV group.
+
+        Args:
+            request: see there.
+            chunks: tokens that requests compute of their prompts.
+        """
+        scheduler, memory = self.scheduler, self.memory
+        drafts = scheduler.speculation is not None
+        length = scheduler.stored_length(request) if drafts else memory.length(request)
+        if isinstance(memory, HybridKV):
+            before = length - chunks.get(request, request.growth if request.decodes else 0)
+            final = request.final_length
+            # A block that several have counts as that of the one which is furthest behind.
+            return [
+                _Holding(
+                    self._stay((request.row, 0, final, final, number)),
+                    table,
+                    length,
+                    group.rule.skipped(before),
+                    -before,
+                )
+                for number, (group, table) in enumerate(
+                    zip(memory.groups, tables_of(memory, request), strict=True)
+                )
+            ]
         numbers = (0,) if request.family is None else request.family.numbers
-        reserved = reservation_of(self.memory, request)
-        samples = zip(numbers, request.finals, samples_of(self.memory, request), strict=True)
+        reserved = reservation_of(memory, request)
+        samples = zip(numbers, request.finals, samples_of(memory, request), strict=True)
+        # One that several have counts as that of the one that fills most of it, the last to write.
         return [
-            (self._stay((request.row, number, final, final if reserved is None else reserved)), blocks)
-            for number, final, blocks in samples
+            _Holding(
+                self._stay((request.row, number, final, final if reserved is None else reserved, 0)),
+                table,
+                length,
+                0,
+                final,
+            )
+            for number, final, table in samples
         ]
 
-    def _stay(self, key: tuple[int, int, int, int]) -> int:
+    def _stay(self, key: tuple[int, int, int, int, int]) -> int:
         number = self._stay_of.setdefault(key, len(self._stay_of))
-        if 4 * number == len(self._stays):
+        if 5 * number == len(self._stays):
             self._stays.extend(key)
         return number

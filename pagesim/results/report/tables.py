@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pagesim.accounting.ledger import ENTRIES
+from pagesim.accounting.ledger import HYBRID_ENTRIES
 from pagesim.accounting.metrics import latency_values
 from pagesim.results.report.pack import pack
 from pagesim.results.report.snapshots import Snapshots
@@ -45,13 +45,21 @@ def over_time(result: Result) -> dict[str, Any] | None:
         instants = np.linspace(clock[0], clock[-1], MOST_POINTS)
         rows = np.unique(np.searchsorted(clock, instants, "right") - 1)
     shown = steps.iloc[rows]
-    names = (*ENTRIES, "num_running", "num_waiting", "num_swapped")
+    entries = [name for name in HYBRID_ENTRIES if name in steps]
+    memory = result.summary["memory"]
+    # Blocks of different sizes are not stacked.
+    groups = memory.get("groups", {}) if "page_bytes" in memory else {}
+    held = [shown[f"held_blocks_{number}"].to_numpy(np.int64) for number in range(len(groups))]
     return {
         "rows": len(steps),
         "iterations": result.summary["iterations"],
         "points": len(rows),
         "clock": pack(clock[rows]),
-        **{name: pack(shown[name].to_numpy(np.int64)) for name in names},
+        **{
+            name: pack(shown[name].to_numpy(np.int64))
+            for name in (*entries, "num_running", "num_waiting", "num_swapped")
+        },
+        "groups": [{"name": name, "blocks": pack(blocks)} for name, blocks in zip(groups, held, strict=True)],
     }
 
 

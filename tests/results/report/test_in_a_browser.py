@@ -55,6 +55,21 @@ def opened(standing: Any) -> Any:
     return standing
 
 
+@pytest.fixture(scope="module")
+def hybrid_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a page about a cache of windows, one of states, a plain one and one of pages that differ."""
+    folder = tmp_path_factory.mktemp("hybrid")
+    common = {"policy": "vllm-v1", "gpu": "h200", "num_blocks": 200, "shared_prefix": "600:0.7"}
+    folders = [
+        stored(folder / "windows", model="gpt-oss-20b", **common),
+        stored(folder / "states", model="jamba-1.5-mini", tensor_parallel_size=2, **common),
+        stored(folder / "plain", model="llama-3.1-8b", **common),
+        stored(folder / "pages", model="gpt-oss-20b", **{**common, "policy": "jenga"}),
+    ]
+    write_report(folders, folder / "report.html", instants=120)
+    return folder / "report.html"
+
+
 def stamp(browser: Any) -> str:
     """What the map's canvases show, as text that differs when they do."""
     return browser.run("pagesimReport.map.panes.map(pane => pane.canvas.toDataURL()).join()")
@@ -168,14 +183,12 @@ def test_pointing_at_a_cell_names_a_request_that_runs_at_that_time(opened, page)
     assert named > 20
 
 
-def test_the_cells_add_up_to_the_ledger_at_every_instant(opened):
-    """The page works the states of a cell out by itself; the ledger beside it comes from Python."""
-    wrong = opened.run("""(() => {
+ADD_UP = """(() => {
         let wrong = [], looked = 0;
         for (const pane of pagesimReport.map.panes) {
             for (const slot of [...Array(120).keys(), 60, 3, 119]) {
                 pane.frames.seek(slot);
-                const sums = [0, 0, 0, 0, 0, 0, 0];
+                const sums = pane.frames.ledger.map(() => 0);
                 for (let b = 0; b < pane.frames.device.size; b += 1) {
                     pane.frames.parts(b).forEach((slots, i) => { sums[i] += slots; });
                 }
@@ -185,8 +198,60 @@ def test_the_cells_add_up_to_the_ledger_at_every_instant(opened):
             }
         }
         return [looked, wrong];
+    })()"""
+"""Adds up the states of all cells of two maps, at every instant, winding back and forth."""
+
+
+def test_the_cells_add_up_to_the_ledger_at_every_instant(opened):
+    """The page works the states of a cell out by itself; the ledger beside it comes from Python."""
+    assert opened.run(ADD_UP) == [246, []]
+
+
+def test_the_cells_of_kv_groups_add_up_to_the_ledger_too(browser, hybrid_page):
+    browser.open(hybrid_page)
+    browser.choose("right", "1")
+    assert browser.run(ADD_UP) == [246, []]
+    browser.choose("left", "2")
+    assert browser.run(ADD_UP) == [246, []]
+    assert browser.complaints == []
+
+
+def test_the_map_tells_groups_apart_and_names_them(browser, hybrid_page):
+    browser.open(hybrid_page)
+    browser.choose("right", "1")
+    before = stamp(browser)
+    browser.run("document.querySelector('input[value=group]').click()")
+    assert stamp(browser) != before
+    key = browser.run("document.getElementById('key').innerText")
+    assert "0 window 128" in key
+    assert "7 full" in key
+    told = browser.run("""(() => {
+        const told = pagesimReport.map.panes.flatMap(({ frames }) =>
+            Array.from({ length: frames.device.size }, (_, block) => frames.describe(block).join("; ")));
+        return ["group 0 window 128", "tokens attended to", "a recurrent state", "bytes padding of blocks",
+            "can still be found (cached)"].filter((words) => !told.some((line) => line.includes(words)));
     })()""")
-    assert wrong == [246, []]
+    assert told == []
+
+
+def test_kv_groups_have_a_chart_and_a_table_where_there_are_any(browser, hybrid_page, page):
+    browser.open(hybrid_page)
+    assert browser.run("document.querySelectorAll('#group-charts .main-svg').length > 1")
+    rows = browser.run("Array.from(document.querySelectorAll('#groups tbody tr'), (row) => row.innerText)")
+    groups = ps.load(hybrid_page.parent / "windows").summary["memory"]["groups"]
+    assert len(rows) == 2 * len(groups) + 8
+    assert all(
+        name.replace(":", " ").replace("-", " ") in row for name, row in zip(groups, rows, strict=False)
+    )
+    stacks = browser.run(
+        "Array.from(document.querySelectorAll('#ledgers .chart'), ({ data }) =>"
+        " data[0].x.map((_, i) => data.reduce((sum, { y }) => sum + y[i], 0)))"
+    )
+    assert len(stacks) == 4
+    assert all(abs(total - 100) < 1e-6 for stack in stacks for total in stack)
+    browser.open(page)
+    assert browser.run("document.getElementById('by-groups').hidden")
+    assert browser.run("document.getElementById('by-group').hidden")
 
 
 def test_a_click_on_a_chart_moves_the_map_to_that_time(opened):

@@ -1,0 +1,74 @@
+"""Group cells: what the blocks of a hybrid cache are, and what the ledger makes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pagesim.accounting.ledger import HYBRID_ENTRIES
+from pagesim.kvcache import HybridKV, KVGroup
+from pagesim.results.report.cells import CACHED, FREE, Column, Table
+from pagesim.scheduling.request import EngineRequest
+
+NULL = -1
+
+
+def tables_of(memory: HybridKV, request: EngineRequest) -> list[Table]:
+    """Return the blocks that a request has in each group, and their places in its table there."""
+    tables = []
+    for group in range(len(memory.groups)):
+        blocks = np.array(memory.block_table(request, group=group), np.int64)
+        (places,) = np.nonzero(blocks != NULL)
+        tables.append(Table(blocks[places], places))
+    return tables
+
+
+def described(groups: Sequence[KVGroup]) -> list[dict[str, Any]]:
+    """Return what the page must know of each group: what it is called, tokens and bytes of its blocks."""
+    return [
+        {
+            "name": f"{number} {group.kind.replace('-', ' ')}",
+            "size": group.block_size,
+            "filled": group.filled,
+            "slot": group.slot_bytes,
+        }
+        for number, group in enumerate(groups)
+    ]
+
+
+def ledger_of_groups(
+    cells: Column, stays: Column, lengths: Column, needed: Column, known: Column, memory: HybridKV
+) -> Column:
+    """Return the entries of the strict view, ``[10]``, in bytes, worked out from the cells alone.
+
+    Args:
+        cells: as `cells_of` returns them.
+        stays: that are there, ``[S]``.
+        lengths: tokens that they hold, ``[S]``.
+        needed: the first token that any of them attends to from now on, ``[S]``.
+        known: as of `Snapshots.stays`, ``[K, 5]``.
+        memory: knows the groups.
+    """
+    owner, place, _ = cells
+    held = owner >= 0
+    ends = np.zeros((2, len(known)), np.int64)
+    ends[:, stays] = needed, np.minimum(lengths, known[stays, 2])
+    of = owner[held]
+    size, filled, slot = np.array([(g.block_size, g.filled, g.slot_bytes) for g in memory.groups])[
+        known[of, 4]
+    ].T
+    start = place[held] * size
+    before, length, final = (np.clip(end - start, 0, size) for end in (*ends[:, of], known[of, 2]))
+    entries = dict.fromkeys(HYBRID_ENTRIES, 0) | {
+        "used": ((length - before) * slot).sum(),
+        "state": filled[slot == 0].sum(),
+        "reserved": ((final - length) * slot).sum(),
+        "rounding": ((size - final) * slot).sum(),
+        "out_of_window": (before * slot).sum(),
+        "padding": (memory.page_bytes - filled).sum(),
+        "cached": int((owner <= CACHED).sum()) * memory.page_bytes,
+        "free": int((owner == FREE).sum()) * memory.page_bytes,
+    }
+    return np.array([entries[name] for name in HYBRID_ENTRIES], np.int64)
