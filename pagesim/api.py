@@ -17,8 +17,9 @@ from pagesim.accounting.timeline import Timeline
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result, StepTable, batch_table, preemption_table
 from pagesim.scheduling.observer import Observer
+from pagesim.setup.comparison import each_policy
 from pagesim.setup.prepare import MakeExecutor, ProgressCallback, ProgressObserver, Server, prepare
-from pagesim.setup.scenario import COMPARED, Scenario, System, checked, each_policy
+from pagesim.setup.scenario import COMPARED, Scenario, System, checked
 from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads import decode_as, make_trace
@@ -117,8 +118,7 @@ def run(
     table = StepTable(
         arrivals,
         every=steps == "iterations",
-        num_blocks=setting.sized.num_blocks,
-        block_size=setting.sized.block_size,
+        shape=setting.ledger_shape(),
         reserves=setting.reserves,
     )
     if timeline is not None:

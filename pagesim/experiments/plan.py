@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
-from math import ceil
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pagesim.api import run
-from pagesim.costs.specs import Capacity, Division, capacity, divide, gpu, model
+from pagesim.costs.specs import BlockGroup, BlockPlan, Capacity, Division, capacity, divide, gpu, model
+from pagesim.costs.specs.division import requested_bytes
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.prepare import memory_of, options_of
-from pagesim.setup.presets import BLOCK_SIZE, parts_of
+from pagesim.setup.block_plans import block_plan
+from pagesim.setup.equip import memory_of, options_of
+from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
 from pagesim.workloads.trace import Trace
 
@@ -30,48 +33,73 @@ class Part(NamedTuple):
     known: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """The memory of an engine of vLLM before it has served anything.
 
     Args:
         system: what serves.
         settled: the options that decide, those left out as the release's server takes them.
-        division: what each GPU's memory is for, estimated.
+        memory: bytes of each GPU.
+        requested: bytes of it that the engine may use.
+        division: what each GPU's memory is for, estimated; None where ``cache_bytes`` was given.
         cache_bytes: what is left for the cache on each GPU.
-        given: whether ``cache_bytes`` was given rather than estimated.
         sized: the cache that fits, the null block included.
-        tokens: "GPU KV cache size".
-        concurrency: "Maximum concurrency for ``max_model_len`` tokens per request".
-        at_once: such requests that the scheduler runs side by side to their ends, preempting none.
+        blocks: its blocks, and the groups of layers that take them.
+        keeps_all: whether all layers keep every token, and all of them alike.
+        notes: what to know of the model's numbers.
+        estimated: whether the weights are an estimate, too.
     """
 
     system: System
     settled: dict[str, Any]
-    division: Division
+    memory: int
+    requested: int
+    division: Division | None
     cache_bytes: int
-    given: bool
     sized: Capacity
-    tokens: int
-    concurrency: float
-    at_once: int
+    blocks: BlockPlan
+    keeps_all: bool
+    notes: tuple[str, ...] = ()
+    estimated: bool = False
+
+    @cached_property
+    def at_once(self) -> int:
+        """How many longest requests the scheduler runs side by side to their ends, preempting none."""
+        return _at_once(self.system, self.blocks, self.settled["max_num_seqs"])
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """Where each GPU's memory goes; the parts make up all of it, but for what is less than a block."""
         of = self.division
-        rest = Part("not requested", of.memory - of.requested, f"{of.memory / GIB:.2f} GiB in all")
-        if self.given:
-            used = Part("weights and all else", of.requested - self.cache_bytes, "what the log leaves")
+        rest = Part("not requested", self.memory - self.requested, f"{self.memory / GIB:.2f} GiB in all")
+        if of is None:
+            used = Part("weights and all else", self.requested - self.cache_bytes, "what the log leaves")
             return rest, used, Part("KV cache", self.cache_bytes, "from the log")
         return (
             rest,
-            Part("weights", of.weights, "exact"),
+            Part("weights", of.weights, "estimated" if self.estimated else "exact"),
             Part("activations", of.activations, "estimated"),
             Part("CUDA graphs", of.graphs, "estimated" if of.graphs else "none counted"),
             Part("other", of.other, "estimated"),
             Part("KV cache", self.cache_bytes, "what is left"),
         )
+
+    @property
+    def tokens(self) -> int:
+        """The "GPU KV cache size"."""
+        return self.tokens_in(self.sized.num_blocks)
+
+    def tokens_in(self, num_blocks: int) -> int:
+        """Return the "GPU KV cache size" of so many blocks."""
+        if RELEASES[self.settled["vllm_version"]].prints_whole_requests:
+            return self.blocks.holding(num_blocks).tokens
+        return num_blocks * self.sized.block_size
+
+    @property
+    def concurrency(self) -> float:
+        """The "Maximum concurrency for ``max_model_len`` tokens per request"."""
+        return self.blocks.concurrency
 
     @property
     def log(self) -> tuple[str, ...]:
@@ -94,10 +122,31 @@ class Plan:
             "block_size": self.sized.block_size,
             "block_bytes": self.sized.block_bytes,
             "num_blocks": self.sized.num_blocks,
+            "groups": [self._of_group(group) for group in self.blocks.groups],
+            "padding": self.blocks.padding,
+            "blocks_per_request": self.blocks.most_blocks,
+            "scheduler_block": self.blocks.scheduler_block,
+            "hash_block": self.blocks.hash_block,
+            "state_mode": self.blocks.state_mode,
             "tokens": self.tokens,
             "max_concurrency": self.concurrency,
             "at_once": self.at_once,
             "log": list(self.log),
+            "notes": list(self.notes),
+        }
+
+    def _of_group(self, group: BlockGroup) -> dict[str, Any]:
+        return {
+            "kind": group.kind,
+            "window": getattr(group.rule, "window", None),
+            "chunk": getattr(group.rule, "chunk", None),
+            "layers": len(group.layers),
+            "block_size": group.block_size,
+            "page_bytes": group.page_bytes,
+            "bytes": group.bytes,
+            "real_bytes": group.real_bytes,
+            "padding": self.blocks.padding_of(group),
+            "blocks_per_request": group.most_blocks,
         }
 
 
@@ -115,11 +164,11 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
     """
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     options = options_of(system, policy)
-    if not isinstance(options, VllmV1Options):
+    if not isinstance(options, VllmV1Options) or policy.placement != "paged":
         raise PagesimError(f"policy is {system.policy}; a plan is one of vLLM's memory: choose {POLICY}")
-    release = RELEASES[options.vllm_version]
     spec, device = model(system.model), gpu(system.gpu)
-    longest = system.max_model_len or spec.max_model_len
+    blocks = block_plan(system, options, spec)
+    longest = blocks.max_model_len
     how = memory_of(system.model_copy(update={"sizing": "vllm"}), policy)
     how["cuda_graphs"] &= not enforce_eager
     sized = capacity(
@@ -127,15 +176,13 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
         device,
         **how,
         sizing="vllm",
-        block_size=system.block_size or BLOCK_SIZE,
         kv_dtype=system.kv_cache_dtype,
         cache_bytes=cache_bytes,
-        max_model_len=1,
+        blocks=blocks,
     )
-    _check(system, sized, longest)
-    division = divide(spec, device, **how)
-    each = ceil(longest / sized.block_size)
-    concurrency = sized.num_blocks / each
+    blocks = blocks.holding(sized.num_blocks)
+    _check(system, blocks)
+    division = divide(spec, device, **how) if cache_bytes is None else None
     settled = {
         "tensor_parallel_size": system.tensor_parallel_size,
         "kv_cache_dtype": system.kv_cache_dtype,
@@ -144,16 +191,27 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
         **options.model_dump(include={"vllm_version", "max_num_batched_tokens", "max_num_seqs"}),
         "enforce_eager": enforce_eager,
     }
+    if not spec.keeps_all:
+        settled |= options.model_dump(
+            include={"enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager"},
+            exclude_none=True,
+        )
+    left = cache_bytes
+    if left is None:
+        assert division is not None
+        left = division.cache
     return Plan(
         system=system,
         settled=settled,
+        memory=device.memory_bytes,
+        requested=requested_bytes(device, how["gpu_memory_utilization"]),
         division=division,
-        cache_bytes=division.cache if cache_bytes is None else cache_bytes,
-        given=cache_bytes is not None,
+        cache_bytes=left,
         sized=sized,
-        tokens=int(concurrency * longest) if release.prints_whole_requests else sized.slots,
-        concurrency=concurrency,
-        at_once=_at_once(system, sized.num_blocks, longest, ceil(concurrency), how["max_num_seqs"]),
+        blocks=blocks,
+        keeps_all=spec.keeps_all,
+        notes=spec.notes,
+        estimated=spec.estimated,
     )
 
 
@@ -163,31 +221,39 @@ def blocks_behind(available_gib: float, block_bytes: int) -> tuple[int, int]:
     return least, most
 
 
-def _check(system: System, sized: Capacity, longest: int) -> None:
+def _check(system: System, blocks: BlockPlan) -> None:
     """Refuse, as the engine does when it starts, a cache in which not even one longest request fits."""
-    most = (sized.num_blocks - 1) * sized.block_size  # one block is the null block
-    if longest > most:
-        raise CapacityError(
-            f"max_model_len is {longest} tokens, but a request of {system.model} can have at most {most} in "
-            f"the {sized.num_blocks} KV blocks on {system.tensor_parallel_size} × {system.gpu}, one of them "
-            f"the null block: lower max_model_len to at most {most}, or raise gpu_memory_utilization or "
-            "tensor_parallel_size"
-        )
+    if blocks.starts:
+        return
+    longest = blocks.longest
+    shorter = f"lower max_model_len to at most {longest}, or " if longest else ""
+    raise CapacityError(
+        f"max_model_len is {blocks.max_model_len} tokens, but a request of {system.model} can have at most "
+        f"{longest} in the {blocks.num_blocks} KV blocks on {system.tensor_parallel_size} × {system.gpu}, "
+        f"one of them the null block: {shorter}raise gpu_memory_utilization or tensor_parallel_size"
+    )
 
 
-def _at_once(system: System, num_blocks: int, longest: int, most: int, max_num_seqs: int) -> int:
+def _at_once(system: System, blocks: BlockPlan, max_num_seqs: int) -> int:
     """Return how many requests of the longest length run side by side to their ends, none preempted.
 
     They are replayed: all arrive at once with a prompt of one token, so that all grow in step, and together
-    hold the most that they ever can.
+    hold the most that they ever can. What an iteration takes does not matter.
     """
-    memory = system.model_copy(update={"num_blocks": num_blocks})
-    for number in range(min(most, max_num_seqs), 0, -1):
+    memory = system.model_copy(update={"num_blocks": blocks.num_blocks, "cost": "affine:0.01,0,0"})
+
+    def preempts(number: int) -> bool:
         requests = Trace(
             arrival_s=np.zeros(number),
             prompt_tokens=np.ones(number, np.int64),
-            output_tokens=np.full(number, longest - 1),
+            output_tokens=np.full(number, blocks.max_model_len - 1),
         )
-        if not run(memory, requests, steps="none").summary["preemptions"]["recompute"]:
-            return number
-    return 0
+        return bool(run(memory, requests, steps="none").summary["preemptions"]["recompute"])
+
+    # No more can be there than hold, in the end, what they must; hardly fewer run, so look downwards, farther
+    # each time, and then between. A window's worst case, as in the concurrency, is no bound.
+    run_on = min((blocks.num_blocks - 1) // blocks.least_blocks, max_num_seqs)
+    too_many, step = run_on + 1, 1
+    while run_on and preempts(run_on):
+        too_many, run_on, step = run_on, max(0, run_on - step), 2 * step
+    return run_on + bisect_left(range(run_on + 1, too_many), True, key=preempts)

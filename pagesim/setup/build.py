@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pagesim.costs.specs import BlockPlan, TypePlan
 from pagesim.errors import PagesimError
-from pagesim.kvcache import RESERVATIONS, CountedPrefixKV, KVCache, Pool, PrefixCachedKV
+from pagesim.kvcache import (
+    RESERVATIONS,
+    CountedHybridKV,
+    CountedHybridPrefixKV,
+    CountedPrefixKV,
+    Full,
+    HybridKV,
+    JengaKV,
+    KVCache,
+    Pool,
+    PooledKV,
+    PrefixCachedKV,
+    counts_prefixes,
+)
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Prices, SchedulerOptions
+from pagesim.setup.groups import kv_groups, type_groups
 from pagesim.setup.presets import Policy, check_preemption
 from pagesim.setup.registry import PLACEMENTS, SCHEDULERS
 
@@ -21,6 +36,7 @@ def build_memory(
     block_size: int,
     cpu_blocks: int,
     max_model_len: int,
+    plan: BlockPlan | TypePlan | None = None,
     tables: bool = False,
 ) -> KVCache:
     """Return the empty memory of a policy.
@@ -32,14 +48,27 @@ def build_memory(
         block_size: token slots a block.
         cpu_blocks: of swap space.
         max_model_len: tokens.
+        plan: of the blocks, where layers differ in what they keep.
         tables: whether blocks must have numbers, because something is going to look at them.
     """
-    if SCHEDULERS.find(policy.scheduler).caches_prefixes(options):
-        if policy.placement != "paged":
-            raise PagesimError(
-                f"enable_prefix_caching needs placement paged, not {policy.placement}: it brings its own "
-                "memory; give --no-enable-prefix-caching"
-            )
+    caches = SCHEDULERS.find(policy.scheduler).caches_prefixes(options)
+    if caches and policy.placement != "paged":
+        raise PagesimError(
+            f"enable_prefix_caching needs placement paged, not {policy.placement}: it brings its own "
+            "memory; give --no-enable-prefix-caching"
+        )
+    if isinstance(plan, TypePlan):
+        return _typed_memory(plan.holding(num_blocks))
+    groups = () if plan is None else kv_groups(plan)
+    if plan is not None and not (len(groups) == 1 and groups[0].rule == Full()):
+        retention = getattr(options, "prefix_cache_retention_interval", None) or 0
+        how = {"longest": max_model_len, "in_flight": plan.in_flight_tokens}
+        if not (caches or tables):
+            return CountedHybridKV(num_blocks, groups, **how)
+        if not tables and counts_prefixes(groups, retention):
+            return CountedHybridPrefixKV(num_blocks, groups, **how)
+        return HybridKV(num_blocks, groups, caches=caches, retention=retention, **how)
+    if caches:
         return (PrefixCachedKV if tables else CountedPrefixKV)(
             num_blocks,
             block_size,
@@ -59,6 +88,15 @@ def build_memory(
     if not PLACEMENTS.owns(policy.placement):
         _check_foreign(policy, memory, pool)
     return memory
+
+
+def _typed_memory(plan: TypePlan) -> KVCache:
+    """Return memory in which layer types take pages of their own."""
+    groups = type_groups(plan)
+    how = {"longest": plan.max_model_len, "in_flight": plan.in_flight_tokens}
+    if plan.layout == "large-pages":
+        return JengaKV(plan.num_blocks, groups, **how)
+    return PooledKV(plan.pools, groups, capacity_bytes=plan.num_blocks * plan.bytes_per_block, **how)
 
 
 def _check_foreign(policy: Policy, memory: KVCache, pool: Pool) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from pagesim.accounting.chunks import Chunk
+from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
 from pagesim.accounting.records import Recorder
 from pagesim.accounting.request_log import RequestLog
-from pagesim.costs import CostModel, PreemptionPrices, parse_cost
-from pagesim.costs.specs import Capacity, capacity, gpu, model
-from pagesim.costs.specs.capacity import Sizing
+from pagesim.costs import Assuming, CostModel, PreemptionPrices
+from pagesim.costs.specs import Capacity, model
 from pagesim.errors import PagesimError
 from pagesim.kvcache import TabledKV
 from pagesim.results.result import request_columns
@@ -23,14 +23,15 @@ from pagesim.scheduling.content import Contents
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import Observer
-from pagesim.scheduling.options import Machine, SchedulerOptions
+from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.build import build_memory, build_scheduler
-from pagesim.setup.options import chosen
-from pagesim.setup.presets import Policy, granularity, parts_of
+from pagesim.setup.equip import asked_of, equip, options_of, sizing_of
+from pagesim.setup.presets import Policy, parts_of
+from pagesim.setup.reaches import let_follow, unfollowed
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.requests import aborts, accepted_rows, take_in
-from pagesim.setup.scenario import MOST_BLOCKS, System
+from pagesim.setup.scenario import System
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.closed_loop import ClosedLoop, SentArrivals
@@ -91,6 +92,10 @@ class PreparedSystem:
         return _new_scheduler(
             self.policy, self.sized, self.options, self.max_model_len, self.cost, tables=needs_tables
         )
+
+    def ledger_shape(self) -> LedgerShape:
+        """Return what the ledger of its engines has."""
+        return LedgerShape.of(self.new_scheduler().memory)
 
     @property
     def is_closed(self) -> bool:
@@ -197,15 +202,21 @@ class PreparedSystem:
             f"cost {self.system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
             for axis, size in self.cost.beyond.items()
         ]
+        assumed = self.cost.notes if isinstance(self.cost, Assuming) else ()
+        blind = unfollowed(self.cost, SCHEDULERS.find(self.policy.scheduler), self.policy.scheduler)
         defaults = self.settled()["defaults"]
         # Those whose default depends on the machine, which not every scheduler has.
-        asked = chosen(self.policy.scheduler, self.system.scheduler_options)
+        asked = asked_of(self.system, self.policy)
         taken = [name for name in defaults if getattr(asked, name, ...) is None]
         served = ", ".join(f"{name} {defaults[name]}" for name in taken)
         as_served = (
             [f"{self.policy.scheduler} on {self.system.gpu} takes by default {served}"] if taken else []
         )
-        return (*self.trace.notes, *beyond, *as_served)
+        of_policy = (
+            [f"{self.system.policy}: {self.policy.note}"] if self.policy.note and self.sized.plan else []
+        )
+        of_model = model(self.system.model).notes
+        return (*self.trace.notes, *of_model, *assumed, *blind, *beyond, *as_served, *of_policy)
 
     def stopped(self, error: StrictCompatError) -> PagesimError:
         """Return the error for a run that stops where the real engine goes no further."""
@@ -310,9 +321,9 @@ class Server:
         self.setting = setting
         self.scheduler = setting.new_scheduler(tables=tables)
         self.scheduler.expect(arrivals)
-        window = system.window_s
+        window, memory = system.window_s, self.scheduler.memory
         self.means = MemoryMeans(
-            setting.sized.slots,
+            LedgerShape.of(memory),
             reserves=setting.reserves,
             window=None if window is None else (to_ticks(window[0]), to_ticks(window[1])),
         )
@@ -327,7 +338,8 @@ class Server:
                 account(chunk)
 
         self.recorder = Recorder(self.scheduler, log, account_for)
-        carrying_out: Executor = PredictedExecutor(setting.cost)
+        reaches = self.scheduler.reaches
+        carrying_out: Executor = PredictedExecutor(setting.cost, None if reaches is None else reaches.ahead)
         if executor is not None:
             carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))
             if isinstance(carrying_out, Observer):
@@ -336,8 +348,8 @@ class Server:
         if isinstance(arrivals, SentArrivals):
             observers = [ClosedLoop(arrivals, self.scheduler.queue), *observers]
             log.sent, log.due = arrivals.clients.sent, arrivals.clients.due
-        if isinstance(self.scheduler.memory, TabledKV):
-            self.scheduler.memory.notes_moves = executor is not None
+        if isinstance(memory, TabledKV):
+            memory.notes_moves = executor is not None
         engine = Engine if self.scheduler.in_flight == 1 else PipelinedEngine
         self.engine = engine(
             self.scheduler,
@@ -364,6 +376,16 @@ class Server:
     def summary(self) -> dict[str, Any]:
         """Return what of a summary is about one engine."""
         recorder, sized, drafts = self.recorder, self.setting.sized, self.scheduler.speculation
+        memory, means = self.scheduler.memory, self.means.summary()
+        groups = {
+            name: {
+                "block_size": group.block_size,
+                "layers": group.layers,
+                "filled_bytes": group.filled,
+                **means.pop(name),
+            }
+            for name, group in zip(self.means.shape.groups, memory.groups, strict=False)
+        }
         return {
             "dead_ends": {dead_end.key: self.engine.dead_ends[dead_end] for dead_end in DeadEnd},
             "itl": self.gaps.summary(),
@@ -374,112 +396,16 @@ class Server:
             "aborted_tokens": self.engine.aborted_tokens,
             "swapped_blocks": {"in": recorder.blocks_in, "out": recorder.blocks_out},
             "memory": {
-                "num_blocks": sized.num_blocks,
+                "num_blocks": memory.num_blocks,
                 "block_size": sized.block_size,
                 "cpu_blocks": sized.cpu_blocks,
-                **self.means.summary(),
+                **({"capacity_bytes": memory.capacity_bytes} if memory.is_hybrid else {}),
+                **({"page_bytes": memory.page_bytes} if memory.is_hybrid and memory.equal_blocks else {}),
+                **means,
+                **({"groups": groups} if groups else {}),
             },
             "sharing": {"saving": self.means.saving},
         }
-
-
-def options_of(system: System, policy: Policy) -> SchedulerOptions:
-    """Return the options of a system's scheduler, with what its engine takes for those left out.
-
-    Raises:
-        PagesimError: the scheduler has no such option, a value is off, or the engine would not start with it.
-    """
-    machine, kind = gpu(system.gpu), SCHEDULERS.find(policy.scheduler)
-    longest = system.max_model_len or model(system.model).max_model_len
-    return kind.resolve(
-        chosen(policy.scheduler, system.scheduler_options),
-        Machine(machine.name, machine.memory_bytes, longest),
-    )
-
-
-def sizing_of(system: System, policy: Policy) -> tuple[Sizing, float]:
-    """Return whose rule sizes a system's memory, and the share of GPU memory that vLLM's may use."""
-    kind = SCHEDULERS.find(policy.scheduler)
-    share = system.gpu_memory_utilization
-    if share is None:
-        share = kind.gpu_memory_utilization(chosen(policy.scheduler, system.scheduler_options))
-    return system.sizing or kind.sizing, share
-
-
-def memory_of(system: System, policy: Policy) -> dict[str, Any]:
-    """Return what of a system decides how much memory its cache gets, as `capacity` and `divide` take it.
-
-    Raises:
-        PagesimError: see `options_of`.
-    """
-    sizing, share = sizing_of(system, policy)
-    kind = SCHEDULERS.find(policy.scheduler)
-    asked = chosen(policy.scheduler, system.scheduler_options)
-    # A rule that is not the engine's own has defaults of its own.
-    options = options_of(system, policy) if sizing == kind.sizing == "vllm" else asked
-    return {
-        "tp": system.tensor_parallel_size,
-        "gpu_memory_utilization": share,
-        "max_num_batched_tokens": getattr(options, "max_num_batched_tokens", None),
-        "max_num_seqs": getattr(options, "max_num_seqs", None),
-        "cuda_graphs": kind.counts_cuda_graphs(asked),
-    }
-
-
-def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
-    """Return the memory of a system (null blocks left out), its longest request and its costs.
-
-    Raises:
-        PagesimError: an option is off, or the model does not fit.
-    """
-    spec, device = model(system.model), gpu(system.gpu)
-    max_model_len = system.max_model_len or spec.max_model_len
-    # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later ones
-    # refuse to.
-    sizing, _ = sizing_of(system, policy)
-    checks_length = sizing == "vllm" and system.num_blocks is None
-    block_size, page_bytes = granularity(policy, system.block_size, system.page_size)
-    sized = capacity(
-        spec,
-        device,
-        **memory_of(system, policy),
-        block_size=block_size,
-        page_bytes=page_bytes,
-        kv_dtype=system.kv_cache_dtype,
-        sizing=sizing,
-        max_model_len=max_model_len if checks_length else None,
-        num_blocks=system.num_blocks,
-    )
-    if page_bytes is not None and system.cpu_blocks:
-        raise PagesimError(
-            f"cpu_blocks is {system.cpu_blocks}; placement virtual has no swap space: its pages are unmapped "
-            "and never moved to the host"
-        )
-    # A tiny model's tokens are small, and no run fills such a swap space.
-    cpu_blocks = min(sized.cpu_blocks, MOST_BLOCKS) if system.cpu_blocks is None else system.cpu_blocks
-    sized = replace(sized, cpu_blocks=cpu_blocks)
-    if sized.num_blocks > MOST_BLOCKS:
-        raise PagesimError(
-            f"num_blocks of {spec.name} comes to {sized.num_blocks} blocks of {sized.block_size} tokens; the "
-            f"bound is {MOST_BLOCKS}: give num_blocks, or a larger block_size"
-        )
-    null_blocks = SCHEDULERS.find(policy.scheduler).null_blocks
-    if null_blocks:  # which no sequence ever holds
-        sized = replace(sized, num_blocks=sized.num_blocks - null_blocks)
-        if sized.num_blocks < 1:
-            raise PagesimError(
-                f"num_blocks is {sized.num_blocks + null_blocks}; {policy.scheduler} needs at least "
-                f"{null_blocks + 1}, of which {null_blocks} is its null block"
-            )
-    cost = parse_cost(
-        system.cost,
-        model=spec,
-        gpu=device,
-        tp=system.tensor_parallel_size,
-        block_size=sized.block_size,
-        kv_dtype=system.kv_cache_dtype,
-    )
-    return sized, max_model_len, cost
 
 
 def _new_scheduler(
@@ -498,8 +424,11 @@ def _new_scheduler(
         block_size=sized.block_size,
         cpu_blocks=sized.cpu_blocks,
         max_model_len=max_model_len,
+        plan=sized.plan,
         tables=tables,
     )
-    return build_scheduler(
+    scheduler = build_scheduler(
         policy, memory, options, max_model_len=max_model_len, prices=PreemptionPrices(cost)
     )
+    let_follow(scheduler, cost)
+    return scheduler

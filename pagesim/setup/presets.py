@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
+from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import MemoryKind, SchedulerOptions
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.plugins import Plugins
 from pagesim.setup.registry import PLACEMENTS, SCHEDULERS
 
@@ -15,6 +19,9 @@ PageSize = Literal["64K", "128K", "256K", "2M"]
 
 BLOCK_SIZE = 16
 """Token slots of a block where nothing else is said."""
+
+TYPED: dict[str, Layout] = {"two-level": "large-pages", "pools": "pools"}
+"""Placements in which layer types take pages of their own, and how they share memory."""
 
 PAGE_BYTES: dict[str, int] = {"64K": 64 << 10, "128K": 128 << 10, "256K": 256 << 10, "2M": 2 << 20}
 """The pages that vAttention maps, by name; 2M is what an unmodified driver has, and the default."""
@@ -30,9 +37,11 @@ class Policy:
         reservation: for how many tokens memory is taken at admission: ``max``, ``pow2``, ``oracle``, or
             ``on-demand``.
         placement: where it is taken, by name: ``first-fit``, ``best-fit``, ``buddy``, ``paged``, ``virtual``,
-            or a plug-in's.
+            ``two-level``, ``pools``, or a plug-in's.
         sentence: what it is, for a listing.
         block_size: token slots of its blocks, if that is part of what it is.
+        options: those of its scheduler that are part of what it is, by name.
+        note: what is to be known of its results where layers differ in what they keep.
     """
 
     scheduler: str
@@ -40,6 +49,22 @@ class Policy:
     placement: str
     sentence: str
     block_size: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    note: str = ""
+
+    def with_own(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options of the scheduler that were given, and those that are the policy's own.
+
+        Raises:
+            PagesimError: one that was given contradicts the policy.
+        """
+        for name, own in self.options.items():
+            if given.get(name, own) != own:
+                raise PagesimError(
+                    f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
+                    "policy is about it"
+                )
+        return {**given, **self.options}
 
     @property
     def has_own_blocks(self) -> bool:
@@ -82,6 +107,31 @@ POLICIES: dict[str, Policy] = {
         "paged",
         "vLLM 0.11.2 to 0.33.0: prompts in chunks and decodes share a budget",
     ),
+    "vllm-v1-no-hybrid": Policy(
+        "vllm-v1",
+        "on-demand",
+        "paged",
+        "vllm-v1 with its hybrid KV cache manager off: layers with a window or chunks keep all tokens",
+        options={"disable_hybrid_kv_cache_manager": True},
+        note="every token that is kept counts as used, also where it is behind a layer's window",
+    ),
+    "jenga": Policy(
+        "vllm-v1",
+        "on-demand",
+        "two-level",
+        "Jenga's memory under vllm-v1, from the paper, not checked against code: small pages for each layer "
+        "type in large pages that all types take",
+        options={"enable_prefix_caching": False},
+        note="from the paper, not checked against code; prefixes are not cached",
+    ),
+    "pool-per-type": Policy(
+        "vllm-v1",
+        "on-demand",
+        "pools",
+        "vllm-v1 over a pool for each layer type, divided once as one request of max_model_len takes it",
+        options={"enable_prefix_caching": False},
+        note="prefixes are not cached",
+    ),
     "token-granular": Policy(
         "vllm-sosp",
         "on-demand",
@@ -116,13 +166,17 @@ def parts_of(
         PagesimError: the name is unknown, or the parts contradict one another.
     """
     bundle = POLICY_PLUGINS.find(name)
-    policy = Policy(
-        scheduler or bundle.scheduler,
-        reservation or bundle.reservation,
-        placement or bundle.placement,
-        bundle.sentence,
-        bundle.block_size,
+    policy = replace(
+        bundle,
+        scheduler=scheduler or bundle.scheduler,
+        reservation=reservation or bundle.reservation,
+        placement=placement or bundle.placement,
     )
+    if bundle.options and policy.scheduler != bundle.scheduler:
+        raise PagesimError(
+            f"scheduler is {policy.scheduler}; policy {name} is about {', '.join(bundle.options)} of "
+            f"{bundle.scheduler}: leave it out"
+        )
     if policy.reservation not in get_args(ReservationName):
         known = ", ".join(get_args(ReservationName))
         raise PagesimError(f"reservation is {policy.reservation!r}; it must be one of {known}")
@@ -138,8 +192,14 @@ def parts_of(
             f"placement virtual needs reservation on-demand, not {policy.reservation}: it reserves "
             "addresses, and maps memory as a sequence grows"
         )
+    by_type = policy.placement in TYPED
+    if by_type and not issubclass(scheduler_kind.Options, VllmV1Options):
+        raise PagesimError(
+            f"placement {policy.placement} needs scheduler vllm-v1, not {policy.scheduler}: only that one "
+            "asks for pages of layer types"
+        )
     scheduler_kind.check_memory(
-        MemoryKind(policy.reservation, policy.placement, PLACEMENTS.owns(policy.placement))
+        MemoryKind(policy.reservation, policy.placement, PLACEMENTS.owns(policy.placement), by_type)
     )
     return policy
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pagesim.kvcache import BestFit, Buddy, CountedKV, FirstFit, KVCache, Pool, TabledKV, contiguous
+from pagesim.kvcache import (
+    BestFit,
+    Buddy,
+    CountedKV,
+    FirstFit,
+    JengaKV,
+    KVCache,
+    Pool,
+    PooledKV,
+    TabledKV,
+    contiguous,
+)
 from pagesim.scheduling.continuous import Orca, VllmSosp
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.static import StaticBatching
@@ -33,6 +44,14 @@ def _buddy(pool: Pool) -> KVCache:
     return contiguous(lambda num_blocks: Buddy(num_blocks, 1 << (longest - 1).bit_length()))(pool)
 
 
+def _two_level(pool: Pool) -> KVCache:
+    return JengaKV(pool.num_blocks, pool.groups, longest=pool.max_model_len, in_flight=pool.max_model_len)
+
+
+def _pools(pool: Pool) -> KVCache:
+    return PooledKV([pool.num_blocks], pool.groups, longest=pool.max_model_len, in_flight=pool.max_model_len)
+
+
 PLACEMENTS: Plugins[MakeKVCache] = Plugins(
     "placement",
     "pagesim.placements",
@@ -42,6 +61,8 @@ PLACEMENTS: Plugins[MakeKVCache] = Plugins(
         "buddy": _buddy,
         "paged": _paged,
         "virtual": _virtual,
+        "two-level": _two_level,
+        "pools": _pools,
     },
 )
 """Where memory is taken, by name."""

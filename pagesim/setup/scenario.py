@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -21,21 +20,15 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from pagesim.costs.specs import model, paged_block
 from pagesim.errors import PagesimError, brief, reason
 from pagesim.scheduling.beams import DROP as BEAM_DROP
 from pagesim.scheduling.options import MOST
-from pagesim.setup.options import chosen, converted, declared, declared_by_plugins, fields_of
+from pagesim.setup.options import converted, declared, declared_by_plugins, fields_of
 from pagesim.setup.plugins import HOMES, needs, plugins
 from pagesim.setup.presets import (
-    BLOCK_SIZE,
     POLICY_PLUGINS,
     PageSize,
-    Policy,
     ReservationName,
-    check_preemption,
-    granularity,
-    parts_of,
 )
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.sim.clock import LONGEST_S
@@ -67,7 +60,9 @@ class SystemFields(BaseModel):
         description="Replace the policy's placement: first-fit, best-fit, buddy, paged, virtual or your own.",
     )
     model: str = Field(
-        "opt-13b", min_length=1, description="Model by name, or a path to a Hugging Face config.json."
+        "opt-13b",
+        min_length=1,
+        description="Model by name, or a path to a Hugging Face config.json or a file of layers.",
     )
     gpu: str = Field("a100-40gb", description="GPU by name.")
     tensor_parallel_size: int = Field(1, ge=1, le=1024, description="GPUs over which the model is divided.")
@@ -262,10 +257,6 @@ class Comparison(Scenario):
 
     policies: tuple[str, ...] = Field(COMPARED, min_length=1, description="Policies, separated by commas.")
 
-    def each(self) -> dict[str, Scenario]:
-        """Return the scenario of each policy."""
-        return each_policy(Scenario(**self.model_dump(exclude={"policies"})), self.policies)
-
     @field_validator("policies", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
@@ -282,91 +273,6 @@ class Comparison(Scenario):
 
 
 M = TypeVar("M", bound=BaseModel)
-S = TypeVar("S", bound=System)
-
-
-def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
-    """Return the same system under each of several policies.
-
-    An option that only some of them can use (a static batch's size, how to preempt) is left out for the
-    others; where none can use it, it stays, and the run says so. Where their blocks differ, all get the
-    memory of ``num_blocks`` and ``cpu_blocks`` blocks of ``block_size`` tokens (16 when left out), also those
-    with blocks of their own. Where they would be sized by different rules, all are by the paper's.
-
-    Raises:
-        PagesimError: a policy is unknown, its parts contradict one another, or that memory is no block of its
-            own.
-    """
-    parts = {
-        name: parts_of(name, system.scheduler, system.reservation, system.placement) for name in policies
-    }
-
-    virtual = [name for name in policies if parts[name].placement == "virtual"]
-    users = {
-        "block_size": [name for name in policies if not parts[name].has_own_blocks],
-        "page_size": virtual,
-        "cpu_blocks": [name for name in policies if name not in virtual],
-        **{
-            option: [name for name in policies if _can_use(parts[name], option, value)]
-            for option, value in system.scheduler_options.items()
-        },
-    }
-    # The rules of sizing differ by more than the systems that are compared.
-    rules = {SCHEDULERS.find(part.scheduler).sizing for part in parts.values()}
-    shared = {} if len(rules) == 1 or system.sizing or system.num_blocks else {"sizing": "paper"}
-    alike = len({(part.placement == "virtual", part.block_size) for part in parts.values()}) == 1
-    return {
-        policy: system.model_copy(
-            update={
-                "policy": policy,
-                **shared,
-                **({} if alike else _same_memory(system, policy, parts[policy])),
-                **{option: None for option, names in users.items() if names and policy not in names},
-            }
-        )
-        for policy in policies
-    }
-
-
-def _can_use(policy: Policy, option: str, value: Any) -> bool:
-    """Say whether a policy's scheduler has an option, takes this value, and its memory goes with it."""
-    if option not in SCHEDULERS.find(policy.scheduler).Options.model_fields:
-        return False
-    try:
-        check_preemption(policy, chosen(policy.scheduler, {option: value}))
-    except PagesimError:
-        return False
-    return True
-
-
-def _same_memory(system: System, name: str, policy: Policy) -> dict[str, int]:
-    """Return the numbers of blocks that were asked for, in a policy's own blocks where it has its own."""
-    if not policy.has_own_blocks:
-        return {}
-    virtual = policy.placement == "virtual"
-    given = {"num_blocks": system.num_blocks}
-    if not virtual:  # which has no swap space
-        given["cpu_blocks"] = system.cpu_blocks
-    size = system.block_size or BLOCK_SIZE
-    own = {}
-    for option, number in given.items():
-        if number is None:
-            continue
-        spec = model(system.model)
-        token_bytes = spec.kv_bytes_per_token(system.kv_cache_dtype, system.tensor_parallel_size)
-        own_size, page_bytes = granularity(policy, page_size=system.page_size if virtual else None)
-        own_bytes = own_size * token_bytes
-        if page_bytes is not None:
-            own_bytes = paged_block(
-                spec, page_bytes, kv_dtype=system.kv_cache_dtype, tp=system.tensor_parallel_size
-            ).bytes
-        own[option] = number * size * token_bytes // own_bytes
-        if not min(number, 1) <= own[option] <= MOST_BLOCKS:
-            raise PagesimError(
-                f"{option} is {number}; that many blocks of {size} tokens are {own[option]} of {name}'s own "
-                f"blocks, and it must be from 1 to {MOST_BLOCKS} of them"
-            )
-    return own
 
 
 def checked(kind: type[M], values: dict[str, Any], source: str = "", *, strict: bool = False) -> M:

@@ -17,6 +17,7 @@ from pagesim.setup.serve_flags import (
     FLAGS,
     HARMLESS,
     HARMLESS_VARIABLES,
+    LAYERED,
     NOTED,
     REFUSED,
     TAKEN,
@@ -106,6 +107,7 @@ def read_serve(line: str) -> Served:
         _check(name, flags[name])
     options = {"model": _model(models[0]), **_options(flags)}
     _check_length(options)
+    _check_layers(options["model"], flags)
     without = [*variables, *(f"--{name}" for name in flags if name not in TAKEN)]
     notes = (f"of the vllm serve line without an effect here: {', '.join(without)}",) if without else ()
     return Served({**FIXED, **options}, notes)
@@ -245,6 +247,16 @@ def _number_of(read: Callable[[str], Any], name: str, text: str) -> Any:
         raise PagesimError(f"--serve: --{name} is {brief(text, 80)}; it must be {wanted}") from None
 
 
+def _retention(text: str) -> int:
+    """Return a retention interval: what vLLM calls None is -1 here."""
+    if text in ("", "None"):
+        return -1
+    interval = int(text)
+    if interval < 0:
+        raise ValueError(f"{interval} is negative")
+    return interval
+
+
 _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "max-model-len": ("max_model_len", readable),
     "tensor-parallel-size": ("tensor_parallel_size", int),
@@ -256,6 +268,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "long-prefill-token-threshold": ("long_prefill_token_threshold", int),
     "watermark": ("watermark", float),
     "scheduling-policy": ("scheduling_policy", str),
+    "prefix-cache-retention-interval": ("prefix_cache_retention_interval", _retention),
 }
 _ELEMENTS = {
     "float16": "fp16",
@@ -303,6 +316,18 @@ def _model(word: str) -> str:
         )
     model(word)
     return word
+
+
+def _check_layers(name: str, flags: Mapping[str, list[str]]) -> None:
+    """Refuse a flag about layers that the model has, and that are modelled without it."""
+    if model(name).keeps_all:
+        return
+    for flag in flags:
+        if flag in LAYERED and flags[flag] != ["false"]:
+            raise PagesimError(
+                f"--serve: --{flag} would change what the layers of {brief(name, 80)} keep, and is not "
+                "modelled; leave it out"
+            )
 
 
 def _check_length(options: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ TAKEN = _flags("""
     model max-model-len kv-cache-dtype tensor-parallel-size gpu-memory-utilization block-size
     num-gpu-blocks-override enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens
     max-num-seqs long-prefill-token-threshold scheduling-policy scheduler-reserve-full-isl! watermark
-    async-scheduling!
+    async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
 
@@ -38,7 +38,7 @@ NOTED = _flags("""
     dbo-decode-token-threshold dbo-prefill-token-threshold dcp-comm-backend dcp-kv-cache-interleave-size
     dcp-q-replicate! default-chat-template-kwargs default-mm-loras device-ids
     disable-access-log-for-endpoints disable-cascade-attn! disable-chunked-mm-input!
-    disable-custom-all-reduce! disable-fastapi-docs! disable-hybrid-kv-cache-manager! disable-log-stats!
+    disable-custom-all-reduce! disable-fastapi-docs! disable-log-stats!
     disable-nccl-for-dp-synchronization! disable-sliding-window! disable-uvicorn-access-log!
     distributed-timeout-seconds download-dir dp-supervisor-probe-failure-threshold
     dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s dp-sync-interval ec-manager-config
@@ -71,7 +71,7 @@ NOTED = _flags("""
     mm-processor-device mm-processor-kwargs mm-shm-cache-max-object-size-mb mm-tensor-ipc model-impl
     model-loader-extra-config moe-backend monokernel! numa-bind! numa-bind-cpus* numa-bind-nodes*
     offload-num-in-group offload-prefetch-step optimization-level otlp-traces-endpoint
-    override-generation-config per-request-spec-decode-metrics port prefix-cache-retention-interval
+    override-generation-config per-request-spec-decode-metrics port
     prefix-caching-hash-algo profiler-config pt-load-map-location ray-workers-use-nsight!
     reasoning-config reasoning-effort-map reasoning-parser reasoning-parser-plugin renderer-num-workers
     replayssm-buffer-len response-role return-sampling-mask! return-tokens-as-token-ids! revision
@@ -87,7 +87,16 @@ NOTED = _flags("""
     watchdog-config watermark-config weight-transfer-config
 """)
 """Flags that change neither memory nor scheduling here: of the front end, of texts, logs, loading, kernels
-and CUDA graphs, and of kinds of layers that no model here has."""
+and CUDA graphs, and `LAYERED`."""
+
+LAYERED = frozenset(
+    _flags("""
+    disable-sliding-window! enable-mamba-shared-prefix-checkpoint! gdn-prefill-backend
+    kda-prefill-backend mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype
+    replayssm-buffer-len swa-bounded-replay! use-replayssm!
+    """)
+)
+"""Flags that change nothing where all layers keep every token alike, and are refused where they do not."""
 
 REFUSED = _flags("""
     additional-config attention-config config cpu-offload-params* data-parallel-external-lb!

@@ -10,7 +10,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.setup.serve import Served, read_serve, readable
-from pagesim.setup.serve_flags import ALIASES, FLAGS, HARMLESS, NOTED, REFUSED, TAKEN
+from pagesim.setup.serve_flags import ALIASES, FLAGS, HARMLESS, LAYERED, NOTED, REFUSED, TAKEN
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 SIGNS = {"*": "several", "?": "perhaps", "!": "none"}
@@ -35,6 +35,35 @@ def test_every_flag_of_the_release_is_in_exactly_one_class_and_takes_what_it_tak
     assert {line.rstrip("*?!"): SIGNS.get(line[-1], "one") for line in listed} == FLAGS
     assert len(TAKEN) + len(NOTED) + len(REFUSED) + len(HARMLESS) == len(FLAGS)
     assert set(ALIASES.values()) <= set(FLAGS)
+
+
+def test_flags_about_layers_are_refused_for_the_models_that_have_such_layers() -> None:
+    assert set(LAYERED) <= set(NOTED)
+    layouts = Path(__file__).parents[1] / "golden" / "layouts"
+    for name in LAYERED:
+        value = "" if FLAGS[name] == "none" else " 32"
+        assert name in str(read_serve(f"vllm serve {MODEL} --{name}{value}").notes)
+        said = refusal(f"vllm serve {layouts / 'qwen3-next-80b.toml'} --{name}{value}")
+        assert said.startswith(f"--serve: --{name} would change what the layers of ")
+    assert options_of(f"vllm serve {layouts / 'gpt-oss-20b.toml'} --no-use-replayssm")
+
+
+def test_the_hybrid_manager_and_the_retention_of_prefixes_are_taken() -> None:
+    def taken(flags: str) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in options_of(f"vllm serve {MODEL} {flags}").items()
+            if name != "model"
+        }
+
+    off = "disable_hybrid_kv_cache_manager"
+    assert taken("--disable-hybrid-kv-cache-manager") == {off: True}
+    assert taken("--no-disable-hybrid-kv-cache-manager") == {off: False}
+    assert taken("--enable-hybrid-kv-cache-manager") == {off: False}
+    interval = "prefix_cache_retention_interval"
+    assert taken("--prefix-cache-retention-interval 1024") == {interval: 1024}
+    assert taken("--prefix-cache-retention-interval None") == {interval: -1}
+    assert "it must be a whole number" in refusal(f"vllm serve {MODEL} --prefix-cache-retention-interval -1")
 
 
 def test_a_line_decides_what_its_flags_say() -> None:

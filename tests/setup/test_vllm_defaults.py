@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.costs.specs import GpuSpec, gpu
+from pagesim.costs.specs import GpuSpec, gpu, model
 from pagesim.scheduling.options import Machine
 from pagesim.scheduling.vllm_releases import GIB, RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
@@ -63,6 +63,7 @@ def test_a_bare_run_is_what_the_newest_release_serves_on_that_gpu() -> None:
             "max_num_batched_tokens": 8192,
             "watermark": 0.0,
             "enable_prefix_caching": True,
+            "prefix_cache_retention_interval": 0,
             "enable_chunked_prefill": True,
             "long_prefill_token_threshold": 0,
             "scheduler_reserve_full_isl": True,
@@ -168,3 +169,12 @@ def test_what_a_release_does_not_know_or_does_not_start_with_is_refused(options,
 
 def test_an_older_release_starts_with_a_threshold_above_the_longest_request() -> None:
     options_of(vllm_version="0.19.0", long_prefill_token_threshold=101, max_model_len=100)
+
+
+def test_a_result_notes_that_its_models_config_was_not_seen() -> None:
+    unseen, seen = (
+        ps.simulate(ONE, "vllm-sosp", model=name, num_blocks=100).notes
+        for name in ("mistral-small-3", "mistral-7b")
+    )
+    assert unseen == model("mistral-small-3").notes != ()
+    assert seen == ()

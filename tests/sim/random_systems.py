@@ -191,8 +191,7 @@ def replay(case: Case, *, fast_forward: bool, tables: bool) -> Outcome | str:
     table = StepTable(
         arrivals,
         every=True,
-        num_blocks=setting.sized.num_blocks,
-        block_size=setting.sized.block_size,
+        shape=setting.ledger_shape(),
         reserves=setting.reserves,
     )
     server = Server(

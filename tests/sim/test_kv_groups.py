@@ -13,8 +13,10 @@ from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.affine import Affine
 from pagesim.kvcache import (
     RESERVATIONS,
+    ChunkedLocal,
+    CountedHybridKV,
     CountedKV,
-    Full,
+    HybridKV,
     KVCache,
     KVGroup,
     Reserved,
@@ -22,39 +24,64 @@ from pagesim.kvcache import (
     TabledKV,
 )
 from pagesim.scheduling.arrivals import Arrivals
+from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous import SospOptions, VllmSosp
 from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
 from pagesim.sim.engine import Engine
 from pagesim.sim.executors import PredictedExecutor
+from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.workloads.trace import Trace
+from tests.sim.hybrid_systems import LONGEST, random_case, random_groups, random_trace
+from tests.sim.hybrid_systems import replay as replay_case
 
-LONGEST = 400
+
+class Watch(Observer):
+    """Notes what every request holds in each group, and what is free, after every plan."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, dict[int, list[tuple[int, int]]]]] = []
+
+    def begun(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        memory, running = self.scheduler.memory, self.scheduler.running.values()
+        held = {request.row: memory.held_by_group(request) for request in running}
+        self.seen.append((now, memory.free_blocks, held))
 
 
-def random_groups(rnd: Random) -> list[KVGroup]:
-    """Return groups of one rule, or a mixture, of equal or different block sizes."""
-    size = rnd.choice((1, 2, 4, 16))
-
-    def window() -> SlidingWindow:
-        return SlidingWindow(rnd.choice((1, 5, 17, 40)))
-
-    return rnd.choice(
-        (
-            [KVGroup(size)],
-            [KVGroup(size, window())],
-            [KVGroup(size), KVGroup(size, window())],
-            [KVGroup(size, window()), KVGroup(2 * size), KVGroup(size, window())],
-            [KVGroup(3 * size), KVGroup(2 * size, window())],
-        )
+def check(seed: int) -> int:
+    """Replay a seed's case under vLLM v1 in four ways that must agree; return its preemptions."""
+    case = random_case(seed, countable=True)
+    watches = {True: Watch(), False: Watch()}
+    tabled, counted = (
+        replay_case(case, fast_forward=False, counted=counts, slow=watch)
+        for counts, watch in ((False, watches[False]), (True, watches[True]))
     )
+    assert watches[True].seen == watches[False].seen, f"seed {seed}: requests hold other blocks"
+    ways = {
+        "counted": counted,
+        "tabled, fast-forward": replay_case(case, fast_forward=True),
+        "counted, fast-forward": replay_case(case, fast_forward=True, counted=True),
+    }
+    for how, way in ways.items():
+        for name, column in tabled.columns.items():
+            assert np.array_equal(column, way.columns[name]), f"seed {seed}: {name} differs, {how}; {case}"
+    return tabled.recomputed
 
 
-def random_trace(rnd: Random) -> Trace:
-    requests = rnd.choice((5, 25))
-    arrival = np.sort([round(rnd.random() * 4, rnd.choice((1, 6))) for _ in range(requests)])
-    prompt = np.array([rnd.randint(1, 90) for _ in range(requests)])
-    return Trace(arrival, prompt, np.array([rnd.randint(1, 60) for _ in range(requests)]))
+def test_groups_are_counted_as_tabled_and_fast_forward_as_they_step():
+    assert sum(check(seed) for seed in range(60)) > 0, "none was short of memory"
+
+
+@pytest.mark.slow
+def test_many_mixtures_of_groups_are_counted_as_tabled():
+    assert sum(check(seed) for seed in range(1000, 2500)) > 0
+
+
+# Under a scheduler that serves whole prompts
 
 
 def replay(scheduler: Scheduler, trace: Trace, *, fast_forward: bool) -> dict[str, np.ndarray]:
@@ -64,11 +91,10 @@ def replay(scheduler: Scheduler, trace: Trace, *, fast_forward: bool) -> dict[st
     chunks: list[Chunk] = []
     recorder = Recorder(scheduler, log, chunks.append)
     cost = PredictedExecutor(Affine(0.01, 1e-4, 1e-6))
-    Engine(scheduler, cost, recorder, fast_forward=fast_forward).replay()
+    kind = Engine if scheduler.in_flight == 1 else PipelinedEngine
+    kind(scheduler, cost, recorder, fast_forward=fast_forward).replay()
     memory = scheduler.memory
     assert memory.free_blocks == memory.num_blocks, "what was taken is given back"
-    if memory.names_blocks:
-        memory.check_integrity()
     columns = {"first_token": log.first_token, "finish": log.finish, "recomputes": log.recomputes}
     columns |= {
         name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("clock", "ticks")
@@ -79,49 +105,27 @@ def replay(scheduler: Scheduler, trace: Trace, *, fast_forward: bool) -> dict[st
     return {name: np.array(column) for name, column in columns.items()}
 
 
-def compare(seed: int) -> int:
-    """Replay a seed's system in four ways that must agree; return how often a request was preempted."""
+@pytest.mark.parametrize("seed", range(20))
+def test_whole_prompts_are_counted_as_tabled(seed):
     rnd = Random(seed)
-    groups, trace = random_groups(rnd), random_trace(rnd)
-    least = sum(-(-160 // group.block_size) + 1 for group in groups)
-    blocks = rnd.choice((least, 2 * least, 3000))
-    if rnd.random() < 0.75:
-        budget = rnd.choice((16, 64, 200))
-        options = VllmV1Options(
-            async_scheduling=False,
-            max_num_batched_tokens=budget,
-            max_num_seqs=min(budget, rnd.choice((2, 8, 64))),
-            scheduler_reserve_full_isl=rnd.choice((True, False)),
-        )
-        kind: type[Scheduler] = VllmV1
-    else:
-        options, kind = SospOptions(max_num_seqs=rnd.choice((2, 8, 64))), VllmSosp
+    groups, trace = random_groups(rnd, caches=False, countable=True), random_trace(rnd)
+    least = sum(-(-220 // group.block_size) + 1 for group in groups)
+    blocks, options = rnd.choice((least, 2 * least, 3000)), SospOptions(max_num_seqs=rnd.choice((2, 8, 64)))
 
-    def once(memory: type[KVCache], fast_forward: bool) -> dict[str, np.ndarray]:
-        scheduler = kind(memory(blocks, groups), options, max_model_len=LONGEST)
+    def once(kind: type[HybridKV] | type[CountedHybridKV], fast_forward: bool) -> dict[str, np.ndarray]:
+        memory = kind(blocks, groups, longest=LONGEST, in_flight=LONGEST)
+        scheduler = VllmSosp(memory, options, max_model_len=LONGEST)
         return replay(scheduler, trace, fast_forward=fast_forward)
 
-    base = once(CountedKV, True)
-    for memory, fast_forward in ((CountedKV, False), (TabledKV, True), (TabledKV, False)):
-        other = once(memory, fast_forward)
+    base = once(HybridKV, False)
+    for kind, fast_forward in ((HybridKV, True), (CountedHybridKV, False), (CountedHybridKV, True)):
+        other = once(kind, fast_forward)
         for name, column in base.items():
-            assert np.array_equal(column, other[name]), (
-                f"seed {seed}: {name} differs with {memory.__name__}, fast_forward={fast_forward}; {groups}"
-            )
-    return int(base["recomputes"].sum())
-
-
-def test_groups_of_every_rule_and_mixtures_are_counted_as_tabled_and_fast_forward_as_they_step():
-    assert sum(compare(seed) for seed in range(60)) > 0, "none was short of memory"
-
-
-@pytest.mark.slow
-def test_many_groups_of_every_rule_and_mixtures_agree():
-    assert sum(compare(seed) for seed in range(1000, 2500)) > 0
+            assert np.array_equal(column, other[name]), (name, kind.__name__, fast_forward)
 
 
 @pytest.mark.parametrize("reservation", ["max", "pow2", "oracle"])
-def test_reserved_groups_are_counted_as_tabled(reservation):
+def test_a_reserved_group_is_counted_as_tabled(reservation):
     groups = [KVGroup(16, Reserved(RESERVATIONS[reservation](LONGEST)))]
     trace = random_trace(Random(3))
     ways = [
@@ -132,10 +136,33 @@ def test_reserved_groups_are_counted_as_tabled(reservation):
     assert all(np.array_equal(ways[0][name], way[name]) for way in ways for name in way)
 
 
-def test_a_window_holds_no_more_than_its_blocks_once_it_is_full():
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_window_holds_no_more_than_its_blocks_once_it_is_full(ahead):
     trace = Trace(np.zeros(1), np.array([4]), np.array([100]))
-    memory = CountedKV(100, [KVGroup(4, SlidingWindow(8))])
-    scheduler = VllmV1(memory, VllmV1Options(async_scheduling=False), max_model_len=LONGEST)
+    memory = CountedHybridKV(100, [KVGroup(4, SlidingWindow(8))], longest=LONGEST, in_flight=8)
+    scheduler = VllmV1(memory, VllmV1Options(async_scheduling=ahead), max_model_len=LONGEST)
     blocks = replay(scheduler, trace, fast_forward=True)["blocks"]
-    assert blocks.max() == 3  # 8 tokens reach into three blocks of 4
-    assert Full().skipped(100) == 0
+    # 8 tokens reach into three blocks of 4; with one more that is in flight they may still.
+    assert blocks.max() == 3
+
+
+def waiting_for_a_chunk(memory: KVCache) -> tuple[dict[str, np.ndarray], int]:
+    """Return when two requests are served of which the second waits for blocks of the first, and the rows."""
+    trace = Trace(np.zeros(2), np.array([20, 50]), np.array([80, 5]))
+    log = RequestLog(2)
+    scheduler = VllmV1(memory, VllmV1Options(async_scheduling=False), max_model_len=LONGEST)
+    scheduler.expect(Arrivals(trace, np.arange(2)))
+    chunks: list[Chunk] = []
+    recorder = Recorder(scheduler, log, chunks.append)
+    Engine(scheduler, PredictedExecutor(Affine(0.01, 1e-4, 1e-6)), recorder).replay()
+    return {"scheduled": log.first_scheduled, "finish": log.finish}, recorder.rows
+
+
+def test_a_request_that_waits_is_let_in_in_the_step_in_which_a_chunk_is_given_back():
+    groups = [KVGroup(4, ChunkedLocal(32))]
+    counted, rows = waiting_for_a_chunk(CountedHybridKV(17, groups, longest=LONGEST, in_flight=64))
+    tabled, stepped = waiting_for_a_chunk(HybridKV(17, groups, longest=LONGEST, in_flight=64))
+    assert all(np.array_equal(counted[name], tabled[name]) for name in tabled)
+    assert counted["scheduled"][1] > counted["scheduled"][0], "it waited"
+    assert counted["finish"][1] < counted["finish"][0], "it was let in while the first one ran"
+    assert rows < stepped - 8, "the iterations until then were not planned one by one"

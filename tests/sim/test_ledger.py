@@ -120,8 +120,7 @@ def test_every_iteration_classifies_every_slot(policy: str, block_size: int, kin
     table = StepTable(
         arrivals,
         every=True,
-        num_blocks=setting.sized.num_blocks,
-        block_size=setting.sized.block_size,
+        shape=setting.ledger_shape(),
         reserves=setting.reserves,
     )
     looks = SlotBySlot()
@@ -161,13 +160,13 @@ def test_orca_maxs_last_blocks_are_free_in_strict_and_external_in_the_papers_vie
 
 
 def test_intervals_that_overfill_memory_are_noticed() -> None:
-    overfull = np.array([[0, 0, 9, 20, 3, 12, 1, 1, 0]])
+    overfull = np.array([[0, 0, 9, 20, 3, 12, 1, 1]])
     nothing = np.zeros(1, np.int64)
     with pytest.raises(LedgerError, match="negative"):
         expand(
             overfull,
             np.array([1]),
-            groups=[(4, 0)],
+            block_size=4,
             num_blocks=2,
             external_blocks=nothing,
             sharing=Sharing(nothing, nothing, nothing),

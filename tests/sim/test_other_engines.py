@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -13,7 +14,16 @@ from pagesim.accounting.records import Recorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.affine import Affine
 from pagesim.costs.base import UNBOUNDED, DecodeRun
-from pagesim.kvcache import CountedKV, KVCache, KVGroup, SlidingWindow, TabledKV
+from pagesim.kvcache import (
+    ChunkedLocal,
+    CountedHybridKV,
+    CountedKV,
+    HybridKV,
+    KVCache,
+    KVGroup,
+    SlidingWindow,
+    TabledKV,
+)
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous import ContinuousBatching, SospOptions
@@ -157,17 +167,34 @@ def test_with_two_batches_in_flight_a_decision_is_made_while_the_last_iteration_
     assert columns["finish"].tolist() == [6 * second]
 
 
+def in_three_tokens(memory: Callable[[], KVCache], seed: int) -> list[dict[str, np.ndarray]]:
+    """Return what becomes of a trace in fast-forward and stepping, in empty memory each."""
+    trace, cost = random_trace(seed), ThreeTokensCost(0.01, 1e-4, 1e-6)
+    return [
+        replay(ThreeTokensAStep, memory(), trace, cost, fast_forward=fast_forward)[0]
+        for fast_forward in (True, False)
+    ]
+
+
 @pytest.mark.parametrize("memory", [CountedKV, TabledKV])
-@pytest.mark.parametrize("groups", [[KVGroup(16)], [KVGroup(16), KVGroup(16, SlidingWindow(40))]])
 @pytest.mark.parametrize("blocks", [20, 60, 400])
 @pytest.mark.parametrize("seed", range(4))
-def test_three_tokens_a_step_fast_forward_as_they_step(seed, blocks, groups, memory):
-    trace, cost = random_trace(seed), ThreeTokensCost(0.01, 1e-4, 1e-6)
-    fast, stepping = (
-        replay(ThreeTokensAStep, memory(blocks, groups), trace, cost, fast_forward=fast_forward)[0]
-        for fast_forward in (True, False)
-    )
+def test_three_tokens_a_step_fast_forward_as_they_step(seed, blocks, memory):
+    fast, stepping = in_three_tokens(lambda: memory(blocks, [KVGroup(16)]), seed)
     assert all(np.array_equal(fast[name], stepping[name]) for name in stepping)
+
+
+@pytest.mark.parametrize("rule", [SlidingWindow(40), ChunkedLocal(32)])
+@pytest.mark.parametrize("blocks", [20, 60, 400])
+@pytest.mark.parametrize("seed", range(4))
+def test_three_tokens_a_step_are_counted_in_groups_as_tabled(seed, blocks, rule):
+    groups = [KVGroup(16), KVGroup(16, rule)]
+    first, *others = (
+        way
+        for kind in (CountedHybridKV, HybridKV)
+        for way in in_three_tokens(lambda kind=kind: kind(blocks, groups, longest=400, in_flight=200), seed)
+    )
+    assert all(np.array_equal(first[name], other[name]) for other in others for name in first)
 
 
 def test_a_request_of_seven_tokens_takes_two_steps_of_three_after_its_prompt():

@@ -14,6 +14,7 @@ import pytest
 import pagesim as ps
 
 COSTS = "affine:0.024,1e-4,8.2e-7"
+HEADS = "kv_heads = 8, head_dim = 128"
 
 
 def test_three_rows_a_request_at_saturation() -> None:
@@ -29,6 +30,22 @@ def test_where_no_request_is_preempted_rows_do_not_grow_with_the_outputs() -> No
         trace = ps.make_trace(f"fixed:100,{output}", arrivals="all-at-once", num_requests=200)
         rows.append(ps.simulate(trace, "orca-oracle", steps="none").summary["sim"]["rows"])
     assert rows[1] <= 2 * rows[0]
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.95, 4.0])
+@pytest.mark.parametrize("window", [256, 1024])
+def test_windows_take_hardly_more_rows_than_full_attention(window: int, rate: float, tmp_path: Path) -> None:
+    trace = ps.make_trace("sharegpt", arrivals="poisson", rate=rate, num_requests=1000, seed=1)
+    rows = []
+    for windows in (0, 2):
+        layers = [f"{{ repeat = {windows}, kind = 'window', window = {window}, {HEADS} }}"] * (windows > 0)
+        layers.append(f"{{ kind = 'full', {HEADS} }}")
+        model = tmp_path / f"{windows}.toml"
+        model.write_text(f"max_model_len = 2048\nlayers = [{', '.join(layers)}]\n")
+        options = {"model": str(model), "num_blocks": 983 * (1 + windows), "enable_prefix_caching": False}
+        summary = ps.simulate(trace, "vllm-v1", steps="none", cost=COSTS, **options).summary
+        rows.append(summary["sim"]["rows"])
+    assert rows[1] < 1.1 * rows[0]
 
 
 @pytest.mark.slow

@@ -137,6 +137,32 @@ def test_the_terms_of_the_cost_sum_to_what_an_iteration_takes(told):
         assert near(sum(terms.values()), event["dur"], 2)
 
 
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("gpt-oss-20b", "window attention"),
+        ("llama4-scout", "chunk attention"),
+        ("deepseek-v3.2", "sparse attention"),
+        ("jamba-1.5-mini", "states"),
+    ],
+)
+def test_terms_of_layers_that_do_not_look_back_on_all_sum_up_likewise(name, part, every):
+    rng = np.random.default_rng(4)
+    trace = Trace(np.sort(rng.random(12) * 9), rng.integers(1, 9000, 12), rng.integers(1, 300, 12))
+    options = {"policy": "vllm-v1", "async_scheduling": False, "max_model_len": 10_000, "num_blocks": 30_000}
+    system = System(model=name, gpu="h200", tensor_parallel_size=8, cost="roofline", **options)
+    timeline = Timeline(every=every)
+    result = run(system, trace, steps="iterations" if every else "stretches", timeline=timeline)
+    found = list(trace_events.events(timeline, result.steps, title="x", capacity=1))
+    shown = slices(found, ENGINE, ITERATIONS)
+    assert sum(e["args"]["iterations"] for e in shown) == result.summary["iterations"]
+    for event in shown:
+        terms = event["args"]["cost, µs"]
+        assert near(sum(terms.values()), event["dur"], 2)
+        assert bool(terms.get(part)) == bool(event["dur"])
+
+
 def test_the_link_moves_the_blocks_that_the_summary_counts(told):
     result, events, _ = told
     for name, moved in (("swap in", "in"), ("swap out", "out")):

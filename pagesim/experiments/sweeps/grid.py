@@ -10,7 +10,8 @@ from typing import Any, Self
 from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.setup.scenario import Scenario, System, absolute_paths, checked, each_policy, to_toml, toml_value
+from pagesim.setup.comparison import each_policy
+from pagesim.setup.scenario import Scenario, System, absolute_paths, checked, to_toml, toml_value
 
 MOST_RUNS = 1_000_000
 """More runs than this in one sweep are taken for a mistake."""

@@ -18,7 +18,8 @@ from pagesim.experiments.sweeps.replay import ProgressCallback, StoredRun, repla
 from pagesim.experiments.sweeps.store import Store, opened
 from pagesim.experiments.sweeps.sweeping import check_all, keep_table
 from pagesim.experiments.sweeps.workers import Executor, Workers
-from pagesim.setup.scenario import COMPARED, Comparison, Scenario, absolute_paths, checked, each_policy
+from pagesim.setup.comparison import each_policy
+from pagesim.setup.scenario import COMPARED, Comparison, Scenario, absolute_paths, checked
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
-from pagesim.costs import CostModel, DecodeRun, IterationShape
+from pagesim.costs import CostModel, DecodeRun, IterationShape, ReachAhead, Reaching
 from pagesim.scheduling.batch import Batch
 
 _shape_fields = attrgetter(*IterationShape._fields)
@@ -23,13 +23,22 @@ class Executor(Protocol):
 
 
 class PredictedExecutor:
-    """Asks a cost model."""
+    """Asks a cost model.
 
-    def __init__(self, cost: CostModel) -> None:
+    Args:
+        cost: see there.
+        ahead: says by reach what is within it in the next step, where a `Reaching` model is to look at that.
+    """
+
+    def __init__(self, cost: CostModel, ahead: Callable[[], Sequence[ReachAhead]] | None = None) -> None:
         self.cost = cost
         # Asked at every decision: not through methods of one line. A batch has all that a shape has.
         self.execute: Callable[[Any], int] = cost.iteration
-        self.decode_run = cost.decode
+        self.decode_run: Callable[[int, int], DecodeRun] = cost.decode
+        if ahead is not None:
+            assert isinstance(cost, Reaching)
+            decode_reached = cost.decode_reached
+            self.decode_run = lambda sequences, context: decode_reached(sequences, context, ahead())
 
 
 def shape_of(batch: Batch) -> IterationShape:

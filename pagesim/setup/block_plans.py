@@ -1,0 +1,85 @@
+"""The plan of a system's blocks: what vLLM, or a rival, makes of its model's layers, from its options."""
+
+from __future__ import annotations
+
+from pagesim.costs.specs import BlockPlan, ModelSpec, TypePlan, plan_blocks, plan_types
+from pagesim.costs.specs.type_plan import Layout
+from pagesim.errors import PagesimError
+from pagesim.scheduling.vllm_releases import RELEASES
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.setup.presets import BLOCK_SIZE
+from pagesim.setup.scenario import System
+
+
+def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blocks: int = 1) -> BlockPlan:
+    """Plan the KV blocks of a system of policy ``vllm-v1``.
+
+    Args:
+        system: what serves.
+        options: of its scheduler, resolved.
+        model: what it serves.
+        num_blocks: blocks of its cache, where they are known already.
+
+    Raises:
+        PagesimError: the release's plan is in no log, or it does not start with these options.
+    """
+    version = options.vllm_version
+    groups_layers = RELEASES[version].groups_layers
+    if not groups_layers and not model.keeps_all:
+        raise PagesimError(
+            f"layers of {model.name} differ in what they keep, and the blocks that vLLM {version} makes of "
+            "them are in no log of its decisions; choose vllm_version 0.33.0"
+        )
+    if options.speculative_tokens and not model.keeps_all:
+        raise PagesimError(
+            f"layers of {model.name} differ in what they keep, and what drafts take of them is in no log of "
+            "vLLM's decisions; leave speculative_tokens out"
+        )
+    off = options.disable_hybrid_kv_cache_manager
+    plan = plan_blocks(
+        model.cache_layers,
+        max_model_len=system.max_model_len or model.max_model_len,
+        in_flight_tokens=_in_flight(options),
+        num_blocks=num_blocks,
+        kv_dtype=system.kv_cache_dtype,
+        tp=system.tensor_parallel_size,
+        block_size=system.block_size or (None if groups_layers else BLOCK_SIZE),
+        prefix_caching=options.enable_prefix_caching,
+        hybrid=None if off is None else not off,
+    )
+    plan.check_retention(options.prefix_cache_retention_interval or 0)
+    return plan
+
+
+def type_plan(system: System, options: VllmV1Options, model: ModelSpec, layout: Layout) -> TypePlan:
+    """Plan the pages of the layer types of a system, of a cache that is empty yet.
+
+    Args:
+        system: what serves.
+        options: of its scheduler, resolved.
+        model: what it serves.
+        layout: how types share memory.
+
+    Raises:
+        PagesimError: it has drafts, or its layers cannot be dealt out over its GPUs.
+    """
+    if options.speculative_tokens:
+        raise PagesimError(
+            "speculative_tokens is not for memory of layer types, of which it is not known what drafts take; "
+            "leave it out"
+        )
+    return plan_types(
+        model.cache_layers,
+        layout,
+        max_model_len=system.max_model_len or model.max_model_len,
+        in_flight_tokens=_in_flight(options),
+        kv_dtype=system.kv_cache_dtype,
+        tp=system.tensor_parallel_size,
+        block_size=system.block_size,
+    )
+
+
+def _in_flight(options: VllmV1Options) -> int:
+    """Return the tokens that are scheduled and not yet computed at most."""
+    assert options.max_num_batched_tokens is not None
+    return (2 if options.async_scheduling else 1) * options.max_num_batched_tokens

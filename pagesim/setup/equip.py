@@ -1,0 +1,158 @@
+"""Equip: the options of a system's scheduler, its memory, and its costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pagesim.costs import CostModel, parse_cost
+from pagesim.costs.specs import BlockPlan, Capacity, ModelSpec, TypePlan, capacity, gpu, model, paged_block
+from pagesim.costs.specs.capacity import Sizing
+from pagesim.errors import PagesimError
+from pagesim.scheduling.options import Machine, SchedulerOptions
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.setup.block_plans import block_plan, type_plan
+from pagesim.setup.options import chosen
+from pagesim.setup.presets import TYPED, Policy, granularity
+from pagesim.setup.registry import SCHEDULERS
+from pagesim.setup.scenario import MOST_BLOCKS, System
+
+
+def asked_of(system: System, policy: Policy) -> SchedulerOptions:
+    """Return the options of a system's scheduler: those given, and those that are its policy's own.
+
+    Raises:
+        PagesimError: the scheduler has no such option, a value is off, or contradicts the policy.
+    """
+    return chosen(policy.scheduler, policy.with_own(system.scheduler_options))
+
+
+def options_of(system: System, policy: Policy) -> SchedulerOptions:
+    """Return the options of a system's scheduler, with what its engine takes for those left out.
+
+    Raises:
+        PagesimError: the scheduler has no such option, a value is off, or the engine would not start with it.
+    """
+    machine, kind = gpu(system.gpu), SCHEDULERS.find(policy.scheduler)
+    longest = system.max_model_len or model(system.model).max_model_len
+    return kind.resolve(
+        asked_of(system, policy),
+        Machine(machine.name, machine.memory_bytes, longest),
+    )
+
+
+def sizing_of(system: System, policy: Policy) -> tuple[Sizing, float]:
+    """Return whose rule sizes a system's memory, and the share of GPU memory that vLLM's may use."""
+    kind = SCHEDULERS.find(policy.scheduler)
+    share = system.gpu_memory_utilization
+    if share is None:
+        share = kind.gpu_memory_utilization(asked_of(system, policy))
+    return system.sizing or kind.sizing, share
+
+
+def memory_of(system: System, policy: Policy) -> dict[str, Any]:
+    """Return what of a system decides how much memory its cache gets, as `capacity` and `divide` take it.
+
+    Raises:
+        PagesimError: see `options_of`.
+    """
+    sizing, share = sizing_of(system, policy)
+    kind = SCHEDULERS.find(policy.scheduler)
+    asked = asked_of(system, policy)
+    # A rule that is not the engine's own has defaults of its own.
+    options = options_of(system, policy) if sizing == kind.sizing == "vllm" else asked
+    return {
+        "tp": system.tensor_parallel_size,
+        "gpu_memory_utilization": share,
+        "max_num_batched_tokens": getattr(options, "max_num_batched_tokens", None),
+        "max_num_seqs": getattr(options, "max_num_seqs", None),
+        "cuda_graphs": kind.counts_cuda_graphs(asked),
+    }
+
+
+def block_bytes(system: System, policy: Policy) -> int:
+    """Return the bytes of a system's block on each GPU.
+
+    Raises:
+        PagesimError: an option is off.
+    """
+    spec = model(system.model)
+    blocks = _blocks_of(system, policy, spec)
+    if blocks is not None:
+        return blocks.bytes_per_block
+    block_size, page_bytes = granularity(policy, system.block_size, system.page_size)
+    kv_dtype, tp = system.kv_cache_dtype, system.tensor_parallel_size
+    if page_bytes is not None:
+        return paged_block(spec, page_bytes, kv_dtype=kv_dtype, tp=tp).bytes
+    return block_size * spec.kv_bytes_per_token(kv_dtype, tp)
+
+
+def _blocks_of(system: System, policy: Policy, spec: ModelSpec) -> BlockPlan | TypePlan | None:
+    """Return the plan of a system's blocks; None where layers keep alike, or are kept so."""
+    layout = TYPED.get(policy.placement)
+    if spec.is_plain and layout is None:
+        return None
+    options = options_of(system, policy)
+    if not isinstance(options, VllmV1Options):
+        return None
+    return block_plan(system, options, spec) if layout is None else type_plan(system, options, spec, layout)
+
+
+def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
+    """Return the memory of a system (null blocks left out), its longest request and its costs.
+
+    Raises:
+        PagesimError: an option is off, or the model does not fit.
+    """
+    spec, device = model(system.model), gpu(system.gpu)
+    max_model_len = system.max_model_len or spec.max_model_len
+    # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later ones
+    # refuse to.
+    sizing, _ = sizing_of(system, policy)
+    checks_length = sizing == "vllm" and system.num_blocks is None
+    block_size, page_bytes = granularity(policy, system.block_size, system.page_size)
+    blocks = _blocks_of(system, policy, spec)
+    sized = capacity(
+        spec,
+        device,
+        **memory_of(system, policy),
+        block_size=block_size,
+        page_bytes=page_bytes,
+        kv_dtype=system.kv_cache_dtype,
+        sizing=sizing,
+        max_model_len=max_model_len if checks_length else None,
+        num_blocks=system.num_blocks,
+        blocks=blocks,
+    )
+    if blocks is not None and checks_length:
+        blocks.holding(sized.num_blocks).check_start()
+    if page_bytes is not None and system.cpu_blocks:
+        raise PagesimError(
+            f"cpu_blocks is {system.cpu_blocks}; placement virtual has no swap space: its pages are unmapped "
+            "and never moved to the host"
+        )
+    # A tiny model's tokens are small, and no run fills such a swap space.
+    cpu_blocks = min(sized.cpu_blocks, MOST_BLOCKS) if system.cpu_blocks is None else system.cpu_blocks
+    sized = replace(sized, cpu_blocks=cpu_blocks)
+    if sized.num_blocks > MOST_BLOCKS:
+        raise PagesimError(
+            f"num_blocks of {spec.name} comes to {sized.num_blocks} blocks of {sized.block_size} tokens; the "
+            f"bound is {MOST_BLOCKS}: give num_blocks, or a larger block_size"
+        )
+    null_blocks = SCHEDULERS.find(policy.scheduler).null_blocks
+    if null_blocks and not isinstance(blocks, TypePlan):  # which no sequence ever holds
+        sized = replace(sized, num_blocks=sized.num_blocks - null_blocks)
+        if sized.num_blocks < 1:
+            raise PagesimError(
+                f"num_blocks is {sized.num_blocks + null_blocks}; {policy.scheduler} needs at least "
+                f"{null_blocks + 1}, of which {null_blocks} is its null block"
+            )
+    cost = parse_cost(
+        system.cost,
+        model=spec,
+        gpu=device,
+        tp=system.tensor_parallel_size,
+        block_size=sized.block_size,
+        kv_dtype=system.kv_cache_dtype,
+    )
+    return sized, max_model_len, cost

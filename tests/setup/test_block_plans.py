@@ -1,0 +1,154 @@
+"""The block plan of a system: which options take part in it, and what is in no log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pagesim as ps
+from pagesim.costs.specs import BlockPlan, capacity, gpu, model, paged_block
+from pagesim.errors import CapacityError, PagesimError
+from pagesim.experiments.plan import plan
+from pagesim.setup.block_plans import block_plan
+from pagesim.setup.equip import options_of
+from pagesim.setup.prepare import prepare
+from pagesim.setup.presets import parts_of
+from pagesim.setup.scenario import System
+
+LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"
+ONE = ps.Trace(np.zeros(1), np.array([20]), np.array([5]))
+
+WEIGHTS = """max_model_len = 8192
+hidden = 256
+ffn = 688
+vocab = 1024
+heads = 4
+layers = [
+    { repeat = 4, of = [
+        { repeat = 3, kind = "window", kv_heads = 2, head_dim = 64, window = 512 },
+        { kind = "full", kv_heads = 2, head_dim = 64 },
+    ] },
+]
+"""
+"""A model with windows of which the weights are known, too."""
+
+
+def system(name: str, **options: Any) -> System:
+    return System(policy="vllm-v1", model=str(LAYOUTS / f"{name}.toml"), gpu="h100", **options)
+
+
+def planned(name: str, **options: Any) -> BlockPlan:
+    of = system(name, **options)
+    chosen: Any = options_of(of, parts_of(of.policy))
+    return block_plan(of, chosen, model(of.model), 10_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "in_flight"),
+    [
+        ({}, 2 * 8192),
+        ({"async_scheduling": False}, 8192),
+        ({"max_num_batched_tokens": 2048}, 2 * 2048),
+        ({"max_num_batched_tokens": 2048, "async_scheduling": False}, 2048),
+    ],
+)
+def test_an_iteration_in_flight_is_one_or_two_and_as_large_as_the_server_lets_it_be(options, in_flight):
+    window, *_ = planned("gemma3-27b", max_model_len=131072, **options).groups
+    assert window.most_blocks == -(-(1023 + in_flight) // 16) + 1
+
+
+def test_prefix_caching_says_how_states_are_kept():
+    assert planned("qwen3-next-80b").state_mode == "align"
+    assert planned("qwen3-next-80b", enable_prefix_caching=False).state_mode == "none"
+
+
+def test_the_hybrid_manager_is_as_asked_for_or_else_as_the_layers_are():
+    def kinds(name: str, off: bool | None) -> set[str]:
+        return {group.kind for group in planned(name, disable_hybrid_kv_cache_manager=off).groups}
+
+    assert kinds("gpt-oss-20b", None) == kinds("gpt-oss-20b", False) == {"window", "full"}
+    assert kinds("gpt-oss-20b", True) == {"full"}
+    assert kinds("llama4-scout", None) == kinds("llama4-scout", True) == {"full"}
+    assert kinds("llama4-scout", False) == {"chunk", "full"}
+
+
+def test_gpus_block_size_and_type_of_the_cache_take_part():
+    assert planned("gpt-oss-20b", tensor_parallel_size=2).bytes_per_block == 196_608
+    assert planned("gpt-oss-20b", kv_cache_dtype="fp8").bytes_per_block == 196_608
+    assert planned("gpt-oss-20b", block_size=32).bytes_per_block == 786_432
+    assert planned("deepseek-v3", kv_cache_dtype="fp8").block_size == 64
+
+
+@pytest.mark.parametrize("version", ["0.11.2", "0.19.0"])
+def test_an_older_release_is_planned_where_all_layers_keep_every_token_alike_and_else_refused(version):
+    older = {"vllm_version": version, "max_model_len": 2048}
+    assert planned("llama3.1-8b", **older).bytes_per_block == 2_097_152
+    assert planned("deepseek-v3", **older).block_size == 16
+    for name in ("gemma3-27b", "mistral-7b-v0.1", "deepseek-v3.2"):
+        with pytest.raises(
+            PagesimError, match=f"blocks that vLLM {version} makes of them are in no log of its"
+        ):
+            planned(name, **older)
+
+
+def test_drafts_are_refused_where_layers_differ():
+    drafts = {"speculative_method": "ngram", "speculative_tokens": 3, "acceptance": 0.5}
+    assert planned("llama3.1-8b", **drafts).block_size == 16
+    with pytest.raises(PagesimError, match="what drafts take of them is in no log of vLLM's decisions"):
+        planned("gpt-oss-20b", **drafts)
+
+
+def test_a_retention_interval_is_a_multiple_of_a_block_and_for_windows_and_states():
+    for interval in (None, -1, 0, 576, 5760):
+        planned("qwen3-next-80b", prefix_cache_retention_interval=interval)
+    with pytest.raises(
+        PagesimError, match="interval is 100; it must be a multiple of the 576 tokens of a block"
+    ):
+        planned("qwen3-next-80b", prefix_cache_retention_interval=100)
+    planned("llama3.1-8b", prefix_cache_retention_interval=-1)
+    with pytest.raises(
+        PagesimError, match="is 16, and is for layers with a window or a state; there are none"
+    ):
+        planned("llama3.1-8b", prefix_cache_retention_interval=16)
+    with pytest.raises(PagesimError, match="prefix_cache_retention_interval"):
+        planned("qwen3-next-80b", prefix_cache_retention_interval=-2)
+    with pytest.raises(PagesimError, match=r"is no option of vLLM 0\.19\.0; leave it out"):
+        planned("llama3.1-8b", vllm_version="0.19.0", prefix_cache_retention_interval=0)
+
+
+def test_a_run_has_the_blocks_of_the_plan_without_the_null_block(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(WEIGHTS)
+    of = System(policy="vllm-v1", model=str(file), gpu="l4")
+    sized, found = prepare(of, ONE).sized, plan(of)
+    assert sized.num_blocks == found.sized.num_blocks - 1
+    assert sized.block_bytes == found.blocks.bytes_per_block == 4 * 16 * 2 * 2 * 64 * 2
+    assert found.memory == gpu("l4").memory_bytes
+
+
+def test_a_run_does_not_start_with_blocks_that_do_not_hold_the_longest_request(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(WEIGHTS)
+    of = System(policy="vllm-v1", model=str(file), gpu="l4", gpu_memory_utilization=0.1, max_num_seqs=1)
+    longest = plan(of.model_copy(update={"max_model_len": 64})).blocks.num_blocks * 16
+    with pytest.raises(
+        CapacityError, match=r"one such request takes up to \d+ KV blocks of \d+, one of them"
+    ):
+        prepare(of.model_copy(update={"max_model_len": longest}), ONE)
+
+
+def test_a_state_has_no_place_where_a_token_is_a_number_of_bytes():
+    with pytest.raises(
+        PagesimError, match="keep a state, which is no number of bytes a token; choose policy"
+    ):
+        capacity(model(str(LAYOUTS / "jamba-1.5-mini.toml")), gpu("h100"), num_blocks=100)
+
+
+def test_memory_that_is_mapped_in_pages_is_for_layers_that_keep_every_token_alike():
+    with pytest.raises(
+        PagesimError, match="layers of gemma3-27b differ in what they keep; memory that is mapped"
+    ):
+        paged_block(model(str(LAYOUTS / "gemma3-27b.toml")), 1 << 21)

@@ -1,0 +1,351 @@
+"""Random hybrid caches under vLLM v1, and a slow ledger of them: every table walked in every iteration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import numpy as np
+
+from pagesim.accounting.chunks import Chunk
+from pagesim.accounting.ledger import GROUP_ENTRIES
+from pagesim.accounting.records import Recorder
+from pagesim.accounting.request_log import RequestLog
+from pagesim.costs import CostModel
+from pagesim.costs.affine import Affine
+from pagesim.kvcache import (
+    DENSE,
+    ChunkedLocal,
+    CountedHybridKV,
+    CountedHybridPrefixKV,
+    Full,
+    HybridKV,
+    KVCache,
+    KVGroup,
+    SlidingWindow,
+    State,
+)
+from pagesim.scheduling.arrivals import Arrivals
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.content import Contents
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
+from pagesim.setup.reaches import let_follow
+from pagesim.sim.clock import to_ticks
+from pagesim.sim.engine import Engine
+from pagesim.sim.executors import PredictedExecutor
+from pagesim.sim.pipelined import PipelinedEngine
+from pagesim.workloads.trace import Trace
+
+LONGEST = 400
+NULL = -1
+
+
+@dataclass(frozen=True)
+class HybridCase:
+    """A cache, a scheduler's options and a trace."""
+
+    groups: list[KVGroup]
+    blocks: int
+    caches: bool
+    retention: int
+    options: VllmV1Options
+    trace: Trace
+    aborts: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Columns over requests and over iterations, and how often requests were preempted."""
+
+    columns: dict[str, np.ndarray]
+    recomputed: int
+
+
+def random_groups(rnd: Random, caches: bool, *, countable: bool = False) -> list[KVGroup]:
+    """Return a mixture of groups whose blocks have as many bytes, padded; no aligned states if countable."""
+    size = rnd.choice((1, 2, 4, 16))
+    other = size * rnd.choice((1, 1, 2, 3))
+
+    def window() -> SlidingWindow:
+        return SlidingWindow(rnd.choice((1, 2, 5, 17, 40, 90)))
+
+    def chunk() -> ChunkedLocal:
+        return ChunkedLocal(other * rnd.choice((1, 4, 7)))
+
+    def state() -> tuple[int, State]:
+        if not countable and (caches or rnd.random() < 0.3):
+            return size, State(aligned=True, checkpoint=rnd.choice((None, 1, size)))
+        return LONGEST, State()
+
+    rules = rnd.choice(
+        (
+            [(size, window())],
+            [(size, chunk())],
+            [(size, Full()), (size, window())],
+            [(size, Full()), (size, window()), (size, window()), (other, window())],
+            [(size, window()), (other, Full()), (size, window())],
+            [(size, Full()), (size, chunk()), (size, chunk())],
+            [(size, Full()), state()],
+            [(size, Full()), state(), state()],
+            [(size, Full()), (size, window()), state()],
+            [(size, Full()), (other, chunk()), (size, window())],
+        )
+    )
+    page = 24 * max(block for block, _ in rules)
+    filled = [
+        rnd.randint(1, page) if isinstance(rule, State) else block * rnd.randint(1, page // block)
+        for block, rule in rules
+    ]
+    return [
+        KVGroup(block, rule, page_bytes=page, filled_bytes=full)
+        for (block, rule), full in zip(rules, filled, strict=True)
+    ]
+
+
+def random_trace(rnd: Random) -> Trace:
+    """Return requests some of which begin alike, and some of which follow one another."""
+    requests = rnd.choice((5, 25, 40))
+    arrival = np.sort([round(rnd.random() * rnd.choice((1, 6)), rnd.choice((1, 6))) for _ in range(requests)])
+    prompt = np.array([rnd.randint(1, 120) for _ in range(requests)])
+    output = np.array([rnd.choice((1, 2, rnd.randint(1, 80))) for _ in range(requests)])
+    columns = {}
+    kind = rnd.choice(("plain", "prefix", "sessions", "hashes"))
+    if kind == "prefix":
+        columns["prefix_tokens"] = np.minimum(rnd.randint(1, 110), prompt)
+    elif kind == "sessions":
+        columns["session_id"] = np.array([rnd.randint(0, requests // 4) for _ in range(requests)])
+    elif kind == "hashes":
+        columns["hash_block_size"] = rnd.choice((1, 4, 16))
+        document = [rnd.randint(0, 2) for _ in range(requests)]
+        columns["hash_ids"] = [
+            tuple(
+                1000 * which + block if rnd.random() < 0.97 else rnd.randint(10**6, 10**9)
+                for block in range(-(-int(tokens) // columns["hash_block_size"]))
+            )
+            for which, tokens in zip(document, prompt, strict=True)
+        ]
+    if rnd.random() < 0.3:
+        columns["priority"] = np.array([rnd.randint(-1, 2) for _ in range(requests)])
+    return Trace(arrival, prompt, output, **columns)
+
+
+def random_case(seed: int, *, countable: bool = False) -> HybridCase:
+    """Return the case of a seed; one that counted memory takes, too, if that is asked for."""
+    rnd = Random(seed)
+    caches = rnd.random() < 0.6 and not countable
+    groups, trace = random_groups(rnd, caches, countable=countable), random_trace(rnd)
+    least = sum(3 if isinstance(g.rule, State) else -(-220 // g.block_size) + 2 for g in groups)
+    by_priority = trace.priority is not None and rnd.random() < 0.7
+    budget = rnd.choice((16, 64, 200))
+    options = VllmV1Options(
+        async_scheduling=rnd.random() < 0.5,
+        max_num_batched_tokens=budget,
+        max_num_seqs=min(budget, rnd.choice((2, 8, 64))),
+        enable_prefix_caching=caches,
+        long_prefill_token_threshold=rnd.choice((0, 0, 20)),
+        **({"scheduling_policy": "priority"} if by_priority else {}),
+        # Without the gate prompts that arrived at one instant may preempt each other for ever, as in vLLM.
+        scheduler_reserve_full_isl=True if by_priority else rnd.choice((True, False)),
+    )
+    aligned = np.lcm.reduce([g.block_size for g in groups])
+    retention = rnd.choice((0, DENSE, int(aligned))) if caches else 0
+    aborts = []
+    if rnd.random() < 0.2:
+        rows = rnd.sample(range(len(trace)), 3)
+        aborts = sorted((to_ticks(float(trace.arrival_s[row]) + 4 * rnd.random()), row) for row in rows)
+    blocks = rnd.choice((least, least, least + least // 3, 2 * least, 3000))
+    return HybridCase(groups, blocks, caches, retention, options, trace, aborts)
+
+
+def make_memory(case: HybridCase, *, counted: bool = False) -> KVCache:
+    """Return the memory of a case, empty: tabled or counted."""
+    batches = 2 if case.options.async_scheduling else 1
+    assert case.options.max_num_batched_tokens is not None
+    how = {"longest": LONGEST, "in_flight": batches * case.options.max_num_batched_tokens}
+    if counted and case.caches:
+        return CountedHybridPrefixKV(case.blocks, case.groups, **how)
+    if counted:
+        return CountedHybridKV(case.blocks, case.groups, **how)
+    return HybridKV(case.blocks, case.groups, caches=case.caches, retention=case.retention, **how)
+
+
+def window_case(seed: int) -> HybridCase:
+    """Return a case of full attention and windows that caches prefixes, often in little memory."""
+    case, rnd = random_case(seed), Random(seed)
+    size = rnd.choice((1, 2, 4, 16))
+    full, window, other = Full(), *[SlidingWindow(rnd.choice((1, 2, 5, 17, 40, 90))) for _ in range(2)]
+    rules = rnd.choice(
+        (
+            [window],
+            [window, window],
+            [full, window],
+            [full, window, window],
+            [window, full, window],
+            [full, window, window, other],
+            [window, other, other],
+            [full, window, full],
+        )
+    )
+    groups = [KVGroup(size, rule, page_bytes=24 * size, filled_bytes=size * 24) for rule in rules]
+    least = sum(-(-220 // size) + 2 for _ in groups)
+    return replace(
+        case,
+        groups=groups,
+        caches=True,
+        retention=0,
+        blocks=rnd.choice((least, least, least * 5 // 4, 3000)),
+        options=case.options.model_copy(update={"enable_prefix_caching": True}),
+    )
+
+
+def replay(
+    case: HybridCase,
+    *,
+    fast_forward: bool,
+    chunk: int | None = None,
+    slow: Observer | None = None,
+    counted: bool = False,
+    cost: CostModel | None = None,
+) -> Outcome:
+    """Return everything that was decided and counted.
+
+    Args:
+        case: see there.
+        fast_forward: whether iterations that decide nothing are taken at once.
+        chunk: iterations after which the records are handed on.
+        slow: what is kept beside, such as a slow ledger.
+        counted: whether blocks are counted and have no numbers.
+        cost: what iterations take; a straight line if left out.
+    """
+    options, trace = case.options, case.trace
+    memory = make_memory(case, counted=counted)
+    scheduler = VllmV1(memory, options, max_model_len=LONGEST)
+    rows = np.arange(len(trace))
+    served = [
+        row
+        for row in rows
+        if scheduler.accepts(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), 1)
+    ]
+    contents = Contents(trace, rows, min(group.block_size for group in case.groups)) if case.caches else None
+    scheduler.expect(Arrivals(trace, np.array(served), contents=contents))
+    cost = Affine(0.01, 1e-4, 1e-6) if cost is None else cost
+    let_follow(scheduler, cost)
+    ahead = None if scheduler.reaches is None else scheduler.reaches.ahead
+    log = RequestLog(len(trace))
+    chunks: list[Chunk] = []
+    recorder = Recorder(scheduler, log, chunks.append)
+    if chunk is not None:
+        recorder.full_at = recorder._chunk_iterations = chunk
+    engine = Engine if scheduler.in_flight == 1 else PipelinedEngine
+    engine(
+        scheduler,
+        PredictedExecutor(cost, ahead),
+        recorder,
+        observers=[] if slow is None else [slow],
+        fast_forward=fast_forward,
+        aborts=[(ticks, row) for ticks, row in case.aborts if row in served],
+    ).replay()
+    if isinstance(memory, HybridKV):
+        memory.check_integrity()
+    assert memory.free_blocks == memory.num_blocks, "what was taken is given back"
+    columns = {"first_token": log.first_token, "finish": log.finish, "recomputes": log.recomputes}
+    columns |= {name: np.concatenate([getattr(c, name) for c in chunks]) for name in ("clock", "ticks")}
+    columns["blocks"] = np.concatenate([c.ledger.physical_blocks for c in chunks])
+    columns["logical"] = np.concatenate([c.ledger.logical_blocks for c in chunks])
+    for entry in chunks[0].ledger.entries:
+        columns[entry] = np.concatenate([c.ledger.entries[entry] for c in chunks])
+    for number in range(len(case.groups)):
+        for entry in GROUP_ENTRIES:
+            columns[f"{entry}_{number}"] = np.concatenate(
+                [c.ledger.groups[number].entries[entry] for c in chunks]
+            )
+    return Outcome({name: np.array(column) for name, column in columns.items()}, sum(log.recomputes))
+
+
+class SlowLedger(Observer):
+    """Classifies every slot of every block in every iteration, straight from the definitions.
+
+    Attributes:
+        seen: of each iteration the bytes of each entry, of each group and in all.
+        disputed: slots, over all iterations, that one of the sequences that name them needs and another not.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, int]] = []
+        self.disputed = 0
+
+    def begun(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+
+    def next_look(self) -> int:
+        return 0  # every iteration
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        memory = self.scheduler.memory
+        assert isinstance(memory, HybridKV)
+        chunks = dict(batch.chunks)
+        total: Counter[str] = Counter()
+        for number, group in enumerate(memory.groups):
+            blocks: dict[
+                int, list[tuple[int, int, int]]
+            ] = {}  # block: of each name, ends of its kinds of slots
+            for request in self.scheduler.running.values():
+                length = memory.length(request)
+                computed = chunks.get(request, request.growth if request.decodes else 0)
+                needed = first_needed(group, length - computed)
+                for place, block in enumerate(memory.block_table(request, group=number)):
+                    if block != NULL:
+                        start_ = place * group.block_size
+                        ends = (needed, length, request.final_length)
+                        low, high, final = (min(max(end - start_, 0), group.block_size) for end in ends)
+                        blocks.setdefault(block, []).append((low, high, final))
+            self.disputed += sum(max(names)[0] - min(names)[0] for names in blocks.values())
+            for entry, amount in classified(group, memory.page_bytes, list(blocks.values())).items():
+                total[f"{entry}_{number}"] += amount
+                total[entry] += amount
+        total["cached"] = memory.page_bytes * len(memory._blocks.cached)
+        total["free"] = memory.page_bytes * len(memory._blocks.blank)
+        assert sum(total[name] for name in (*GROUP_ENTRIES, "cached", "free")) == (
+            memory.page_bytes * memory.num_blocks
+        )
+        self.seen.append(dict(total))
+
+
+def first_needed(group: KVGroup, computed: int) -> int:
+    """Return the first token that the one after so many attends to, or any later one."""
+    rule = group.rule
+    if isinstance(rule, SlidingWindow):
+        return max(0, computed + 1 - rule.window)
+    if isinstance(rule, ChunkedLocal):
+        return computed - computed % rule.chunk
+    return 0
+
+
+def classified(group: KVGroup, page: int, blocks: list[list[tuple[int, int, int]]]) -> dict[str, int]:
+    """Return the bytes of the entries of a group.
+
+    Args:
+        group: which.
+        page: bytes of a block.
+        blocks: of each block, of each sequence that names it, its slots before the first one that is needed,
+            those that hold a token, and those that ever will.
+    """
+    entries: Counter[str] = Counter()
+    entries["padding"] = len(blocks) * (page - group.filled)
+    if isinstance(group.rule, State):
+        entries["state"] = len(blocks) * group.filled
+        return entries
+    for names in blocks:
+        low = min(low for low, _, _ in names)
+        high = max(high for _, high, _ in names)
+        final = max(final for _, _, final in names)
+        entries["out_of_window"] += low
+        entries["used"] += high - low
+        entries["reserved"] += final - high
+        entries["rounding"] += group.block_size - final
+    for name in ("out_of_window", "used", "reserved", "rounding"):
+        entries[name] *= group.slot_bytes
+    return entries

@@ -1,0 +1,143 @@
+"""What is within reach of layers that do not look back on all tokens: by a slow count, in fast-forward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+
+from pagesim.costs import Efficiency, Reach, Roofline
+from pagesim.costs.specs import MixtureOfExperts, ModelSpec, gpu
+from pagesim.costs.specs.layers import ChunkLayer, FullLayer, Layer, StateLayer, WindowLayer
+from pagesim.kvcache import HybridKV
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.reach import LastTokens, SinceChunk
+from tests.sim.hybrid_systems import random_case, replay
+
+
+def attends_to(reach: Reach, token: int) -> int:
+    """Return how many tokens one attends to, itself included, from the definition; the first token is 0."""
+    first = token - token % reach.size if reach.kind == "chunk" else max(0, token + 1 - reach.size)
+    return len(range(first, token + 1))
+
+
+class SlowReaches(Observer):
+    """Goes through every request in every iteration.
+
+    Attributes:
+        seen: how often sequences decoded that were shorter than a reach, and longer, and prompts ran.
+    """
+
+    def __init__(self, cost: Roofline) -> None:
+        self.reaches = cost.reaches or ()
+        self.seen: Counter[str] = Counter()
+
+    def begun(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+
+    def next_look(self) -> int:
+        return 0  # every iteration
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        memory = self.scheduler.memory
+        assert isinstance(memory, HybridKV)
+        prompts = dict(batch.chunks)
+        decoding = [
+            memory.length(each)
+            for each in self.scheduler.running.values()
+            if each.decodes and each not in prompts
+        ]
+        assert len(decoding) == batch.decoding
+        read = tuple(sum(attends_to(reach, length - 1) for length in decoding) for reach in self.reaches)
+        pairs = tuple(
+            sum(
+                attends_to(reach, token)
+                for request, tokens in prompts.items()
+                for token in range(memory.length(request) - tokens, memory.length(request))
+            )
+            for reach in self.reaches
+        )
+        assert (batch.reached, batch.reached_pairs) == (read, pairs)
+        assert batch.computed_prompts == len(prompts)
+        self.seen["prompts"] += len(prompts)
+        for reach in self.reaches:
+            self.seen[f"beyond a {reach.kind}"] += any(length > reach.size for length in decoding)
+            self.seen[f"within a {reach.kind}"] += any(length < reach.size for length in decoding)
+
+
+def random_costs(rnd: Random) -> Roofline:
+    """Return the roofline of a small model of layers of several kinds."""
+    kinds: list[Layer] = [
+        FullLayer(2, 64),
+        *(WindowLayer(2, 64, rnd.choice((1, 2, 17, 40, 90, 200))) for _ in range(2)),
+        ChunkLayer(1, 64, rnd.choice((1, 3, 16, 32, 50))),
+        StateLayer((3, 64), (8, 64, 16)),
+    ]
+    cached = tuple(rnd.sample(kinds, rnd.randint(1, len(kinds))))
+    if not any(isinstance(layer, FullLayer) for layer in cached):
+        cached = (*cached, kinds[0])
+    model = ModelSpec(
+        *("mixed", len(cached), 256, 512, 8, 2, 64, 1000, 4096, "made up"),
+        cached=cached,
+        moe=MixtureOfExperts(16, 2, 128) if rnd.random() < 0.5 else None,
+    )
+    # Slow enough for the context to matter.
+    return Roofline(model, gpu("h100"), efficiency=Efficiency(hbm=1e-4, kv=1e-5, overhead_s=0.001))
+
+
+def check(seed: int) -> Counter[str]:
+    case, cost = random_case(seed), random_costs(Random(seed))
+    slow = SlowReaches(cost)
+    stepped = replay(case, fast_forward=False, cost=cost, slow=slow if cost.reaches is not None else None)
+    forwarded = replay(case, fast_forward=True, cost=cost)
+    for name, column in stepped.columns.items():
+        assert np.array_equal(column, forwarded.columns[name]), f"seed {seed}: {name} differs"
+    return slow.seen
+
+
+def test_random_hybrid_systems_read_what_a_slow_count_says_and_take_as_long_in_fast_forward():
+    seen = sum(map(check, range(1000, 1030)), Counter())
+    kinds = ("prompts", "beyond a window", "within a window", "beyond a chunk", "within a chunk")
+    assert min(seen[kind] for kind in kinds) > 0, seen
+
+
+@pytest.mark.slow
+def test_many_random_hybrid_systems_do():
+    for seed in range(1030, 1800):
+        check(seed)
+
+
+@pytest.mark.parametrize("kind", ["window", "chunk"])
+@pytest.mark.parametrize("size", [1, 2, 7, 30])
+def test_what_is_read_ahead_grows_as_it_says_until_it_says(kind, size):
+    rnd, reach = Random(size), Reach(kind, size)
+    counted = {"window": LastTokens, "chunk": SinceChunk}[kind](size)
+    bases: list[int] = []
+    steps = 0
+    for _ in range(300):
+        if bases and rnd.random() < 0.4:
+            gone = bases.pop(rnd.randrange(len(bases)))
+            counted.leave(gone)
+        else:
+            bases.append(rnd.randint(1, 2 * size + 5) - steps)
+            counted.enter(bases[-1])
+        steps += rnd.choice((0, 1, 1, 3))
+        tokens, increment, holds = counted.at(steps)
+        for step in range(min(holds, 40)):
+            lengths = [base + steps + step for base in bases]
+            assert tokens + step * increment == sum(attends_to(reach, length - 1) for length in lengths)
+        if holds < 40:  # and no further
+            lengths = [base + steps + holds for base in bases]
+            assert tokens + holds * increment != sum(attends_to(reach, length - 1) for length in lengths)
+
+
+@pytest.mark.parametrize("kind", ["window", "chunk"])
+def test_pairs_of_the_first_tokens_are_those_of_each(kind):
+    counted = {"window": LastTokens, "chunk": SinceChunk}[kind](5)
+    for tokens in range(24):
+        assert counted.pairs(tokens) == sum(attends_to(Reach(kind, 5), token) for token in range(tokens))
+        assert counted.read(tokens + 1) == attends_to(Reach(kind, 5), tokens)

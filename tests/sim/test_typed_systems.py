@@ -1,0 +1,47 @@
+"""Memory of layer types under vllm-v1: it never gives more than it has, and its ledger is what is there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pagesim.accounting.ledger import HYBRID_ENTRIES
+from tests.sim.typed_systems import Make, SlowTypes, jenga_of, pools_of, random_case, replay
+
+MEMORIES = pytest.mark.parametrize("make", [pools_of, jenga_of])
+SEEDS = range(24)
+
+
+@MEMORIES
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fast_forwarding_decides_and_counts_what_stepping_does(seed: int, make: Make) -> None:
+    case = random_case(seed)
+    forward = replay(case, make, fast_forward=True)
+    stepping = replay(case, make, fast_forward=False)
+    for name, column in stepping.columns.items():
+        np.testing.assert_array_equal(forward.columns[name], column, err_msg=name)
+
+
+@MEMORIES
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_ledger_is_what_a_walk_through_all_pages_finds(seed: int, make: Make) -> None:
+    case, slow = random_case(seed), SlowTypes()
+    columns = replay(case, make, fast_forward=False, slow=slow).columns
+    assert len(slow.seen) == len(columns["clock"])
+    for entry in HYBRID_ENTRIES:
+        walked = [seen.get(entry, 0) for seen in slow.seen]
+        np.testing.assert_array_equal(columns[entry], walked, err_msg=entry)
+
+
+@MEMORIES
+def test_the_entries_of_every_iteration_are_all_memory(make: Make) -> None:
+    for seed in SEEDS:
+        case = random_case(seed)
+        columns = replay(case, make, fast_forward=True).columns
+        assert set(sum(columns[entry] for entry in HYBRID_ENTRIES)) <= {make(case).capacity_bytes}
+
+
+@MEMORIES
+def test_requests_that_leave_too_little_room_are_preempted_and_all_are_served(make: Make) -> None:
+    outcomes = [replay(random_case(seed), make, fast_forward=True) for seed in SEEDS]
+    assert sum(outcome.recomputed for outcome in outcomes) > 50
