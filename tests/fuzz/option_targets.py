@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from target import Target, of_tests, one_line
+from target import TESTS, Target, of_tests, one_line
 
 import pagesim as ps
 from pagesim.cli.options import scenario_from
 from pagesim.costs import IterationShape, Profiled
 from pagesim.costs.profiles import Sample, analytic_profile, find_profile
 from pagesim.costs.profiles.samples import TERMS
-from pagesim.costs.specs import gpu, model
+from pagesim.costs.specs import gpu, model, plan_blocks
+from pagesim.costs.specs.catalogue.releases import RELEASES
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml
 from pagesim.experiments.sweeps.search import Search
+from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.prepare import check as check_system
 from pagesim.setup.scenario import Cluster, Comparison, Scenario, System, checked
 from pagesim.setup.serve import read_serve
@@ -43,7 +46,7 @@ GRID = '\n[grid]\npolicy = ["orca-max", "vllm-sosp"]\nrate = [0.5, 1.0]\nnum_blo
 
 def made() -> list[Target]:
     """Return these."""
-    return [*_scenarios(), *_profiles(), *_models(), _serve_line()]
+    return [*_scenarios(), *_profiles(), *_models(), *_layer_files(), _serve_line()]
 
 
 def _scenarios() -> list[Target]:
@@ -63,7 +66,7 @@ def _scenarios() -> list[Target]:
                 chosen.parsed_goals()
                 return check_system(chosen.base())
             if isinstance(chosen, Comparison):
-                return [check_system(each) for each in list(chosen.each().values())[:2]]
+                return [check_system(each) for each in list(scenarios_of(chosen).values())[:2]]
             check_system(chosen)
             return None
 
@@ -149,8 +152,34 @@ def _profiles() -> list[Target]:
     ]  # fmt: skip
 
 
+def _layer_files() -> list[Target]:
+    toml = (TESTS / "golden" / "layouts" / "nemotron-h-8b.toml").read_bytes()
+
+    def read(folder: Path) -> None:
+        (name,) = (file.name for file in folder.iterdir())
+        spec = model(str(folder / name))
+        for tp in (1, 2):
+            plan = plan_blocks(
+                spec.cache_layers,
+                max_model_len=spec.max_model_len,
+                in_flight_tokens=4096,
+                num_blocks=100,
+                tp=tp,
+            )
+            assert sum(len(group.layers) for group in plan.groups) == len(spec.cache_layers)
+            assert 0 <= plan.longest <= spec.max_model_len
+
+    return [
+        Target("layers: TOML", {"m.toml": toml}, ("m.toml",), read),
+        Target(
+            "layers: JSON", {"m.json": json.dumps(tomllib.loads(toml.decode())).encode()}, ("m.json",), read
+        ),
+    ]
+
+
 def _models() -> list[Target]:
     configs = of_tests("costs/specs/test_huggingface")
+    plain = {name: getattr(configs, name) for name in ("LLAMA_3_8B", "OPT_350M", "QWEN3_4B", "DEEPSEEK_V3")}
 
     def read(folder: Path) -> None:
         file = str(folder / "config.json")
@@ -168,7 +197,7 @@ def _models() -> list[Target]:
                 one_line(error)
 
     return [
-        Target(f"config.json: {name}", {"config.json": json.dumps(getattr(configs, name), indent=1).encode()},
+        Target(f"config.json: {name}", {"config.json": json.dumps(config, indent=1).encode()},
                ("config.json",), read)
-        for name in ("LLAMA_3_8B", "OPT_350M", "QWEN3_4B", "DEEPSEEK_V3")
+        for name, config in (plain | {release.name: release.config for release in RELEASES}).items()
     ]  # fmt: skip

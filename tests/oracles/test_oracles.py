@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from compare import compare, difference, without_flush
 from options import options_of
-from remake import ENGINES, GOLDEN, golden_logs
+from remake import ENGINES, GOLDEN, golden_logs, has_driver
 from simulated import MAX_EMPTY_STEPS, Clock, StepCost, check_progress
 from traces import Tokens, read_trace
 
@@ -25,7 +25,7 @@ LOGS = {log.name: log for log in golden_logs()}
 def test_every_golden_log_has_a_driver_that_knows_its_options_or_is_listed_with_a_reason(
     log: GoldenLog,
 ) -> None:
-    if log.policy in ENGINES:
+    if has_driver(log):
         options = options_of(ENGINES[log.policy], log.options)
         assert log.engine == f"vLLM {options.vllm_version}"
     else:

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
-from pagesim.kvcache import CountedPrefixKV, PrefixCachedKV, TabledKV
+from pagesim.kvcache import (
+    CountedHybridPrefixKV,
+    CountedPrefixKV,
+    HybridKV,
+    KVCache,
+    PrefixCachedKV,
+    TabledKV,
+)
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -69,7 +77,7 @@ class Details(Observer):
                 "num_prefill_tokens": prefill,
                 "prefix_hit_tokens": hits,
                 "preempted": " ".join(self._preempted),
-                "blocks": sum([memory.held_blocks(request) for request in self.scheduler.running.values()]),
+                **_by_group(self._held()),
                 "cached_hashes": self._cached(),
                 "tables_crc": self._tables_crc(scheduled),
             }
@@ -80,9 +88,10 @@ class Details(Observer):
         memory, running = self.scheduler.memory, self.scheduler.running.values()
         decoding = [request for request in running if request.decodes]
         crc = self._crc(dict.fromkeys(decoding, 1))
+        at_rest = self._held(at_rest=True)
         lengths = np.array([memory.length(request) for request in decoding])
-        at_rest = sum([memory.held_blocks(request) for request in running if not request.decodes])
         for step in range(1, run.steps + 1):
+            held = at_rest + _held_at(memory, lengths + step)
             self._steps.append(
                 {
                     "scheduled_crc": crc,
@@ -90,7 +99,7 @@ class Details(Observer):
                     "num_prefill_tokens": 0,
                     "prefix_hit_tokens": 0,
                     "preempted": "",
-                    "blocks": at_rest + int(np.sum(-(-(lengths + step) // memory.block_size))),
+                    **_by_group(held),
                 }
             )
         for request in decoding:
@@ -106,12 +115,9 @@ class Details(Observer):
         import pandas as pd
 
         details = pd.DataFrame(self._steps, index=steps.index)
-        blocks = details.pop("blocks")
         whole = pd.concat([steps, details], axis=1).assign(**ABSENT)
         whole["exec_start"] = whole["start"]
         whole["exec_end"] = whole["start"] + whole["step_s"]
-        whole["blocks_by_group"] = [f"[{count}]" for count in blocks]
-        whole["nulls_by_group"] = "[0]"
         for name in ("cached_hashes", "tables_crc"):
             theirs = like[name].reindex(whole.index) if name in like else None
             if theirs is not None:
@@ -123,10 +129,25 @@ class Details(Observer):
         named = {self._names[request.row]: tokens for request, tokens in scheduled.items()}
         return crc32(json.dumps(named, separators=(",", ":")).encode())
 
+    def _held(self, *, at_rest: bool = False) -> npt.NDArray[np.int64]:
+        """Return of each group the blocks and the null entries of running requests, ``[G, 2]``.
+
+        Args:
+            at_rest: of those alone that do not decode.
+        """
+        memory = self.scheduler.memory
+        held = np.zeros((len(memory.groups), 2), np.int64)
+        for request in self.scheduler.running.values():
+            if not (at_rest and request.decodes):
+                length = memory.length(request)
+                for group, (_, blocks) in enumerate(memory.held_by_group(request)):
+                    held[group] += blocks, -(-length // memory.groups[group].block_size) - blocks
+        return held
+
     def _cached(self) -> int | None:
         """Return how many hashes find a block."""
         memory = self.scheduler.memory
-        if not isinstance(memory, CountedPrefixKV):
+        if not isinstance(memory, CountedPrefixKV | CountedHybridPrefixKV | HybridKV):
             return 0
         for request in self.scheduler.running.values():
             memory.cache_full_blocks(request)
@@ -141,7 +162,11 @@ class Details(Observer):
         if not scheduled:
             return None
         tables: list[int] = []
-        if isinstance(memory, PrefixCachedKV):
+        if isinstance(memory, HybridKV):
+            for request in scheduled:
+                for group in range(len(memory.groups)):
+                    tables += [block + 1 for block in memory.block_table(request, group=group)]
+        elif isinstance(memory, PrefixCachedKV):
             for request in scheduled:
                 tables += [block + 1 for block in memory.block_table(request)]
         elif isinstance(memory, TabledKV):
@@ -150,3 +175,16 @@ class Details(Observer):
         else:
             return None
         return crc32(np.array(tables, "<i4").tobytes())
+
+
+def _held_at(memory: KVCache, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return of each group the blocks and null entries of decoding requests of these lengths, ``[G, 2]``."""
+    held = []
+    for group in memory.groups:
+        gone = sum([group.released(length - 1 - memory.lag) for length in lengths.tolist()])
+        held.append((int(np.sum(-(-lengths // group.block_size))) - gone, gone))
+    return np.array(held)
+
+
+def _by_group(held: npt.NDArray[np.int64]) -> dict[str, str]:
+    return {"blocks_by_group": str(held[:, 0].tolist()), "nulls_by_group": str(held[:, 1].tolist())}

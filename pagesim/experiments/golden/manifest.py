@@ -127,7 +127,7 @@ def read_manifest(file: Path) -> list[GoldenLog]:
             arrivals=entry.arrivals,
             n=entry.n,
             policy=entry.policy,
-            options={**manifest.options, **entry.options},
+            options=_located({**manifest.options, **entry.options}, folder),
             without_flush=entry.without_flush,
             last_sample_first=entry.last_sample_first,
             put_off=entry.put_off,
@@ -135,3 +135,9 @@ def read_manifest(file: Path) -> list[GoldenLog]:
         )
         for name, entry in manifest.log.items()
     ]
+
+
+def _located(options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return options with a model that is a file of the logs' folder named by its place."""
+    model = str(options.get("model", ""))
+    return {**options, "model": str((folder / model).resolve())} if model.endswith(".toml") else options
