@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ORACLE := .venv-oracle
 
-.PHONY: demo test test-all golden fuzz lint notebooks picture clean
+.PHONY: demo test test-all golden fuzz lint notebooks picture gallery clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,14 @@ picture: demo
 	    --window-size=1200,985 --screenshot=docs/report.png file://$(CURDIR)/out/demo.html
 	$(BIN)/python -c "from PIL import Image; file = 'docs/report.png'; \
 	    Image.open(file).convert('RGB').quantize(256, Image.Quantize.MAXCOVERAGE).save(file, optimize=True)"
+
+# The figure of docs/hybrid.md and its numbers.
+gallery: $(VENV)/.base
+	$(BIN)/pagesim gallery --out out/gallery
+	cp out/gallery/gallery.csv docs/pictures/
+	$(BIN)/python -c "from PIL import Image; \
+	    Image.open('out/gallery/gallery.png').convert('RGB').quantize(256, Image.Quantize.MAXCOVERAGE) \
+	    .save('docs/pictures/gallery.png', optimize=True)"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

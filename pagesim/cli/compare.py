@@ -43,7 +43,7 @@ def command(
 
     if out is not None:
         publish(out, store)
-    show.say_notes(next(iter(results.values())).notes)
+    show.say_notes(tuple(dict.fromkeys(note for result in results.values() for note in result.notes)))
     if json:
         show.as_json(summaries)
     else:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import typer
+
+from pagesim.cli.options import JSON
+
+if TYPE_CHECKING:
+    from pagesim.costs.specs import ModelSpec
 
 cli = typer.Typer(
     help="List what has a name: policies, models, GPUs, workloads or profiles.\n\n"
@@ -31,30 +38,56 @@ def policies() -> None:
 
 
 @cli.command("models")
-def models() -> None:
+def models(*, json: JSON = False) -> None:
     """List the models that have a name.
+
+    A layer that keeps a window, a chunk or a state keeps less than the bytes a token say. What is unverified
+    stands here although the model's config.json was not seen.
 
     Example: pagesim list models
     """
+    from pagesim.cli.show import as_json
     from pagesim.cli.tables import put_table
     from pagesim.costs.specs import models as all_models
 
+    if json:
+        as_json([_model(each) for each in all_models()])
+        return
     put_table(
         "",
-        ("model", "parameters\n10⁹", "attention", "layers", "KV, fp16\nbytes a token", "longest\ntokens"),
+        (
+            *("model", "parameters\n10⁹", "attention", "layers", "KV, fp16\nbytes a token"),
+            *("longest\ntokens", ""),
+        ),
         [
             (
                 m.name,
                 f"{m.parameters / 1e9:,.3f}",
                 m.attention,
-                f"{m.layers}",
+                m.layers_in_words,
                 f"{m.kv_bytes_per_token():,}",
                 f"{m.max_model_len:,}",
+                "unverified" if m.unverified else "",
             )
             for m in all_models()
         ],
-        texts=(0, 2),
+        texts=(0, 2, 3, 6),
     )
+
+
+def _model(spec: ModelSpec) -> dict[str, Any]:
+    """Return what is listed of a model, for JSON."""
+    return {
+        "model": spec.name,
+        "parameters": spec.parameters,
+        "active_parameters": spec.active_parameters,
+        "attention": spec.attention,
+        "layers": spec.layers_in_words,
+        "kv_bytes_per_token": spec.kv_bytes_per_token(),
+        "max_model_len": spec.max_model_len,
+        "source": spec.source,
+        "unverified": spec.unverified,
+    }
 
 
 @cli.command("gpus")

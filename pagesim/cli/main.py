@@ -16,6 +16,7 @@ from pagesim.cli import (
     compare,
     demo,
     doctor,
+    gallery,
     golden,
     listing,
     live,
@@ -45,6 +46,7 @@ cli.command("run", cls=Command)(run.command)
 cli.command("compare", cls=Command)(compare.command)
 cli.command("cluster", cls=Command)(cluster.command)
 cli.command("plan", cls=Command)(plan.command)
+cli.command("gallery")(gallery.command)
 cli.command("report")(report.command)
 cli.command("sweep", cls=Command)(sweep.command)
 cli.command("capacity", cls=Command)(capacity.command)

@@ -11,11 +11,13 @@ from pagesim.cli.options import JSON, with_fields
 from pagesim.setup.scenario import System, checked
 
 if TYPE_CHECKING:
+    from pagesim.costs.specs import BlockGroup, BlockPlan
     from pagesim.experiments.plan import Plan
 
 FIELDS = (
     *("model", "gpu", "tensor_parallel_size", "max_model_len", "vllm_version", "gpu_memory_utilization"),
     *("kv_cache_dtype", "block_size", "max_num_batched_tokens", "max_num_seqs", "enable_chunked_prefill"),
+    *("enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager"),
 )
 """The fields of a system on which its memory depends."""
 
@@ -44,6 +46,7 @@ def command(
     """Say where a GPU's memory goes under vLLM and how many requests fit, before anything is served.
 
     All but the weights is estimated. With --available-gib from a log the rest follows as in the engine.
+    --model may also be a list of layers, in TOML or JSON.
 
     Example: pagesim plan --model llama-3.1-8b --gpu h100 --max-model-len 32768
     """
@@ -70,6 +73,7 @@ def command(
         show.as_json(found.as_dict())
     else:
         _show(found, available_gib)
+    show.say_notes(found.notes)
 
 
 def _show(found: Plan, available_gib: float | None) -> None:
@@ -85,15 +89,56 @@ def _show(found: Plan, available_gib: float | None) -> None:
     )
     options = ", ".join(f"{name} {value}" for name, value in settled.items() if name != "vllm_version")
     show.say(f"vLLM {settled['vllm_version']}: {options}")
-    show.say(f"{of.num_blocks:,} blocks of {of.block_size} tokens, {of.block_bytes:,} bytes each on each GPU")
+    if found.keeps_all:
+        show.say(
+            f"{of.num_blocks:,} blocks of {of.block_size} tokens, {of.block_bytes:,} bytes each on each GPU"
+        )
+    else:
+        show.say("")
+        _show_groups(found.blocks)
     show.say("")
     for line in found.log:
         show.say(line)
     if available_gib is not None:
-        least, most = (blocks * of.block_size for blocks in blocks_behind(available_gib, of.block_bytes))
+        behind = blocks_behind(available_gib, of.block_bytes)
+        least, most = (found.tokens_in(blocks) for blocks in behind)
         show.say(f"A log's GiB have two decimals: behind these are {least:,} to {most:,} tokens")
     requests = "request" if found.at_once == 1 else "requests"
     show.say(
         f"Found by replaying them: {found.at_once} {requests} of {settled['max_model_len']:,} tokens at "
         "once, none preempted"
     )
+
+
+def _show_groups(plan: BlockPlan) -> None:
+    """Print the groups of layers that take blocks, like ones side by side in one row."""
+    from itertools import groupby
+
+    from pagesim.cli import show
+    from pagesim.cli.tables import put_table
+
+    each = [
+        (
+            _rule(group),
+            str(len(group.layers)),
+            f"{group.block_size:,}",
+            " and ".join(f"{page:,}" for page in dict.fromkeys(group.pages)),
+            f"{100 * plan.padding_of(group):.1f}",
+            f"{group.most_blocks:,}",
+        )
+        for group in plan.groups
+    ]
+    rows = [(f"{len(list(alike))} × {rule}", *cells) for (rule, *cells), alike in groupby(each)]
+    header = ("", "layers", "tokens", "page, bytes", "padding, %", "at most")
+    put_table("Groups of layers and their blocks", header, rows)
+    show.say(
+        f"{plan.num_blocks:,} blocks of {plan.bytes_per_block:,} bytes each on each GPU, "
+        f"{100 * plan.padding:.1f} % of them padding; a longest request takes up to {plan.most_blocks:,}"
+    )
+
+
+def _rule(group: BlockGroup) -> str:
+    """Return by what rule a group keeps blocks, and of what layers it is if they have another one."""
+    size = getattr(group.rule, "window", None) or getattr(group.rule, "chunk", None)
+    others = [kind for kind in dict.fromkeys(layer.kind for layer in group.layers) if kind != group.kind]
+    return " ".join([group.kind, *([f"{size:,}"] if size else []), *(f"and {kind}" for kind in others)])

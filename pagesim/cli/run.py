@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pagesim.accounting.metrics import capacity_in
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
 from pagesim.setup.scenario import Scenario
 
@@ -72,11 +73,10 @@ def store(result: Any, folder: Path, timeline: Any = None) -> None:
     result.write(folder)
     save_run_figures(result, folder)
     if timeline is not None:
-        memory = result.summary["memory"]
         trace_events.write(
             folder / trace_events.FILE,
             timeline,
             result.steps,
             title=result.scenario.policy,
-            capacity=memory["num_blocks"] * memory["block_size"],
+            capacity=capacity_in(result.summary["memory"]),
         )

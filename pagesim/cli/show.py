@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pagesim.accounting.metrics import VIEWS
+from pagesim.accounting.ledger import GROUP_ENTRIES
+from pagesim.accounting.metrics import entries_in
 from pagesim.api import Rows, run, trace_of
 from pagesim.cli.tables import put_side_by_side, put_table
 from pagesim.errors import PagesimError, escaped
 from pagesim.experiments.clusters import ClusterResult, run_cluster
 from pagesim.results.result import Result, to_json
+from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.files import put
 from pagesim.setup.prepare import ProgressCallback
 from pagesim.setup.scenario import Cluster, Comparison, Scenario
@@ -44,7 +46,7 @@ def replay(scenario: Scenario, *, stored: bool, run: Callable[..., Result] = run
 
 def replay_all(comparison: Comparison, *, stored: bool) -> dict[str, Result]:
     """Run a comparison's policies one after another over the same trace."""
-    scenarios = comparison.each()
+    scenarios = scenarios_of(comparison)
     trace = trace_of(comparison)
     with _progress(dict.fromkeys(scenarios, trace)) as callbacks:
         return {
@@ -140,7 +142,24 @@ def one(result: Result) -> None:
                 _number(means["per_iteration"][entry], 2),
                 _number(means["per_second"][entry], 2),
             )
-            for entry in VIEWS["strict"]
+            for entry in entries_in([summary])
+        ],
+    )
+    groups = summary["memory"].get("groups")
+    if groups:
+        _groups(groups)
+
+
+def _groups(groups: dict[str, Summary]) -> None:
+    """Print where the memory of each KV group of a hybrid cache went, a column a group."""
+    means = [group["per_iteration"] for group in groups.values()]
+    put_side_by_side(
+        "By KV group, % of capacity, mean over iterations",
+        [name.replace(":", "\n", 1) for name in groups],
+        [
+            (entry.replace("_", "-"), [_number(each[entry], 2) for each in means])
+            for entry in GROUP_ENTRIES
+            if any(each[entry] for each in means)
         ],
     )
 
@@ -194,9 +213,12 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
         [
             (
                 entry.replace("_", "-"),
-                [_number(s["memory"]["strict"]["per_iteration"][entry], 1) for s in summaries.values()],
+                [
+                    _number(s["memory"]["strict"]["per_iteration"].get(entry, 0.0), 1)
+                    for s in summaries.values()
+                ],
             )
-            for entry in VIEWS["strict"]
+            for entry in entries_in(summaries.values())
         ],
     )
     _bars(summaries)
@@ -227,7 +249,7 @@ def _bars(summaries: dict[str, Summary]) -> None:
     for policy, summary in summaries.items():
         means = summary["memory"]["strict"]["per_iteration"]
         bar, done, drawn = "", 0.0, 0
-        for entry in VIEWS["strict"]:
+        for entry in entries_in([summary]):
             done += means[entry] or 0.0
             upto = round(done / 100 * _BAR)
             bar += _GLYPHS[entry] * (upto - drawn)
@@ -235,8 +257,8 @@ def _bars(summaries: dict[str, Summary]) -> None:
         say(f"  {policy:>{longest}} {bar}")
     shown = [
         e
-        for e in VIEWS["strict"]
-        if any(s["memory"]["strict"]["per_iteration"][e] for s in summaries.values())
+        for e in entries_in(summaries.values())
+        if any(s["memory"]["strict"]["per_iteration"].get(e) for s in summaries.values())
     ]
     legend = " ".join(f"{_GLYPHS[entry]}\xa0{entry.replace('_', '-')}" for entry in shown)
     for line in wrap(legend, max(_BAR, 80 - 3 - longest), break_on_hyphens=False):
@@ -253,9 +275,12 @@ _BAR = 50
 # Told apart by shape, so that they need no colour.
 _GLYPHS = {
     "used": "█",
+    "state": "▓",
     "reserved": "▒",
     "over_reserved": "x",
     "rounding": "o",
+    "out_of_window": "-",
+    "padding": "/",
     "external": "#",
     "cached": "+",
     "free": "·",

@@ -78,3 +78,18 @@ def test_help_comes_in_half_a_second(in_a_process, slowdown):
 
     # The best of several: what a busy machine adds is not ours.
     assert min(takes() for _ in range(5)) < 0.5
+
+
+def test_models_are_listed_as_json_with_what_their_layers_keep_and_whether_they_are_verified(succeeds):
+    listed = {each["model"]: each for each in succeeds("list", "models", "--json").json}
+    assert list(listed) == [model.name for model in models()]
+    assert listed["gemma3-27b"]["layers"] == "10 full, 52 window 1024"
+    assert not listed["gemma3-27b"]["unverified"]
+    assert listed["gpt-oss-120b"]["unverified"]
+    assert listed["deepseek-v3.2"]["attention"] == "MLA"
+
+
+def test_the_list_of_models_marks_those_that_are_unverified(succeeds, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    marked = {line.split()[0] for line in succeeds("list", "models").out.splitlines() if "unverified" in line}
+    assert marked == {model.name for model in models() if model.unverified}

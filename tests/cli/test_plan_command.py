@@ -55,6 +55,92 @@ def test_a_config_of_ones_own_is_a_model(succeeds, tmp_path):
     assert mine["at_once"] == named["at_once"] == 4
 
 
+LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"
+
+
+def of_layers(name: str, *flags: str, gib: float = 40) -> tuple[object, ...]:
+    file = LAYOUTS / f"{name}.toml"
+    return (
+        *("plan", "--model", file, "--gpu", "h100", "--max-model-len", "32768", "--available-gib", gib),
+        *("--max-num-batched-tokens", "8192", "--kv-cache-dtype", "bf16", *flags, "--json"),
+    )
+
+
+@pytest.mark.slow_but("gpt-oss-20b", "gemma3-27b half", "qwen3-next-80b", "deepseek-v3")
+@pytest.mark.parametrize(
+    ("asked", "blocks", "block_bytes", "concurrency", "at_once"),
+    [
+        pytest.param(of_layers(name, *flags, gib=gib), *printed, id=" ".join([name, *said]))
+        for name, said, flags, gib, printed in [
+            ("gpt-oss-20b", (), (), 40, (109226, 393216, "35.45", 53)),
+            ("gemma3-27b", (), (), 40, (32768, 1310720, "3.82", 13)),
+            ("gemma3-27b", ["2048"], ["--max-num-batched-tokens", "2048"], 40, (32768, 1310720, "8.25", 13)),
+            ("gemma3-27b", ["off"], ["--disable-hybrid-kv-cache-manager"], 40, (5285, 8126464, "2.58", 2)),
+            ("gemma3-27b", ["half"], (), 20, (16384, 1310720, "1.91", 6)),
+            ("gemma3-27b", ["half sync"], ["--no-async-scheduling"], 20, (16384, 1310720, "2.97", 6)),
+            ("llama4-scout", (), (), 40, (13653, 3145728, "6.67", 6)),
+            (
+                *("llama4-scout", ["on"], ["--no-disable-hybrid-kv-cache-manager"], 40),
+                (54613, 786432, "8.21", 15),
+            ),
+            ("qwen3-next-80b", (), (), 40, (3034, 14155776, "45.97", 48)),
+            ("qwen3-next-80b", ["fp8"], ["--kv-cache-dtype", "fp8"], 40, (3212, 13369344, "80.30", 86)),
+            ("qwen3-next-80b", ["none"], ["--no-enable-prefix-caching"], 40, (3212, 13369344, "50.19", 50)),
+            ("jamba-1.5-mini", (), (), 40, (32768, 1310720, "77.28", 77)),
+            ("deepseek-v3", (), (), 40, (38199, 1124352, "18.65", 18)),
+            ("deepseek-v3.2", (), (), 40, (13961, 3076352, "27.27", 27)),
+        ]
+    ],
+)
+def test_a_list_of_layers_has_the_blocks_and_the_concurrency_that_vllm_prints(
+    succeeds, asked, blocks, block_bytes, concurrency, at_once
+):
+    plan = succeeds(*asked).json
+    assert (plan["num_blocks"], plan["block_bytes"]) == (blocks, block_bytes)
+    assert plan["log"][2] == f"Maximum concurrency for 32,768 tokens per request: {concurrency}x"
+    assert f"{plan['tokens']:,}" in plan["log"][1]
+    assert plan["at_once"] == at_once
+
+
+def test_json_has_a_plan_of_each_group_and_how_many_run_at_once(succeeds):
+    plan = succeeds(*of_layers("gemma3-27b")).json
+    *windows, full = plan["groups"]
+    assert [group["layers"] for group in windows] == [9, 9, 9, 9, 8, 8]
+    assert {(group["kind"], group["window"], group["block_size"]) for group in windows} == {
+        ("window", 1024, 16)
+    }
+    assert (full["kind"], full["layers"], full["blocks_per_request"]) == ("full", 10, 2048)
+    assert [round(group["padding"], 3) for group in windows[3:]] == [0.1, 0.2, 0.2]
+    assert round(plan["padding"], 3) == 0.114
+    # A window counts with all that can be in flight, and holds little of it once prompts have run.
+    assert (plan["at_once"], round(plan["max_concurrency"], 2)) == (13, 3.82)
+    assert plan["options"]["async_scheduling"] is True
+
+
+def test_the_blocks_of_each_group_are_shown_with_like_groups_in_a_row(succeeds):
+    said = succeeds(*of_layers("gemma3-27b")[:-1]).out
+    rows = [line.split() for line in said.splitlines() if " × " in line]
+    assert rows == [
+        ["4", "×", "window", "1,024", "9", "16", "131,072", "10.0", "1,089"],
+        ["2", "×", "window", "1,024", "8", "16", "131,072", "20.0", "1,089"],
+        ["1", "×", "full", "10", "16", "131,072", "0.0", "2,048"],
+    ]
+    assert "32,768 blocks of 1,310,720 bytes each on each GPU, 11.4 % of them padding" in said
+    assert "GPU KV cache size: 125,115 tokens" in said
+    assert "Found by replaying them: 13 requests" in said
+
+
+def test_layers_kept_by_another_rule_than_their_own_are_named(succeeds):
+    assert "1 × full and chunk" in succeeds(*of_layers("llama4-scout")[:-1]).out
+    assert "1 × latent and indexer" in succeeds(*of_layers("deepseek-v3.2")[:-1]).out
+
+
+def test_a_list_of_layers_without_weights_needs_the_memory_of_the_cache(refused):
+    said = refused("plan", "--model", LAYOUTS / "gemma3-27b.toml", "--gpu", "h100")
+    assert said.startswith("model gemma3-27b says only what its layers keep")
+    assert "available_gib" in said
+
+
 @pytest.mark.parametrize("name", ["plan", "plan.png", "my.plan.svg"])
 def test_a_plan_is_drawn_as_a_bar_in_two_files(succeeds, tmp_path, name):
     succeeds("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--plot", tmp_path / "out" / name)
@@ -81,3 +167,36 @@ def test_the_page_shows_what_the_commands_print(succeeds, refused):
     said = succeeds("plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--max-model-len", "32768").out
     assert "\n".join(line.rstrip() for line in said.strip().splitlines()) in text
     assert refused("plan", "--model", "llama-3.1-8b", "--gpu", "l4") in text
+
+
+def test_the_page_shows_what_the_layers_on_it_print(succeeds, tmp_path):
+    text = PAGE.read_text(encoding="utf-8")
+    layers = text.split("```toml\n")[1].split("```")[0]
+    (tmp_path / "gemma.toml").write_text(layers, encoding="utf-8")
+    flags = ("--gpu", "h100", "--available-gib", "40")
+    said = succeeds("plan", "--model", tmp_path / "gemma.toml", *flags).out.replace(f"{tmp_path}/", "")
+    shown = [line.rstrip() for line in said.strip().splitlines()]
+    assert "\n".join(shown) in text
+    one_at_a_time = succeeds("plan", "--model", tmp_path / "gemma.toml", *flags, "--no-async-scheduling").out
+    (concurrency,) = [line for line in one_at_a_time.splitlines() if line.startswith("Maximum concurrency")]
+    assert f"with `--no-async-scheduling` it is {concurrency.split()[-1].rstrip('x')}." in text
+
+
+def test_a_plan_of_a_model_whose_config_was_not_seen_says_so_beside_the_output(cli):
+    flags = ("plan", "--model", "qwen3-235b-a22b", "--gpu", "h200", "--tensor-parallel-size", "8")
+    shown = cli(*flags)
+    assert "note: model qwen3-235b-a22b is unverified: " in shown.err
+    assert "unverified" not in shown.out
+    (note,) = cli(*flags, "--json").json["notes"]
+    assert note.startswith("model qwen3-235b-a22b is unverified: ")
+
+
+def test_the_weights_of_a_family_that_is_not_known_are_an_estimate(succeeds, tmp_path):
+    config = tmp_path / "config.json"
+    shape = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "vocab_size": 1000}
+    heads = {"num_attention_heads": 32, "max_position_embeddings": 2048}
+    for family, known in (("llama", "exact"), ("of_tomorrow", "estimated")):
+        config.write_text(json.dumps({"model_type": family, **shape, **heads}))
+        plan = succeeds("plan", "--model", config, "--gpu", "l4", "--json").json
+        assert plan["known"]["weights"] == known
+        assert len(plan["notes"]) == (known == "estimated")

@@ -144,3 +144,16 @@ def test_a_comparison_is_printed_without_escapes(succeeds):
     said = succeeds("compare", *flags, "--policies", "orca-max,vllm-sosp").out
     assert "█ used" in said
     assert "\\" not in said
+
+
+def test_kv_groups_have_columns_and_a_table_of_their_own(succeeds, tmp_path):
+    flags = ("--policy", "vllm-v1", "--gpu", "h200", "--num-blocks", "400")
+    told = succeeds("run", *SMALL[:-2], *flags, "--model", "gpt-oss-20b", "--out", tmp_path / "out").out
+    assert "By KV group" in told
+    assert "window-128" in told
+    assert "out-of-window" in told
+    steps = pd.read_parquet(tmp_path / "out" / "steps.parquet")
+    assert {"state", "out_of_window", "padding", "held_blocks_0", "held_blocks_1"} <= set(steps)
+    plain = succeeds("run", *SMALL[:-2], *flags, "--model", "llama-3.1-8b").out
+    assert "By KV group" not in plain
+    assert "out-of-window" not in plain

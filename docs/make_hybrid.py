@@ -1,0 +1,185 @@
+"""Write the tables of docs/hybrid.md: what one request holds, how many fit, and how much of prompts is found.
+
+Run it from the root of the repository after a change of hybrid caches: python docs/make_hybrid.py
+It takes two minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pagesim.api import run
+from pagesim.costs.specs import model
+from pagesim.costs.specs.gpus import GIB
+from pagesim.experiments.holdings import ANY_COST, holding
+from pagesim.experiments.loads import conversations
+from pagesim.experiments.plan import Plan, plan
+from pagesim.setup.scenario import System
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "hybrid.md"
+BEGIN, END = "<!-- {}, made by docs/make_hybrid.py -->\n", "<!-- end of {} -->\n"
+
+MODELS = (
+    "llama-3.1-8b",
+    "gpt-oss-20b",
+    "gemma3-27b",
+    "llama4-scout",
+    "qwen3-next-80b",
+    "jamba-1.5-mini",
+    "granite-4-h-small",
+    "nemotron-h-8b",
+    "nemotron-3-nano",
+    "falcon-h1-7b",
+)
+LENGTHS = (1024, 8192, 32768, 131072)
+CACHE_GIB = 40
+CLIENTS, ITERATIONS = 8, 4000
+MIB = 2**20
+
+
+def system(name: str, **options: object) -> System:
+    """Return a server of a model on an H100."""
+    return System.model_validate({"policy": "vllm-v1", "model": name, "gpu": "h100", **options})
+
+
+def held(name: str) -> list[str]:
+    """Return the rows of what one request of a model holds."""
+    rows = []
+    for tokens in LENGTHS:
+        longest = model(name).max_model_len
+        if tokens > longest:
+            continue
+        one = holding(system(name, num_blocks=20_000, max_model_len=min(longest, LENGTHS[-1])), tokens)
+        share = {entry: 100 * count / one.all_bytes for entry, count in one.bytes.items()}
+        unfilled = share["reserved"] + share["rounding"]
+        rows.append(
+            _row(
+                name if tokens == LENGTHS[0] else "",
+                f"{tokens:,}",
+                f"{one.blocks:,}",
+                f"{one.most_blocks:,}",
+                f"{one.all_bytes / MIB:,.1f}",
+                *(
+                    f"{value:.1f}"
+                    for value in (
+                        share["used"],
+                        share.get("state", 0.0),
+                        share.get("out_of_window", 0.0),
+                        share.get("padding", 0.0),
+                        unfilled,
+                    )
+                ),
+            )
+        )
+    return rows
+
+
+def printed(name: str) -> list[str]:
+    """Return the row of what vLLM prints of a cache for a model, and what runs."""
+    asked = system(
+        name, max_model_len=min(model(name).max_model_len, LENGTHS[2]), max_num_batched_tokens=8192
+    )
+    found, alone = (
+        plan(asked.model_copy(update={"async_scheduling": two}), cache_bytes=CACHE_GIB * GIB)
+        for two in (True, False)
+    )
+    blocks = found.blocks
+    return [
+        _row(
+            name,
+            f"{len(blocks.groups)}",
+            f"{blocks.scheduler_block:,}",
+            f"{blocks.num_blocks:,}",
+            f"{100 * blocks.padding:.1f}",
+            f"{_of_windows(found):,}",
+            f"{blocks.most_blocks:,}",
+            f"{found.tokens:,}",
+            f"{found.concurrency:.2f}x",
+            f"{alone.concurrency:.2f}x",
+            f"{found.at_once}",
+        )
+    ]
+
+
+def _of_windows(found: Plan) -> int:
+    """Return how many of the blocks of a longest request are those of windows."""
+    return sum(group.most_blocks for group in found.blocks.groups if group.kind == "window")
+
+
+def found_again(name: str) -> list[str]:
+    """Return the row of how much of the prompts of conversations is found."""
+    trace = conversations(CLIENTS, ITERATIONS)
+    asked = system(name, max_model_len=8192, max_num_batched_tokens=8192, num_blocks=40_000, cost=ANY_COST)
+    block = plan(asked, cache_bytes=CACHE_GIB * GIB).blocks.scheduler_block
+    shares = [
+        run(asked.model_copy(update={"prefix_cache_retention_interval": interval}), trace, steps="none")
+        for interval in (0, -1)
+    ]
+    cells = [f"{100 * result.summary['prefix']['share']:.1f}" for result in shares]
+    return [_row(name, f"{block:,}", *cells)]
+
+
+def repeated() -> float:
+    """Return the share of the prompts of conversations that was said before in them."""
+    trace = conversations(CLIENTS, ITERATIONS)
+    assert trace.session_id is not None
+    said: dict[int, int] = {}
+    again = 0
+    for session, prompt, output in zip(
+        trace.session_id.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
+    ):
+        again += said[session] if said.get(session, prompt + 1) <= prompt else 0
+        said[session] = prompt + output
+    return again / int(trace.prompt_tokens.sum())
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+HEADS = {
+    "holdings": (
+        "| model | tokens | blocks | at most | MiB | used, % | state, % | out of window, % | padding, % | "
+        "reserved and rounding, % |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ),
+    "concurrency": (
+        "| model | groups | block | blocks | padding, % | of windows | blocks of the longest | "
+        "tokens, printed | concurrency, printed | without async | at once |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ),
+    "prefixes": (
+        "| model | block | found, % | found with `-1`, % |",
+        "|---|--:|--:|--:|",
+    ),
+}
+ROWS: dict[str, Callable[[str], list[str]]] = {
+    "holdings": held,
+    "concurrency": printed,
+    "prefixes": found_again,
+}
+"""By table, what makes the rows of a model."""
+
+
+def table(name: str) -> str:
+    """Return a table."""
+    lines = [*HEADS[name], *(row for each in MODELS for row in ROWS[name](each))]
+    if name == "prefixes":
+        lines += ["", f"Of these prompts {100 * repeated():.1f} % were said before in their conversations."]
+    return "\n".join([*lines, ""])
+
+
+def page() -> str:
+    """Return the page with the tables as they are now."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name in HEADS:
+        begin, end = BEGIN.format(name), END.format(name)
+        before, rest = text.split(begin)
+        text = before + begin + table(name) + end + rest.split(end)[1]
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,170 @@
+"""Write the second table of docs/plan.md: plans of models with mixed layers beside start-up logs.
+
+Run it from the root of the repository after a change of the plans: python docs/make_hybrid_plan.py
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pagesim.costs.specs import BlockPlan, model, plan_blocks
+from pagesim.costs.specs.layers import Layer, StateLayer
+from pagesim.experiments.plan import blocks_behind
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "plan.md"
+POSTED = ROOT / "docs" / "plan" / "posted-hybrid.csv"
+LAYOUTS = (ROOT / "docs" / "plan" / "layers", ROOT / "tests" / "golden" / "layouts")
+BEGIN, END = "<!-- made by docs/make_hybrid_plan.py -->\n", "<!-- end of mixed layers -->\n"
+
+TODAY = (0, 33)
+"""The release that a log is taken to be of where it does not say."""
+
+BY_REQUESTS = (0, 20, 1)
+"""Since then "GPU KV cache size" is in tokens of longest requests; before, of the blocks of one group."""
+
+TWO_BATCHES = (0, 26)
+"""Since then the worst case counts two batches in flight under asynchronous scheduling; before, one."""
+
+STATES_FOUND = (0, 21)
+"""Since then prefix caching is on by default beside states, as far as the logs here tell."""
+
+
+class Posted(NamedTuple):
+    """A start-up log: a row of posted-hybrid.csv, empty cells left out."""
+
+    row: dict[str, str]
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        """The release, of which a log without one is taken for today's."""
+        return tuple(map(int, self.row["release"].split("."))) if "release" in self.row else TODAY
+
+    @property
+    def available_gib(self) -> float:
+        """GiB of "Available KV cache memory" in the log, with two decimals."""
+        return float(self.row["available_gib"])
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """Tokens in flight at most, as the release counts them; a log that does not say has no windows."""
+        batches = 2 if self.release >= TWO_BATCHES and self.row.get("async_scheduling") != "0" else 1
+        return batches * int(self.row.get("max_num_batched_tokens", 1))
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers, which under these releases or on these GPUs leave no state behind within a prompt."""
+        (path,) = (path for at in LAYOUTS if (path := at / f"{self.row['layers']}.toml").exists())
+        return tuple(
+            replace(layer, checkpoint=None) if isinstance(layer, StateLayer) else layer
+            for layer in model(str(path)).cache_layers
+        )
+
+    def planned(self, num_blocks: int = 1) -> BlockPlan:
+        """Return the plan of so many blocks."""
+        given = self.row.get("enable_prefix_caching")
+        found = self.release >= STATES_FOUND if given is None else given == "1"
+        return plan_blocks(
+            self.layers,
+            max_model_len=int(self.row["max_model_len"]),
+            in_flight_tokens=self.in_flight_tokens,
+            num_blocks=num_blocks,
+            kv_dtype=self.row.get("kv_cache_dtype", "bf16"),
+            tp=int(self.row["tensor_parallel_size"]),
+            prefix_caching=found,
+        )
+
+    def lines(self, num_blocks: int) -> tuple[str, str]:
+        """Return the tokens and the concurrency that the release prints of so many blocks."""
+        plan = self.planned(num_blocks)
+        tokens = plan.tokens
+        if self.release < BY_REQUESTS:
+            tokens = num_blocks // len(plan.groups) * self.block_size
+        return str(tokens), f"{plan.concurrency:.2f}"
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of the smallest block of attention; states may have blocks of their own."""
+        groups = self.planned().groups
+        return min(group.block_size for group in groups if not isinstance(group.rule, StateLayer))
+
+    @property
+    def padding_layers(self) -> int:
+        """Layers by which the last group of each kind is smaller than the largest."""
+        groups = self.planned().groups
+        largest = max(len(group.layers) for group in groups)
+        return sum(largest - len(group.layers) for group in groups)
+
+    @property
+    def between(self) -> tuple[int, int]:
+        """The fewest and the most blocks that the rounding of the GiB leaves."""
+        return blocks_behind(self.available_gib, self.planned().bytes_per_block)
+
+    def at(self) -> list[int]:
+        """Return the numbers of blocks between them at which the release prints the lines of the log."""
+        least, most = self.between
+        tokens, concurrency = self.row["tokens"], self.row.get("concurrency")
+        found = []
+        for blocks in range(least, most + 1):
+            lines = self.lines(blocks)
+            if lines == (tokens, concurrency or lines[1]):
+                found.append(blocks)
+        return found
+
+
+def posted() -> list[Posted]:
+    """Return the logs."""
+    with POSTED.open(encoding="utf-8", newline="") as file:
+        return [Posted({name: cell for name, cell in row.items() if cell}) for row in csv.DictReader(file)]
+
+
+def span(least: int, most: int) -> str:
+    """Return two numbers as what lies between them, or as one if they are."""
+    return f"{least:,}" if least == most else f"{least:,}–{most:,}"
+
+
+def table() -> str:
+    """Return the table, and the sentence below it."""
+    lines = [
+        "| log | vLLM | model | tp | KV | longest | batch | GiB, log | groups | block | "
+        "blocks of the longest | tokens, log | concurrency, log | blocks by the GiB | blocks by the lines |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    equal = 0
+    for log in posted():
+        row, plan, found = log.row, log.planned(), log.at()
+        equal += bool(found)
+        lines.append(
+            "| "
+            + " | ".join(
+                [
+                    f"[{row['source']}]({row['link']})",
+                    *(row.get(name, "–") for name in ("release", "model", "tensor_parallel_size")),
+                    row.get("kv_cache_dtype", "bf16"),
+                    *(row.get(name, "–") for name in ("max_model_len", "max_num_batched_tokens")),
+                    row["available_gib"],
+                    str(len(plan.groups)),
+                    str(log.block_size),
+                    f"{plan.most_blocks:,}",
+                    f"{int(row['tokens']):,}",
+                    f"{row['concurrency']}x" if "concurrency" in row else "–",
+                    span(*log.between),
+                    span(found[0], found[-1]) if found else "none",
+                ]
+            )
+            + " |"
+        )
+    return "\n".join([*lines, "", f"What {equal} of the {len(posted())} logs print comes out.", ""])
+
+
+def page() -> str:
+    """Return the page with the table as it is now."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    return before + BEGIN + table() + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

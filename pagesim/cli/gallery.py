@@ -1,0 +1,94 @@
+"""``pagesim gallery``: where all memory of a GPU goes while models serve as much as their caches hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pagesim.cli.options import JSON, OUT
+from pagesim.cli.runs import JOBS
+
+if TYPE_CHECKING:
+    from pagesim.experiments.gallery import Full
+
+MODELS = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL,…",
+        help="Models, or their files, separated by commas; those of the documentation when left out.",
+    ),
+]
+GPU = Annotated[str, typer.Option(help="GPU, the same for all. (pagesim list gpus)")]
+SEED = Annotated[int, typer.Option(help="Seed of the loads.")]
+
+
+def command(
+    *,
+    models: MODELS = None,
+    gpu: GPU = "h100",
+    seed: SEED = 0,
+    jobs: JOBS = None,
+    out: OUT = None,
+    json: JSON = False,
+) -> None:
+    """Show where all memory of a GPU goes under vLLM, model beside model, while requests wait for blocks.
+
+    Each model serves single questions and then conversations, of ShareGPT's lengths, from twice as many
+    clients as its cache holds requests. --out gets gallery.csv, and the figure as PNG and SVG.
+
+    Example: pagesim gallery --models llama-3.1-8b,gemma3-27b --out out/gallery
+    """
+    from pagesim.cli import show
+    from pagesim.cli.runs import counted
+    from pagesim.costs.specs import model
+    from pagesim.experiments import gallery as of
+    from pagesim.experiments.loads import LOADS
+    from pagesim.workloads.arrivals import check_seed
+
+    check_seed(seed)
+    names = of.MODELS if models is None else tuple(dict.fromkeys(models.split(",")))
+    runs = of.gallery(names, gpu=gpu, seed=seed, jobs=jobs)
+    found = list(counted("models", runs, len(names) * len(LOADS)))
+    found.sort(key=lambda each: (names.index(each.model), list(LOADS).index(each.load)))
+    show.say_notes(tuple(note for name in names for note in model(name).notes))
+    if out is not None:
+        import pandas as pd
+
+        from pagesim.results.gpu_memory import gallery_bars
+
+        show.put_figure(gallery_bars(found, gpu), out, "gallery")
+        table = pd.DataFrame([each.row() for each in found])
+        show.write_text(out / "gallery.csv", table.to_csv(index=False))
+    if json:
+        show.as_json([each.row() for each in found])
+        return
+    _show(found, gpu)
+    show.stored(out)
+
+
+def _show(found: list[Full], gpu: str) -> None:
+    from pagesim.cli.tables import put_table
+    from pagesim.costs.specs.gpus import GIB
+    from pagesim.results.gpu_memory import STACKED
+
+    for load in dict.fromkeys(each.load for each in found):
+        rows = [each for each in found if each.load == load]
+        parts = {
+            part: [sum(each.bytes.get(name, 0) for name in names) / GIB for each in rows]
+            for part, names in STACKED.items()
+        }
+        heads = ["", "GPUs", "running", *(part.replace("_", " ") for part in parts)]
+        put_table(
+            f"GiB of each {gpu}, {load}",
+            heads,
+            [
+                [
+                    each.model,
+                    str(each.tensor_parallel_size),
+                    f"{each.running:,.0f}",
+                    *(f"{parts[part][place]:.1f}" for part in parts),
+                ]
+                for place, each in enumerate(rows)
+            ],
+        )

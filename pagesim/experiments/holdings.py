@@ -1,0 +1,88 @@
+"""What one request holds of a KV cache: blocks and bytes, by the entries of the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pagesim.api import run
+from pagesim.costs.specs import model
+from pagesim.errors import PagesimError
+from pagesim.results.result import Result
+from pagesim.setup.scenario import System
+from pagesim.workloads.trace import Trace
+
+ENTRIES = ("used", "state", "reserved", "over_reserved", "rounding", "out_of_window", "padding")
+"""Entries of the ledger that sequences hold."""
+
+FREE = ("external", "cached", "free")
+"""Entries of the ledger that no sequence holds."""
+
+ANY_COST = "affine:1,0,0"
+"""What an iteration takes does not matter where all requests are there from the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a request holds while it is alone.
+
+    Args:
+        tokens: whose KV is there, and the one at hand, as it decodes its last token.
+        blocks: then, in all KV groups.
+        bytes: then, by entry of the ledger (`ENTRIES`), on each GPU.
+        most_blocks: at any time, as while its prompt is computed.
+    """
+
+    tokens: int
+    blocks: int
+    bytes: dict[str, int]
+    most_blocks: int
+
+    @property
+    def all_bytes(self) -> int:
+        """Bytes that it holds on each GPU."""
+        return sum(self.bytes.values())
+
+
+def holding(system: System, tokens: int, *, output: int = 128) -> Holding:
+    """Replay one request by itself, and return what it holds.
+
+    Args:
+        system: under policy ``vllm-v1``; its cost is not looked at.
+        tokens: of the request, prompt and output together.
+        output: those of them that are generated.
+
+    Raises:
+        PagesimError: an option is off, the prompt is empty, or the request is rejected.
+    """
+    if tokens <= output:
+        raise PagesimError(f"tokens is {tokens}; it must be above the {output} of the output")
+    request = Trace(
+        arrival_s=np.zeros(1),
+        prompt_tokens=np.array([tokens - output]),
+        output_tokens=np.array([output]),
+    )
+    result = run(system.model_copy(update={"cost": ANY_COST}), request, steps="iterations")
+    if not result.summary["requests"]["finished"]:
+        raise PagesimError(
+            f"tokens is {tokens}; such a request is longer than max_model_len or than the cache: raise these"
+        )
+    steps = result.steps
+    assert steps is not None
+    unit = slot_bytes(result)
+    last = steps[steps["num_batched_tokens"] > 0].iloc[-1]
+    return Holding(
+        tokens=int(last["sum_context_tokens"]),
+        blocks=int(last["num_physical_blocks"]),
+        bytes={name: int(last[name]) * unit for name in ENTRIES if name in steps},
+        most_blocks=int(steps["num_physical_blocks"].max()),
+    )
+
+
+def slot_bytes(result: Result) -> int:
+    """Return the bytes on each GPU that one unit of a run's ledger stands for: a byte, or a token slot."""
+    if "page_bytes" in result.summary["memory"]:
+        return 1
+    system = result.scenario
+    return model(system.model).kv_bytes_per_token(system.kv_cache_dtype, system.tensor_parallel_size)
