@@ -25,10 +25,12 @@ WALKS = (
     "docs/closed-loops.md",
     "docs/tutorial.md",
     "docs/ledger.md",
+    "docs/hybrid.md",
     "docs/fast-forward.md",
     "docs/policies.md",
     "docs/vllm-defaults.md",
     "docs/serve.md",
+    "docs/roofline.md",
 )
 """Pages whose steps are taken one after another in one folder, and whose outputs are compared."""
 
