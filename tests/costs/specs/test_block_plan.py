@@ -262,9 +262,7 @@ def test_arguments_out_of_bounds_are_refused(options, sentence):
 
 
 def test_chunks_that_are_no_whole_blocks_are_refused():
-    with pytest.raises(
-        PagesimError, match="chunk is 4096 tokens and a block 48;.*choose a block_size that div"
-    ):
+    with pytest.raises(PagesimError, match="chunk is 4096 tokens and a block 48"):
         planned(ChunkLayer(8, 128, 4096), hybrid=True, block_size=48)
 
 
