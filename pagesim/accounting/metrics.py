@@ -278,9 +278,13 @@ def latency_values(
         finish = np.concatenate(columns["sample_finish_s"][done].tolist())
         output = np.concatenate(columns["sample_tokens"][done].tolist()).astype(np.float64)
     several = output > 1
-    yield "normalized_latency", (finish - each("arrival_s")) / output
-    yield "latency", finish - each("arrival_s")
-    yield "ttft", each("first_token_s") - each("arrival_s")
+    sent = each("arrival_s")
+    if "frontend_s" in columns:
+        # A client waits for it before its first token; the engine does not.
+        sent -= each("frontend_s")
+    yield "normalized_latency", (finish - sent) / output
+    yield "latency", finish - sent
+    yield "ttft", each("first_token_s") - sent
     yield "tpot", (finish - each("first_token_s"))[several] / (output[several] - 1)
     yield "queueing", each("first_scheduled_s") - each("arrival_s")
 

@@ -59,7 +59,7 @@ _PANEL_OF = {
     **dict.fromkeys(_MEMORY, MEMORY),
     **dict.fromkeys(SCHEDULER_FIELDS, SCHEDULER),
     **dict.fromkeys(("serve",), SYSTEM),
-    **dict.fromkeys(("cost",), COSTS),
+    **dict.fromkeys(("cost", "frontend"), COSTS),
     **dict.fromkeys(("steps", "window", "out", "json", "trace_events"), OUTPUT),
 }
 

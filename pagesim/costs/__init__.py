@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Reaching,
         step_shape,
     )
+    from pagesim.costs.engines import EngineTime, engine_time
     from pagesim.costs.parse import COST_MODELS, MakeCost, Target, parse_cost
     from pagesim.costs.preemption import PreemptionPrices
     from pagesim.costs.profiled import Profiled
@@ -31,6 +32,7 @@ __all__ = [
     "CostModel",
     "DecodeRun",
     "Efficiency",
+    "EngineTime",
     "Itemised",
     "IterationShape",
     "MakeCost",
@@ -41,6 +43,7 @@ __all__ = [
     "Reaching",
     "Roofline",
     "Target",
+    "engine_time",
     "parse_cost",
     "step_shape",
 ]
@@ -49,11 +52,13 @@ _HOMES = {
     "COST_MODELS": "parse",
     "Affine": "affine",
     "Efficiency": "roofline",
+    "EngineTime": "engines",
     "MakeCost": "parse",
     "PreemptionPrices": "preemption",
     "Profiled": "profiled",
     "Roofline": "roofline",
     "Target": "parse",
+    "engine_time": "engines",
     "parse_cost": "parse",
 }
 """Where each is; what is not here is in ``base``."""

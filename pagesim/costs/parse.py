@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from pagesim.costs.affine import Affine
 from pagesim.costs.base import CostModel
+from pagesim.costs.engines import BY_HAND, UNKNOWN, EngineTime
 from pagesim.costs.profiled import Profiled
 from pagesim.costs.profiles import find_profile
 from pagesim.costs.roofline import Efficiency, Roofline
@@ -17,21 +18,32 @@ from pagesim.setup.plugins import Plugins
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What iterations are priced of: a model on a GPU, or on ``tp`` of them."""
+    """What iterations are priced of: a model on a GPU, or on ``tp`` of them, in an engine."""
 
     model: ModelSpec
     gpu: GpuSpec
     tp: int
     block_size: int
     kv_dtype: str
+    engine: EngineTime = UNKNOWN
 
+
+_OF_ENGINE = {"overhead_s": "iteration_s", "sequence_s": "sequence_s"}
+"""The engine's own time, by the names that ``--cost`` takes."""
 
 MakeCost = Callable[[str, Target], CostModel]
 """Makes a cost model from what follows its name and a colon, ``""`` if nothing does."""
 
 
 def parse_cost(
-    text: str, *, model: ModelSpec, gpu: GpuSpec, tp: int, block_size: int, kv_dtype: str
+    text: str,
+    *,
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    block_size: int,
+    kv_dtype: str,
+    engine: EngineTime = UNKNOWN,
 ) -> CostModel:
     """Return the cost model that the text names, for this model on this GPU.
 
@@ -42,6 +54,7 @@ def parse_cost(
         tp: tensor parallel degree.
         block_size: tokens a block.
         kv_dtype: fp16, bf16 or fp8.
+        engine: its own time, where the text gives none and a cost model has none of its own.
 
     Raises:
         PagesimError: the text names none, or a number is missing, unknown or out of bounds.
@@ -53,19 +66,21 @@ def parse_cost(
             f"cost is {text!r}; it must be roofline[:name=value,…], affine:a,b,c[,d]{others} or "
             "profile:NAME or PATH[,overhead_s=seconds]"
         )
-    target = Target(model, gpu, tp, block_size, kv_dtype)
+    target = Target(model, gpu, tp, block_size, kv_dtype, engine)
     return COST_MODELS.make(kind, lambda make: make(rest, target))
 
 
 def _roofline(rest: str, target: Target) -> Roofline:
-    known = [f.name for f in fields(Efficiency)]
+    shares = [f.name for f in fields(Efficiency)]
     text = f"roofline:{rest}"
     values: dict[str, float] = {}
     for part in rest.split(",") if rest else []:
         name, _, value = part.partition("=")
-        if name not in known:
-            raise PagesimError(f"cost is {text!r}; roofline takes {', '.join(known)}, not {name!r}")
+        if name not in (*shares, *_OF_ENGINE):
+            known = ", ".join((*shares, *_OF_ENGINE))
+            raise PagesimError(f"cost is {text!r}; roofline takes {known}, not {name!r}")
         values[name] = _number(text, value)
+    engine = {_OF_ENGINE[name]: values.pop(name) for name in _OF_ENGINE if name in values}
     return Roofline(
         target.model,
         target.gpu,
@@ -73,6 +88,7 @@ def _roofline(rest: str, target: Target) -> Roofline:
         block_size=target.block_size,
         kv_dtype=target.kv_dtype,
         efficiency=Efficiency(**values),
+        engine=replace(target.engine, **engine, source=BY_HAND) if engine else target.engine,
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagesim.costs.assumptions import of_experts, of_layers
 from pagesim.costs.attended import attended, states
 from pagesim.costs.base import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Reach, ReachAhead
+from pagesim.costs.engines import UNKNOWN, EngineTime
 from pagesim.costs.mixed import MixedLayers
 from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec, all_reduce_bytes_per_token
 from pagesim.errors import PagesimError
@@ -17,37 +17,32 @@ from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """What share of the datasheet's numbers is reached, and the time outside kernels.
+    """What share of the datasheet's numbers is reached.
 
     The defaults are rules of thumb and not measurements: large matrix products and streaming reads reach
-    about 80 % of peak; the attention kernels of 2023 read the cache at about 65 % of peak bandwidth; an
-    engine whose loop is Python spends about 3 ms an iteration outside its kernels.
+    about 80 % of peak; the attention kernels of 2023 read the cache at about 65 % of peak bandwidth.
 
     Attributes:
         flops: share of peak operations a second, in matrix products.
         hbm: share of peak memory bandwidth, for weights and activations.
         kv: share of peak memory bandwidth, for reading the cache in attention.
         link: share of the host link's and of the GPUs' link's bandwidth.
-        overhead_s: seconds an iteration that computes anything takes beside its kernels.
     """
 
     flops: float = 0.80
     hbm: float = 0.80
     kv: float = 0.65
     link: float = 1.0
-    overhead_s: float = 0.003
 
     def __post_init__(self) -> None:
         for name in ("flops", "hbm", "kv", "link"):
             value = getattr(self, name)
             if not 0 < value <= 1:
                 raise PagesimError(f"cost roofline: {name} is {value}; it must be above 0 and at most 1")
-        if not (math.isfinite(self.overhead_s) and 0 <= self.overhead_s <= 10):
-            raise PagesimError(f"cost roofline: overhead_s is {self.overhead_s}; it must be from 0 to 10 s")
 
 
 class Roofline:
-    """Seconds an iteration = overhead + linear layers + attention + all-reduces + swaps + copies.
+    """Seconds = the engine's own time + linear layers + attention + all-reduces + swaps + copies.
 
     Linear layers take the longer of reading the weights and activations and of computing the tokens; of
     experts those are read that the tokens are expected to visit (`MixtureOfExperts.touched`). Attention in
@@ -62,6 +57,7 @@ class Roofline:
         block_size: tokens a block.
         kv_dtype: fp16, bf16 or fp8.
         efficiency: see there.
+        engine: its own time; that of an engine that nobody measured when left out.
 
     Attributes:
         reaches: see `Reaching`.
@@ -79,12 +75,14 @@ class Roofline:
         block_size: int = 16,
         kv_dtype: str = "fp16",
         efficiency: Efficiency | None = None,
+        engine: EngineTime = UNKNOWN,
     ) -> None:
         efficiency = efficiency or Efficiency()
         hbm = gpu.hbm_bytes_per_s * efficiency.hbm
         flops = gpu.fp16_flops * efficiency.flops
         kv_bytes = model.kv_bytes_per_token(kv_dtype, tp)
-        self._overhead = to_ticks(efficiency.overhead_s)
+        self._overhead = to_ticks(engine.iteration_s)
+        self._sequence = to_ticks(engine.sequence_s)
         self._fixed: dict[int, int] = {}
         self._moe = model.moe
         experts = model.expert_bytes_per_gpu(tp)
@@ -129,6 +127,7 @@ class Roofline:
             return extra
         if self._mixed is not None:
             extra += self._mixed.iteration(shape)
+        extra += self._sequence * shape.sampled
         return self._linear(shape.tokens) + self._context * shape.decode_context + extra
 
     def parts(self, shape: IterationShape) -> dict[str, int]:
@@ -137,7 +136,7 @@ class Roofline:
         mixed = {} if self._mixed is None else self._mixed.parts(shape)
         reduces = self._reduce_latency_s + self._reduce_s * shape.tokens
         return {
-            "overhead": self._overhead * computes,
+            "overhead": (self._overhead + self._sequence * shape.sampled) * computes,
             "linear layers": to_ticks(self._matrices_s(shape.tokens)) * computes,
             "all-reduces": to_ticks(reduces) * computes,
             "prompt attention": to_ticks(self._pair_s * shape.query_key_pairs),
@@ -148,18 +147,22 @@ class Roofline:
         }
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
-        first, increment = self._linear(sequences) + self._context * context, self._context * sequences
+        first, increment = self._first(sequences, context), self._context * sequences
         if self._mixed is not None:
             further, growth, _ = self._mixed.decode(sequences, context)
             first, increment = first + further, increment + growth
         return first, increment, UNBOUNDED
 
     def decode_reached(self, sequences: int, context: int, reached: Sequence[ReachAhead]) -> DecodeRun:
-        first, increment = self._linear(sequences) + self._context * context, self._context * sequences
+        first, increment = self._first(sequences, context), self._context * sequences
         if self._mixed is None:
             return first, increment, UNBOUNDED
         further, growth, steps = self._mixed.decode_reached(sequences, reached)
         return first + further, increment + growth, steps
+
+    def _first(self, sequences: int, context: int) -> int:
+        """Ticks of a step in which so many decode, all but what reaches some tokens only."""
+        return self._linear(sequences) + self._sequence * sequences + self._context * context
 
     def _linear(self, tokens: int) -> int:
         """Ticks of everything that depends on the number of tokens alone."""

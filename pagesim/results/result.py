@@ -219,8 +219,16 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-def request_columns(trace: Trace, log: RequestLog) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of the requests table, ``[N]`` each; NaN where something never happened."""
+def request_columns(
+    trace: Trace, log: RequestLog, frontend_s: tuple[float, float] = (0.0, 0.0)
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of the requests table, ``[N]`` each; NaN where something never happened.
+
+    Args:
+        trace: the requests.
+        log: what became of them.
+        frontend_s: seconds that a client waits beside the engine, a request and a token of its prompt.
+    """
 
     def seconds(ticks: Iterable[int]) -> npt.NDArray[np.float64]:
         column = np.asarray(ticks, np.int64)
@@ -258,6 +266,7 @@ def request_columns(trace: Trace, log: RequestLog) -> dict[str, npt.NDArray[Any]
         "status": names[np.frombuffer(log.status, np.uint8)],
         **each_sample(),
         **({} if log.due is None else {"due_s": seconds(log.due)}),
+        **({"frontend_s": frontend_s[0] + frontend_s[1] * trace.prompt_tokens} if any(frontend_s) else {}),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pagesim.costs import CostModel, parse_cost
+from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
 from pagesim.costs.specs import BlockPlan, Capacity, ModelSpec, TypePlan, capacity, gpu, model, paged_block
 from pagesim.costs.specs.capacity import Sizing
 from pagesim.errors import PagesimError
@@ -48,6 +48,20 @@ def sizing_of(system: System, policy: Policy) -> tuple[Sizing, float]:
     if share is None:
         share = kind.gpu_memory_utilization(asked_of(system, policy))
     return system.sizing or kind.sizing, share
+
+
+def engine_of(system: System, policy: Policy) -> EngineTime:
+    """Return the own time of the engine that a system's scheduler is taken from.
+
+    Raises:
+        PagesimError: see `options_of`.
+    """
+    options = options_of(system, policy)
+    return engine_time(
+        policy.scheduler,
+        getattr(options, "vllm_version", None),
+        asynchronous=bool(getattr(options, "async_scheduling", False)),
+    )
 
 
 def memory_of(system: System, policy: Policy) -> dict[str, Any]:
@@ -154,5 +168,6 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
         tp=system.tensor_parallel_size,
         block_size=sized.block_size,
         kv_dtype=system.kv_cache_dtype,
+        engine=engine_of(system, policy),
     )
     return sized, max_model_len, cost

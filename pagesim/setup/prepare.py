@@ -158,7 +158,7 @@ class PreparedSystem:
 
     def summary(self, log: RequestLog) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what of a summary is about requests, and the columns of the requests table."""
-        columns = request_columns(self.trace, log)
+        columns = request_columns(self.trace, log, self.system.frontend_s)
         status = np.frombuffer(log.status, np.uint8)
         ended = {s: int((status == s).sum()) for s in Status}
         requests = {

@@ -118,6 +118,10 @@ class SystemFields(BaseModel):
         "roofline",
         description="profile:NAME, roofline[:name=value,…], or affine:s,s/token,s/context token[,s/block].",
     )
+    frontend: str | None = Field(
+        None,
+        description="SECONDS[,PER_PROMPT_TOKEN] that a client waits beside the engine: HTTP and tokenizer.",
+    )
     window: str | None = Field(
         None,
         description="START:END in seconds: average memory and batch over the iterations scheduled in it.",
@@ -135,6 +139,18 @@ class SystemFields(BaseModel):
         if value is not None:
             _parse_window(value)
         return value
+
+    @field_validator("frontend")
+    @classmethod
+    def _frontend_is_one_or_two_times(cls, value: str | None) -> str | None:
+        if value is not None:
+            _parse_frontend(value)
+        return value
+
+    @property
+    def frontend_s(self) -> tuple[float, float]:
+        """Seconds that a client waits beside the engine, a request and a token of its prompt."""
+        return (0.0, 0.0) if self.frontend is None else _parse_frontend(self.frontend)
 
     @property
     def window_s(self) -> tuple[float, float] | None:
@@ -428,6 +444,16 @@ def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, 
         except (OSError, ValueError):  # too long for a path, say; what opens it says so
             continue
     return found
+
+
+def _parse_frontend(text: str) -> tuple[float, float]:
+    try:
+        request, token = (float(part) for part in (text if "," in text else f"{text},0").split(","))
+    except ValueError:
+        raise ValueError("must be SECONDS or SECONDS,PER_PROMPT_TOKEN, such as 0.01 or 0.01,2e-6") from None
+    if not (0 <= request <= 60 and 0 <= token <= 1):  # false for NaN as well
+        raise ValueError("must be from 0 to 60 s a request, and from 0 to 1 s a token of its prompt")
+    return request, token
 
 
 def _parse_window(text: str) -> tuple[float, float]:

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pagesim as ps
-from pagesim.costs import Assuming, Efficiency, IterationShape, Profiled, Reach, Reaching, Roofline
+from pagesim.costs import (
+    Assuming,
+    Efficiency,
+    EngineTime,
+    IterationShape,
+    Profiled,
+    Reach,
+    Reaching,
+    Roofline,
+)
 from pagesim.costs.profiles import analytic_profile, bundled_profile, rescale
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.specs import ModelSpec, gpu, model
@@ -27,7 +36,8 @@ from pagesim.scheduling.reach import LastTokens
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 NOTHING = IterationShape(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-IDEAL = Efficiency(flops=1, hbm=1, kv=1, link=1, overhead_s=0)
+IDEAL = Efficiency(flops=1, hbm=1, kv=1, link=1)
+FREE = EngineTime()
 H100 = gpu("h100")
 FULL = FullLayer(8, 128)
 KV_BYTES = 2 * 8 * 128 * 2
@@ -41,7 +51,7 @@ def of_layers(*cached, **others) -> ModelSpec:
 
 def attention_s(spec: ModelSpec, **shape) -> float:
     """Return the seconds of attention and states: those of an iteration less the linear layers'."""
-    cost = Roofline(spec, H100, efficiency=IDEAL)
+    cost = Roofline(spec, H100, efficiency=IDEAL, engine=FREE)
     parts = cost.parts(NOTHING._replace(**shape))
     assert cost.iteration(NOTHING._replace(**shape)) == pytest.approx(sum(parts.values()), abs=4)
     return sum(ticks for name, ticks in parts.items() if name != "linear layers") / TICKS_PER_SECOND
@@ -55,7 +65,7 @@ def test_a_window_is_read_and_not_what_lies_before_it():
 
 
 def test_a_window_grows_with_the_sequence_that_is_shorter_alone():
-    cost = Roofline(of_layers(FULL, WindowLayer(8, 128, 1024)), H100, efficiency=IDEAL)
+    cost = Roofline(of_layers(FULL, WindowLayer(8, 128, 1024)), H100, efficiency=IDEAL, engine=FREE)
     a_token = cost.decode_reached(1, 1, [(1, 1, 9)])[1] // 2
     assert cost.reaches == (Reach("window", 1024),)
     # The one of 100 tokens grows by itself in the window for 924 more steps: 925 with the first.
@@ -76,7 +86,7 @@ def test_a_window_grows_with_the_sequence_that_is_shorter_alone():
 
 def test_each_width_of_window_is_a_reach_of_its_own():
     spec = of_layers(WindowLayer(8, 128, 128), WindowLayer(8, 128, 1024), FULL, WindowLayer(8, 128, 128))
-    cost = Roofline(spec, H100, efficiency=IDEAL)
+    cost = Roofline(spec, H100, efficiency=IDEAL, engine=FREE)
     assert cost.reaches == (Reach("window", 128), Reach("window", 1024))
     got = attention_s(spec, tokens=1, decoding=1, decode_context=3000, reached=(128, 1024))
     assert got == pytest.approx((3000 + 2 * 128 + 1024) * KV_BYTES / H100.hbm_bytes_per_s, rel=1e-3)
@@ -126,7 +136,7 @@ def test_an_indexer_looks_at_all_tokens_and_latent_vectors_are_read_of_those_it_
 
 
 def test_where_it_is_not_known_how_many_it_picks_all_are_read_and_a_note_says_so():
-    cost = Roofline(sparse(0), H100, efficiency=IDEAL)
+    cost = Roofline(sparse(0), H100, efficiency=IDEAL, engine=FREE)
     assert cost.reaches is None
     got = attention_s(sparse(0), tokens=1, decoding=1, decode_context=100_000)
     assert got == pytest.approx(100_000 * (132 + 656) / H100.hbm_bytes_per_s, rel=0.02)
@@ -161,7 +171,7 @@ def test_experts_are_read_as_far_as_tokens_are_expected_to_visit_them():
     assert [4 * moe.touched(tokens) for tokens in (0, 1, 2)] == pytest.approx([0, 1, 7 / 4])
     assert moe.touched(100) == pytest.approx(1)
     spec = of_layers(FULL, moe=MixtureOfExperts(64, 2, 128))
-    cost = Roofline(spec, H100, efficiency=IDEAL)
+    cost = Roofline(spec, H100, efficiency=IDEAL, engine=FREE)
     expert = 2 * 3 * 256 * 128  # three matrices in bf16
     dense = spec.weight_bytes - 64 * expert
     activations = 8 * 256 * 2
@@ -173,7 +183,7 @@ def test_experts_are_read_as_far_as_tokens_are_expected_to_visit_them():
 
 def test_a_large_batch_reads_all_experts_and_none_more():
     spec = model("mixtral-8x7b")
-    cost = Roofline(spec, gpu("h200"), efficiency=IDEAL)
+    cost = Roofline(spec, gpu("h200"), efficiency=IDEAL, engine=FREE)
     weights = cost.parts(NOTHING._replace(tokens=64))["linear layers"] / TICKS_PER_SECOND
     read = spec.weight_bytes + 64 * 8 * spec.layers * spec.hidden * 2
     assert weights == pytest.approx(read / gpu("h200").hbm_bytes_per_s, rel=1e-6)

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pagesim.costs import Efficiency, Reach, Roofline
+from pagesim.costs import Efficiency, EngineTime, Reach, Roofline
 from pagesim.costs.specs import MixtureOfExperts, ModelSpec, gpu
 from pagesim.costs.specs.layers import ChunkLayer, FullLayer, Layer, StateLayer, WindowLayer
 from pagesim.kvcache import HybridKV
@@ -86,7 +86,9 @@ def random_costs(rnd: Random) -> Roofline:
         moe=MixtureOfExperts(16, 2, 128) if rnd.random() < 0.5 else None,
     )
     # Slow enough for the context to matter.
-    return Roofline(model, gpu("h100"), efficiency=Efficiency(hbm=1e-4, kv=1e-5, overhead_s=0.001))
+    return Roofline(
+        model, gpu("h100"), efficiency=Efficiency(hbm=1e-4, kv=1e-5), engine=EngineTime(0.001, 1e-5)
+    )
 
 
 def check(seed: int) -> Counter[str]:

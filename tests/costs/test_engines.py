@@ -1,0 +1,34 @@
+"""The engine's own time: by engine and release, and never guessed without saying so."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagesim.costs import EngineTime, engine_time
+from pagesim.costs.engines import ENGINES, UNKNOWN
+from pagesim.errors import PagesimError
+from pagesim.setup.registry import SCHEDULERS
+
+
+def test_every_scheduler_of_pagesim_has_an_engine():
+    assert set(ENGINES) == set(SCHEDULERS.own())
+
+
+def test_a_release_takes_the_newest_numbers_that_are_not_newer_than_it():
+    sync, overlapped = (engine_time("vllm-v1", "0.19.0", asynchronous=each) for each in (False, True))
+    assert sync.iteration_s > overlapped.iteration_s, "what runs beside the GPU is not waited for"
+    assert sync.sequence_s > overlapped.sequence_s
+    assert engine_time("vllm-v1", "0.33.0", asynchronous=True) == overlapped
+    assert engine_time("vllm-v1", "0.9.1") == sync, "before any that was measured, the oldest"
+    assert engine_time("vllm-v1") == sync
+
+
+def test_an_engine_that_nobody_measured_takes_a_rule_of_thumb():
+    assert engine_time("theirs") == UNKNOWN
+    assert "rule of thumb" in UNKNOWN.source
+
+
+@pytest.mark.parametrize("numbers", [(-1e-3, 0), (11, 0), (0, -1e-6), (0, 2), (float("nan"), 0)])
+def test_times_that_make_no_sense_are_refused(numbers):
+    with pytest.raises(PagesimError, match="it must be from 0 to"):
+        EngineTime(*numbers)
