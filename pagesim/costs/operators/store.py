@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -114,10 +113,24 @@ class Store:
         self.version = version or self._current()
 
     @property
-    def sheet(self) -> Mapping[str, Any]:
-        """What the system's own file says of it: ``gpu`` (bandwidth, operations a second), ``misc``."""
-        found = _yaml(self.folder / f"{self.system}.yaml")
-        return found if isinstance(found, dict) else {}
+    def bandwidth(self) -> float:
+        """Peak bandwidth of the GPU's memory, bytes a second, as the system's own file has it."""
+        found = self._said("gpu", "mem_bw")
+        try:
+            bandwidth = float(found)  # YAML reads 2e12 as a text
+        except (TypeError, ValueError):
+            bandwidth = 0.0
+        if not 0 < bandwidth < 1e18:
+            raise PagesimError(
+                f"{self.folder / self.system}.yaml: gpu.mem_bw is {brief(found)}; it must be bytes a second"
+            )
+        return bandwidth
+
+    def _said(self, part: str, name: str) -> Any:
+        file = self.folder / f"{self.system}.yaml"
+        found = _yaml(file) if file.is_file() else None
+        of = found.get(part) if isinstance(found, dict) else None
+        return of.get(name) if isinstance(of, dict) else None
 
     def table(self, family: str, name: str) -> Found | None:
         """Return the table of the version, else the one that it reuses, else an older one, else a newer.
@@ -130,9 +143,8 @@ class Store:
 
     def nccl(self) -> Found | None:
         """Return the table of NCCL's collectives, of the version that the system's file names."""
-        misc = self.sheet.get("misc")
-        wanted = str(misc.get("nccl_version", "")) if isinstance(misc, dict) else ""
-        return self._table(self._data / "comm" / "nccl", "comm", "nccl_perf", wanted or "0")
+        wanted = str(self._said("misc", "nccl_version") or "0")
+        return self._table(self._data / "comm" / "nccl", "comm", "nccl_perf", wanted)
 
     def _table(self, folder: Path, family: str, name: str, wanted: str) -> Found | None:
         file = folder / wanted / f"{name}.parquet"
