@@ -20,7 +20,7 @@ from pagesim.costs.operators.prompts import Prompts
 from pagesim.costs.operators.reduces import Reduces
 from pagesim.costs.operators.states import States
 from pagesim.costs.operators.sums import Knots, knots
-from pagesim.costs.operators.tables import Tables
+from pagesim.costs.operators.tables import Tables, read_experts
 from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, ModelSpec
 from pagesim.costs.specs.layers import (
     ChunkLayer,
@@ -34,6 +34,9 @@ from pagesim.costs.specs.recurrent import GatedDeltaNet
 
 SEQUENCES = tuple(sorted({*range(1, 17), *(2**each for each in range(5, 13)), *range(32, 513, 32)}))
 """Numbers of sequences at which the LM head is looked at."""
+
+FEWEST = 8
+"""Points of experts, over tokens, that make a curve."""
 
 ELEMENT_BYTES = 2
 
@@ -149,26 +152,30 @@ def _experts(found: Operators, tables: Tables, model: ModelSpec, tp: int, moe_ep
     moe = model.moe
     if moe is None:
         return
-    if tables.experts is None:
+    if not tables.all_experts:
         found.missing["experts"] = "there is no table of experts"
         return
-    rows, version = tables.experts
     shape = (model.hidden, moe.expert_ffn, moe.experts_per_token, moe.experts)
     # Latent attention came with routers that are trained to balance.
     routings = ("power_law_1.01", *ROUTINGS) if model.mla else ROUTINGS
-    measured = Experts(rows, types.experts).grid(shape, tp // moe_ep, moe_ep, routings)
-    if measured is None:
+    for table in tables.all_experts:
+        measured = Experts(read_experts(table), types.experts).grid(shape, tp // moe_ep, moe_ep, routings)
+        # A few points are no curve: the next version's may be one.
+        if measured is not None and len(measured[1].axes[0]) >= FEWEST:
+            break
+    else:
         found.missing["experts"] = (
             f"the table of experts has none of {types.experts} with hidden {shape[0]}, inner {shape[1]}, "
             f"{shape[2]} of {shape[3]}, over {tp // moe_ep} and {moe_ep} GPUs"
         )
         return
     routing, grid = measured
+    found.notes += [table.note] if table.note else []
     layers = (model.mlp_layers or model.layers) - moe.dense_layers
     sizes = sorted({*grid.axes[0].tolist(), *(3 * each // 2 for each in grid.axes[0].tolist() if each > 1)})
     seconds = dict(zip(sizes, (layers * curve(grid, np.array(sizes, np.int64))).tolist(), strict=True))
     found.experts = knots(lambda tokens: seconds[tokens], sizes)
-    found.origins["experts"] = f"moe_perf {version}"
+    found.origins["experts"] = f"moe_perf {table.version}"
     found.notes.append(f"experts were timed with tokens dealt out by {routing}")
 
 

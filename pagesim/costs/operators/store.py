@@ -110,7 +110,7 @@ class Store:
                 f"backend is {backend!r}; {system} has tables of {', '.join(backends) or 'none'}"
             )
         self.system, self.backend = system, backend
-        self.version = version or self._current()
+        self.version = version or self.current()
 
     @property
     def bandwidth(self) -> float:
@@ -139,36 +139,25 @@ class Store:
             family: e.g. ``attention``.
             name: e.g. ``context_attention_perf``.
         """
-        return self._table(self._data / family / self.backend, family, name, self.version)
+        found = self.candidates(family, name)
+        return found[0] if found else None
+
+    def candidates(self, family: str, name: str) -> list[Found]:
+        """Return all tables that may stand for the version's, the best first, as `table` orders them."""
+        return _candidates(self._data / family / self.backend, family, name, self.version)
 
     def nccl(self) -> Found | None:
         """Return the table of NCCL's collectives, of the version that the system's file names."""
         wanted = str(self._said("misc", "nccl_version") or "0")
-        return self._table(self._data / "comm" / "nccl", "comm", "nccl_perf", wanted)
+        found = _candidates(self._data / "comm" / "nccl", "comm", "nccl_perf", wanted)
+        return found[0] if found else None
 
-    def _table(self, folder: Path, family: str, name: str, wanted: str) -> Found | None:
-        file = folder / wanted / f"{name}.parquet"
-        if file.is_file():
-            return Found(file, family, name, wanted, wanted, "asked")
-        reused = _reused(folder / wanted / "reuse.yaml", name)
-        if reused is not None:
-            file = folder / reused / f"{name}.parquet"
-            if not file.is_file():
-                raise PagesimError(
-                    f"{folder / wanted / 'reuse.yaml'}: {name} is to be of {reused}, which is not there"
-                )
-            return Found(file, family, name, reused, wanted, "reused")
-        there = [each.parent.name for each in folder.glob(f"*/{name}.parquet")]
-        # What is no release is a drop of single operators: it counts only where it is asked for by its name.
-        releases = sorted((key, each) for each in there if (key := _key(each)) is not None)
-        if not releases:
-            return None
-        asked = _key(wanted)
-        older = [each for key, each in releases if asked is None or key <= asked]
-        version, how = (older[-1], "older") if older else (releases[0][1], "newer")
-        return Found(folder / version / f"{name}.parquet", family, name, version, wanted, _how(how))
+    def current(self) -> str:
+        """Return the version of the engine that the package has full sets of tables for.
 
-    def _current(self) -> str:
+        Raises:
+            PagesimError: it names none.
+        """
         said = _yaml(self.folder / "query_versions.yaml")
         try:
             own = said.get("overrides", {}).get(self.system, {})
@@ -180,8 +169,30 @@ class Store:
             ) from None
 
 
-def _how(text: str) -> How:
-    return "older" if text == "older" else "newer"
+def _candidates(folder: Path, family: str, name: str, wanted: str) -> list[Found]:
+    versions: list[tuple[str, How]] = []
+    if (folder / wanted / f"{name}.parquet").is_file():
+        versions.append((wanted, "asked"))
+    reused = _reused(folder / wanted / "reuse.yaml", name)
+    if reused is not None:
+        if not (folder / reused / f"{name}.parquet").is_file():
+            raise PagesimError(
+                f"{folder / wanted / 'reuse.yaml'}: {name} is to be of {reused}, which is not there"
+            )
+        versions.append((reused, "reused"))
+    there = [each.parent.name for each in folder.glob(f"*/{name}.parquet")]
+    # What is no release is a drop of single operators: it counts only where it is asked for by its name.
+    releases = sorted((key, each) for each in there if (key := _key(each)) is not None)
+    asked = _key(wanted)
+    versions += [(each, "older") for key, each in reversed(releases) if asked is None or key <= asked]
+    versions += [(each, "newer") for key, each in releases if asked is not None and key > asked]
+    best: dict[str, How] = {}
+    for version, how in versions:
+        best.setdefault(version, how)
+    return [
+        Found(folder / version / f"{name}.parquet", family, name, version, wanted, how)
+        for version, how in best.items()
+    ]
 
 
 def _key(version: str) -> tuple[tuple[int, ...], float] | None:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pagesim.costs.operators import decoding, experts, gemm, latent, prompts, reduces, states
 from pagesim.costs.operators.rows import Rows, read_rows
 from pagesim.costs.operators.store import Found, Store
+from pagesim.errors import PagesimError
 
 Opened = tuple[Rows, str]
 """Rows, and the version that they are of."""
@@ -65,6 +66,19 @@ class Tables:
         return self._open(self.store.table(experts.FAMILY, experts.NAME), experts.INTS, experts.TEXTS)
 
     @cached_property
+    def all_experts(self) -> list[Found]:
+        """Tables of experts, the best first: among newer ones that of the current version.
+
+        Other newer ones are drops of some shapes, timed with kernels that no release may have used.
+        """
+        found = self.store.candidates(experts.FAMILY, experts.NAME)
+        try:
+            current = self.store.current()
+        except PagesimError:
+            return found
+        return sorted(found, key=lambda each: each.how == "newer" and 1 + (each.version != current))
+
+    @cached_property
     def latent_prompts(self) -> Opened | None:
         """Modules of latent attention in prompts."""
         found = self.store.table(latent.FAMILY, latent.CONTEXT)
@@ -94,3 +108,8 @@ class Tables:
         if found.note:
             self.notes.append(found.note)
         return read_rows(found.file, ints, texts, absent), found.version
+
+
+def read_experts(found: Found) -> Rows:
+    """Return the rows of a table of experts."""
+    return read_rows(found.file, experts.INTS, experts.TEXTS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,8 @@ from pagesim.errors import PagesimError
 from tests.costs.operators.conftest import SYSTEM, decode_ms, gemm_ms, prompt_ms
 
 LLAMA = model("llama-3.1-8b")
+
+Put = Callable[[str, list[dict[str, Any]]], Path]
 
 
 @pytest.fixture
@@ -150,6 +154,34 @@ def test_experts_are_a_term_of_their_own_and_what_is_missing_is_named(tables: Ta
     assert "over 4 and 1 GPUs" in lacking.missing["experts"]
     assert "among 4" not in str(lacking.missing)
     assert "none of fp8" in operators(tables, LLAMA, 1, dtypes(LLAMA, "fp8")).missing["linear"]
+
+
+def test_experts_that_a_version_lacks_are_of_the_next_best(store: Path, put_table: Put):
+    spec = model("qwen3-30b-a3b")
+
+    def rows(tp: int, sizes: list[int], milliseconds: float) -> list[dict[str, Any]]:
+        shape = {"hidden_size": 2048, "inter_size": 768, "topk": 8, "num_experts": 128, "moe_tp_size": tp}
+        rest = {
+            "moe_ep_size": 1,
+            "distribution": "power_law_1.2",
+            "moe_dtype": "bfloat16",
+            "kernel_source": "b",
+        }
+        return [{**shape, **rest, "num_tokens": t, "latency": milliseconds} for t in sizes]
+
+    powers = [1 << each for each in range(12)]
+    put_table("moe/vllm/1.1.0/moe_perf", rows(1, powers, 5.0) + rows(2, [64], 5.0))
+    put_table("moe/vllm/1.0.0/moe_perf", rows(2, powers, 7.0))
+
+    def of(version: str, tp: int) -> tuple[str, float]:
+        found = operators(Tables(Store(SYSTEM, version=version, tables=store)), spec, tp, dtypes(spec))
+        assert found.experts is not None
+        return found.origins["experts"], round(1e3 * found.experts(64) / 48, 2)
+
+    assert of("1.1.0", 1) == ("moe_perf 1.1.0", 5.0)
+    assert of("1.1.0", 2) == ("moe_perf 1.0.0", 7.0)  # one point is no curve
+    # Before all of them it is the current version, which has a full set, and not the oldest.
+    assert of("0.5.0", 1) == ("moe_perf 1.2.0", 0.16)
 
 
 def test_a_sum_never_falls_and_is_near_what_it_was_made_of():
