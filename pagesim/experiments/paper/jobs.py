@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pagesim.api import run, trace_of
+from pagesim.costs.parse import split_profile
 from pagesim.errors import PagesimError
 from pagesim.experiments.ablations import serve
 from pagesim.experiments.paper.conversations import as_conversations
@@ -225,7 +226,7 @@ def code() -> str:
 
 def _file_of_cost(cost: str) -> str:
     kind, _, rest = cost.partition(":")
-    return rest.partition(",")[0] if kind == "profile" else ""
+    return split_profile(rest)[0] if kind == "profile" else ""
 
 
 @cache
