@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from pydantic import BaseModel, Field
 
-from pagesim.cli.options import OUT, SCENARIO, Command, Commands, scenario_from, with_fields
+from pagesim.cli.groups import Commands
+from pagesim.cli.options import OUT, SCENARIO, Command, scenario_from, with_fields
 from pagesim.setup.scenario import Scenario
 
 if TYPE_CHECKING:

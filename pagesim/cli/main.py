@@ -7,60 +7,91 @@ import sys
 
 import typer
 
-from pagesim.cli import (
-    ablate,
-    bench,
-    calibrate,
-    capacity,
-    cluster,
-    compare,
-    demo,
-    doctor,
-    gallery,
-    golden,
-    listing,
-    live,
-    plan,
-    profile,
-    report,
-    reproduce,
-    run,
-    sweep,
-    trace,
-    validate,
-)
-from pagesim.cli.options import Command, Commands
+from pagesim.cli.groups import Entry, LazyCommands
 from pagesim.errors import PagesimError
+
+TABLE = (
+    Entry(
+        "demo",
+        "Compare five systems on a ShareGPT-like load: where the KV cache goes, and "
+        "what that does to latency.",
+    ),
+    Entry("run", "Replay a trace under one policy and show what became of memory and latency."),
+    Entry("compare", "Replay a trace under several policies and show where the KV cache went under each."),
+    Entry(
+        "cluster", "Replay a trace on several replicas of a system and show how evenly the router loads them."
+    ),
+    Entry(
+        "plan",
+        "Say where a GPU's memory goes under vLLM and how many requests fit, before anything is served.",
+    ),
+    Entry(
+        "gallery",
+        "Show where all memory of a GPU goes under vLLM, model beside model, while requests wait for blocks.",
+    ),
+    Entry(
+        "report", "Write one HTML page about one or several results; it opens from disk and fetches nothing."
+    ),
+    Entry(
+        "sweep",
+        "Replay a scenario at every point of a grid under several seeds, on all cores or on a Ray cluster.",
+    ),
+    Entry(
+        "capacity",
+        "Find, for each policy, the highest request rate that keeps every goal: "
+        "by doubling, then by bisection.",
+    ),
+    Entry(
+        "live",
+        "Carry a trace out under one policy on this machine, and show what became of memory and latency.",
+    ),
+    Entry("calibrate", "Measure what iterations of a model cost here, part by part, and write a profile."),
+    Entry(
+        "validate",
+        "Run a trace live and simulated under several policies, and report by how much the two differ.",
+    ),
+    Entry(
+        "golden",
+        "Replay the golden logs' traces and compare every iteration and every request with the logs.",
+    ),
+    Entry(
+        "reproduce",
+        "Redraw figures of the PagedAttention paper with its numbers beside ours; "
+        "write the document about them.",
+    ),
+    Entry("doctor", "Show what is installed, seen and usable here, and how to get what is not."),
+    Entry("trace", "Look at, convert, fit and make traces."),
+    Entry("bench", "Time the kernels on a GPU or the reference path on a CPU."),
+    Entry(
+        "profile",
+        "Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.",
+    ),
+    Entry("ablate", "What one choice is worth, from measurements: the block size, or how to preempt."),
+    Entry("list", "List what has a name: policies, models, GPUs, workloads or profiles.", module="listing"),
+)
+"""All commands, in the order in which ``--help`` lists them."""
+
+
+class Pagesim(LazyCommands):
+    """The commands of ``pagesim``."""
+
+    table = TABLE
+
 
 cli = typer.Typer(
     name="pagesim",
-    cls=Commands,
-    help="Replay LLM serving traces through KV-cache memory systems and see where the memory goes.\n\n"
-    "Example: pagesim demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its panels cut long flags short on a narrow terminal
 )
-cli.command("demo")(demo.command)
-cli.command("run", cls=Command)(run.command)
-cli.command("compare", cls=Command)(compare.command)
-cli.command("cluster", cls=Command)(cluster.command)
-cli.command("plan", cls=Command)(plan.command)
-cli.command("gallery")(gallery.command)
-cli.command("report")(report.command)
-cli.command("sweep", cls=Command)(sweep.command)
-cli.command("capacity", cls=Command)(capacity.command)
-cli.command("live", cls=Command)(live.command)
-cli.command("calibrate")(calibrate.command)
-cli.command("validate", cls=Command)(validate.command)
-cli.command("golden")(golden.command)
-cli.add_typer(trace.cli, name="trace")
-cli.add_typer(bench.cli, name="bench")
-cli.add_typer(profile.cli, name="profile")
-cli.add_typer(ablate.cli, name="ablate")
-cli.add_typer(listing.cli, name="list")
-cli.command("reproduce")(reproduce.command)
-cli.command("doctor")(doctor.command)
+
+
+@cli.callback(cls=Pagesim)
+def pagesim() -> None:
+    """Replay LLM serving traces through KV-cache memory systems and see where the memory goes.
+
+    Example: pagesim demo
+    """
 
 
 def app() -> None:

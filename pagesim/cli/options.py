@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 
 import typer
 from pydantic.fields import FieldInfo
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from pagesim.cli.completion import complete
-from pagesim.cli.spellings import respelled
 from pagesim.setup.scenario import (
     SCHEDULER_FIELDS,
     Scenario,
@@ -140,14 +139,20 @@ def with_fields(
             ]
             run.__name__ = command.__name__
             run.__doc__ = command.__doc__
+            run.cls = Command  # type: ignore[attr-defined]
             # typer reads both.
             run.__annotations__ = {p.name: p.annotation for p in parameters}
             run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
             return run
 
+        def with_more() -> Run | None:
+            """Return the command with the options of others' schedulers; None where there are none."""
+            more = _more()
+            return with_these(fields, more) if more else None
+
         run = with_these(fields, {})
         if of_scenario:
-            run.with_more = lambda more: with_these(fields, more)  # type: ignore[attr-defined]
+            run.with_more = with_more  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -170,36 +175,12 @@ class Command(TyperCommand):
                     formatter.write_dl(own)
 
 
-class Commands(TyperGroup):
-    """Commands, which take each flag in any of its spellings.
-
-    Those of a scenario also take the options of others' schedulers. These are looked for when such a command
-    is asked for: no other command waits for their imports.
-    """
-
-    def resolve_command(self, ctx: Any, args: Any) -> Any:
-        name, command, rest = super().resolve_command(ctx, respelled(args))
-        with_more = getattr(getattr(command, "callback", None), "with_more", None)
-        if with_more is not None:
-            command = _alone(name, with_more({name: field for name, (_, field) in _more().items()}))
-        return name, command, rest
-
-
-def _more() -> dict[str, tuple[Any, FieldInfo]]:
+def _more() -> dict[str, FieldInfo]:
     """Return the options of others' schedulers, each with its type in its field."""
     found = plugin_fields()
     for annotation, field in found.values():
         field.annotation = annotation
-    return found
-
-
-def _alone(name: str | None, run: Run) -> Any:
-    """Return a command that typer makes of a function by itself."""
-    app = typer.Typer(
-        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings={}
-    )
-    app.command(name, cls=Command)(run)
-    return typer.main.get_command(app)
+    return {name: field for name, (_, field) in found.items()}
 
 
 def _flag(name: str, field: FieldInfo, panel: str | None) -> Any:

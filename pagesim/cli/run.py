@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pagesim.accounting.metrics import capacity_in
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
 from pagesim.setup.scenario import Scenario
 
@@ -67,6 +66,7 @@ def command(
 
 def store(result: Any, folder: Path, timeline: Any = None) -> None:
     """Write a result, its figures and, if it was listened to, its time line into an empty folder."""
+    from pagesim.accounting.metrics import capacity_in
     from pagesim.results import trace_events
     from pagesim.results.plots import save_run_figures
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from pagesim.cli.main import cli
+from pagesim.cli.main import TABLE, cli
 from pagesim.costs.specs import gpus, models
 from pagesim.setup.presets import POLICIES
 from pagesim.workloads import workloads
@@ -66,6 +66,11 @@ def test_help_names_every_command(succeeds):
     for path in COMMANDS:
         if len(path) == 1:
             assert f"\n  {path[0]} " in usage
+
+
+@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry.name)
+def test_the_line_of_a_command_begins_its_help(entry):
+    assert " ".join((COMMANDS[entry.name,].help or "").split("\n\n")[0].split()) == entry.line
 
 
 @pytest.mark.slow

@@ -88,11 +88,30 @@ def test_the_simulator_runs_without_torch_and_triton(program, tmp_path):
     assert done.stdout.endswith("done\n")
 
 
-def test_help_waits_for_no_heavy_library(tmp_path):
-    heavy = '{"pandas", "matplotlib", "pyarrow", "simpy", "scipy", "torch"}'
+HEAVY = ("pandas", "matplotlib", "pyarrow", "simpy", "scipy", "torch")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        pytest.param("['run', '--help']", HEAVY, id="of a command"),
+        pytest.param("['--help']", (*HEAVY, "numpy", "pydantic", "pagesim.setup.scenario"), id="of pagesim"),
+    ],
+)
+def test_help_waits_for_no_heavy_library(arguments, heavy, tmp_path):
     program = (
-        "import sys\nfrom pagesim.cli.main import app\nsys.argv = ['pagesim', 'run', '--help']\n"
-        f"try:\n    app()\nfinally:\n    print(sorted({heavy} & set(sys.modules)))\n"
+        f"import sys\nfrom pagesim.cli.main import app\nsys.argv = ['pagesim', *{arguments}]\n"
+        f"try:\n    app()\nfinally:\n    print(sorted(set({heavy}) & set(sys.modules)))\n"
     )
     done = python(program, tmp_path)
     assert done.stdout.endswith("[]\n"), done.stdout[-200:]
+
+
+def test_completion_of_a_command_imports_none(tmp_path):
+    program = (
+        "import os, sys\nfrom pagesim.cli.main import app\nsys.argv = ['pagesim']\n"
+        "os.environ.update(_PAGESIM_COMPLETE='complete_bash', COMP_WORDS='pagesim p', COMP_CWORD='1')\n"
+        "try:\n    app()\nfinally:\n    print([name for name in sys.modules if name == 'pagesim.cli.plan'])\n"
+    )
+    done = python(program, tmp_path)
+    assert done.stdout.split() == ["plan", "profile", "[]"]
