@@ -52,9 +52,10 @@ class Measured(NamedTuple):
 _PAPER = "fitted to Fig. 13's two vLLM bars, OPT-13B on an A100 (docs/reproduction.md)"
 
 ENGINES: dict[str, Sequence[Measured]] = {
-    # The PagedAttention paper's authors wrote Orca's scheduling into their own engine.
-    **dict.fromkeys(("orca", "vllm-sosp"), (Measured((), False, EngineTime(1.5e-3, 1.65e-4, _PAPER)),)),
-    "static": (Measured((), False, EngineTime(0.0, 0.0, "FasterTransformer: a batch is one call of C++")),),
+    # The PagedAttention paper's authors put Orca's scheduling, and static batches, into their own engine.
+    **dict.fromkeys(
+        ("static", "orca", "vllm-sosp"), (Measured((), False, EngineTime(1.5e-3, 1.65e-4, _PAPER)),)
+    ),
     "vllm-v0": (Measured((0, 2), False, EngineTime(9e-3, 4e-4, "vLLM 0.2, measured by others")),),
     "vllm-v1": (
         Measured((0, 10), False, EngineTime(1.5e-3, 4.5e-5, "vLLM 0.10 to 0.12, measured by others")),

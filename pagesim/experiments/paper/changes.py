@@ -13,6 +13,9 @@ from pagesim.experiments.paper.setting import Setting
 Pair = tuple[Number, Number]
 """A number before and after."""
 
+NOTABLE = 0.1
+"""A share of the paper's value: what came further off by more is listed, bound or none."""
+
 
 def within(number: Number) -> bool | None:
     """Say whether a number is within its bound; None where it has none.
@@ -45,6 +48,20 @@ def entered(found: Sequence[Pair]) -> list[Pair]:
     return [(was, now) for was, now in found if within(was) is False and within(now)]
 
 
+def further(found: Sequence[Pair]) -> list[Pair]:
+    """Return what is further off than before by more than `NOTABLE`, and did not leave its bound."""
+    gone = left(found)
+    return [
+        pair
+        for pair in found
+        if pair not in gone and pair[1].verdict != "fitted" and _share(pair[1]) - _share(pair[0]) > NOTABLE
+    ]
+
+
+def _share(number: Number) -> float:
+    return abs(number.relative or 0.0)
+
+
 def changes(made: Sequence[Reproduced], setting: Setting, before: Column) -> list[str]:
     """Return a section of the document: each figure's misses before and after, and what changed sides.
 
@@ -63,6 +80,9 @@ def changes(made: Sequence[Reproduced], setting: Setting, before: Column) -> lis
         _by_figure(found),
         f"**Left its bound**: {len(left(every))}.",
         _listed(left(every), setting) or "None.",
+        f"**Further off by more than {100 * NOTABLE:g} % of the paper's value**, with no bound or beyond it "
+        f"before: {len(further(every))}.",
+        _listed(further(every), setting) or "None.",
         f"**Came within it**: {len(entered(every))}.",
         _listed(entered(every), setting, why=False) or "None.",
     ]
@@ -88,7 +108,7 @@ def _by_figure(found: dict[str, list[Pair]]) -> str:
 
 def _mean(numbers: Sequence[Number]) -> str:
     """Return the mean share, without its sign, by which numbers are off that can be compared so."""
-    shares = [abs(number.relative) for number in numbers if number.relative is not None]
+    shares = [_share(number) for number in numbers if number.relative is not None]
     return f"{100 * sum(shares) / len(shares):.1f} %" if shares else "–"
 
 

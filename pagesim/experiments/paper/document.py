@@ -28,8 +28,8 @@ RULES = (
     "others timed, and kernels run layer by layer, so for other models they go with the layers. Two other "
     "rules were tried on the twelve knees of vLLM, Orca (Oracle) and Orca (Pow2) that Fig. 12 has of OPT-66B "
     "and OPT-175B, all read by eye (`python -m pagesim.experiments.paper.fit_engine --rules`): with both "
-    "numbers by layers these are off by 9.4 % in the mean, with an iteration by layers and a sequence alike "
-    "for every model by 15.6 %, with both alike by 15.2 %. The rule was chosen with these knees in sight"
+    "numbers by layers these are off by 9.3 % in the mean, with an iteration by layers and a sequence alike "
+    "for every model by 15.4 %, with both alike by 15.2 %. The rule was chosen with these knees in sight"
 )
 
 
@@ -89,7 +89,8 @@ def _made_with(setting: Setting, beside: Sequence[Column]) -> str:
         f"**How sure the paper's numbers are.** {sure}. A range is the text's, or what the artifact leaves "
         "open. *Error* is ours less the paper's, 0 inside a range. *Bar* is what was promised beforehand; a "
         "number without one is there to be looked at, and one read by eye is only compared with how well one "
-        "reads."
+        "reads. A *trial* is an experiment behind a reason: `python -m pagesim.experiments.paper.trials "
+        "SHAREGPT ALPACA NAME` repeats it."
     )
     return "\n\n".join(lines)
 

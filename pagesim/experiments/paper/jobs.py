@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +26,11 @@ ProgressCallback = Callable[[int, int, str], None]
 Outcome = dict[str, Any]
 """What a job found: as in a summary.json, so that it can be kept in a file."""
 
-CHANGES: dict[str, Callable[[Trace, Scenario], Trace]] = {"conversations": as_conversations}
+CHANGES: dict[str, Callable[[Trace, Scenario], Trace]] = {
+    "conversations": as_conversations,
+    "conversations of 3 turns": partial(as_conversations, turns=3),
+    "conversations of 12 turns": partial(as_conversations, turns=12),
+}
 """What is made of a trace before it is replayed, by name."""
 
 BEARABLE = 1.0

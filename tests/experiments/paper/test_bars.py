@@ -9,10 +9,12 @@ import pytest
 
 from pagesim.experiments.paper import Setting, reproduce
 from pagesim.experiments.paper.catalogue import chosen
+from pagesim.experiments.paper.discrepancies import DISCREPANCIES
 from pagesim.experiments.paper.engine import ENGINES, FITTED_TO
 from pagesim.experiments.paper.fit_engine import fit, mean_batch
 from pagesim.experiments.paper.numbers import Number
 from pagesim.experiments.paper.setting import OPT_13B
+from pagesim.experiments.paper.trials import TRIALS
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +62,25 @@ def test_with_both_of_vllms_bars_fitted_orcas_hold_but_the_one_that_the_draw_mov
     sharegpt, alpaca = ["holds"] * 3 + ["fitted"], ["holds", "holds", "misses", "fitted"]
     assert [n.verdict for n in found] == sharegpt + alpaca + ["no bar"] * 2
     assert all(abs(n.relative or 0.0) < 0.05 for n in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("neighbours", "{0:.1f} with 1.2 ms and 170 µs, {2:.1f} with 1.8 ms and 160 µs"),
+        (
+            "full",
+            "at 30 requests/s {0:.0f} run together in the mean of an hour, and {1:.0f} do where many wait",
+        ),
+        ("static", "{0:.2f} requests/s after 900 s, {1:.2f} after 600 s, {2:.2f} after 120 s"),
+        ("beams", "widths 4 and 6 then save {7:.0f} and {11:.0f} %"),
+        ("beam_time", "the lead is {1:.1f}"),
+        ("sentences", "gives {0:.1f} and {1:.1f}, two thirds as long {2:.1f} and {3:.1f}"),
+        ("turns", "the lead over Orca (Oracle) is {0:.1f}, of 12 turns {2:.1f}"),
+        ("loaded", "{2:.2f}, {4:.2f} and {6:.2f} s/token, and recomputing {3:.2f}, {5:.2f} and {7:.2f}"),
+    ],
+)
+def test_a_reason_says_what_its_trial_gives(name: str, said: str, real: Setting) -> None:
+    (text,) = {each.text for each in DISCREPANCIES if f"trial `{name}`" in each.text}
+    assert said.format(*(value for _, value in TRIALS[name](real))) in text

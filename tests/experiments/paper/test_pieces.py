@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -12,8 +14,10 @@ from pagesim.experiments.paper import FIGURES, Setting
 from pagesim.experiments.paper.beyond.swap_map import CONTEXTS, LINKS, MODELS, ratio
 from pagesim.experiments.paper.catalogue import chosen, figure
 from pagesim.experiments.paper.conversations import PROMPT, as_conversations
+from pagesim.experiments.paper.discrepancies import DISCREPANCIES
 from pagesim.experiments.paper.engine import ENGINES, engine_of
 from pagesim.experiments.paper.fit_engine import nearest
+from pagesim.experiments.paper.jobs import CHANGES
 from pagesim.experiments.paper.setting import OPT_13B, SERVERS, SYSTEMS
 from pagesim.experiments.paper.swaps import (
     READ_AT_1_S,
@@ -23,6 +27,7 @@ from pagesim.experiments.paper.swaps import (
     blocks_profile,
     copy_by_copy,
 )
+from pagesim.experiments.paper.trials import TRIALS
 from pagesim.setup.scenario import Scenario
 
 
@@ -103,6 +108,17 @@ def test_a_faster_link_and_a_longer_context_speak_for_swapping() -> None:
         for link in LINKS:
             ratios = [ratio(name, tokens, link) for tokens in CONTEXTS]
             assert ratios == sorted(ratios, reverse=True)
+
+
+def test_each_trial_stands_behind_a_reason_and_each_reason_names_one_that_there_is() -> None:
+    named = {name for each in DISCREPANCIES for name in re.findall(r"trial `(\w+)`", each.text)}
+    assert named == set(TRIALS)
+
+
+def test_conversations_of_fewer_turns_begin_anew_sooner() -> None:
+    trace = ps.make_trace("fixed:10,10", arrivals="constant", rate=0.01, num_requests=7)
+    made = CHANGES["conversations of 3 turns"](trace, Scenario(rate=0.01))
+    assert made.prompt_tokens.tolist() == [10, 30, 50, 10, 30, 50, 10]
 
 
 def test_every_figure_has_jobs_with_names_of_their_own() -> None:
