@@ -139,11 +139,26 @@ def test_an_overhead_that_was_not_measured_can_be_given() -> None:
     assert more - cost("profile:analytic-a100-40gb").iteration(decode(1, 10)) == pytest.approx(1e10)
     for text, said in (
         ("profile:analytic-a100-40gb,overhead_s=99", "from 0 to 10 s"),
-        ("profile:analytic-a100-40gb,speed=1", "takes overhead_s, not 'speed'"),
+        ("profile:analytic-a100-40gb,speed=1", "takes overhead_s, sequence_s, not 'speed'"),
         ("profile:analytic-a100-40gb,overhead_s=fast", "'fast' is not a number"),
+        ("profile:analytic-a100-40gb,overhead_s=0.001,sequence_s=-1", "from 0 to 1 s"),
     ):
         with pytest.raises(PagesimError, match=said):
             cost(text)
+
+
+def test_the_engines_own_time_of_each_sequence_that_gets_a_token_can_be_given() -> None:
+    def ticks(options: str, sequences: int) -> int:
+        text = f"profile:analytic-a100-40gb{options}"
+        cost = parse_cost(text, model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
+        return cost.iteration(decode(sequences, 10 * sequences))
+
+    both = ",overhead_s=0.001,sequence_s=2e-4"
+    for sequences in (1, 7, 300):
+        more = ticks(both, sequences) - ticks(",overhead_s=0", sequences)
+        assert more == pytest.approx((1e-3 + 2e-4 * sequences) * 1e12)
+        alone = ticks(",sequence_s=2e-4", sequences) - ticks("", sequences)
+        assert alone == pytest.approx(2e-4 * sequences * 1e12), "the profile's own overhead stays"
 
 
 def test_where_the_host_launches_for_longer_than_the_device_computes_the_host_counts(profile):

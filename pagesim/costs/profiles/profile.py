@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from pagesim.costs.engines import EngineTime
 from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.curves import Curve, Seconds, Strict
 from pagesim.costs.profiles.samples import TERMS, Sample
@@ -217,15 +218,22 @@ class Profile(Strict):
         known = (terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
         return tuple(sorted(size for size in terms.decode if all(size in each for each in known)))
 
-    def with_overhead(self, seconds: float) -> Profile:
-        """Return the profile with another overhead an iteration, for an engine that was not measured.
+    def with_overhead(self, iteration_s: float | None = None, sequence_s: float = 0.0) -> Profile:
+        """Return the profile with another engine's own time, for an engine that was not measured.
+
+        An iteration in which no sequence gets a token takes as long as one in which one does.
+
+        Args:
+            iteration_s: seconds an iteration; the profile's own of one sequence when left out.
+            sequence_s: seconds of each sequence that gets a token.
 
         Raises:
-            PagesimError: it is not from 0 to 10 s.
+            PagesimError: see `EngineTime`.
         """
-        if not 0 <= seconds <= 10:
-            raise PagesimError(f"overhead_s is {seconds}; it must be from 0 to 10 s")
-        overhead = Curve(at=(1,), seconds=(seconds,))
+        if iteration_s is None:
+            iteration_s = self.terms.overhead(1)
+        engine = EngineTime(iteration_s, sequence_s)
+        overhead = Curve(at=(0, 1), seconds=(engine.iteration_s, engine.iteration_s + engine.sequence_s))
         return self.model_copy(update={"terms": self.terms.model_copy(update={"overhead": overhead})})
 
     def save(self, file: Path) -> None:
