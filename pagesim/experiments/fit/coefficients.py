@@ -7,9 +7,6 @@ from typing import NamedTuple
 from pagesim.costs.profiles import Curve, DecodeAttention, PrefillAttention, Profile, Shape, Terms
 from pagesim.costs.specs import ModelSpec
 
-MOST_SEQUENCES = 4096
-"""Up to which a time a sequence is written down as a curve; beyond, its slope goes on."""
-
 NOTHING = Curve(at=(1,), seconds=(0.0,))
 
 
@@ -31,12 +28,6 @@ class Coefficients(NamedTuple):
     prompts_s: float = 0.0
 
 
-def engine_curve(iteration_s: float, sequence_s: float) -> Curve:
-    """Return a time an iteration and a time a sequence as a curve over sequences."""
-    at = (1, MOST_SEQUENCES)
-    return Curve(at=at, seconds=tuple(iteration_s + sequence_s * size for size in at))
-
-
 def profile_of(
     coefficients: Coefficients, model: ModelSpec, *, tp: int, kv_dtype: str, block_size: int
 ) -> Profile:
@@ -55,9 +46,9 @@ def profile_of(
         copy={block_size: NOTHING},
         swap_out={block_size: NOTHING},
         swap_in={block_size: NOTHING},
-        overhead=engine_curve(each.iteration_s, each.sequence_s),
+        overhead=Curve(at=(1,), seconds=(each.iteration_s,)),
     )
-    return Profile(
+    made = Profile(
         name="fitted",
         kind="measured",
         sentence=f"fitted to the logs of a server of {model.name}",
@@ -69,3 +60,4 @@ def profile_of(
         ranges={},
         errors={},
     )
+    return made.with_overhead(each.iteration_s, each.sequence_s)

@@ -10,15 +10,14 @@ import numpy as np
 from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
 from pagesim.costs.profiles import Profile
 from pagesim.costs.specs import gpu, model
-from pagesim.experiments.fit.coefficients import Coefficients, engine_curve, profile_of
+from pagesim.experiments.fit.coefficients import Coefficients, profile_of
 from pagesim.experiments.fit.equations import COLUMNS
-from pagesim.experiments.fit.loads import Floats
+from pagesim.experiments.fit.loads import Floats, Load
 from pagesim.setup.equip import engine_of
 from pagesim.setup.prepare import prepare
 from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
 from pagesim.sim.clock import TICKS_PER_SECOND
-from pagesim.workloads.trace import Trace
 
 ENGINE = COLUMNS[:2]
 """Columns of the engine's own time: all that is fitted on top of operators."""
@@ -42,17 +41,14 @@ class Costs:
     block_size: int
 
     @classmethod
-    def of(cls, system: System, start: Profile | None) -> Costs:
-        """Return those of a system.
+    def of(cls, system: System, start: Profile | None, load: Load) -> Costs:
+        """Return those of a system that served a load.
 
         Raises:
             PagesimError: an option of the system is off, or the profile is not for it.
         """
-        length = np.ones(1, np.int64)
-        one = Trace(arrival_s=np.zeros(1), prompt_tokens=length, output_tokens=length)
-        prepared = prepare(system.model_copy(update={"cost": "affine:1e-3,0,0"}), one)
-        made = cls(system, start, prepared.sized.block_size)
-        made.cost(np.full(len(COLUMNS), 1e-3))
+        made = cls(system, start, prepare(load.on(system), load.trace()).sized.block_size)
+        made.cost(np.full(len(COLUMNS), 1e-3))  # says at once if they do not go together
         return made
 
     @property
@@ -72,8 +68,7 @@ class Costs:
                 kv_dtype=self.system.kv_cache_dtype,
                 block_size=self.block_size,
             )
-        terms = self.start.terms.model_copy(update={"overhead": engine_curve(iteration_s, sequence_s)})
-        return self.start.model_copy(update={"terms": terms})
+        return self.start.with_overhead(iteration_s, sequence_s)
 
     def cost(self, values: Floats) -> Profiled:
         """Return the cost model of these values."""

@@ -19,6 +19,9 @@ SURE = 2.0
 """Standard errors by which a value must exceed 0, or what is known of it beforehand."""
 
 
+DATASHEET, LEFT_OUT, OTHERS = "datasheet", "counted elsewhere", "other servers"
+"""Where a value comes from that logs do not give."""
+
 APART = 1.5
 """By which factor the batches of several loads, or their contexts, must differ: what only the beginning and
 the end of a run tell apart is not told."""
@@ -74,25 +77,25 @@ def fit(
         raise PagesimError("there is no log to fit to; give at least one")
     for load in loads:
         load.check()
-    costs = Costs.of(system, start)
+    costs = Costs.of(system, start, loads[0])
     fixed = {name: 0.0 for name in COLUMNS if name not in costs.fitted}
     sources: dict[str, str] = {}
     notes: list[str] = []
     found = search(loads, costs, _first_values(loads, costs), fixed, first)
     if start is None and (why := _context_unknown(loads, found, costs)):
-        value, source = _context_beforehand(costs)
-        notes.append(f"{why}: the time a token of context is {source}")
-        sources["context"], fixed["context"] = source, value
+        known = costs.context_s()
+        sources["context"], fixed["context"] = (DATASHEET, known) if known is not None else (LEFT_OUT, 0.0)
+        notes.append(f"{why}: {_instead(costs, known)}")
         found = search(loads, costs, found.values, fixed, first)
     engine = costs.engine()
     b, error = (each[COLUMNS.index("sequences")] for each in (found.values, found.errors))
     if SURE * error > max(b, engine.sequence_s):
         notes.append(
             f"these loads do not tell a time an iteration from a time a sequence ({_us(b)} ± {_us(error)} "
-            f"µs), their batches are too much alike: the time a sequence is that of {engine.source}, "
+            f"µs), their batches are too much alike: the latter is that of {engine.source}, "
             f"{_us(engine.sequence_s)} µs"
         )
-        sources["sequences"], fixed["sequences"] = engine.source, engine.sequence_s
+        sources["sequences"], fixed["sequences"] = OTHERS, engine.sequence_s
         found = search(loads, costs, found.values, fixed, first)
     return Fitted(costs, found, sources, tuple(loads), first, tuple(notes))
 
@@ -140,12 +143,14 @@ def _alike(found: Found) -> bool:
     )
 
 
-def _context_beforehand(costs: Costs) -> tuple[float, str]:
-    """Return a time a token of context that no log gave, and where it comes from."""
-    known = costs.context_s()
+def _instead(costs: Costs, known: float | None) -> str:
+    """Return what a time a token of context is that the logs did not give."""
     if known is None:
-        return 0.0, "counted with the sequences, and good for contexts of these lengths only (name the gpu)"
-    return known, f"that of the {costs.system.gpu}'s datasheet, {1e9 * known:.3g} ns"
+        return (
+            "both are counted as a time a sequence, which is good for contexts of these lengths only; name "
+            "the gpu, and its datasheet gives the latter"
+        )
+    return f"the latter is that of the {costs.system.gpu}'s datasheet, {1e9 * known:.3g} ns"
 
 
 def _us(seconds: float) -> str:

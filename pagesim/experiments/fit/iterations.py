@@ -128,15 +128,14 @@ def replay(load: Load, system: System, cost: Profiled, kernels: CostModel | None
 
     Args:
         load: the requests, sent when they were, or in a closed loop when one before them is over.
-        system: what serves; its own cost does not count.
+        system: what serves, but for the load's own options; its own cost does not count.
         cost: what iterations take.
         kernels: what is known of that beforehand.
 
     Raises:
         PagesimError: the load and the system do not go together.
     """
-    asked = system.model_copy(update={"cost": _UNUSED, "max_concurrency": load.max_concurrency})
-    setting = replace(prepare(asked, load.trace()), cost=cost)
+    setting = replace(prepare(load.on(system), load.trace()), cost=cost)
     log, seen = setting.new_log(), Iterations(kernels)
     server = Server(setting, log, setting.arrivals(), observers=[seen])
     server.replay()
@@ -152,7 +151,3 @@ def replay(load: Load, system: System, cost: Profiled, kernels: CostModel | None
         np.array(log.recomputes, np.int64) + np.array(log.swaps, np.int64),
         cached,
     )
-
-
-_UNUSED = "affine:1e-3,0,0"
-"""A cost that a system is prepared with before it gets the one that is tried."""

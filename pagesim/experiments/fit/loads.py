@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
+from pagesim.setup.scenario import System
 from pagesim.workloads.trace import Trace
 
 Floats = npt.NDArray[np.float64]
@@ -33,6 +35,7 @@ class Load:
         hash_ids: names of its prompt's blocks of ``hash_block_size`` tokens, where prompts are known.
         hash_block_size: tokens.
         max_concurrency: of a closed loop, None where each request was sent at its own time.
+        options: of the system, as far as this run's differ from those of others.
         notes: what was noticed on reading.
     """
 
@@ -45,7 +48,8 @@ class Load:
     hash_ids: Sequence[tuple[int, ...]] | None = None
     hash_block_size: int = 16
     max_concurrency: int | None = None
-    notes: tuple[str, ...] = field(default=())
+    options: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -70,6 +74,11 @@ class Load:
             hash_ids=self.hash_ids,
             hash_block_size=self.hash_block_size,
         )
+
+    def on(self, system: System) -> System:
+        """Return a system with the options of this run; its cost is left to who prepares it."""
+        own = {**self.options, "cost": "affine:1e-3,0,0", "max_concurrency": self.max_concurrency}
+        return system.model_copy(update=own)
 
     def check(self) -> None:
         """Refuse what no server can have done.

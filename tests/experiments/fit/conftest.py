@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,3 +73,30 @@ def served(
 def affine_loads() -> list[Load]:
     """Return logs of an affine server at three concurrencies."""
     return [served(concurrency, cost_of(AFFINE)) for concurrency in (4, 16, 48)]
+
+
+def bench_json(load: Load, *, noise: float = 0.0, seed: int = 0) -> dict[str, Any]:
+    """Return a load as ``vllm bench serve --save-detailed`` writes it, with an error on each gap."""
+    draw = np.random.default_rng(seed)
+    gaps = []
+    for seconds, tokens in zip(load.last_s - load.first_s, load.output_tokens.tolist(), strict=True):
+        off = noise * draw.standard_normal(tokens - 1)
+        gaps.append((seconds / max(1, tokens - 1) * (1 + off)).tolist())
+    decode = np.array([sum(each) for each in gaps])
+    several = load.output_tokens > 1
+    return {
+        "model_id": "meta-llama/Llama-3.1-8B-Instruct",
+        "num_prompts": len(load),
+        "request_rate": "inf" if load.max_concurrency else 4.0,
+        "max_concurrency": load.max_concurrency,
+        "completed": len(load),
+        "duration": float((load.first_s + decode).max()),
+        "mean_ttft_ms": float(1e3 * load.ttft_s.mean()),
+        "mean_tpot_ms": float(1e3 * (decode / np.maximum(1, load.output_tokens - 1))[several].mean()),
+        "input_lens": load.prompt_tokens.tolist(),
+        "output_lens": load.output_tokens.tolist(),
+        "start_times": (1000.5 + load.arrival_s).tolist(),
+        "ttfts": load.ttft_s.tolist(),
+        "itls": gaps,
+        "errors": [""] * len(load),
+    }
