@@ -94,6 +94,10 @@ def _profiled(rest: str, target: Target) -> Profiled:
         kv_dtype=target.kv_dtype,
         block_size=target.block_size,
     )
+    if profile.has_no_engine:
+        engine = {
+            "iteration_s": target.engine.iteration_s, "sequence_s": target.engine.sequence_s, **engine
+        }  # fmt: skip
     if engine:
         profile = profile.with_overhead(**engine)
     return Profiled(

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagesim.costs.operators.grids import Stretch, bracket, plain
 from pagesim.costs.operators.rows import Floats, Ints
+from pagesim.costs.operators.sums import risen
+from pagesim.costs.profiles.tables import DecodeTable, PromptTable, Row, bracket
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Seconds over a number of sequences and a length, linear in both (the length stretched).
+    """Seconds over a number of sequences and a length, linear in both (the length to a power).
 
     Below the first of an axis it is the first; beyond the last it goes on as between the last two.
 
@@ -20,29 +21,45 @@ class Plane:
         batch: sequences, rising, ``[B]``.
         length: tokens of each, rising, ``[L]``.
         seconds: ``[B, L]``.
-        stretch: of lengths.
+        power: of lengths, over which seconds are straight.
     """
 
     batch: Ints
     length: Ints
     seconds: Floats
-    stretch: Stretch = plain
+    power: float = 1.0
 
     def __call__(self, batch: float, length: float) -> float:
         """Return the seconds of so many sequences of such a length."""
-        low, high, share = bracket(self.batch, batch)
+        low, high, share = bracket(self.batch.tolist(), batch)
         first = self.along(low, length)
         return first + share * (self.along(high, length) - first) if share else first
 
     def along(self, at: int, length: float) -> float:
         """Return the seconds of the batch at a place on its axis."""
-        low, high, share = bracket(self.length, length, self.stretch)
+        low, high, share = bracket(self.length.tolist(), length, self.power)
         first = float(self.seconds[at, low])
         return first + share * (float(self.seconds[at, high]) - first)
 
     def scaled(self, factor: float) -> Plane:
         """Return the plane with seconds multiplied."""
-        return Plane(self.batch, self.length, self.seconds * factor, self.stretch)
+        return Plane(self.batch, self.length, self.seconds * factor, self.power)
+
+    def decode_table(self) -> DecodeTable:
+        """Return the plane as a profile has it in decoding, never falling with the length."""
+        return DecodeTable(batch=self._batch, length=tuple(self.length.tolist()), seconds=self._rounded)
+
+    def prompt_table(self) -> PromptTable:
+        """Return the plane as a profile has it of prompts, never falling with the length."""
+        return PromptTable(batch=self._batch, length=tuple(self.length.tolist()), seconds=self._rounded)
+
+    @property
+    def _batch(self) -> tuple[int, ...]:
+        return tuple(self.batch.tolist())
+
+    @property
+    def _rounded(self) -> tuple[Row, ...]:
+        return tuple(tuple(float(f"{each:.4g}") for each in row) for row in risen(self.seconds).tolist())
 
 
 def line_on(seconds: Floats, length: Ints) -> Floats:

@@ -16,6 +16,7 @@ from pagesim.costs.profiles.fit import (
     unseen_of,
 )
 from pagesim.costs.profiles.profile import (
+    ANY,
     Launching,
     Profile,
     Range,
@@ -27,22 +28,28 @@ from pagesim.costs.profiles.profile import (
 )
 from pagesim.costs.profiles.rescale import rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
+from pagesim.costs.profiles.tables import DecodeTable, PromptTable, ReachTerm, StatesTerm
 from pagesim.costs.profiles.vidur import import_vidur
 
 __all__ = [
+    "ANY",
     "BLOCK_CURVES",
     "CURVES",
     "SLOTS",
     "TERMS",
     "Curve",
     "DecodeAttention",
+    "DecodeTable",
     "FittedTerms",
     "Launching",
     "PrefillAttention",
     "Profile",
+    "PromptTable",
     "Range",
+    "ReachTerm",
     "Sample",
     "Shape",
+    "StatesTerm",
     "TermError",
     "Terms",
     "analytic_names",

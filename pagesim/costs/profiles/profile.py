@@ -11,6 +11,7 @@ from pagesim.costs.engines import EngineTime
 from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.curves import Curve, Seconds, Strict
 from pagesim.costs.profiles.samples import TERMS, Sample
+from pagesim.costs.profiles.tables import DecodeTable, PromptTable, ReachTerm, StatesTerm
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.setup.files import put
@@ -25,6 +26,9 @@ MOST_BYTES = 64 << 20
 Kind = Literal["measured", "imported", "rescaled", "analytic"]
 Origin = Literal["measured", "imported", "rescaled", "datasheet"]
 ByBlock = Annotated[dict[int, Curve], Field(min_length=1)]
+
+ANY = 0
+"""Stands for any block size: what it costs to move blocks is then over their tokens."""
 
 
 class Launching(Strict):
@@ -47,7 +51,7 @@ class Launching(Strict):
 class Terms(Strict):
     """Seconds of the parts of an iteration, all layers, on each GPU.
 
-    Those that depend on the block size are kept for each that was measured.
+    Those that depend on the block size are kept for each that was measured, or for `ANY`.
 
     Attributes:
         linear: linear layers, norms, activations and embeddings, over tokens.
@@ -59,36 +63,54 @@ class Terms(Strict):
         swap_out, swap_in: transfers between device and host, over blocks.
         overhead: everything that an iteration takes beside these, over running sequences.
         all_reduce: of tensor parallelism, over tokens; None on one GPU.
+        all_reduce_eager: of an iteration with prompts, where no graph launches them; None if it is the same.
+        experts: over tokens; None where they are in ``linear``, or there are none.
+        reaching: attention of layers that do not look back on all tokens; ``decode`` and ``prefill`` are of
+            the others.
+        states: recurrent layers beside their products; None where there are none.
         launching: the least that linear layers, head, write and attention take together.
     """
 
     linear: Curve
     head: Curve
     write: Curve
-    decode: Annotated[dict[int, DecodeAttention], Field(min_length=1)]
-    prefill: Annotated[dict[int, PrefillAttention], Field(min_length=1)]
+    decode: Annotated[dict[int, DecodeAttention | DecodeTable], Field(min_length=1)]
+    prefill: Annotated[dict[int, PrefillAttention | PromptTable], Field(min_length=1)]
     copy_: ByBlock = Field(alias="copy")
     swap_out: ByBlock
     swap_in: ByBlock
     overhead: Curve
     all_reduce: Curve | None = None
+    all_reduce_eager: Curve | None = None
+    experts: Curve | None = None
+    reaching: Annotated[tuple[ReachTerm, ...], Field(strict=False)] = ()
+    states: StatesTerm | None = None
     launching: Launching = Launching()
 
     def names(self) -> tuple[str, ...]:
         """Return the terms that are there."""
-        return tuple(name for name in TERMS if name != "all_reduce" or self.all_reduce is not None)
+        further = ("all_reduce", "experts", "states")
+        return tuple(
+            name for name in (*TERMS, *further[1:]) if name not in further or self.whole(name) is not None
+        )
 
     def whole(self, term: str) -> Any:
         """Return a term by its name: a curve, or what it is at each block size."""
         return getattr(self, "copy_" if term == "copy" else term)
 
-    def at(self, term: str, block_size: int) -> Curve | DecodeAttention | PrefillAttention:
-        """Return a term, at a block size if it depends on one."""
+    def at(self, term: str, block_size: int) -> Any:
+        """Return a term, at a block size if it depends on one: seconds over a size, or two of them."""
         found = self.whole(term)
-        at: Curve | DecodeAttention | PrefillAttention = (
-            found[block_size] if isinstance(found, dict) else found
-        )
-        return at
+        return found.get(block_size, found.get(ANY)) if isinstance(found, dict) else found
+
+    def reduces(self, *, eager: bool) -> Curve | None:
+        """Return all-reduces, as launched without a graph or with one; None on one GPU."""
+        return self.all_reduce_eager or self.all_reduce if eager else self.all_reduce
+
+    def moving(self, term: str, block_size: int) -> Curve:
+        """Return what moving blocks of a size takes, over their number."""
+        found: dict[int, Curve] = self.whole(term)
+        return found[block_size] if block_size in found else found[ANY].by(block_size)
 
 
 class TermError(Strict):
@@ -163,6 +185,8 @@ class Profile(Strict):
         tp: GPUs over which the model is divided.
         dtype: of weights and activations.
         kv_dtype: of the cache.
+        release: of the engine whose operators were timed, e.g. ``vllm 0.24.0``; "" if it is not known.
+        sources: by term, the table and the version that it is of, where that is known.
         gpu: as the catalogue calls it; None if it is not there.
         terms: see `Terms`.
         origins: where each term comes from.
@@ -183,6 +207,8 @@ class Profile(Strict):
     tp: Annotated[int, Field(ge=1)] = 1
     dtype: str = "fp16"
     kv_dtype: str = "fp16"
+    release: str = ""
+    sources: dict[str, str] = Field(default_factory=dict)
     gpu: str | None = None
     terms: Terms
     origins: dict[str, Origin]
@@ -205,7 +231,9 @@ class Profile(Strict):
         for sample in self.samples:
             sample.check()
             whole = self.terms.whole(sample.term)
-            if whole is None or (isinstance(whole, dict) and sample.block_size not in whole):
+            if whole is None or (
+                isinstance(whole, dict) and self.terms.at(sample.term, sample.block_size) is None
+            ):
                 raise ValueError(f"{sample}: the profile has no such term")
         if any(not 0 <= index < len(self.samples) for index in self.held_out):
             raise ValueError(f"held_out names a sample that is none of its {len(self.samples)}")
@@ -216,7 +244,24 @@ class Profile(Strict):
         """Block sizes at which everything is known that depends on them."""
         terms = self.terms
         known = (terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
-        return tuple(sorted(size for size in terms.decode if all(size in each for each in known)))
+        return tuple(
+            sorted(
+                size
+                for size in {*terms.decode, *(size for each in known for size in each)}
+                if size != ANY and all(size in each or ANY in each for each in (terms.decode, *known))
+            )
+        )
+
+    def takes(self, block_size: int) -> bool:
+        """Return whether everything is known at a block size."""
+        terms = self.terms
+        known = (terms.decode, terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
+        return all(block_size in each or ANY in each for each in known)
+
+    @property
+    def has_no_engine(self) -> bool:
+        """Whether it knows operators alone: an engine's own time must be given."""
+        return not any(self.terms.overhead.seconds)
 
     def with_overhead(self, iteration_s: float | None = None, sequence_s: float = 0.0) -> Profile:
         """Return the profile with another engine's own time, for an engine that was not measured.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import Launching, Profile, Shape, Terms, check_attends_to_all
+from pagesim.costs.profiles.tables import DecodeTable, PromptTable
 from pagesim.costs.specs import GpuSpec, ModelSpec
 from pagesim.errors import PagesimError
 
@@ -33,6 +34,10 @@ def rescale(
     """
     if profile.kind == "rescaled":
         raise PagesimError(f"profile {profile.name} is rescaled itself; rescale what it was made from")
+    if any(isinstance(each, DecodeTable) for each in profile.terms.decode.values()):
+        raise PagesimError(
+            f"profile {profile.name} rests on tables of operators; import them for {model.name} on {gpu.name}"
+        )
     if Shape.of(of) != profile.model:
         raise PagesimError(f"profile {profile.name} is for {profile.model.name}, not {of.name}")
     check_attends_to_all(model, f"profile {profile.name}")
@@ -61,6 +66,7 @@ def rescale(
                 }
             )
             for size, each in old.decode.items()
+            if not isinstance(each, DecodeTable)
         },
         prefill={
             size: each.model_copy(
@@ -72,6 +78,7 @@ def rescale(
                 }
             )
             for size, each in old.prefill.items()
+            if not isinstance(each, PromptTable)
         },
         copy={size: carried(each, lambda bounds: bounds.copy, size) for size, each in old.copy_.items()},
         swap_out={
