@@ -168,8 +168,8 @@ def best(latency: Mapping[int, float]) -> tuple[int, list[int]]:
 def notes_on(profile: Profile, sizes: Sequence[int]) -> list[str]:
     """Return what is worth knowing where block sizes are compared by a profile."""
     said = []
-    decode = [profile.terms.at("decode", size) for size in sizes]
-    prefill = [profile.terms.at("prefill", size) for size in sizes]
+    decode = [profile.terms.decode[size] for size in sizes]
+    prefill = [profile.terms.prefill[size] for size in sizes]
     if len(sizes) > 1 and all(each == decode[0] for each in decode) and all(
         each == prefill[0] for each in prefill
     ):  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 
 from pagesim.costs.operators.rows import Floats, Ints
 from pagesim.costs.operators.sums import risen
-from pagesim.costs.profiles.tables import DecodeTable, PromptTable, Row, bracket
+from pagesim.costs.profiles.tables import DecodeTable, PrefillTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Plane:
 
     def __call__(self, batch: float, length: float) -> float:
         """Return the seconds of so many sequences of such a length."""
-        low, high, share = bracket(self.batch.tolist(), batch)
+        low, high, share = bracket(self.batch, batch)
         first = self.along(low, length)
         return first + share * (self.along(high, length) - first) if share else first
 
     def along(self, at: int, length: float) -> float:
         """Return the seconds of the batch at a place on its axis."""
-        low, high, share = bracket(self.length.tolist(), length, self.power)
+        low, high, share = bracket(self.length, length, self.power)
         first = float(self.seconds[at, low])
         return first + share * (float(self.seconds[at, high]) - first)
 
@@ -47,19 +47,42 @@ class Plane:
 
     def decode_table(self) -> DecodeTable:
         """Return the plane as a profile has it in decoding, never falling with the length."""
-        return DecodeTable(batch=self._batch, length=tuple(self.length.tolist()), seconds=self._rounded)
+        return DecodeTable(
+            batches=tuple(self.batch.tolist()),
+            contexts=tuple(self.length.tolist()),
+            seconds=_rounded(risen(self.seconds)),
+        )
 
-    def prompt_table(self) -> PromptTable:
-        """Return the plane as a profile has it of prompts, never falling with the length."""
-        return PromptTable(batch=self._batch, length=tuple(self.length.tolist()), seconds=self._rounded)
+    def prefill_table(self) -> PrefillTable:
+        """Return the plane as a profile has it of prompts; the least is what the shortest takes."""
+        seconds = risen(self.seconds)
+        return PrefillTable(
+            lengths=tuple(self.length.tolist()),
+            batches=tuple(self.batch.tolist()),
+            seconds=_rounded(seconds.T),
+            launch_s=float(f"{seconds[0, 0]:.4g}"),
+        )
 
-    @property
-    def _batch(self) -> tuple[int, ...]:
-        return tuple(self.batch.tolist())
 
-    @property
-    def _rounded(self) -> tuple[Row, ...]:
-        return tuple(tuple(float(f"{each:.4g}") for each in row) for row in risen(self.seconds).tolist())
+def bracket(axis: Ints, size: float, power: float = 1.0) -> tuple[int, int, float]:
+    """Return the two places between which a size lies, and how far on the way it is.
+
+    Below the first place the way is 0; beyond the last it is above 1, along the last two.
+
+    Args:
+        axis: sizes, rising.
+        size: any.
+        power: of sizes, over which the way is measured.
+    """
+    if len(axis) == 1 or size <= axis[0]:
+        return 0, 0, 0.0
+    right = min(int(np.searchsorted(axis, size)), len(axis) - 1)
+    low, high = float(axis[right - 1]) ** power, float(axis[right]) ** power
+    return right - 1, right, (float(size) ** power - low) / (high - low)
+
+
+def _rounded(seconds: Floats) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(float(f"{each:.4g}") for each in row) for row in seconds.tolist())
 
 
 def line_on(seconds: Floats, length: Ints) -> Floats:

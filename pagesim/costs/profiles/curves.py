@@ -74,13 +74,6 @@ class Curve(Strict):
         slope = (seconds[right] - seconds[right - 1]) / (at[right] - at[right - 1])
         return seconds[right - 1] + slope * (size - at[right - 1])
 
-    def by(self, factor: int) -> Curve:
-        """Return the curve over what is so many times as large: 1 of the new is ``factor`` of the old."""
-        if factor == 1:
-            return self
-        at = sorted({max(1, size // factor) for size in self.at})
-        return Curve(at=tuple(at), seconds=tuple(self(size * factor) for size in at))
-
     def scaled(self, factors: Iterable[float]) -> Curve:
         """Return the curve with each knot's seconds multiplied, kept from falling."""
         times = [seconds * factor for seconds, factor in zip(self.seconds, factors, strict=True)]

@@ -1,74 +1,47 @@
-"""Terms as tables: seconds over sequences and their length, as they were measured, and the lines between."""
+"""Attention as tables: what was measured at points, straight between them."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from pagesim.costs.profiles.attention import Line
-from pagesim.costs.profiles.curves import Curve, Seconds, Strict
+from pagesim.costs.profiles.curves import Seconds, Strict
 
-Sizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, strict=False)]
-Row = Annotated[tuple[Seconds, ...], Field(min_length=1, strict=False)]
-Grid = Annotated[tuple[Row, ...], Field(min_length=1, strict=False)]
-
-BENT = 1.5
-"""Prompts' seconds are nearly straight over their length to this power, between what goes with tokens and
-what goes with pairs: on the published tables a line over the length itself is 6 % too slow in the mean, one
-over its square 4 % too fast, this one off by 1 %."""
+Axis = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, strict=False)]
+Row = Annotated[tuple[Seconds, ...], Field(strict=False)]
+Rows = Annotated[tuple[Row, ...], Field(min_length=1, strict=False)]
 
 
-class Table(Strict):
-    """Seconds over a number of sequences and the length of each.
+class DecodeTable(Strict):
+    """Seconds of one iteration's decode attention, all layers, over the batch and the tokens of a sequence.
+
+    Sequences of different lengths take what as many of their mean length would. Between the points of the
+    table seconds are straight in both directions; beyond the last one its last slope goes on, and below the
+    first one they are what the first point takes.
 
     Attributes:
-        batch: sequences, rising, ``[B]``.
-        length: tokens of each, rising, ``[L]``.
-        seconds: ``[B, L]``, never falling with the length.
+        batches: sequences, rising, ``[B]``.
+        contexts: mean tokens of a sequence, rising, ``[C]``.
+        seconds: ``[B, C]``, never falling with the context.
     """
 
-    batch: Sizes
-    length: Sizes
-    seconds: Grid
+    batches: Axis
+    contexts: Axis
+    seconds: Rows
+
+    _of_batch: dict[int, tuple[float, ...]] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
-    def _check(self) -> Table:
-        for name, axis in (("batch", self.batch), ("length", self.length)):
-            if any(a >= b for a, b in pairwise(axis)):
-                raise ValueError(f"its {name} must rise")
-        if len(self.seconds) != len(self.batch) or any(len(row) != len(self.length) for row in self.seconds):
-            raise ValueError(f"its seconds must be {len(self.batch)} rows of {len(self.length)}")
+    def _check(self) -> DecodeTable:
+        _check_axes(self.batches, self.contexts, self.seconds)
         if any(a > b for row in self.seconds for a, b in pairwise(row)):
-            raise ValueError("its seconds must not fall with the length")
+            raise ValueError("its times must not fall with the context")
         return self
-
-    def row(self, batch: float) -> tuple[float, ...]:
-        """Return the seconds of so many sequences at each length: a line between two numbers of them.
-
-        Fewer than the first cost what it does; beyond the last it goes on as between the last two.
-        """
-        low, high, share = bracket(self.batch, batch)
-        first = self.seconds[low]
-        if not share:
-            return first
-        found, least = [], 0.0
-        for one, other in zip(first, self.seconds[high], strict=True):
-            least = max(least, one + share * (other - one))
-            found.append(least)
-        return tuple(found)
-
-
-class DecodeTable(Table):
-    """Seconds of one iteration's decode attention, all layers, over sequences and their mean context.
-
-    It is a line between two contexts, so a run of decode steps adds up exactly and ends at the next one.
-    """
-
-    _rows: dict[int, tuple[float, ...]] = PrivateAttr(default_factory=dict)
 
     def line(self, batch: int, context: int) -> Line:
         """Return what a batch of sequences costs from this context (tokens in all) on.
@@ -77,16 +50,18 @@ class DecodeTable(Table):
             batch: sequences, at least 1.
             context: tokens that they hold together.
         """
-        row = self._rows.get(batch)
-        if row is None:
-            row = self._rows[batch] = self.row(batch)
-        mean, at = context // batch, self.length
-        if mean < at[0] or len(at) == 1:
-            return Line(row[0], 0.0, at[0] - 1 if len(at) > 1 else None)
-        left = min(bisect_right(at, mean), len(at) - 1) - 1
-        slope = (row[left + 1] - row[left]) / (at[left + 1] - at[left])
-        until = at[left + 1] - 1 if left + 2 < len(at) else None
-        return Line(row[left] - slope * at[left], slope / batch, until)
+        row = self._row(batch)
+        knots, mean = self.contexts, context // batch
+        right = bisect_right(knots, mean)
+        if right == 0:
+            return Line(row[0], 0.0, knots[0] - 1)
+        last = len(knots) - 1
+        if not last:
+            return Line(row[0], 0.0, None)
+        left = min(right, last) - 1
+        slope = max(0.0, row[left + 1] - row[left]) / (knots[left + 1] - knots[left])
+        until = knots[right] - 1 if right <= last else None
+        return Line(row[left] - slope * knots[left], slope / batch, until)
 
     def __call__(self, batch: int, context: int) -> float:
         """Return the seconds of a batch of sequences over so many tokens of context."""
@@ -95,80 +70,73 @@ class DecodeTable(Table):
         fixed, a_token, _ = self.line(batch, context)
         return fixed + a_token * context
 
+    def _row(self, batch: int) -> tuple[float, ...]:
+        """Return the seconds of a batch at each context."""
+        known = self._of_batch.get(batch)
+        if known is None:
+            left, share = _between(self.batches, batch)
+            low, high = self.seconds[left], self.seconds[min(left + 1, len(self.batches) - 1)]
+            known = tuple(max(0.0, a + share * (b - a)) for a, b in zip(low, high, strict=True))
+            self._of_batch[batch] = known
+        return known
 
-class PromptTable(Table):
-    """Seconds of one iteration's prompts in attention, all layers, over whole prompts and their length."""
 
-    def at(self, prompts: float, length: float) -> float:
-        """Return the seconds of so many whole prompts of such a length."""
-        if not prompts:
-            return 0.0
-        row = self.row(prompts)
-        low, high, share = bracket(self.length, length, BENT)
-        return row[low] + share * (row[high] - row[low])
+class PrefillTable(Strict):
+    """Seconds of one iteration's prompts in attention, all layers, over their length and their number.
+
+    What was measured are whole prompts of one length. Tokens that attend to so many pairs take what as many
+    tokens of such prompts would: prompts in which a token attends to as many keys in the mean. So a chunk
+    behind a long history is a part of a longer prompt, which takes its share, and no less than a launch.
+
+    Attributes:
+        lengths: tokens of a prompt, rising, ``[L]``.
+        batches: prompts, rising, ``[B]``.
+        seconds: ``[L, B]``.
+        launch_s: the least that an iteration with a prompt takes.
+    """
+
+    lengths: Axis
+    batches: Axis
+    seconds: Rows
+    launch_s: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> PrefillTable:
+        _check_axes(self.lengths, self.batches, self.seconds)
+        return self
 
     def __call__(self, tokens: int, pairs: int) -> float:
-        """Return the seconds of chunks: so many tokens that attend to so many pairs of a query and a key.
-
-        They are taken to be whole prompts in which a token attends to as many keys on average: 2·pairs /
-        tokens − 1 long, and tokens over that in number. Where that is less than one prompt, it is that share
-        of one, beyond what the shortest takes.
-
-        Args:
-            tokens: in all chunks.
-            pairs: in all chunks; a chunk of t tokens after h has t·h + t·(t + 1) / 2.
-        """
+        """Return the seconds of so many new tokens that attend to so many pairs."""
         if not tokens:
             return 0.0
         length = max(1.0, 2 * pairs / tokens - 1)
-        count = tokens / length
-        if count >= 1:
-            return self.at(count, length)
-        least = self.seconds[0][0]
-        return least + count * (self.at(1, length) - least)
+        left, share = _between(self.lengths, length)
+        right = min(left + 1, len(self.lengths) - 1)
+        low, high = self._of(left, tokens), self._of(right, tokens)
+        return max(self.launch_s, low + share * (high - low))
+
+    def _of(self, row: int, tokens: int) -> float:
+        """Return what so many tokens take in prompts of one of the lengths."""
+        prompts = tokens / self.lengths[row]
+        seconds = self.seconds[row]
+        if prompts <= self.batches[0]:
+            return seconds[0] * prompts / self.batches[0]
+        left, share = _between(self.batches, prompts)
+        right = min(left + 1, len(seconds) - 1)
+        return seconds[left] + share * (seconds[right] - seconds[left])
 
 
-class ReachTerm(Strict):
-    """Attention of layers that do not look back on all tokens.
-
-    Attributes:
-        kind: ``window`` or ``chunk``.
-        size: tokens.
-        decode: over sequences and the mean of what is within reach.
-        prefill: over whole prompts and their length, pairs being those within reach; None if chunked layers'
-            prompts were not timed.
-    """
-
-    kind: Literal["window", "chunk"]
-    size: Annotated[int, Field(ge=1)]
-    decode: DecodeTable
-    prefill: PromptTable
+def _between(knots: Sequence[int], at: float) -> tuple[int, float]:
+    """Return the knot to the left, and how far towards the next: above 1 beyond the last, never below 0."""
+    if len(knots) == 1:
+        return 0, 0.0
+    left = min(max(bisect_right(knots, at), 1), len(knots) - 1) - 1
+    return left, max(0.0, (at - knots[left]) / (knots[left + 1] - knots[left]))
 
 
-class StatesTerm(Strict):
-    """Recurrent layers beside their products.
-
-    Attributes:
-        decode: over sequences that decode.
-        prefill: over prompts and their mean length.
-    """
-
-    decode: Curve
-    prefill: PromptTable
-
-
-def bracket(axis: Sequence[int], size: float, power: float = 1.0) -> tuple[int, int, float]:
-    """Return the two places between which a size lies, and how far on the way it is.
-
-    Below the first place the way is 0; beyond the last it is above 1, along the last two.
-
-    Args:
-        axis: sizes, rising.
-        size: any.
-        power: of sizes, over which the way is measured.
-    """
-    if len(axis) == 1 or size <= axis[0]:
-        return 0, 0, 0.0
-    right = min(bisect_right(axis, size), len(axis) - 1)
-    low, high = axis[right - 1] ** power, axis[right] ** power
-    return right - 1, right, (size**power - low) / (high - low)
+def _check_axes(rows: Sequence[int], columns: Sequence[int], seconds: Sequence[Sequence[float]]) -> None:
+    for axis in (rows, columns):
+        if any(a >= b for a, b in pairwise(axis)):
+            raise ValueError("its sizes must rise")
+    if len(seconds) != len(rows) or any(len(row) != len(columns) for row in seconds):
+        raise ValueError(f"needs {len(rows)} rows of {len(columns)} times")
