@@ -129,6 +129,28 @@ def operators(
         show_operators.scores(system, scores)
 
 
+@cli.command("bundle")
+def bundle(
+    *,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the profiles go.")],
+    tables: TABLES = None,
+) -> None:
+    """Make the profiles of operators that come with pagesim, and say which cannot be made, and why.
+
+    Example: pagesim profile bundle pagesim/costs/profiles/data
+    """
+    from pagesim.cli import show, show_operators
+    from pagesim.costs.operators.bundle import bundle as make
+
+    entries = []
+    for entry in make(tables, note=show.say):
+        if entry.profile is not None:
+            entry.profile.save(folder / f"{entry.profile.name}.json", compact=True)
+        entries.append(entry)
+    show_operators.bundled(entries)
+    show.say(f"{sum(entry.profile is not None for entry in entries)} profiles written to {folder}")
+
+
 @cli.command("rescale")
 def rescale(
     *,
