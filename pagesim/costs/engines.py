@@ -65,7 +65,7 @@ ENGINES: dict[str, Sequence[Measured]] = {
 """By scheduler, older releases first."""
 
 UNKNOWN = EngineTime(3e-3, 0.0, "a rule of thumb for an engine whose loop is Python")
-"""Of an engine that nobody measured."""
+"""Of an engine of which no measurement is known."""
 
 
 def engine_time(scheduler: str, release: str | None = None, *, asynchronous: bool = False) -> EngineTime:

@@ -94,10 +94,18 @@ def _profiled(rest: str, target: Target) -> Profiled:
         kv_dtype=target.kv_dtype,
         block_size=target.block_size,
     )
-    if engine:
+    own = target.engine
+    if engine and profile.terms.overhead is None:
+        own = replace(own, **engine, source=BY_HAND)
+    elif engine:
         profile = profile.with_overhead(**engine)
     return Profiled(
-        profile, target.model, tp=target.tp, block_size=target.block_size, kv_dtype=target.kv_dtype
+        profile,
+        target.model,
+        tp=target.tp,
+        block_size=target.block_size,
+        kv_dtype=target.kv_dtype,
+        engine=own,
     )
 
 

@@ -523,6 +523,18 @@ class KVCache(ABC):
 
     # For subclasses
 
+    def _check_room(self, blocks: int) -> None:
+        """Refuse to take more blocks than are free."""
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+
+    def _check_steps(self, steps: int) -> int:
+        """Refuse to take more steps than the free blocks last; return the blocks that they take."""
+        blocks = self.blocks_needed(steps)
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        return blocks
+
     def _check_extends(self) -> None:
         """Refuse chunks where everything is taken at admission."""
         if not self.grows:
