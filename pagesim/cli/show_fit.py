@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pagesim.cli import show
 from pagesim.cli.tables import put_table
 
 WORDS = {
@@ -13,6 +14,7 @@ WORDS = {
     "context_s": ("a token of context", 1e9, "ns"),
     "prompt_token_s": ("a token of a prompt", 1e6, "µs"),
     "prompts_s": ("an iteration with a prompt, more", 1e3, "ms"),
+    "pair_s": ("a query and a key of a prompt", 1e12, "ps"),
     "front_end_s": ("front end, a request", 1e3, "ms"),
 }
 
@@ -35,6 +37,12 @@ def values(summary: Mapping[str, Any]) -> None:
         rows,
         texts=(0, 3, 4),
     )
+    if curve := summary["tokens"]:
+        each = zip(curve["at"], curve["seconds"], strict=True)
+        show.say(
+            "more by the tokens of an iteration: "
+            + ", ".join(f"{size:,}: {1e3 * seconds:.3g} ms" for size, seconds in each if seconds)
+        )
 
 
 def errors(summary: Mapping[str, Any]) -> None:

@@ -19,6 +19,9 @@ SURE = 2.0
 """Standard errors by which a value must exceed 0, or what is known of it beforehand."""
 
 
+WORTH = 0.05
+"""Share by which residuals must scatter less with a curve over tokens than without one."""
+
 DATASHEET, LEFT_OUT, OTHERS = "datasheet", "counted elsewhere", "other servers"
 """Where a value comes from that logs do not give."""
 
@@ -33,6 +36,7 @@ class Fitted:
 
     Attributes:
         costs: from values to costs.
+        form: columns that a time consists of.
         found: values, errors, and the loads as simulated by them.
         fixed: by column, where a value comes from that the logs do not give.
         loads: that were fitted.
@@ -41,6 +45,7 @@ class Fitted:
     """
 
     costs: Costs
+    form: tuple[str, ...]
     found: Found
     fixed: dict[str, str]
     loads: tuple[Load, ...]
@@ -78,15 +83,20 @@ def fit(
     for load in loads:
         load.check()
     costs = Costs.of(system, start, loads[0])
-    fixed = {name: 0.0 for name in COLUMNS if name not in costs.fitted}
+    fixed: dict[str, float] = {}
     sources: dict[str, str] = {}
     notes: list[str] = []
-    found = search(loads, costs, _first_values(loads, costs), fixed, first)
+    plain, *others = costs.forms
+    form, found = plain, search(loads, costs, _first_values(loads, costs), plain, fixed, first)
+    for other in others if len(loads) > 1 and not _alike(found) else ():
+        bent = search(loads, costs, found.values, other, fixed, first)
+        if bent.scatter < (1 - WORTH) * found.scatter:
+            form, found = other, bent
     if start is None and (why := _context_unknown(loads, found, costs)):
         known = costs.context_s()
         sources["context"], fixed["context"] = (DATASHEET, known) if known is not None else (LEFT_OUT, 0.0)
         notes.append(f"{why}: {_instead(costs, known)}")
-        found = search(loads, costs, found.values, fixed, first)
+        found = search(loads, costs, found.values, form, fixed, first)
     engine = costs.engine()
     b, error = (each[COLUMNS.index("sequences")] for each in (found.values, found.errors))
     if SURE * error > max(b, engine.sequence_s):
@@ -96,8 +106,8 @@ def fit(
             f"{_us(engine.sequence_s)} µs"
         )
         sources["sequences"], fixed["sequences"] = OTHERS, engine.sequence_s
-        found = search(loads, costs, found.values, fixed, first)
-    return Fitted(costs, found, sources, tuple(loads), first, tuple(notes))
+        found = search(loads, costs, found.values, form, fixed, first)
+    return Fitted(costs, form, found, sources, tuple(loads), first, tuple(notes))
 
 
 def _first_values(loads: Sequence[Load], costs: Costs) -> Floats:
