@@ -25,10 +25,7 @@ def values(summary: Mapping[str, Any]) -> None:
     for name, of in summary["values"].items():
         words, scale, unit = WORDS[name]
         error = of["standard_error"]
-        if of["source"] != "logs":
-            spread = "not fitted"
-        else:
-            spread = "not seen" if error is None else f"± {scale * error:,.3g}"
+        spread = "not seen" if error is None else f"± {scale * error:,.3g}"
         rows.append((words, f"{scale * of['value']:,.4g}", spread, unit, of["source"]))
     put_table(
         f"Time of each, fitted to {summary['rows']:,} windows ({summary['left_out']:,} outliers left out); "
