@@ -27,6 +27,19 @@ MODEL = Annotated[
     str,
     typer.Option(help="The model that an analytic profile is made for.", autocompletion=complete("model")),
 ]
+BACKEND = Annotated[str, typer.Option(help="The engine whose operators were timed: vllm, sglang, trtllm.")]
+VERSION = Annotated[
+    str | None,
+    typer.Option(
+        help="The engine's release; the tables' current one when left out, else see the page on profiles."
+    ),
+]
+TABLES = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="A folder of operator tables; the installed aiconfigurator-core when left out."
+    ),
+]
 TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the profile goes.")]
 
 
@@ -97,6 +110,33 @@ def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
         show.say(f"{found.name} holds no measurements ({found.kind}): there is nothing to check it against")
         return
     show_profile.checked(found)
+
+
+@cli.command("operators")
+def operators(
+    *,
+    systems: Annotated[list[str], typer.Argument(metavar="SYSTEM…", help="As the tables call them.")],
+    backend: BACKEND = "vllm",
+    version: VERSION = None,
+    tables: TABLES = None,
+    as_json: JSON = False,
+) -> None:
+    """Print how wrong operator tables are on a fifth of their points, held out.
+
+    Beside each error stands its floor, what a line between the points next to each is wrong by: that much the
+    tables jump.
+
+    Example: pagesim profile operators h100_sxm a100_sxm
+    """
+    from pagesim.cli import show, show_operators
+    from pagesim.costs.operators import held_out
+
+    found = {system: held_out(system, backend, version, tables) for system in systems}
+    if as_json:
+        show.as_json({system: [score._asdict() for score in scores] for system, scores in found.items()})
+        return
+    for system, scores in found.items():
+        show_operators.scores(system, scores)
 
 
 @cli.command("import")

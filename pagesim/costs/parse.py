@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from pagesim.costs.affine import Affine
@@ -64,7 +64,7 @@ def parse_cost(
         others = "".join(f", {name}[:…]" for name in COST_MODELS.foreign())
         raise PagesimError(
             f"cost is {text!r}; it must be roofline[:name=value,…], affine:a,b,c[,d]{others} or "
-            "profile:NAME or PATH[,overhead_s=seconds]"
+            "profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds]"
         )
     target = Target(model, gpu, tp, block_size, kv_dtype, engine)
     return COST_MODELS.make(kind, lambda make: make(rest, target))
@@ -72,14 +72,7 @@ def parse_cost(
 
 def _roofline(rest: str, target: Target) -> Roofline:
     shares = [f.name for f in fields(Efficiency)]
-    text = f"roofline:{rest}"
-    values: dict[str, float] = {}
-    for part in rest.split(",") if rest else []:
-        name, _, value = part.partition("=")
-        if name not in (*shares, *_OF_ENGINE):
-            known = ", ".join((*shares, *_OF_ENGINE))
-            raise PagesimError(f"cost is {text!r}; roofline takes {known}, not {name!r}")
-        values[name] = _number(text, value)
+    values = _numbers("roofline", rest, rest, (*shares, *_OF_ENGINE))
     engine = {_OF_ENGINE[name]: values.pop(name) for name in _OF_ENGINE if name in values}
     return Roofline(
         target.model,
@@ -93,7 +86,7 @@ def _roofline(rest: str, target: Target) -> Roofline:
 
 
 def _profiled(rest: str, target: Target) -> Profiled:
-    name, _, option = rest.partition(",")
+    name, engine = split_profile(rest)
     profile = find_profile(
         name,
         model=target.model,
@@ -101,15 +94,48 @@ def _profiled(rest: str, target: Target) -> Profiled:
         kv_dtype=target.kv_dtype,
         block_size=target.block_size,
     )
-    if option:
-        text = f"profile:{rest}"
-        key, _, value = option.partition("=")
-        if key != "overhead_s":
-            raise PagesimError(f"cost is {text!r}; profile takes overhead_s, not {key!r}")
-        profile = profile.with_overhead(_number(text, value))
+    own = target.engine
+    if engine and profile.terms.overhead is None:
+        own = replace(own, **engine, source=BY_HAND)
+    elif engine:
+        profile = profile.with_overhead(**engine)
     return Profiled(
-        profile, target.model, tp=target.tp, block_size=target.block_size, kv_dtype=target.kv_dtype
+        profile,
+        target.model,
+        tp=target.tp,
+        block_size=target.block_size,
+        kv_dtype=target.kv_dtype,
+        engine=own,
     )
+
+
+def split_profile(rest: str) -> tuple[str, dict[str, float]]:
+    """Return a profile's name or path, and the engine's own time that stands behind it.
+
+    Args:
+        rest: of a cost, behind ``profile:``.
+
+    Returns:
+        The name, and keywords of `Profile.with_overhead`: those that were given.
+
+    Raises:
+        PagesimError: what stands behind the name is not the engine's own time.
+    """
+    name, _, options = rest.partition(",")
+    values = _numbers("profile", rest, options, tuple(_OF_ENGINE))
+    return name, {_OF_ENGINE[key]: value for key, value in values.items()}
+
+
+def _numbers(kind: str, rest: str, options: str, known: Sequence[str]) -> dict[str, float]:
+    """Return the numbers of ``name=value,…``, each under a name that is known."""
+    text = f"{kind}:{rest}"
+    values: dict[str, float] = {}
+    for part in options.split(",") if options else []:
+        name, _, value = part.partition("=")
+        if name not in known:
+            raise PagesimError(f"cost is {text!r}; {kind} takes {', '.join(known)}, not {name!r}")
+        values[name] = _number(text, value)
+    return values
 
 
 def _affine(rest: str, target: Target) -> Affine:

@@ -57,7 +57,7 @@ class Roofline:
         block_size: tokens a block.
         kv_dtype: fp16, bf16 or fp8.
         efficiency: see there.
-        engine: its own time; that of an engine that nobody measured when left out.
+        engine: its own time; that of an engine of which no measurement is known when left out.
 
     Attributes:
         reaches: see `Reaching`.

@@ -105,7 +105,7 @@ def test_the_base_needs_no_more_than_the_simulator_does():
         ["numpy", "pandas", "pyarrow", "simpy", "matplotlib", "typer", "rich", "pydantic", "joblib", "plotly"]
     )
     assert set(project["optional-dependencies"]) == {
-        *("kernels", "calibrate", "ray", "notebooks", "tokenize", "test")
+        *("kernels", "calibrate", "operators", "ray", "notebooks", "tokenize", "test")
     }
     assert project["scripts"] == {"pagesim": "pagesim.cli.main:app"}
     assert project["requires-python"] == ">=3.11"

@@ -16,10 +16,15 @@ from pagesim.costs.profiles.fit import (
     unseen_of,
 )
 from pagesim.costs.profiles.profile import (
+    ANY_BLOCK,
+    Decode,
     Launching,
+    Prefill,
     Profile,
     Range,
+    Reached,
     Shape,
+    States,
     TermError,
     Terms,
     check_attends_to_all,
@@ -27,22 +32,30 @@ from pagesim.costs.profiles.profile import (
 )
 from pagesim.costs.profiles.rescale import rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
+from pagesim.costs.profiles.tables import DecodeTable, PrefillTable
 from pagesim.costs.profiles.vidur import import_vidur
 
 __all__ = [
+    "ANY_BLOCK",
     "BLOCK_CURVES",
     "CURVES",
     "SLOTS",
     "TERMS",
     "Curve",
+    "Decode",
     "DecodeAttention",
+    "DecodeTable",
     "FittedTerms",
     "Launching",
+    "Prefill",
     "PrefillAttention",
+    "PrefillTable",
     "Profile",
     "Range",
+    "Reached",
     "Sample",
     "Shape",
+    "States",
     "TermError",
     "Terms",
     "analytic_names",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import Launching, Profile, Shape, Terms, check_attends_to_all
@@ -17,7 +18,7 @@ def rescale(
     """Return a profile for another model or GPU, marked as rescaled.
 
     Every term keeps the share of its bound (bytes over bandwidth, operations over peak, bytes over link) that
-    it reached at the same size. Launches and the overhead go with the number of layers.
+    it reached at the same size. Launches go with the number of layers; the engine's overhead stays as it is.
 
     Args:
         profile: of ``of``, on ``on``.
@@ -46,6 +47,14 @@ def rescale(
         return curve.scaled(new(max(1, size) * tokens) / old(max(1, size) * tokens) for size in curve.at)
 
     old = profile.terms
+    decode = {size: each for size, each in old.decode.items() if isinstance(each, DecodeAttention)}
+    prefill = {size: each for size, each in old.prefill.items() if isinstance(each, PrefillAttention)}
+    tables = len(decode) < len(old.decode) or len(prefill) < len(old.prefill)
+    if tables or old.reached or old.states or old.experts:
+        raise PagesimError(
+            f"profile {profile.name} has attention as a table, or experts; import the tables of {gpu.name} "
+            "for the model instead of rescaling"
+        )
     terms = Terms(
         linear=carried(old.linear, lambda bounds: bounds.linear),
         head=carried(old.head, lambda bounds: bounds.head),
@@ -60,7 +69,7 @@ def rescale(
                     "kv_heads": model.kv_heads_per_gpu(profile.tp),
                 }
             )
-            for size, each in old.decode.items()
+            for size, each in decode.items()
         },
         prefill={
             size: each.model_copy(
@@ -71,14 +80,14 @@ def rescale(
                     "key_s": each.key_s * layers,
                 }
             )
-            for size, each in old.prefill.items()
+            for size, each in prefill.items()
         },
         copy={size: carried(each, lambda bounds: bounds.copy, size) for size, each in old.copy_.items()},
         swap_out={
             size: carried(each, lambda bounds: bounds.swap, size) for size, each in old.swap_out.items()
         },
         swap_in={size: carried(each, lambda bounds: bounds.swap, size) for size, each in old.swap_in.items()},
-        overhead=old.overhead.scaled(layers for _ in old.overhead.at),
+        overhead=old.overhead,
         all_reduce=None
         if old.all_reduce is None
         else carried(old.all_reduce, lambda bounds: bounds.all_reduce),

@@ -52,8 +52,9 @@ def import_vidur(
 ) -> Profile:
     """Return a profile that rests on operators timed by others.
 
-    What these files do not hold (LM head, copies, swaps, the engine's overhead) comes from the GPU's
-    datasheet, and the profile says so. The samples are not kept in it: they belong to their authors.
+    What these files do not hold (LM head, copies, swaps) comes from the GPU's datasheet, and the profile says
+    so; the engine's own time is that of the run's engine. The samples are not kept in it: they belong to
+    their authors.
 
     Args:
         linear: timings of linear layers, norms and embedding over tokens and degrees of parallelism.
@@ -87,7 +88,7 @@ def import_vidur(
             raise PagesimError(f"{file}: holds no row of {term} for tp {tp} that took a time above 0")
     fit = fit_terms(samples, model.kv_heads_per_gpu(tp))
     rest = analytic_profile(gpu, model, tp=tp, block_sizes=(block_size,))
-    missing = ("head", "copy", "swap_out", "swap_in", "overhead")
+    missing = ("head", "copy", "swap_out", "swap_in")
     terms = Terms(**{term: rest.terms.whole(term) for term in missing}, **fit.terms)
     return Profile(
         name=name,
@@ -103,7 +104,8 @@ def import_vidur(
         machine={"gpu": gpu.name, "source": source},
         notes=(
             f"the block size is {block_size}; no other was measured",
-            "swaps, copies, LM head and the engine's overhead were not measured: they are the datasheet's",
+            "swaps, copies and LM head were not measured: they are the datasheet's; the engine's own time is "
+            "that of the run's engine",
             "cache writes are those of decoding: prompts' writes are taken to cost as much a token",
             *notes,
         ),

@@ -1,0 +1,27 @@
+"""What a person sees of operator tables in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagesim.cli.show import say
+from pagesim.cli.tables import put_table
+from pagesim.costs.operators import Score
+
+
+def scores(system: str, found: Sequence[Score]) -> None:
+    """Print how wrong each term of a system is on points that were held out."""
+    rows = []
+    for score in found:
+        bar = "–" if score.bar is None else f"{100 * score.bar:.0f} {'met' if score.passes else 'missed'}"
+        floor = "–" if score.floor is None else _percent(score.floor)
+        errors = (_percent(score.mean), _percent(score.far), _percent(score.worst))
+        rows.append((f"{score.term}, {score.dtype}", f"{score.points:,}", *errors, floor, bar))
+    heads = ("term", "points", "mean", ">20\u00a0%", "worst", "floor", "bar")
+    put_table(f"{system}: relative errors of held-out points, %", heads, rows, texts=(0, 6))
+    versions = sorted({score.version for score in found})
+    say(f"tables of {', '.join(versions)}")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"

@@ -1,0 +1,63 @@
+"""Coefficients: the seconds that a server's iterations consist of, and the profile that they make."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pagesim.costs.profiles import Curve, DecodeAttention, PrefillAttention, Profile, Shape, Terms
+from pagesim.costs.specs import ModelSpec
+
+NOTHING = Curve(at=(1,), seconds=(0.0,))
+
+
+class Coefficients(NamedTuple):
+    """Seconds of an iteration, each times its regressor.
+
+    Attributes:
+        iteration_s: of every iteration.
+        sequence_s: a sequence that gets a token.
+        context_s: a token of context that a decoding sequence reads.
+        prompt_token_s: a token of a prompt.
+        prompts_s: of an iteration that computes any of a prompt.
+    """
+
+    iteration_s: float
+    sequence_s: float
+    context_s: float = 0.0
+    prompt_token_s: float = 0.0
+    prompts_s: float = 0.0
+
+
+def profile_of(
+    coefficients: Coefficients, model: ModelSpec, *, tp: int, kv_dtype: str, block_size: int
+) -> Profile:
+    """Return the profile of these coefficients, without operators, and without what it is called."""
+    each = coefficients
+    terms = Terms(
+        linear=NOTHING,
+        head=NOTHING,
+        write=NOTHING,
+        decode={block_size: DecodeAttention(launch_s=0.0, sequence_s=0.0, context_s=each.context_s)},
+        prefill={
+            block_size: PrefillAttention(
+                launch_s=each.prompts_s, token_s=each.prompt_token_s, pair_s=0.0, key_s=0.0
+            )
+        },
+        copy={block_size: NOTHING},
+        swap_out={block_size: NOTHING},
+        swap_in={block_size: NOTHING},
+        overhead=Curve(at=(1,), seconds=(each.iteration_s,)),
+    )
+    made = Profile(
+        name="fitted",
+        kind="measured",
+        sentence=f"fitted to the logs of a server of {model.name}",
+        model=Shape.of(model),
+        tp=tp,
+        kv_dtype=kv_dtype,
+        terms=terms,
+        origins=dict.fromkeys(terms.names(), "measured"),
+        ranges={},
+        errors={},
+    )
+    return made.with_overhead(each.iteration_s, each.sequence_s)

@@ -1,0 +1,130 @@
+"""Reading: logs of one server to loads, and the server from what they say of it and from flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pagesim.costs.specs import gpus, model
+from pagesim.errors import PagesimError
+from pagesim.experiments.fit import bench_json, engine_log
+from pagesim.experiments.fit.loads import Load
+from pagesim.scheduling.vllm_releases import RELEASES
+from pagesim.setup.reading import parse_json
+from pagesim.setup.scenario import System, checked
+
+OF_ALL = ("model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")
+"""What must be the same in all logs; the other options may differ from load to load."""
+
+
+def read(
+    logs: Sequence[Path], held_out: Sequence[Path], flags: Mapping[str, Any]
+) -> tuple[System, tuple[Load, ...]]:
+    """Return the server, and its loads: those to fit to, and those held out.
+
+    Args:
+        logs: files to fit to.
+        held_out: files to predict.
+        flags: options of the system that were given; they win over what a log says.
+
+    Raises:
+        PagesimError: a file is no log that can be read, logs are of several servers, or an option is missing.
+    """
+    pairs = [_one(file) for file in (*logs, *held_out)]
+    values: dict[str, Any] = {"policy": "vllm-v1"}
+    for name in OF_ALL:
+        said = {str(settings[name]): settings[name] for _, settings in pairs if name in settings}
+        if name not in flags and len(said) > 1:
+            raise PagesimError(
+                f"{name} is {' and '.join(said)}, by the logs; one profile is of one server: fit them apart"
+            )
+        if said:
+            values[name] = next(iter(said.values()))
+    values |= flags
+    if "model" not in values:
+        raise PagesimError("model is not said by the logs; give --model")
+    blocks = all("num_blocks" in {**settings, **flags} for _, settings in pairs)
+    if "gpu" not in values and not blocks:
+        raise PagesimError("neither gpu nor num_blocks is said by the logs; give --gpu or --num-blocks")
+    own = [{k: v for k, v in settings.items() if k not in OF_ALL and k not in flags} for _, settings in pairs]
+    system = checked(System, values)
+    for (load, _), options in zip(pairs, own, strict=True):
+        checked(System, {**values, **options}, load.name)
+    names = _names((*logs, *held_out))
+    return system, tuple(
+        replace(load, name=name, options=options)
+        for name, (load, _), options in zip(names, pairs, own, strict=True)
+    )
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Return a name for each file, short if it can be."""
+    # Every run of LLMServingSim has a file of the same name, in a folder of its own.
+    names = [file.resolve().parent.name if file.stem == "requests" else file.stem for file in files]
+    return names if len(set(names)) == len(names) else [str(file) for file in files]
+
+
+def _one(file: Path) -> tuple[Load, dict[str, Any]]:
+    """Return the load of a file, and what it says of the server, by options' names."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise PagesimError(f"{file}: cannot be read ({why})") from None
+    try:
+        data = parse_json(text)
+    except ValueError:
+        try:
+            data = [parse_json(line) for line in text.splitlines() if line.strip()]
+        except ValueError as error:
+            raise PagesimError(f"{file}: is no JSON ({error}); it may be cut off") from None
+    if bench_json.fits(data):
+        settings = {"model": data["model_id"]} if isinstance(data.get("model_id"), str) else {}
+        return bench_json.read(str(file), data), _known(settings)
+    if isinstance(data, list) and engine_log.fits(data):
+        load, settings = engine_log.read(file, data)
+        return load, _known(settings)
+    raise PagesimError(
+        f"{file}: is no log that pagesim reads: the JSON of vllm bench serve --save-result --save-detailed, "
+        "or LLMServingSim's requests.jsonl"
+    )
+
+
+def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with names as the catalogue has them; what it does not know is left to flags."""
+    found = dict(settings)
+    for name, look in (("model", _model), ("gpu", _gpu), ("vllm_version", _release)):
+        if name in found:
+            value = look(str(found.pop(name)))
+            found |= {} if value is None else {name: value}
+    return found
+
+
+def _model(name: str) -> str | None:
+    """Return the catalogue's name of a model that a server calls by its path or its repository."""
+    last = name.rstrip("/").rsplit("/", 1)[-1].lower()
+    for known in (last, last.removesuffix("-instruct"), last.removesuffix("-hf"), last.removeprefix("meta-")):
+        try:
+            return model(known).name
+        except PagesimError:
+            continue
+    return None
+
+
+def _gpu(device: str) -> str | None:
+    """Return the GPU whose name's parts are all in that of a device; of several the one with most."""
+    plain = device.lower().replace(" ", "").replace("-", "")
+    named = [spec.name for spec in gpus() if all(part in plain for part in spec.name.split("-"))]
+    return max(named, key=len, default=None)
+
+
+def _release(version: str) -> str | None:
+    """Return the release of those that are modelled that is this one, or the newest older one."""
+
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+
+    older = [each for each in RELEASES if numbers(each) <= numbers(version)]
+    return version if version in RELEASES else older[-1] if older else None

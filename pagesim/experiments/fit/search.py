@@ -1,0 +1,127 @@
+"""Search: simulate, regress in the simulated windows, and again, until the values stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pagesim.errors import PagesimError
+from pagesim.experiments.fit.costs import Costs
+from pagesim.experiments.fit.equations import COLUMNS, Equations, equations
+from pagesim.experiments.fit.iterations import Simulated, replay
+from pagesim.experiments.fit.loads import Floats, Load, Rows
+from pagesim.experiments.fit.regression import TO_SIGMA, regress
+
+ROUNDS = 10
+"""At most; three or four are enough unless memory runs short."""
+
+SETTLED = 5e-4
+"""Relative change of what windows take, root mean square, with which the search ends."""
+
+LEAST_SPREAD = 1e-4
+"""Of residuals, which a log without any noise has not."""
+
+
+class Found(NamedTuple):
+    """Values, and what they were fitted with.
+
+    Attributes:
+        values: by ``COLUMNS``, ``[6]``.
+        errors: standard errors, ``[6]``; 0 of those that were fixed.
+        runs: the loads, simulated by these values.
+        rows: what the loads said in these runs.
+        kept: rows that count and are no outliers, ``[N]``.
+        misses: simulated less measured, over simulated, ``[N]``.
+    """
+
+    values: Floats
+    errors: Floats
+    runs: tuple[Simulated, ...]
+    rows: Equations
+    kept: Rows
+    misses: Floats
+
+    @property
+    def miss(self) -> float:
+        """Mean miss of times from the first to the last token, without sign."""
+        of = self.kept & ~self.rows.of_ttft
+        return float(np.abs(self.misses[of if of.any() else self.kept]).mean())
+
+
+def search(
+    loads: Sequence[Load],
+    costs: Costs,
+    start: Floats,
+    fixed: Mapping[str, float],
+    first: int | None = None,
+) -> Found:
+    """Return the values with which simulated windows come closest to measured ones.
+
+    Args:
+        loads: to fit to.
+        costs: what iterations take by values.
+        start: values to begin with, by ``COLUMNS``, ``[6]``.
+        fixed: values that stay as they are, by column.
+        first: of how many requests of each load the log is looked at; all when None.
+
+    Raises:
+        PagesimError: the loads say nothing, or scipy is not installed.
+    """
+    values = start.copy()
+    for name, value in fixed.items():
+        values[COLUMNS.index(name)] = value
+    free = np.array([name not in fixed for name in COLUMNS])
+    kernels, best, spreads = costs.kernels(), None, None
+    for _ in range(ROUNDS):
+        runs = tuple(replay(load, costs.system, costs.cost(values), kernels) for load in loads)
+        rows = _stacked(
+            [
+                equations(load, run, values[:-1], number, first)
+                for number, (load, run) in enumerate(zip(loads, runs, strict=True))
+            ]
+        )
+        expected = rows.features @ values + rows.known
+        misses = (expected - rows.seconds) / expected
+        spreads = spreads or _spreads(misses, rows.of_ttft)
+        found = regress(
+            rows.features[:, free],
+            rows.seconds,
+            rows.known + rows.features[:, ~free] @ values[~free],
+            expected,
+            np.where(rows.of_ttft, 1 / spreads[1], 1 / spreads[0]),
+            rows.groups,
+        )
+        spreads = _spreads(found.residuals, rows.of_ttft)
+        errors = np.zeros(len(COLUMNS))
+        errors[free] = found.errors
+        now = Found(values, errors, runs, rows, found.kept, misses)
+        # Where memory runs short, who is preempted changes with every value: the best round is taken.
+        if best is None or now.miss < best.miss:
+            best = now
+        values = values.copy()
+        values[free] = found.values
+        if np.sqrt(np.mean(np.square(rows.features @ (values - now.values) / expected))) < SETTLED:
+            break
+    assert best is not None
+    return best
+
+
+def _stacked(parts: Sequence[Equations]) -> Equations:
+    whole = Equations(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    if not len(whole.seconds):
+        raise PagesimError(
+            "no request of these logs can be used: none has more than one token and was answered in the "
+            "simulation, too; look at the server's settings (num_blocks, max_model_len)"
+        )
+    return whole
+
+
+def _spreads(misses: Floats, of_ttft: Rows) -> tuple[float, float]:
+    """Return the robust spread of both kinds of rows: the noisier count less."""
+    decode, ttft = (
+        max(LEAST_SPREAD, TO_SIGMA * float(np.median(np.abs(misses[of])))) if of.any() else 1.0
+        for of in (~of_ttft, of_ttft)
+    )
+    return decode, ttft
