@@ -9,6 +9,8 @@ import typer
 
 from pagesim.cli.completion import complete
 from pagesim.cli.options import JSON, OUT
+from pagesim.cli.profile_import import BACKEND, TABLES, VERSION
+from pagesim.cli.profile_import import cli as importing
 
 cli = typer.Typer(
     help="Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.\n\n"
@@ -16,6 +18,7 @@ cli = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+cli.add_typer(importing, name="import")
 
 PROFILE = Annotated[
     str,
@@ -26,19 +29,6 @@ PROFILE = Annotated[
 MODEL = Annotated[
     str,
     typer.Option(help="The model that an analytic profile is made for.", autocompletion=complete("model")),
-]
-BACKEND = Annotated[str, typer.Option(help="The engine whose operators were timed: vllm, sglang, trtllm.")]
-VERSION = Annotated[
-    str | None,
-    typer.Option(
-        help="The engine's release; the tables' current one when left out, else see the page on profiles."
-    ),
-]
-TABLES = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="A folder of operator tables; the installed aiconfigurator-core when left out."
-    ),
 ]
 TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the profile goes.")]
 
@@ -139,44 +129,26 @@ def operators(
         show_operators.scores(system, scores)
 
 
-@cli.command("import")
-def import_(
+@cli.command("bundle")
+def bundle(
     *,
-    target: TARGET,
-    linear: Annotated[Path, typer.Option(help="CSV of linear layers, norms and embedding.")],
-    attention: Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")],
-    all_reduce: Annotated[Path | None, typer.Option(help="CSV of all-reduces, for tp above 1.")] = None,
-    model: Annotated[str, typer.Option(help="The model that was measured.")],
-    gpu: Annotated[str, typer.Option(help="The GPU that it was measured on.")],
-    tensor_parallel_size: Annotated[
-        int, typer.Option(help="The tensor parallel degree whose rows are taken.")
-    ] = 1,
-    source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "not stated",
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the profiles go.")],
+    tables: TABLES = None,
 ) -> None:
-    """Make a profile of operator timings in Vidur's schema, which others measured.
+    """Make the profiles of operators that come with pagesim, and say which cannot be made, and why.
 
-    Example: pagesim profile import a100.json --linear mlp.csv --attention attention.csv
-    --model llama-2-7b --gpu a100-80gb
+    Example: pagesim profile bundle pagesim/costs/profiles/data
     """
-    from pagesim.cli import show, show_profile
-    from pagesim.costs.profiles import import_vidur
-    from pagesim.costs.specs import gpu as gpu_of
-    from pagesim.costs.specs import model as model_of
+    from pagesim.cli import show, show_operators
+    from pagesim.costs.operators.bundle import bundle as make
 
-    profile = import_vidur(
-        linear,
-        attention,
-        all_reduce,
-        model=model_of(model),
-        gpu=gpu_of(gpu),
-        tp=tensor_parallel_size,
-        name=target.stem,
-        source=source,
-    )
-    profile.save(target)
-    show_profile.terms(profile)
-    show.say_notes(profile.notes)
-    show.say(f"profile {profile.name} written to {target}")
+    entries = []
+    for entry in make(tables, note=show.say):
+        if entry.profile is not None:
+            entry.profile.save(folder / f"{entry.profile.name}.json", compact=True)
+        entries.append(entry)
+    show_operators.bundled(entries)
+    show.say(f"{sum(entry.profile is not None for entry in entries)} profiles written to {folder}")
 
 
 @cli.command("rescale")

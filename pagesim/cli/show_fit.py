@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pagesim.cli import show
 from pagesim.cli.tables import put_table
 
 WORDS = {
@@ -13,6 +14,7 @@ WORDS = {
     "context_s": ("a token of context", 1e9, "ns"),
     "prompt_token_s": ("a token of a prompt", 1e6, "µs"),
     "prompts_s": ("an iteration with a prompt, more", 1e3, "ms"),
+    "pair_s": ("a query and a key of a prompt", 1e12, "ps"),
     "front_end_s": ("front end, a request", 1e3, "ms"),
 }
 
@@ -23,10 +25,7 @@ def values(summary: Mapping[str, Any]) -> None:
     for name, of in summary["values"].items():
         words, scale, unit = WORDS[name]
         error = of["standard_error"]
-        if of["source"] != "logs":
-            spread = "not fitted"
-        else:
-            spread = "not seen" if error is None else f"± {scale * error:,.3g}"
+        spread = "not seen" if error is None else f"± {scale * error:,.3g}"
         rows.append((words, f"{scale * of['value']:,.4g}", spread, unit, of["source"]))
     put_table(
         f"Time of each, fitted to {summary['rows']:,} windows ({summary['left_out']:,} outliers left out); "
@@ -35,6 +34,12 @@ def values(summary: Mapping[str, Any]) -> None:
         rows,
         texts=(0, 3, 4),
     )
+    if curve := summary["tokens"]:
+        each = zip(curve["at"], curve["seconds"], strict=True)
+        show.say(
+            "more by the tokens of an iteration: "
+            + ", ".join(f"{size:,}: {1e3 * seconds:.3g} ms" for size, seconds in each if seconds)
+        )
 
 
 def errors(summary: Mapping[str, Any]) -> None:

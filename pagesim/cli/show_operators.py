@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pagesim.cli.show import say
 from pagesim.cli.tables import put_table
 from pagesim.costs.operators import Score
+from pagesim.costs.operators.bundle import Entry
 
 
 def scores(system: str, found: Sequence[Score]) -> None:
@@ -21,6 +22,23 @@ def scores(system: str, found: Sequence[Score]) -> None:
     put_table(f"{system}: relative errors of held-out points, %", heads, rows, texts=(0, 6))
     versions = sorted({score.version for score in found})
     say(f"tables of {', '.join(versions)}")
+
+
+def bundled(entries: Sequence[Entry]) -> None:
+    """Print over how many GPUs there is a profile of each model, and why there is none over others."""
+    of: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        of.setdefault((entry.model, entry.gpu), []).append(entry)
+    rows = []
+    for (model, gpu), each in of.items():
+        there = ", ".join(str(entry.tp) for entry in each if entry.profile is not None)
+        reasons: dict[str, list[str]] = {}
+        for entry in each:
+            if entry.profile is None:
+                reasons.setdefault(entry.why, []).append(str(entry.tp))
+        why = "; ".join(f"{', '.join(degrees)}: {reason}" for reason, degrees in reasons.items())
+        rows.append((model, gpu, there or "–", why))
+    put_table("Profiles of operators", ("model", "GPU", "tp", "none over"), rows, texts=(0, 1, 2, 3))
 
 
 def _percent(share: float) -> str:

@@ -89,7 +89,7 @@ def test_tables_show_what_one_load_cannot_tell(cli: Any, logs: dict[int, str], t
     files = ("--out", tmp_path / "one.json", "--plots", tmp_path / "drawn")
     found = cli("fit", logs[16], *SERVER, *files)
     assert "one load alone does not tell a time a sequence from a time a token of context" in found.err
-    for text in ("an iteration", "a token of context", "not fitted", "datasheet", "TPOT", "c16"):
+    for text in ("an iteration", "a token of context", "datasheet", "TPOT", "c16"):
         assert text in found.out, text
     assert f"--cost profile:{tmp_path / 'one.json'}" in found.out.replace("\n", "")
     assert {file.suffix for file in (tmp_path / "drawn").iterdir()} == {".png", ".svg"}

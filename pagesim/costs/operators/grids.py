@@ -131,16 +131,3 @@ class Grid:
         for point in points:
             seconds[point] = guess(self, point)
         return Grid(self.axes, seconds, self.kernels)
-
-
-def bracket(axis: Ints, size: float, stretch: Stretch = plain) -> tuple[int, int, float]:
-    """Return the two places between which a size lies, and how far on the way it is.
-
-    Below the first place the way is 0, so that less never costs less than the first; beyond the last it is
-    above 1, along the last two.
-    """
-    if len(axis) == 1 or size <= axis[0]:
-        return 0, 0, 0.0
-    right = min(int(np.searchsorted(axis, size)), len(axis) - 1)
-    low, high = stretch(float(axis[right - 1])), stretch(float(axis[right]))
-    return right - 1, right, (stretch(float(size)) - low) / (high - low)

@@ -53,4 +53,4 @@ class States:
             for row, sequences in enumerate(batch.tolist()):
                 for column, size in enumerate(length.tolist()):
                     seconds[row, column] += plane(sequences, size)
-        return Plane(batch, length, seconds, planes[0].stretch)
+        return Plane(batch, length, seconds, planes[0].power)

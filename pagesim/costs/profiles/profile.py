@@ -281,13 +281,17 @@ class Profile(Strict):
         terms = self.terms.model_copy(update={"overhead": overhead})
         return self.model_copy(update={"terms": terms, "origins": {**self.origins, "overhead": "given"}})
 
-    def save(self, file: Path) -> None:
+    def save(self, file: Path, *, compact: bool = False) -> None:
         """Write the profile, whole or not at all.
+
+        Args:
+            file: where.
+            compact: in one line.
 
         Raises:
             PagesimError: the file cannot be written.
         """
-        text = self.model_dump_json(by_alias=True, exclude_none=True, indent=1) + "\n"
+        text = self.model_dump_json(by_alias=True, exclude_none=True, indent=None if compact else 1) + "\n"
         put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from pagesim.errors import PagesimError, brief
+from pagesim.experiments.fit import fields
 from pagesim.experiments.fit.loads import Floats, Load, Rows
+from pagesim.sim.clock import LONGEST_S
 
 LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 MOST_FAILED = 0.1
@@ -44,34 +46,32 @@ def read(name: str, data: Mapping[str, Any]) -> Load:
             "keeps the times of single requests"
         )
     size = len(_list(name, data, "ttfts"))
-    prompt, output = (_column(name, data, field, size) for field in ("input_lens", "output_lens"))
-    ttft = _column(name, data, "ttfts", size)
-    gaps = _gaps(name, data, size)
+    columns = {field: _list(name, data, field, size) for field in LISTS}
+    prompt, output = (fields.tokens(name, field, columns[field], 0) for field in LISTS[:2])
+    ttft = fields.seconds(name, "ttfts", columns["ttfts"])
+    gaps = _gaps(name, columns["itls"])
     decode = np.array([math.fsum(each) for each in gaps])
-    errors = data.get("errors") or [""] * size
+    errors = _list(name, data, "errors", size) if data.get("errors") else [""] * size
     failed = np.array([bool(each) for each in errors]) | (output < 1) | (prompt < 1)
     notes = _failures(name, failed)
-    started = data.get("start_times")
-    rate: Any = data.get("request_rate", "inf")
-    most: Any = data.get("max_concurrency")
-    at_once = rate in ("inf", None) or not math.isfinite(float(rate))
-    closed = at_once and most is not None and most < size
-    if started is not None:
-        arrival = _column(name, data, "start_times", size)
-        arrival = arrival - arrival.min(initial=np.inf)
-    elif closed:
-        arrival = _sent(ttft + decode, int(most))
-    elif at_once:
+    most = _clients(name, data, size)
+    if "start_times" in data:
+        arrival = fields.seconds(name, "start_times", _list(name, data, "start_times", size), fields.INSTANT)
+        arrival = arrival - arrival.min()
+    elif most is not None:
+        arrival = _sent(ttft + decode, most)
+    elif _at_once(data):
         arrival = np.zeros(size)
     else:
+        rate = brief(data["request_rate"])
         raise PagesimError(
-            f"{name}: has no start_times, and request_rate is {brief(rate)}: when requests were sent is not "
-            "known; use a newer vllm bench serve, or --max-concurrency with --request-rate inf"
+            f"{name}: has no start_times, and request_rate is {rate}: when requests were sent is not known; "
+            "use a newer vllm bench serve, or --max-concurrency with --request-rate inf"
         )
     good = ~failed
     _check_gaps(name, data, ttft[good], decode[good], output[good], arrival[good])
-    if closed and started is not None:
-        _check_starts(name, arrival, ttft + decode, int(most))
+    if most is not None and "start_times" in data:
+        _check_starts(name, arrival, ttft + decode, most)
     notes += _chunks(name, np.array([len(each) for each in gaps])[good], output[good])
     order = np.flatnonzero(good)[np.argsort(arrival[good], kind="stable")]
     arrival, ttft, decode = arrival[order], ttft[order], decode[order]
@@ -82,52 +82,49 @@ def read(name: str, data: Mapping[str, Any]) -> Load:
         output[order].astype(np.int64),
         arrival + ttft,
         arrival + ttft + decode,
-        max_concurrency=int(most) if closed else None,
+        max_concurrency=most,
         notes=notes,
     )
     load.check()
     return load
 
 
-def _list(name: str, data: Mapping[str, Any], field: str) -> list[Any]:
+def _list(name: str, data: Mapping[str, Any], field: str, size: int | None = None) -> list[Any]:
+    """Return a list with a value a request."""
     value = data[field]
     if not isinstance(value, list) or not value:
         raise PagesimError(f"{name}: {field} is {brief(value)}; a list with a value a request is needed")
+    if size is not None and len(value) != size:
+        raise PagesimError(
+            f"{name}: {field} has {len(value)} values, and ttfts has {size}; one a request is needed"
+        )
     return value
 
 
-def _column(name: str, data: Mapping[str, Any], field: str, size: int) -> Floats:
-    """Return a list of numbers that are not negative as a column, ``[size]``."""
-    values = _list(name, data, field)
-    if len(values) != size:
-        raise PagesimError(
-            f"{name}: {field} has {len(values)} values, and ttfts has {size}; one a request is needed"
-        )
-    for row, value in enumerate(values):
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise PagesimError(
-                f"{name}: request {row}: {field} is {brief(value)}; a number from 0 is needed: times of a "
-                "clock that never runs backwards"
-            )
-    return np.array(values, np.float64)
-
-
-def _gaps(name: str, data: Mapping[str, Any], size: int) -> list[list[float]]:
+def _gaps(name: str, lists: list[Any]) -> list[list[float]]:
     """Return the gaps between tokens of each request."""
-    gaps = _list(name, data, "itls")
-    if len(gaps) != size:
-        raise PagesimError(
-            f"{name}: itls has {len(gaps)} lists, and ttfts has {size}; one a request is needed"
-        )
-    for row, each in enumerate(gaps):
-        if not isinstance(each, list) or any(
-            isinstance(gap, bool) or not isinstance(gap, int | float) or gap < 0 for gap in each
-        ):
+    for row, each in enumerate(lists):
+        if not isinstance(each, list) or not all(fields.is_number(gap, LONGEST_S) for gap in each):
             raise PagesimError(
                 f"{name}: request {row}: itls is {brief(each)}; a list of seconds from 0 is needed: times of "
                 "a clock that never runs backwards"
             )
-    return gaps
+    return lists
+
+
+def _at_once(data: Mapping[str, Any]) -> bool:
+    """Return whether requests are sent as soon as they may be."""
+    return data.get("request_rate", "inf") in ("inf", None)
+
+
+def _clients(name: str, data: Mapping[str, Any], size: int) -> int | None:
+    """Return how many requests were outstanding at most, where that decided when each was sent."""
+    most = data.get("max_concurrency")
+    if most is None or not _at_once(data):
+        return None
+    if not fields.is_number(most, 1e9, 1) or most % 1:
+        raise PagesimError(f"{name}: max_concurrency is {brief(most)}; a whole number from 1 is needed")
+    return int(most) if most < size else None
 
 
 def _failures(name: str, failed: Rows) -> tuple[str, ...]:
@@ -162,8 +159,8 @@ def _check_gaps(
         "duration": float((arrival + ttft + decode).max()),
     }
     for field, own in found.items():
-        said = data.get(field)
-        if own is None or isinstance(said, bool) or not isinstance(said, int | float) or not said > 0:
+        said: Any = data.get(field)
+        if own is None or not fields.is_number(said, 1e3 * LONGEST_S, 1e-9):
             continue
         if abs(own / said - 1) > AGREE:
             raise PagesimError(

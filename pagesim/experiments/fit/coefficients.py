@@ -19,6 +19,7 @@ class Coefficients(NamedTuple):
         context_s: a token of context that a decoding sequence reads.
         prompt_token_s: a token of a prompt.
         prompts_s: of an iteration that computes any of a prompt.
+        pair_s: a query and a key of a prompt.
     """
 
     iteration_s: float
@@ -26,21 +27,37 @@ class Coefficients(NamedTuple):
     context_s: float = 0.0
     prompt_token_s: float = 0.0
     prompts_s: float = 0.0
+    pair_s: float = 0.0
 
 
 def profile_of(
-    coefficients: Coefficients, model: ModelSpec, *, tp: int, kv_dtype: str, block_size: int
+    coefficients: Coefficients,
+    model: ModelSpec,
+    *,
+    tp: int,
+    kv_dtype: str,
+    block_size: int,
+    tokens: Curve = NOTHING,
 ) -> Profile:
-    """Return the profile of these coefficients, without operators, and without what it is called."""
+    """Return the profile of these coefficients, without operators, and without what it is called.
+
+    Args:
+        coefficients: see there.
+        model: that was served.
+        tp: GPUs over which it is divided.
+        kv_dtype: of its cache.
+        block_size: tokens a block.
+        tokens: seconds of an iteration by its tokens, of prompts or not, in addition.
+    """
     each = coefficients
     terms = Terms(
-        linear=NOTHING,
+        linear=tokens,
         head=NOTHING,
         write=NOTHING,
         decode={block_size: DecodeAttention(launch_s=0.0, sequence_s=0.0, context_s=each.context_s)},
         prefill={
             block_size: PrefillAttention(
-                launch_s=each.prompts_s, token_s=each.prompt_token_s, pair_s=0.0, key_s=0.0
+                launch_s=each.prompts_s, token_s=each.prompt_token_s, pair_s=each.pair_s, key_s=0.0
             )
         },
         copy={block_size: NOTHING},

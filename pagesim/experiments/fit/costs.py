@@ -8,19 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
-from pagesim.costs.profiles import Profile
+from pagesim.costs.profiles import Curve, Profile
 from pagesim.costs.specs import gpu, model
-from pagesim.experiments.fit.coefficients import Coefficients, profile_of
+from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_of
 from pagesim.experiments.fit.equations import COLUMNS
+from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES
 from pagesim.experiments.fit.loads import Floats, Load
 from pagesim.setup.equip import engine_of
 from pagesim.setup.prepare import prepare
 from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
 from pagesim.sim.clock import TICKS_PER_SECOND
-
-ENGINE = COLUMNS[:2]
-"""Columns of the engine's own time: all that is fitted on top of operators."""
 
 SHORTEST_S = 1e-9
 """Of an iteration: by its profile, each must take a time."""
@@ -52,23 +50,28 @@ class Costs:
         return made
 
     @property
-    def fitted(self) -> Sequence[str]:
-        """Columns that logs are to give."""
-        return COLUMNS if self.start is None else (*ENGINE, COLUMNS[-1])
+    def forms(self) -> tuple[tuple[str, ...], ...]:
+        """Columns that logs are to give, by form: the plain one first."""
+        end = COLUMNS[-1]
+        if self.start is not None:
+            return ((*AFFINE[:2], end),)
+        return ((*AFFINE, end), (*(name for name in COLUMNS if name != "prompt_tokens"),))
 
     def profile(self, values: Floats) -> Profile:
         """Return the profile of these values, by ``COLUMNS``."""
-        iteration_s, sequence_s, *others = values[: len(Coefficients._fields)].tolist()
+        named = dict(zip(COLUMNS, values.tolist(), strict=True))
+        iteration_s, *others = (named[name] for name in (*AFFINE, PAIRS))
         iteration_s = max(iteration_s, SHORTEST_S)
-        if self.start is None:
-            return profile_of(
-                Coefficients(iteration_s, sequence_s, *others),
-                model(self.system.model),
-                tp=self.system.tensor_parallel_size,
-                kv_dtype=self.system.kv_cache_dtype,
-                block_size=self.block_size,
-            )
-        return self.start.with_overhead(iteration_s, sequence_s)
+        if self.start is not None:
+            return self.start.with_overhead(iteration_s, others[0])
+        return profile_of(
+            Coefficients(iteration_s, *others),
+            model(self.system.model),
+            tp=self.system.tensor_parallel_size,
+            kv_dtype=self.system.kv_cache_dtype,
+            block_size=self.block_size,
+            tokens=tokens_curve([named[name] for name in RISES]),
+        )
 
     def cost(self, values: Floats) -> Profiled:
         """Return the cost model of these values."""
@@ -108,3 +111,12 @@ class Costs:
             block_size=self.block_size,
             kv_dtype=system.kv_cache_dtype,
         )
+
+
+def tokens_curve(rises: Sequence[float]) -> Curve:
+    """Return the curve over tokens of these rises over the intervals of ``SIZES``; the last one goes on."""
+    last = max((place for place, rise in enumerate(rises, 1) if rise > 0), default=0)
+    if not last:
+        return NOTHING
+    seconds = np.cumsum([0.0, *rises[:last]])
+    return Curve(at=SIZES[: last + 1], seconds=tuple(seconds.tolist()))

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pagesim.errors import PagesimError, brief
+from pagesim.experiments.fit import fields
 from pagesim.experiments.fit.loads import Floats, Load
-from pagesim.setup.reading import parse_json
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 LENGTHS = ("input_toks", "output_toks")
@@ -35,11 +35,13 @@ def read(file: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Load, dict[str,
     Raises:
         PagesimError: a field is missing or no number, or ``meta.json`` is broken.
     """
-    columns = {name: _column(file, rows, name) for name in (*TIMES, *LENGTHS)}
-    meta = _meta(file.with_name("meta.json"))
+    columns = _columns(file, rows)
+    meta = fields.table(fields.json_of(beside) if (beside := file.with_name("meta.json")).is_file() else None)
     settings = _settings(meta)
-    block_size = int(settings.get("block_size", 16))
-    prompts = _prompts(file, meta)
+    block_size: Any = settings.get("block_size", 16)
+    if not fields.is_number(block_size, 1 << 16, 1) or block_size % 1:
+        raise PagesimError(f"{beside}: block_size is {brief(block_size)}; a whole number from 1 is needed")
+    prompts = _prompts(file, meta, len(rows))
     notes: tuple[str, ...] = ()
     if prompts is None and settings.get("enable_prefix_caching"):
         notes = (
@@ -77,31 +79,25 @@ def named(prompts: Sequence[Sequence[int]], block_size: int) -> list[tuple[int, 
     return found
 
 
-def _column(file: Path, rows: Sequence[Mapping[str, Any]], name: str) -> Floats:
+def _columns(file: Path, rows: Sequence[Any]) -> dict[str, Floats]:
+    """Return times and lengths by name, ``[N]`` each."""
     for number, row in enumerate(rows, 1):
-        value = row.get(name) if isinstance(row, Mapping) else None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise PagesimError(f"{file}: line {number}: {name} is {brief(value)}; a number is needed")
-        if name in LENGTHS and value < 1:
-            raise PagesimError(f"{file}: line {number}: {name} is {value}; it must be at least 1")
-    return np.array([row[name] for row in rows], np.float64)
-
-
-def _meta(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        data = parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PagesimError(f"{file}: cannot be read ({error})") from None
-    return data if isinstance(data, dict) else {}
+        for name in (*TIMES, *LENGTHS):
+            if name not in fields.table(row):
+                raise PagesimError(f"{file}: line {number}: has no {name}, which each request must have")
+    where = str(file)
+    return {
+        **{name: fields.seconds(where, name, [row[name] for row in rows], fields.INSTANT) for name in TIMES},
+        **{name: fields.tokens(where, name, [row[name] for row in rows], 1) for name in LENGTHS},
+    }
 
 
 def _settings(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known of the server, by the names of options."""
-    given, cache, hardware = (meta.get(name) or {} for name in ("engine_kwargs", "kv_cache", "hardware"))
-    resolved = meta.get("resolved_config") or {}
-    scheduling = resolved.get("scheduler_config") or {}
+    given, cache, hardware = (
+        fields.table(meta.get(name)) for name in ("engine_kwargs", "kv_cache", "hardware")
+    )
+    scheduling = fields.table(fields.table(meta.get("resolved_config")).get("scheduler_config"))
     found = {
         "model": meta.get("model"),
         "gpu": hardware.get("device_name"),
@@ -120,13 +116,20 @@ def _settings(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _prompts(file: Path, meta: Mapping[str, Any]) -> list[list[int]] | None:
+def _prompts(file: Path, meta: Mapping[str, Any], size: int) -> list[list[int]] | None:
     """Return the tokens of each prompt, where the file that ``meta.json`` names is near."""
-    name = Path(str(meta.get("dataset_path") or "")).name
-    beside = [folder / name for folder in (file.parent, file.parent.parent)]
-    found = next((each for each in beside if name and each.is_file()), None)
+    named = meta.get("dataset_path")
+    if not isinstance(named, str) or not named.isprintable() or len(Path(named).name) > 255:
+        return None
+    beside = [folder / Path(named).name for folder in (file.parent, file.parent.parent)]
+    found = next((each for each in beside if each.is_file()), None)
     if found is None:
         return None
-    rows = [parse_json(line) for line in found.read_text(encoding="utf-8").splitlines() if line.strip()]
-    tokens = [row.get("input_tok_ids") if isinstance(row, Mapping) else None for row in rows]
-    return None if any(not isinstance(each, list) for each in tokens) else tokens  # type: ignore[return-value]
+    rows = fields.lines_of(found, fields.text_of(found))
+    prompts: list[Any] = [fields.table(row).get("input_tok_ids") for row in rows]
+    # Names of blocks are made of tokens.
+    if not all(isinstance(each, list) and set(map(type, each)) <= {int} for each in prompts):
+        return None
+    if len(prompts) < size:
+        raise PagesimError(f"{found}: has {len(prompts)} prompts; {file} has {size} requests")
+    return prompts

@@ -29,7 +29,7 @@ class Equations(NamedTuple):
     """Rows of a regression.
 
     Attributes:
-        features: by ``COLUMNS``, ``[N, 6]``.
+        features: by ``COLUMNS``, ``[N, len(COLUMNS)]``.
         seconds: measured, ``[N]``.
         known: seconds accounted for beforehand, ``[N]``.
         of_ttft: rows that are a time to the first token; the others go from the first to the last, ``[N]``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,21 +10,17 @@ import numpy as np
 from pagesim.costs.profiles import Profile
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.costs import Costs
-from pagesim.experiments.fit.equations import COLUMNS
+from pagesim.experiments.fit.equations import COLUMNS, GROUPS
 from pagesim.experiments.fit.loads import Floats, Load
 from pagesim.experiments.fit.search import Found, search
+from pagesim.experiments.fit.untold import are_alike, settle
 from pagesim.setup.scenario import System
 
-SURE = 2.0
-"""Standard errors by which a value must exceed 0, or what is known of it beforehand."""
+WORTH = 0.05
+"""Share by which residuals must scatter less with a curve over tokens than without one."""
 
-
-DATASHEET, LEFT_OUT, OTHERS = "datasheet", "counted elsewhere", "other servers"
-"""Where a value comes from that logs do not give."""
-
-APART = 1.5
-"""By which factor the batches of several loads, or their contexts, must differ: what only the beginning and
-the end of a run tell apart is not told."""
+ODDS = 1.3
+"""Times by which a load's windows may be longer or shorter than fitted ones."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +29,7 @@ class Fitted:
 
     Attributes:
         costs: from values to costs.
+        form: columns that a time consists of.
         found: values, errors, and the loads as simulated by them.
         fixed: by column, where a value comes from that the logs do not give.
         loads: that were fitted.
@@ -41,6 +38,7 @@ class Fitted:
     """
 
     costs: Costs
+    form: tuple[str, ...]
     found: Found
     fixed: dict[str, str]
     loads: tuple[Load, ...]
@@ -52,7 +50,7 @@ class Fitted:
         return float(self.found.values[COLUMNS.index(name)])
 
     def error(self, name: str) -> float:
-        """Return a standard error by its column's name; 0 where the value is not the logs'."""
+        """Return a standard error by its column's name, by the logs alone."""
         return float(self.found.errors[COLUMNS.index(name)])
 
 
@@ -78,26 +76,32 @@ def fit(
     for load in loads:
         load.check()
     costs = Costs.of(system, start, loads[0])
-    fixed = {name: 0.0 for name in COLUMNS if name not in costs.fitted}
-    sources: dict[str, str] = {}
-    notes: list[str] = []
-    found = search(loads, costs, _first_values(loads, costs), fixed, first)
-    if start is None and (why := _context_unknown(loads, found, costs)):
-        known = costs.context_s()
-        sources["context"], fixed["context"] = (DATASHEET, known) if known is not None else (LEFT_OUT, 0.0)
-        notes.append(f"{why}: {_instead(costs, known)}")
-        found = search(loads, costs, found.values, fixed, first)
-    engine = costs.engine()
-    b, error = (each[COLUMNS.index("sequences")] for each in (found.values, found.errors))
-    if SURE * error > max(b, engine.sequence_s):
-        notes.append(
-            f"these loads do not tell a time an iteration from a time a sequence ({_us(b)} ± {_us(error)} "
-            f"µs), their batches are too much alike: the latter is that of {engine.source}, "
-            f"{_us(engine.sequence_s)} µs"
-        )
-        sources["sequences"], fixed["sequences"] = OTHERS, engine.sequence_s
-        found = search(loads, costs, found.values, fixed, first)
-    return Fitted(costs, found, sources, tuple(loads), first, tuple(notes))
+    plain, *others = costs.forms
+    form, found = plain, search(loads, costs, _first_values(loads, costs), plain, {}, first)
+    for other in others if len(loads) > 1 and not are_alike(found) else ():
+        bent = search(loads, costs, found.values, other, {}, first)
+        if bent.scatter < (1 - WORTH) * found.scatter:
+            form, found = other, bent
+    by_logs = found.errors
+    found, sources, notes = settle(loads, costs, form, found, first)
+    notes = (*notes, *_at_odds(loads, found))
+    # Where a value is not the logs', their own errors are those of all values at once.
+    found = found._replace(errors=np.maximum(by_logs, found.errors))
+    return Fitted(costs, form, found, sources, tuple(loads), first, notes)
+
+
+def _at_odds(loads: Sequence[Load], found: Found) -> Iterator[str]:
+    """Yield of each load that contradicts the others that it does."""
+    rows = found.rows
+    for number, load in enumerate(loads if len(loads) > 1 else ()):
+        own = (rows.groups // GROUPS == number) & ~rows.of_ttft
+        # A miss is of the simulated time, and what was measured is the rest of it.
+        ratio = float(np.median(1 - found.misses[own])) if own.any() else 1.0
+        if not 1 / ODDS <= ratio <= ODDS:
+            yield (
+                f"{load.name}: its requests took {ratio:.2f} times as long as by the values that fit the "
+                "other loads: look at its log, and at whether the server was the same and alone"
+            )
 
 
 def _first_values(loads: Sequence[Load], costs: Costs) -> Floats:
@@ -115,43 +119,3 @@ def _first_values(loads: Sequence[Load], costs: Costs) -> Floats:
     values[COLUMNS.index("iterations")] = np.percentile(np.concatenate(tpot), 5)
     values[COLUMNS.index("prompt_tokens")] = np.percentile(np.concatenate(a_token), 5)
     return values
-
-
-def _context_unknown(loads: Sequence[Load], found: Found, costs: Costs) -> str | None:
-    """Return why the logs cannot tell a time a token of context from a time a sequence; None if they can."""
-    column = COLUMNS.index("context")
-    value, error = float(found.values[column]), float(found.errors[column])
-    if len(loads) == 1:
-        return (
-            "one load alone does not tell a time a sequence from a time a token of context, as batch and "
-            "context grow and shrink together; fit to logs of several concurrencies and lengths"
-        )
-    if SURE * error > max(value, costs.context_s() or 0.0) or _alike(found):
-        return (
-            "these loads do not tell a time a sequence from a time a token of context "
-            f"({1e9 * value:.3g} ± {1e9 * error:.3g} ns), their batches and contexts are too much alike"
-        )
-    return None
-
-
-def _alike(found: Found) -> bool:
-    """Return whether all loads have much the same batch, and much the same context a sequence."""
-    whole = np.array([run.windows.sums[-1] for run in found.runs])
-    iterations, sequences, context = (whole[:, COLUMNS.index(name)] for name in COLUMNS[:3])
-    return all(
-        float(ratio.max() / ratio.min()) < APART for ratio in (sequences / iterations, context / sequences)
-    )
-
-
-def _instead(costs: Costs, known: float | None) -> str:
-    """Return what a time a token of context is that the logs did not give."""
-    if known is None:
-        return (
-            "both are counted as a time a sequence, which is good for contexts of these lengths only; name "
-            "the gpu, and its datasheet gives the latter"
-        )
-    return f"the latter is that of the {costs.system.gpu}'s datasheet, {1e9 * known:.3g} ns"
-
-
-def _us(seconds: float) -> str:
-    return f"{1e6 * seconds:.3g}"

@@ -16,9 +16,17 @@ from pagesim.setup.scenario import System
 from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
 from pagesim.sim.executors import shape_of
 
-REGRESSORS = ("iterations", "sequences", "context", "prompt_tokens", "prompts")
-"""What an iteration's time depends on: itself, sequences that get a token, tokens of context that decoding
-sequences read, tokens of prompts that are computed, and whether there are any."""
+SIZES = tuple(2**power for power in range(16))
+"""Tokens in an iteration at which a curve over them may bend."""
+
+AFFINE = ("iterations", "sequences", "context", "prompt_tokens", "prompts")
+PAIRS = "pairs"
+RISES = tuple(f"up to {size} tokens" for size in SIZES[1:])
+
+REGRESSORS = (*AFFINE, PAIRS, *RISES)
+"""What an iteration's time may depend on: itself, sequences that get a token, tokens of context that decoding
+sequences read, tokens of prompts that are computed, and whether there are any; pairs of a query and a key
+in prompts; and of each interval of ``SIZES`` the share that its tokens fill, of whichever requests."""
 
 
 class Iterations(Observer):
@@ -38,9 +46,8 @@ class Iterations(Observer):
             return
         known = 0 if self._kernels is None else self._kernels.iteration(shape_of(batch))
         prompt = batch.tokens - batch.decoding - batch.drafts
-        self._planned.append(
-            (start + ticks, batch.sampled, batch.decode_context, prompt, int(prompt > 0), known)
-        )
+        read = batch.sampled, batch.decode_context, prompt, int(prompt > 0), batch.query_key_pairs
+        self._planned.append((start + ticks, *read, batch.tokens, known))
 
     def fast_forwarded(self, run: FastForward) -> None:
         if not run.steps:
@@ -54,22 +61,31 @@ class Iterations(Observer):
 
     def windows(self) -> Windows:
         """Return everything that was observed, ready for sums."""
-        planned = np.array(self._planned, np.int64).reshape(-1, 6)
-        ends, rows, known = [planned[:, 0]], [planned[:, 1:5]], [planned[:, 5]]
+        planned = np.array(self._planned, np.int64).reshape(-1, 8)
+        ends, rows, known = [planned[:, 0]], [planned[:, 1:7]], [planned[:, 7]]
         for start, steps, first, increment, sequences, context, first_known, more in self._forwards:
             step = np.arange(steps, dtype=np.int64)
             ends.append(start + np.cumsum(first + increment * step))
-            alike = np.zeros((steps, 4), np.int64)
-            alike[:, 0] = sequences
+            alike = np.zeros((steps, 6), np.int64)
+            alike[:, 0] = alike[:, 5] = sequences
             alike[:, 1] = context + sequences * step
             rows.append(alike)
             known.append(first_known + more * step)
         end, row = np.concatenate(ends), np.concatenate(rows).astype(np.float64)
         order = np.argsort(end, kind="stable")
-        features = np.column_stack([np.ones(len(end)), row, np.concatenate(known) / TICKS_PER_SECOND])
-        return Windows(
-            end[order], np.vstack([np.zeros(features.shape[1]), np.cumsum(features[order], axis=0)])
-        )
+        features = np.column_stack(
+            [np.ones(len(end)), row[:, :-1], _rises(row[:, -1]), np.concatenate(known) / TICKS_PER_SECOND]
+        )[order]
+        return Windows(end[order], np.vstack([np.zeros(features.shape[1]), np.cumsum(features, axis=0)]))
+
+
+def _rises(tokens: Floats) -> Floats:
+    """Return which share of each interval of ``SIZES`` is filled, ``[I, …]``; the last has no end."""
+    low, high = np.array(SIZES[:-1]), np.array(SIZES[1:])
+    share = (tokens[:, None] - low) / (high - low)
+    share[:, :-1] = np.minimum(share[:, :-1], 1)
+    filled: Floats = np.maximum(share, 0)
+    return filled
 
 
 class Windows(NamedTuple):
@@ -77,14 +93,15 @@ class Windows(NamedTuple):
 
     Attributes:
         ends: of iterations, rising, in ticks, ``[I]``.
-        sums: of ``REGRESSORS``, and of the seconds that are known beforehand, before each, ``[I + 1, 6]``.
+        sums: of ``REGRESSORS``, and of the seconds that are known beforehand, before each,
+            ``[I + 1, len(REGRESSORS) + 1]``.
     """
 
     ends: Ints
     sums: Floats
 
     def between(self, after: Ints, until: Ints) -> Floats:
-        """Return the sums over iterations that end after an instant and until another one, ``[W, 6]``."""
+        """Return the sums over iterations that end after an instant and until another one, ``[W, …]``."""
         found: Floats = (
             self.sums[np.searchsorted(self.ends, until, "right")]
             - self.sums[np.searchsorted(self.ends, after, "right")]

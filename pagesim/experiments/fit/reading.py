@@ -9,10 +9,9 @@ from typing import Any
 
 from pagesim.costs.specs import gpus, model
 from pagesim.errors import PagesimError
-from pagesim.experiments.fit import bench_json, engine_log
+from pagesim.experiments.fit import bench_json, engine_log, fields
 from pagesim.experiments.fit.loads import Load
 from pagesim.scheduling.vllm_releases import RELEASES
-from pagesim.setup.reading import parse_json
 from pagesim.setup.scenario import System, checked
 
 OF_ALL = ("model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")
@@ -68,18 +67,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 def _one(file: Path) -> tuple[Load, dict[str, Any]]:
     """Return the load of a file, and what it says of the server, by options' names."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise PagesimError(f"{file}: cannot be read ({why})") from None
-    try:
-        data = parse_json(text)
-    except ValueError:
-        try:
-            data = [parse_json(line) for line in text.splitlines() if line.strip()]
-        except ValueError as error:
-            raise PagesimError(f"{file}: is no JSON ({error}); it may be cut off") from None
+    data = fields.json_of(file)
     if bench_json.fits(data):
         settings = {"model": data["model_id"]} if isinstance(data.get("model_id"), str) else {}
         return bench_json.read(str(file), data), _known(settings)
@@ -124,7 +112,7 @@ def _release(version: str) -> str | None:
     """Return the release of those that are modelled that is this one, or the newest older one."""
 
     def numbers(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+        return tuple(int(part) for part in text[:40].split(".")[:2] if part.isdecimal())
 
     older = [each for each in RELEASES if numbers(each) <= numbers(version)]
     return version if version in RELEASES else older[-1] if older else None

@@ -12,6 +12,9 @@ from pagesim.experiments.fit.loads import Floats, Ints, Rows
 OUTLIER = 6.0
 """Robust standard deviations beyond which a row is left out: first requests contain compilation."""
 
+FLAT = 1e-10
+"""Share of the largest eigenvalue that is taken for nothing but rounding."""
+
 TO_SIGMA = 1.4826
 """From the median of absolute deviations to a normal distribution's standard deviation."""
 
@@ -80,10 +83,17 @@ def _standard_errors(features: Floats, residuals: Floats, groups: Ints) -> Float
     if not seen.any():
         return errors
     a = features[:, seen] / size[seen]
-    inverse = np.linalg.pinv(a.T @ a)
+    inverse = _inverse(a.T @ a)
     names = np.unique(groups)
     scores = np.array([a[groups == name].T @ residuals[groups == name] for name in names])
     alike = inverse @ (scores.T @ scores) @ inverse * len(names) / max(1, len(names) - 1)
     apart = inverse * float(np.square(residuals).sum()) / max(1, len(a) - a.shape[1])
     errors[seen] = np.sqrt(np.maximum(np.diag(alike), np.diag(apart))) / size[seen]
     return errors
+
+
+def _inverse(gram: Floats) -> Floats:
+    """Return the inverse of a matrix of products; what columns do not tell apart becomes large."""
+    values, directions = np.linalg.eigh(gram)
+    inverse: Floats = directions / np.maximum(values, FLAT * values[-1]) @ directions.T
+    return inverse

@@ -9,14 +9,15 @@ import numpy as np
 
 from pagesim.costs.profiles import Profile, Range
 from pagesim.experiments.fit.coefficients import Coefficients
+from pagesim.experiments.fit.costs import tokens_curve
 from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.errors import Miss, Pairs, misses, pairs
 from pagesim.experiments.fit.fitting import Fitted
-from pagesim.experiments.fit.iterations import REGRESSORS, Simulated, replay
+from pagesim.experiments.fit.iterations import AFFINE, PAIRS, REGRESSORS, RISES, Simulated, replay
 from pagesim.experiments.fit.loads import Floats, Load
 
-NAMES = dict(zip(COLUMNS, (*Coefficients._fields, "front_end_s"), strict=True))
-"""What the value of each column is called."""
+NAMES = dict(zip((*AFFINE, PAIRS, COLUMNS[-1]), (*Coefficients._fields, "front_end_s"), strict=True))
+"""What the values of columns are called, but for those of the curve over tokens."""
 
 
 def tables(fitted: Fitted, held_out: Sequence[Load] = ()) -> dict[str, dict[str, Pairs]]:
@@ -44,9 +45,8 @@ def tables(fitted: Fitted, held_out: Sequence[Load] = ()) -> dict[str, dict[str,
 def report(fitted: Fitted, of: dict[str, dict[str, Pairs]]) -> dict[str, Any]:
     """Return everything as JSON takes it: values and their errors, what is not the logs', misses by load."""
     return {
-        "values": {
-            name: _value(fitted, column) for column, name in NAMES.items() if column in fitted.costs.fitted
-        },
+        "values": {name: _value(fitted, column) for column, name in NAMES.items() if column in fitted.form},
+        "tokens": _curve(fitted),
         "miss": fitted.found.miss,
         "rows": int(fitted.found.kept.sum()),
         "left_out": int((~fitted.found.kept).sum()),
@@ -104,6 +104,14 @@ def profile(fitted: Fitted, name: str, summary: dict[str, Any]) -> Profile:
             "origins": {**made.origins, "overhead": "measured"},
         }
     return made.model_copy(update=update)
+
+
+def _curve(fitted: Fitted) -> dict[str, list[float]] | None:
+    """Return the curve over tokens; None in a form without one."""
+    if RISES[0] not in fitted.form:
+        return None
+    curve = tokens_curve([fitted.value(name) for name in RISES])
+    return {"at": list(curve.at), "seconds": list(curve.seconds)}
 
 
 def _ranges(runs: Sequence[Simulated]) -> Iterator[tuple[str, Range]]:

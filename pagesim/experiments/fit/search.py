@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,8 +28,8 @@ class Found(NamedTuple):
     """Values, and what they were fitted with.
 
     Attributes:
-        values: by ``COLUMNS``, ``[6]``.
-        errors: standard errors, ``[6]``; 0 of those that were fixed.
+        values: by ``COLUMNS``.
+        errors: standard errors; 0 of those that were fixed.
         runs: the loads, simulated by these values.
         rows: what the loads said in these runs.
         kept: rows that count and are no outliers, ``[N]``.
@@ -44,6 +44,13 @@ class Found(NamedTuple):
     misses: Floats
 
     @property
+    def scatter(self) -> float:
+        """Robust spread of misses, the geometric mean over all rows of those of their kind."""
+        spreads = _spreads(self.misses, self.rows.of_ttft)
+        share = float(self.rows.of_ttft.mean())
+        return float(spreads[0] ** (1 - share) * spreads[1] ** share)
+
+    @property
     def miss(self) -> float:
         """Mean miss of times from the first to the last token, without sign."""
         of = self.kept & ~self.rows.of_ttft
@@ -54,6 +61,7 @@ def search(
     loads: Sequence[Load],
     costs: Costs,
     start: Floats,
+    form: Collection[str],
     fixed: Mapping[str, float],
     first: int | None = None,
 ) -> Found:
@@ -62,17 +70,16 @@ def search(
     Args:
         loads: to fit to.
         costs: what iterations take by values.
-        start: values to begin with, by ``COLUMNS``, ``[6]``.
+        start: values to begin with, by ``COLUMNS``.
+        form: columns that are fitted; the others are 0.
         fixed: values that stay as they are, by column.
         first: of how many requests of each load the log is looked at; all when None.
 
     Raises:
         PagesimError: the loads say nothing, or scipy is not installed.
     """
-    values = start.copy()
-    for name, value in fixed.items():
-        values[COLUMNS.index(name)] = value
-    free = np.array([name not in fixed for name in COLUMNS])
+    free = np.array([name in form and name not in fixed for name in COLUMNS])
+    values = np.where(free, start, [fixed.get(name, 0.0) for name in COLUMNS])
     kernels, best, spreads = costs.kernels(), None, None
     for _ in range(ROUNDS):
         runs = tuple(replay(load, costs.system, costs.cost(values), kernels) for load in loads)

@@ -76,7 +76,8 @@ def changes(made: Sequence[Reproduced], setting: Setting, before: Column) -> lis
         "## Before and after",
         f"*Before*: {before.name}, engine: {before.engine}. *Now*: {setting.name}, engine: "
         f"{column(setting, []).engine}. A number's bound is its bar; without one, how well one reads by eye, "
-        "or the range that the text gives. The figures' tables have both errors of each number.",
+        "or the range that the text gives. Means leave out what is fitted. The figures' tables have both "
+        "errors of each number.",
         _by_figure(found),
         f"**Left its bound**: {len(left(every))}.",
         _listed(left(every), setting) or "None.",

@@ -17,9 +17,9 @@ from pagesim.errors import PagesimError
 SYSTEM = "x1_sxm"
 
 
-def write(folder: Path, path: str, rows: list[dict[str, Any]]) -> Path:
+def write(folder: Path, path: str, rows: list[dict[str, Any]], system: str = SYSTEM) -> Path:
     """Write a table below a folder of systems."""
-    file = folder / "data" / SYSTEM / f"{path}.parquet"
+    file = folder / "data" / system / f"{path}.parquet"
     file.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).to_parquet(file)
     return file
@@ -40,18 +40,20 @@ def prompt_ms(batch: int, isl: int, heads: int) -> float:
     return 0.01 + 1e-7 * batch * heads * isl**1.5
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Return a folder of tables of one system, of version 1.2.0."""
-    (tmp_path / "query_versions.yaml").write_text(
+def write_store(folder: Path, system: str = SYSTEM) -> Path:
+    """Write tables of one system, of version 1.2.0, and return the folder."""
+
+    def table(path: str, rows: list[dict[str, Any]]) -> None:
+        write(folder, path, rows, system)
+
+    (folder / "query_versions.yaml").write_text(
         'defaults:\n  vllm: {current: "1.2.0", previous: null}\n'
         'overrides:\n  old_sxm:\n    vllm: {current: "1.0.0"}\n'
     )
-    (tmp_path / f"{SYSTEM}.yaml").write_text("gpu:\n  mem_bw: 2.0e+12\nmisc:\n  nccl_version: '2.1'\n")
+    (folder / f"{system}.yaml").write_text("gpu:\n  mem_bw: 2.0e+12\nmisc:\n  nccl_version: '2.1'\n")
     sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
     widths = [1024, 2048, 4096, 8192, 16384]
-    write(
-        tmp_path,
+    table(
         "gemm/vllm/1.2.0/gemm_perf",
         [
             {
@@ -68,8 +70,7 @@ def store(tmp_path: Path) -> Path:
     heads = [(8, 2), (16, 4), (32, 8)]
     shape = {"head_dim": 128, "attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "kernel_source": "a"}
     batches = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    write(
-        tmp_path,
+    table(
         "attention/vllm/1.2.0/generation_attention_perf",
         [
             {
@@ -81,8 +82,7 @@ def store(tmp_path: Path) -> Path:
             if b * c <= 1 << 19
         ],
     )
-    write(
-        tmp_path,
+    table(
         "attention/vllm/1.2.0/context_attention_perf",
         [
             {
@@ -94,8 +94,7 @@ def store(tmp_path: Path) -> Path:
             if b * s <= 1 << 15
         ],
     )
-    write(
-        tmp_path,
+    table(
         "comm/vllm/1.2.0/custom_allreduce_perf",
         [
             {
@@ -105,8 +104,7 @@ def store(tmp_path: Path) -> Path:
             for g, s, how in product([2, 4], range(7, 25), ["graph", "eager"])
         ],
     )
-    write(
-        tmp_path,
+    table(
         "moe/vllm/1.2.0/moe_perf",
         [
             {
@@ -117,7 +115,13 @@ def store(tmp_path: Path) -> Path:
             for tp, how, t in product([1, 2], ["power_law_1.2", "balanced"], sizes)
         ],
     )
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a folder of tables of one system, of version 1.2.0."""
+    return write_store(tmp_path)
 
 
 @pytest.fixture

@@ -153,11 +153,33 @@ def test_recurrent_layers_of_a_layer_file_have_no_weights_that_are_known(tmp_pat
     assert not model("jamba-1.5-mini").estimated
 
 
-@pytest.mark.parametrize(("bits", "said"), [("-1", "expert_bits is -1"), ("nan", "expert_bits is nan")])
-def test_experts_of_impossible_bits_are_refused(tmp_path, bits, said) -> None:
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ('"int5"', "weight_dtype is 'int5'"),
+        ('{experts = "int5"}', "weight_dtype is 'int5'"),
+        ('{embedding = "int4"}', "there is no key 'embedding'"),
+        ("4", "weights is 4"),
+    ],
+)
+def test_weight_dtypes_that_are_not_known_are_refused(tmp_path, weights, said) -> None:
     path = tmp_path / "mine.toml"
     kept = 'layers = [{kind = "full", kv_heads = 2, head_dim = 64}]'
-    moe = f"moe = {{experts = 4, experts_per_token = 2, expert_ffn = 8, expert_bits = {bits}}}"
-    path.write_text(f"max_model_len = 100\nhidden = 64\nffn = 64\nvocab = 100\n{kept}\n{moe}")
-    with pytest.raises(PagesimError, match=rf"{said}; it must be a number from 0 to 64"):
+    path.write_text(f"max_model_len = 100\nhidden = 64\nffn = 64\nvocab = 100\n{kept}\nweights = {weights}")
+    with pytest.raises(PagesimError, match=said):
         model(str(path))
+
+
+def test_a_layer_file_says_which_layers_have_which_weight_dtype(tmp_path) -> None:
+    path = tmp_path / "mine.toml"
+    kept = 'layers = [{kind = "full", kv_heads = 2, head_dim = 64}]'
+    moe = "moe = {experts = 4, experts_per_token = 2, expert_ffn = 8}"
+    shape = f"max_model_len = 100\nhidden = 64\nffn = 64\nvocab = 100\n{kept}\n{moe}\n"
+    path.write_text(shape)
+    plain = model(str(path))
+    path.write_text(shape + 'weights = {experts = "mxfp4"}')
+    packed = model(str(path))
+    assert plain.weight_bytes - packed.weight_bytes == 4 * 3 * 64 * 8 * (16 - 4.25) / 8
+    assert packed.weights == plain.with_weights("mxfp4").weights
+    path.write_text(shape + 'weights = "int4"')
+    assert model(str(path)).weights == plain.with_weights("int4").weights

@@ -53,11 +53,14 @@ def served(
     seed: int = 0,
     rate: float = 4.0,
     front_end_s: float = 0.0,
+    lengths: tuple[int, int] | None = None,
 ) -> Load:
     """Return what clients of a simulated server measured: two times a request, a normal error on each."""
     draw = np.random.default_rng((seed, concurrency or 0))
     prompt = np.clip(draw.lognormal(6, 1, requests), 16, 4000).astype(np.int64)
     output = np.clip(draw.lognormal(5.2, 0.7, requests), 16, 1500).astype(np.int64)
+    if lengths is not None:
+        prompt, output = (np.full(requests, each) for each in lengths)
     arrival = np.zeros(requests) if concurrency else np.cumsum(draw.exponential(1 / rate, requests))
     name = f"{concurrency} at once" if concurrency else f"{rate:g}/s"
     asked = Load(name, arrival, prompt, output, arrival, arrival, max_concurrency=concurrency)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pagesim import simulate
-from pagesim.costs import Profiled
+from pagesim.costs import Profiled, parse_cost
 from pagesim.costs.profiles import find_profile
-from pagesim.costs.specs import model
+from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.coefficients import Coefficients, profile_of
 from pagesim.experiments.fit.fitting import Fitted, fit
@@ -61,7 +61,7 @@ def test_standard_errors_are_honest_with_every_term(seed: int, release: str) -> 
     system = SYSTEM.model_copy(update={"vllm_version": release})
     cost = Profiled(profile_of(truth, MODEL, tp=1, kv_dtype="fp16", block_size=16), MODEL)
     fitted = fit([served(many, cost, system=system, seed=seed) for many in (8, 24, 64)], system)
-    off = (fitted.found.values[:5] - truth) / fitted.found.errors[:5]
+    off = (fitted.found.values[:5] - truth[:5]) / fitted.found.errors[:5]
     assert np.sqrt(np.mean(np.square(off))) < 2
     assert abs(off).max() < 3.5
 
@@ -77,12 +77,37 @@ def test_the_engine_alone_is_fitted_on_top_of_operators() -> None:
     assert made.terms.overhead != start.terms.overhead
 
 
+@pytest.mark.parametrize("concurrencies", [(4, 16, 48), pytest.param((1, 4, 64), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "tp"), [("llama-3.1-8b", 1), pytest.param("mixtral-8x7b", 2, marks=pytest.mark.slow)]
+)
+def test_a_server_that_bends_over_its_tokens_is_bent(
+    name: str, tp: int, concurrencies: tuple[int, ...]
+) -> None:
+    # Weights are read, or tokens computed, whichever takes longer; experts are touched, more by more tokens.
+    system = SYSTEM.model_copy(update={"model": name, "tensor_parallel_size": tp})
+    text = "roofline:overhead_s=8e-4,sequence_s=1.5e-5"
+    cost = parse_cost(text, model=model(name), gpu=gpu("h100"), tp=tp, block_size=16, kv_dtype="fp16")
+    fitted = fit([served(many, cost, system=system) for many in concurrencies], system)
+    above = replace(served(96, cost, system=system, noise=0.0), name="above")
+    found = report(fitted, tables(fitted, [above]))
+    assert found["tokens"] is not None
+    assert "prompt_token_s" not in found["values"]
+    assert all(abs(by["mean"]["error"]) < 0.03 for by in found["errors"]["above, held out"].values())
+    check(fitted, context=cost.decode(1, 1)[1] / 1e12)
+
+
+def test_an_affine_server_is_not_bent_by_noise(affine_loads: list[Load]) -> None:
+    fitted = fit(affine_loads, SYSTEM)
+    assert report(fitted, tables(fitted))["tokens"] is None
+
+
 def test_one_load_alone_does_not_tell_a_sequence_from_its_context(affine_loads: list[Load]) -> None:
     fitted = fit(affine_loads[1:2], SYSTEM)
     assert "one load alone does not tell a time a sequence from a time a token of context" in fitted.notes[0]
     assert "the latter is that of the h100's datasheet" in fitted.notes[0]
     assert fitted.fixed["context"] == "datasheet"
-    assert fitted.error("context") == 0
+    assert 0 < fitted.error("context") < np.inf
     made = profile(fitted, "mine", report(fitted, tables(fitted)))
     assert made.origins["decode"] == "datasheet"
     assert set(fitted.notes) <= set(made.notes)
@@ -147,6 +172,26 @@ def test_a_fitted_profile_is_a_cost(affine_loads: list[Load], tmp_path: Path) ->
         < 0.02
     )
     assert any("beyond these it is extrapolated" in note for note in made.notes)
+
+
+def test_requests_of_one_length_leave_wide_errors_that_are_right() -> None:
+    loads = [served(many, cost_of(AFFINE), lengths=(512, 128)) for many in (4, 16, 48)]
+    fitted = fit(loads, SYSTEM)
+    for column, true in {"iterations": STEP_S, "sequences": TOKEN_S, "context": CONTEXT_S}.items():
+        wrong = abs(fitted.value(column) - true)
+        assert wrong <= max(0.02 * true, 2 * fitted.error(column)), (column, fitted.value(column), true)
+    above = replace(served(96, cost_of(AFFINE), noise=0.0, lengths=(512, 128)), name="above")
+    found = report(fitted, tables(fitted, [above]))["errors"]["above, held out"]
+    assert all(abs(by["mean"]["error"]) < 0.05 for by in found.values())
+
+
+def test_a_load_that_contradicts_the_others_is_named(affine_loads: list[Load]) -> None:
+    odd = affine_loads[2]
+    halved = replace(odd, last_s=odd.first_s + (odd.last_s - odd.first_s) / 2)
+    alike = [served(many, cost_of(AFFINE)) for many in (32, 40)]
+    notes = fit([*affine_loads[:2], *alike, halved], SYSTEM).notes
+    assert any(note.startswith("48 at once: its requests took 0.5") for note in notes), notes
+    assert not any(note.startswith("16 at once") for note in notes)
 
 
 def test_nothing_is_fitted_to_no_log() -> None:

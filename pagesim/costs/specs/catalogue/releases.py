@@ -290,7 +290,7 @@ RELEASES = (
             "topk_method": "noaux_tc",
             "vocab_size": 129280,
             "max_position_embeddings": 163840,
-            "quantization_config": {"quant_method": "fp8"},
+            "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
         },
     ),
     Release(

@@ -1,0 +1,82 @@
+"""Which profiles of operators come with pagesim: common models wherever the tables have every term."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pagesim.costs.operators.assemble import GPUS, import_operators
+from pagesim.costs.operators.dtypes import dtypes
+from pagesim.costs.operators.held_out import held_out_of
+from pagesim.costs.operators.iteration import operators
+from pagesim.costs.operators.store import Store
+from pagesim.costs.operators.tables import Tables
+from pagesim.costs.profiles.profile import Profile
+from pagesim.costs.specs import GpuSpec, ModelSpec
+from pagesim.costs.specs import gpu as gpu_of
+from pagesim.costs.specs import model as model_of
+
+MODELS = (
+    *("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "qwen3-30b-a3b"),
+    *("gpt-oss-20b", "gpt-oss-120b", "deepseek-v3"),
+)
+SYSTEMS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm")
+DEGREES = (1, 2, 4, 8)
+
+ROOM = 0.85
+"""Share of a GPU's memory that weights may take, so that there is room for a cache."""
+
+
+class Entry(NamedTuple):
+    """A model on some GPUs of a system: its profile, or why there is none."""
+
+    model: str
+    gpu: str
+    tp: int
+    profile: Profile | None
+    why: str = ""
+
+
+def bundle(
+    tables: Path | None = None,
+    *,
+    models: Sequence[str] = MODELS,
+    systems: Sequence[str] = SYSTEMS,
+    degrees: Sequence[int] = DEGREES,
+    note: Callable[[str], None] = lambda line: None,
+) -> Iterator[Entry]:
+    """Yield the profiles that are to be bundled, of vLLM's current release, and what stands in the way.
+
+    Args:
+        tables: a folder of them; the installed package when left out.
+        models: of the catalogue, in their own types.
+        systems: as the tables call them.
+        degrees: of tensor parallelism.
+        note: told which system is looked at.
+
+    Raises:
+        PagesimError: there are no tables, or they are damaged.
+    """
+    for system in systems:
+        note(system)
+        opened = Tables(Store(system, tables=tables))
+        scores = held_out_of(opened)
+        gpu = gpu_of(GPUS[system])
+        for name in models:
+            model = model_of(name)
+            for tp in degrees:
+                if not fits(model, gpu, tp):
+                    yield Entry(name, gpu.name, tp, None, "its weights do not fit")
+                    continue
+                lacking = operators(opened, model, tp, dtypes(model)).missing
+                if lacking:
+                    yield Entry(name, gpu.name, tp, None, f"no table of {', '.join(sorted(lacking))}")
+                    continue
+                profile = import_operators(opened, model, tp=tp, scores=scores)
+                yield Entry(name, gpu.name, tp, profile)
+
+
+def fits(model: ModelSpec, gpu: GpuSpec, tp: int) -> bool:
+    """Return whether a model's weights leave room on each of so many GPUs."""
+    return model.weight_bytes_per_gpu(tp) <= ROOM * gpu.memory_bytes
