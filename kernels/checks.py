@@ -176,6 +176,9 @@ def check_scale(name: str, scale: float | Tensor, sizes: Sizes, cache: Tensor) -
     """Check a factor of FP8 numbers: a positive number, or one a KV head; other caches have none."""
     if isinstance(scale, Tensor):
         check_tensor(name, scale, (sizes.kv_heads,), (torch.float32,), cache.device, contiguous=True)
+        if bounds_are_checked(scale) and not (fine := scale.isfinite() & (scale > 0)).all():
+            head = int(fine.logical_not().nonzero()[0])
+            raise PagesimError(f"{name}[{head}] is {float(scale[head])}; a positive number is needed")
     elif not (isinstance(scale, float | int) and isfinite(scale) and scale > 0):
         raise PagesimError(f"{name} is {scale!r}; a positive number or a tensor [kv_heads] is needed")
     if cache.dtype != FP8 and (isinstance(scale, Tensor) or scale != 1):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from operator import index
 
 from pagesim.errors import PagesimError
 from pagesim.kernels.layouts import NHD, Layout
@@ -18,10 +19,17 @@ class Gpu:
     Args:
         sms: streaming multiprocessors.
         shared_bytes: shared memory of one.
+
+    Raises:
+        PagesimError: one of them is less than 1.
     """
 
     sms: int = 132
     shared_bytes: int = 228 * 1024
+
+    def __post_init__(self) -> None:
+        _check_within("sms", self.sms, 1)
+        _check_within("shared_bytes", self.shared_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +58,22 @@ class DecodePlan:
     num_stages: int
 
     def __post_init__(self) -> None:
-        for name, value, least in (("tile", self.tile, 16), ("num_warps", self.num_warps, 1)):
-            _check_power_of_two(name, value, least)
+        _check_power_of_two("tile", self.tile, 16)
+        _check_power_of_two("num_warps", self.num_warps, 1, MAX_WARPS)
         if self.tokens_per_split < 1 or self.tokens_per_split % self.tile:
             raise PagesimError(
                 f"tokens_per_split is {self.tokens_per_split}; a multiple of tile, which is {self.tile}, is"
                 " needed"
             )
-        _check_at_least("num_splits", self.num_splits, 1)
-        _check_at_least("num_stages", self.num_stages, 1)
+        _check_within("num_splits", self.num_splits, 1, MAX_SPLITS)
+        _check_within("num_stages", self.num_stages, 1)
 
+
+MAX_SPLITS = 65_535
+"""Splits are the third axis of a grid, of which CUDA allows as many programs."""
+
+MAX_WARPS = 32
+"""A program has at most 1024 threads."""
 
 MIN_SPLIT_TOKENS = 256
 """A split shorter than this is not worth its start and its share of the reduction."""
@@ -113,10 +127,15 @@ def plan_decode(
     Raises:
         PagesimError: an argument is out of range.
     """
-    _check_at_least("num_splits", num_splits, 1)
-    _check_at_least("num_stages", num_stages, 1)
+    for length in {*context_lens}:
+        _check_within("context_lens", length, 0, says="holds")
+    _check_within("head_dim", head_dim, 1)
+    _check_within("block_size", block_size, 0)
+    _check_within("kv_bytes", kv_bytes, 1)
+    _check_within("num_splits", num_splits, 1, MAX_SPLITS)
+    _check_within("num_stages", num_stages, 1)
     _check_power_of_two("tile", tile, 16)
-    _check_power_of_two("num_warps", num_warps, 1)
+    _check_power_of_two("num_warps", num_warps, 1, MAX_WARPS)
     if q_heads < 1 or kv_heads < 1 or q_heads % kv_heads:
         raise PagesimError(f"q_heads is {q_heads}; a multiple of kv_heads, which is {kv_heads}, is needed")
     gpu = gpu or Gpu()
@@ -157,7 +176,7 @@ def _best_splits(context_lens: Sequence[int], longest: int, kv_heads: int, tile:
     """Return the number of splits whose estimated time is least; the fewest of equals."""
     tiles = Counter(ceil(length / tile) for length in context_lens if length)
     best, least = 1, float("inf")
-    splits, most = 1, max(1, longest // MIN_SPLIT_TOKENS)
+    splits, most = 1, min(MAX_SPLITS, max(1, longest // MIN_SPLIT_TOKENS))
     while splits <= most:
         split_tiles = ceil(longest / splits / tile)
         work = kv_heads * sum(
@@ -171,11 +190,26 @@ def _best_splits(context_lens: Sequence[int], longest: int, kv_heads: int, tile:
     return best
 
 
-def _check_power_of_two(name: str, value: int | None, least: int) -> None:
-    if value is not None and (value < least or value & (value - 1)):
-        raise PagesimError(f"{name} is {value}; a power of two from {least} is needed")
+def _check_power_of_two(name: str, value: int | None, least: int, most: int | None = None) -> None:
+    if value is None:
+        return
+    outside = value < least or (most is not None and value > most)
+    if outside or value & (value - 1):
+        end = "" if most is None else f" to {most}"
+        raise PagesimError(f"{name} is {value}; a power of two from {least}{end} is needed")
 
 
-def _check_at_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise PagesimError(f"{name} is {value}; at least {least} is needed")
+def _check_within(
+    name: str, value: int | None, least: int, most: int | None = None, *, says: str = "is"
+) -> None:
+    """Check a whole number against its bounds; None stands for one that is not given."""
+    if value is None:
+        return
+    try:
+        index(value)
+    except TypeError:
+        raise PagesimError(f"{name} {says} {value!r}; a whole number is needed") from None
+    if value < least:
+        raise PagesimError(f"{name} {says} {value}; at least {least} is needed")
+    if most is not None and value > most:
+        raise PagesimError(f"{name} {says} {value}; at most {most} is allowed")

@@ -115,6 +115,10 @@ def test_options_of_decode_attention(option, sentence):
         (float("inf"), "v_scale is inf"),
         (torch.ones(3), r"v_scale has the shape \[3\]; \[2\] is needed"),
         (torch.ones(2).half(), "v_scale is float16; float32 is needed"),
+        (torch.tensor([1.0, -0.5]), r"v_scale\[1\] is -0.5; a positive number is needed"),
+        (torch.tensor([0.0, 1.0]), r"v_scale\[0\] is 0.0; a positive number is needed"),
+        (torch.tensor([1.0, float("nan")]), r"v_scale\[1\] is nan; a positive number is needed"),
+        (torch.tensor([float("inf"), 1.0]), r"v_scale\[0\] is inf; a positive number is needed"),
     ],
 )
 def test_scales_of_fp8(scale, sentence):
@@ -259,7 +263,8 @@ def test_a_plan_can_be_made_by_hand():
         ((16, 24, 2, 4, 3), "tokens_per_split is 24; a multiple of tile, which is 16, is needed"),
         ((16, 0, 2, 4, 3), "tokens_per_split is 0"),
         ((16, 16, 0, 4, 3), "num_splits is 0; at least 1 is needed"),
-        ((16, 16, 1, 3, 3), "num_warps is 3; a power of two from 1 is needed"),
+        ((16, 16, 70_000, 4, 3), "num_splits is 70000; at most 65535 is allowed"),
+        ((16, 16, 1, 3, 3), "num_warps is 3; a power of two from 1 to 32 is needed"),
         ((16, 16, 1, 4, 0), "num_stages is 0"),
     ],
 )

@@ -75,8 +75,14 @@ def test_nothing_to_attend_to_is_one_split(lengths):
     [
         ({"tile": 8}, "tile is 8; a power of two from 16 is needed"),
         ({"tile": 48}, "tile is 48"),
-        ({"num_warps": 3}, "num_warps is 3"),
+        ({"num_warps": 3}, "num_warps is 3; a power of two from 1 to 32 is needed"),
+        ({"num_warps": 64}, "num_warps is 64"),
         ({"num_splits": 0}, "num_splits is 0; at least 1 is needed"),
+        ({"num_splits": 70_000}, "num_splits is 70000; at most 65535 is allowed"),
+        ({"num_splits": 1.5}, "num_splits is 1.5; a whole number is needed"),
+        ({"head_dim": 0}, "head_dim is 0; at least 1 is needed"),
+        ({"block_size": -1}, "block_size is -1; at least 0 is needed"),
+        ({"kv_bytes": 0}, "kv_bytes is 0; at least 1 is needed"),
         ({"num_stages": 0}, "num_stages is 0"),
         ({"q_heads": 30}, "q_heads is 30; a multiple of kv_heads, which is 8, is needed"),
     ],
@@ -84,3 +90,23 @@ def test_nothing_to_attend_to_is_one_split(lengths):
 def test_what_cannot_be_is_said(wrong, said):
     with pytest.raises(PagesimError, match=said):
         plan_decode([100], **SHAPE | wrong)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [([-5], "holds -5; at least 0 is needed"), ([7, 2.5], "holds 2.5; a whole number is needed")],
+)
+def test_lengths_are_whole_numbers_from_0(lengths, said):
+    with pytest.raises(PagesimError, match=f"context_lens {said}"):
+        plan_decode(lengths, **SHAPE)
+
+
+def test_a_gpu_has_something():
+    with pytest.raises(PagesimError, match="sms is 0; at least 1 is needed"):
+        Gpu(sms=0)
+    with pytest.raises(PagesimError, match="shared_bytes is -1; at least 1 is needed"):
+        Gpu(shared_bytes=-1)
+
+
+def test_no_more_splits_than_a_grid_has_room_for():
+    assert plan_decode([2**31 - 1], **SHAPE, gpu=Gpu(sms=10**6)).num_splits <= 65_535
