@@ -8,8 +8,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LOG2_E = 1.4426950408889634
-
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 

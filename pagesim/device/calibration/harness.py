@@ -81,9 +81,9 @@ class Harness:
             device=model.device,
             strategy=strategy,
         )
-        for pair in self.pools.caches:
-            for cache in pair:
-                cache.normal_()  # zeros would be faster
+        for cache in self.pools.caches:  # zeros would be faster
+            cache.key_cache.normal_()
+            cache.value_cache.normal_()
         self._random = np.random.default_rng(seed)
         spec = model.spec
         self._token_bytes = 2 * spec.layers * spec.kv_heads * spec.head_dim * model.dtype.itemsize
@@ -196,7 +196,7 @@ class Harness:
         if self.cuda_graphs and not splits:
             # A graph does not know how long contexts will be.
             contexts = [self.longest] * len(contexts)
-        return decode_plan(queries, self.pools.caches[0][0], contexts, num_splits=splits or None)
+        return decode_plan(queries, self.pools.caches[0], contexts, num_splits=splits or None)
 
     def _prefill(self, point: Point) -> Work:
         spec = self.model.spec

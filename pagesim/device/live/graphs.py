@@ -96,7 +96,7 @@ class DecodeGraphs:
         if model.device.type == "cuda":
             shape = (size, model.spec.heads, model.spec.head_dim)
             queries = torch.empty(shape, dtype=model.dtype, device=model.device)
-            plan = decode_plan(queries, self.pools.caches[0][0], batch.contexts)
+            plan = decode_plan(queries, self.pools.caches[0], batch.contexts)
         attend = CachedAttention(self.pools, batch, "paged", plan)
         model.forward(batch.tokens, batch.positions, batch.last, attend, out=self._logits[:size])
 

@@ -8,7 +8,7 @@ from itertools import cycle, product
 import pytest
 import torch
 
-from pagesim.kernels import HND, NHD, VLLM, DecodePlan, api, decode_plan, gather_decode_attention
+from pagesim.kernels import HND, NHD, VLLM, Cache, DecodePlan, api, decode_plan, gather_decode_attention
 from pagesim.kernels.cases import Case, largest_error, make_case
 
 F16, BF16, F32, FP8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -24,7 +24,7 @@ def check(case: Case, output: torch.Tensor) -> None:
 
 
 def run(case: Case, device: torch.device, **plan: int) -> torch.Tensor:
-    chosen = decode_plan(case.q.to(device), case.key_cache, case.context_lens, layout=case.layout, **plan)
+    chosen = decode_plan(case.q.to(device), case.cache, case.context_lens, **plan)
     assert chosen.num_splits == plan.get("num_splits", chosen.num_splits)
     return run_planned(case, device, chosen)
 
@@ -102,13 +102,13 @@ def test_paged_decode_on_a_grid(problem, device):
     longest = max(problem["context_lens"])
     given = {name: value for name, value in problem.items() if name != "num_splits"}
     case = make_case(**given, kv_heads=1)
-    plan = decode_plan(case.q, case.key_cache, [longest], layout=case.layout, num_splits=splits)
+    plan = decode_plan(case.q, case.cache, [longest], num_splits=splits)
     check(case, run_planned(case, device, plan))
 
 
 def test_a_plan_for_shorter_contexts_is_right_too(device):
     case = make_case([300, 40])
-    for plan in (decode_plan(case.q, case.key_cache, [64, 64]), decode_plan(case.q, case.key_cache, [0])):
+    for plan in (decode_plan(case.q, case.cache, [64, 64]), decode_plan(case.q, case.cache, [0])):
         check(case, run_planned(case, device, plan))
 
 
@@ -133,11 +133,10 @@ def test_contiguous_decode_is_paged_decode_without_the_paging(layout, splits, de
     case = make_case([63, 0, 129], group=2, block_size=256, layout=layout)
     there = case.to(device)
     rows = there.block_table[:, 0].long().clamp_min(0)
-    key, value = there.key_cache[rows], there.value_cache[rows]
-    plan = decode_plan(there.q, key, case.context_lens, layout=layout, paged=False, num_splits=splits)
+    cache = Cache(there.key_cache[rows], there.value_cache[rows], layout=layout, paged=False)
+    plan = decode_plan(there.q, cache, case.context_lens, num_splits=splits)
     output = api.contiguous_decode_attention(
-        *(there.q, key, value, there.context_lens),
-        layout=layout,
+        *(there.q, cache, there.context_lens),
         plan=plan,
         out=torch.full_like(there.q, float("nan")),
         backend="triton",
@@ -151,10 +150,8 @@ def test_gathering_first_gives_the_same(layout, device):
     case = make_case([63, 0, 40], group=2, head_dim=80, layout=layout)
     room = torch.full((2, 3, 64, 2, 80), 99.0, dtype=F16, device=device)
     there = case.to(device)
-    tensors = (there.q, there.key_cache, there.value_cache, there.block_table, there.context_lens)
-    output = gather_decode_attention(
-        *tensors, max_context=64, layout=layout, workspace=tuple(room), backend="triton"
-    )
+    padded = Cache(*room, paged=False)
+    output = gather_decode_attention(*there.arguments, workspace=padded, backend="triton")
     check(case, output.cpu())
     for row, length in enumerate(case.context_lens.tolist()):
         assert (room[:, row, length:] == 99).all(), "what lies beyond a context is left as it is"
