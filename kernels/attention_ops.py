@@ -49,7 +49,7 @@ def decode_attention(
         block_table: int32 ``[batch, max_blocks]``.
         context_lens: int32 ``[batch]``; a sequence of length 0 gets zeros.
         scale: of the dot products.
-        plan: from ``decode_plan``; without one, every context is taken to be as long as the table is wide.
+        plan: from ``decode_plan``; without one, contexts may be of any length that the table has room for.
         out: where the result goes, as ``q``.
         backend: what computes it.
         check: whether the other arguments are looked at.
@@ -86,7 +86,7 @@ def contiguous_decode_attention(
         cache: one made with ``paged=False``, of as many sequences.
         context_lens: int32 ``[batch]``; what lies beyond is never read.
         scale: of the dot products.
-        plan: from ``decode_plan``; without one, every context is taken to be ``max_context``.
+        plan: from ``decode_plan``; without one, contexts may be of any length up to ``max_context``.
         out: where the result goes, as ``q``.
         backend: what computes it.
         check: whether the other arguments are looked at.
@@ -232,6 +232,7 @@ def decode_plan(
     cache: Cache,
     context_lens: Tensor | Sequence[int],
     *,
+    capacity: bool = False,
     num_splits: int | None = None,
     tile: int | None = None,
     num_warps: int | None = None,
@@ -243,6 +244,7 @@ def decode_plan(
         q: ``[batch, q_heads, D]``.
         cache: a paged or a contiguous one.
         context_lens: tokens of each sequence; a tensor on a GPU is waited for.
+        capacity: whether these are the most tokens that sequences may have, in a CUDA graph say.
         num_splits: into how many splits the longest sequence is cut, instead of what the planner would
             choose.
         tile: tokens a tile, likewise.
@@ -265,6 +267,7 @@ def decode_plan(
         kv_bytes=cache.dtype.itemsize,
         layout=cache.layout,
         gpu=_gpu(q.device),
+        capacity=capacity,
         num_splits=num_splits,
         tile=tile,
         num_warps=num_warps,
@@ -324,7 +327,7 @@ def _check_queries(
 
 def _capacity_plan(q: Tensor, cache: Cache, block_table: Tensor | None) -> DecodePlan:
     blocks = 1 if block_table is None else block_table.shape[1]
-    return decode_plan(q, cache, [blocks * cache.sizes.block_size] * len(q))
+    return decode_plan(q, cache, [blocks * cache.sizes.block_size] * len(q), capacity=True)
 
 
 @kept

@@ -9,6 +9,8 @@ Decoding moves every key and value once and computes little, so what counts is b
 - Where a block is at least a tile, a tile needs one id, a scalar. Where it is smaller, each token needs its
   own.
 - Only the last tile of a split is masked; it stands outside of the loop.
+- How long a split is follows from the sequence's own length, so that a plan for the longest context there can
+  be, as a CUDA graph needs it, cuts short ones too.
 
 The contiguous kernel is this one with the sequence itself as the only block, so that the two differ in
 paging alone.
@@ -25,7 +27,7 @@ from pagesim.kernels import reduce
 from pagesim.kernels.cache import Cache
 from pagesim.kernels.launch import Launch
 from pagesim.kernels.planner import DecodePlan, query_rows
-from pagesim.kernels.tiles import attend, block_ids, in_vector, rounded, tile_pointers
+from pagesim.kernels.tiles import attend, block_ids, in_vector, rounded, split_tokens, tile_pointers
 
 
 @triton.jit
@@ -73,9 +75,9 @@ def decode_kernel(
     row = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(context_lens + row)
-    start = split * tokens_per_split
-    # The last split takes what is left, so that a plan for shorter contexts stays right.
-    end = tl.where(split == tl.num_programs(2) - 1, length, tl.minimum(start + tokens_per_split, length))
+    own_tokens = split_tokens(length, tokens_per_split, tl.num_programs(2), TILE)
+    start = split * own_tokens
+    end = tl.minimum(start + own_tokens, length)
     if not ONE_PASS:
         if start >= end:
             return

@@ -12,6 +12,12 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @triton.jit
+def split_tokens(length, tokens_per_split, splits, TILE: tl.constexpr):
+    """Return the tokens of a split of a sequence of this length (``planner.DecodePlan.split_tokens``)."""
+    return tl.maximum(tokens_per_split, tl.cdiv(length, splits * TILE) * TILE)
+
+
+@triton.jit
 def in_vector(dim, chunk, LANES: tl.constexpr):
     """Return where elements ``dim`` of a vector are (``layouts.Strides``)."""
     if chunk == 0:

@@ -110,3 +110,42 @@ def test_a_gpu_has_something():
 
 def test_no_more_splits_than_a_grid_has_room_for():
     assert plan_decode([2**31 - 1], **SHAPE, gpu=Gpu(sms=10**6)).num_splits <= 65_535
+
+
+MHA = {"q_heads": 40, "kv_heads": 40, "head_dim": 128, "block_size": 16}
+
+
+def cut(plan, length):
+    """Return how many splits of a sequence hold tokens, and the tiles of the longest."""
+    return plan.splits(length), -(-min(plan.split_tokens(length), length) // plan.tile)
+
+
+@pytest.mark.parametrize("longest", [8192, 32_768, 131_072])
+@pytest.mark.parametrize("length", [300, 2048, 8192])
+def test_a_short_context_is_cut_alike_whatever_the_longest_may_be(length, longest):
+    splits, chain = cut(plan_decode([longest], **SHAPE, capacity=True), length)
+    own_splits, own_chain = cut(plan_decode([length], **SHAPE), length)
+    assert chain <= 1.5 * own_chain
+    assert splits >= own_splits - 1
+    if length == 2048:
+        assert splits <= own_splits + 1
+
+
+@pytest.mark.parametrize("shape", [SHAPE, MHA], ids=["32/8", "40/40"])
+@pytest.mark.parametrize("batch", [1, 8, 64, 256])
+def test_no_batch_of_2048_tokens_loses_by_a_plan_for_131072(batch, shape):
+    splits, chain = cut(plan_decode([131_072] * batch, **shape, capacity=True), 2048)
+    own_splits, own_chain = cut(plan_decode([2048] * batch, **shape), 2048)
+    assert chain <= 1.15 * own_chain
+    assert splits <= 1.15 * own_splits
+
+
+def test_sequences_of_no_tokens_take_no_splits():
+    plan = plan_decode([131_072], **SHAPE, capacity=True)
+    assert plan.splits(0) == 0
+    assert plan_decode([0, 0], **SHAPE, capacity=True).num_splits == 1
+
+
+def test_lengths_beyond_a_plan_make_splits_longer_and_not_more():
+    plan = plan_decode([4096], **SHAPE, num_splits=4)
+    assert [cut(plan, length) for length in (1024, 1025, 4096, 8192)] == [(1, 16), (2, 16), (4, 16), (4, 32)]

@@ -8,7 +8,17 @@ from itertools import cycle, product
 import pytest
 import torch
 
-from pagesim.kernels import HND, NHD, VLLM, Cache, DecodePlan, api, decode_plan, gather_decode_attention
+from pagesim.kernels import (
+    HND,
+    NHD,
+    VLLM,
+    Cache,
+    DecodePlan,
+    api,
+    decode,
+    decode_plan,
+    gather_decode_attention,
+)
 from pagesim.kernels.cases import Case, largest_error, make_case
 
 F16, BF16, F32, FP8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -110,6 +120,30 @@ def test_a_plan_for_shorter_contexts_is_right_too(device):
     case = make_case([300, 40])
     for plan in (decode_plan(case.q, case.cache, [64, 64]), decode_plan(case.q, case.cache, [0])):
         check(case, run_planned(case, device, plan))
+
+
+@pytest.mark.parametrize("splits", [1, 3, 5])
+def test_the_kernel_fills_as_many_splits_as_the_plan_says(splits, device):
+    """A split that holds tokens writes the logarithm of its sum, another writes nothing."""
+    case = make_case([300, 0, 17, 64], block_size=32)
+    plan = DecodePlan(tile=16, tokens_per_split=32, num_splits=splits + 1, num_warps=4, num_stages=3)
+    there = case.to(device)
+    out = torch.empty_like(there.q)
+    attention, reduction = decode.launches(*there.arguments, None, plan, out)
+    lse = attention.arguments["lse"].fill_(float("nan"))  # [batch, q_heads, splits]
+    attention.run(out)
+    reduction.run(out)
+    written = (~lse.isnan()).sum(dim=2)
+    assert written.tolist() == [2 * [plan.splits(length)] for length in case.context_lens.tolist()]
+    check(case, out.cpu())
+
+
+@pytest.mark.parametrize("batch", [[300], [300, 4, 0]], ids=len)
+def test_a_plan_for_a_capacity_is_right_for_any_length(batch, device):
+    case = make_case(batch, group=2)
+    plan = decode_plan(case.q, case.cache, [100_000] * len(batch), capacity=True)
+    assert plan.num_splits > 1
+    check(case, run_planned(case, device, plan))
 
 
 def test_without_a_plan_the_tables_width_is_planned_for(device):
