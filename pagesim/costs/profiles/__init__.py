@@ -15,6 +15,7 @@ from pagesim.costs.profiles.fit import (
     relative_error,
     unseen_of,
 )
+from pagesim.costs.profiles.llmservingsim import import_llmservingsim
 from pagesim.costs.profiles.profile import (
     ANY_BLOCK,
     Decode,
@@ -32,7 +33,7 @@ from pagesim.costs.profiles.profile import (
 )
 from pagesim.costs.profiles.rescale import rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
-from pagesim.costs.profiles.tables import DecodeTable, PrefillTable
+from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.profiles.vidur import import_vidur
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "CURVES",
     "SLOTS",
     "TERMS",
+    "ChunkTable",
     "Curve",
     "Decode",
     "DecodeAttention",
@@ -67,6 +69,7 @@ __all__ = [
     "find_profile",
     "fit_rest",
     "fit_terms",
+    "import_llmservingsim",
     "import_vidur",
     "load_profile",
     "predict",
