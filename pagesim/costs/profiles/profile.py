@@ -262,9 +262,8 @@ class Profile(Strict):
     def block_sizes(self) -> tuple[int, ...]:
         """Block sizes at which everything is known that depends on them; `ANY_BLOCK` stands for all."""
         terms = self.terms
-        known = [terms.prefill, terms.copy_, terms.swap_out, terms.swap_in]
-        if terms.decode_mixed:
-            known.append(terms.decode_mixed)
+        mixed = terms.decode_mixed or terms.decode
+        known = (mixed, terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
         return tuple(sorted(size for size in terms.decode if all(size in each for each in known)))
 
     def with_overhead(self, iteration_s: float | None = None, sequence_s: float = 0.0) -> Profile:
