@@ -31,7 +31,7 @@ from pagesim.costs.profiles.profile import (
     check_attends_to_all,
     load_profile,
 )
-from pagesim.costs.profiles.rescale import rescale
+from pagesim.costs.profiles.rescale import LAUNCH_S, rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
 from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.profiles.vidur import import_vidur
@@ -40,6 +40,7 @@ __all__ = [
     "ANY_BLOCK",
     "BLOCK_CURVES",
     "CURVES",
+    "LAUNCH_S",
     "SLOTS",
     "TERMS",
     "ChunkTable",
