@@ -114,7 +114,8 @@ LOG = (
     "INFO 11-20 23:19:31 [scheduler.py:238] Chunked prefill is enabled with max_num_batched_tokens=2048.\n"
     "INFO 11-20 23:19:31 [vllm.py:799] Asynchronous scheduling is enabled.\n"
     "(EngineCore pid=99) INFO 11-20 23:19:39 [core.py:105] Initializing a V1 LLM engine (v0.19.0) "
-    "with config: model='meta-llama/Llama-3.1-8B', max_seq_len=32768, tensor_parallel_size=1, enable_prefix_caching=True\n"
+    "with config: model='meta-llama/Llama-3.1-8B', max_seq_len=32768, tensor_parallel_size=1, "
+    "enable_prefix_caching=True\n"
     "(EngineCore pid=99) INFO 11-20 23:19:59 [kv_cache_utils.py:1316] GPU KV cache size: 41,408 tokens\n"
 )
 
