@@ -59,7 +59,7 @@ def _run(file: Path, line: int, row: Mapping[str, str]) -> RecordedRun:
     notes = (f"{file}: line {line}: {row['note']}",) if row.get("note") else ()
     nothing: Floats = np.empty(0)
     return RecordedRun(
-        f"{model} {row['dtype']} {row['system']} {row['release'] or 'unknown release'} tp{row['tp']} "
+        f"{line}: {model} {row['dtype']} {row['system']} {row['release'] or '?'} tp{row['tp']} "
         f"{isl}/{osl} c{clients}",
         np.zeros(size),
         lengths(isl),
@@ -84,7 +84,8 @@ def _settings(file: Path, line: int, row: Mapping[str, str], model: str, clients
         "enable_prefix_caching": False,
         # Never are there more than clients.
         "max_num_seqs": clients,
-        "weight_dtype": row["dtype"],
+        # Of other dtypes it is the model's release that says which layers have them.
+        **({"weight_dtype": row["dtype"]} if row["dtype"] in ("bf16", "fp8", "nvfp4") else {}),
     }
     if row["release"]:
         found["vllm_version"] = row["release"]
