@@ -98,9 +98,7 @@ def operator_profile(
     names = terms.names()
     origins: dict[str, Origin] = {term: "imported" if term in sources else "datasheet" for term in names}
     release = f"{tables.store.backend} {tables.store.version}"
-    of_types = (
-        types.weights if types.experts == types.weights else f"{types.weights}, experts {types.experts}"
-    )
+    of_types = model.weights_in_words
     missing = tuple(f"{term}: {why}; it is the datasheet's" for term, why in found.missing.items())
     return Profile(
         name=name,
@@ -132,7 +130,6 @@ def import_operators(
     tp: int = 1,
     moe_ep: int = 1,
     weight_dtype: str | None = None,
-    expert_dtype: str | None = None,
     kv_dtype: str = "bf16",
     name: str | None = None,
     scores: Sequence[Score] | None = None,
@@ -144,8 +141,7 @@ def import_operators(
         model: see `operator_profile`.
         tp: GPUs over which the model is divided.
         moe_ep: of these, those over which experts are dealt out; it divides ``tp``.
-        weight_dtype: see `dtypes`; as the model is released when left out.
-        expert_dtype: see `dtypes`.
+        weight_dtype: of the model, see `ModelSpec.with_weights`; its own when left out.
         kv_dtype: of the cache.
         name: of the profile; MODEL-GPU-tpN when left out, and further types behind it.
         scores: of these tables, if they are at hand.
@@ -162,7 +158,9 @@ def import_operators(
     if tp % moe_ep:
         raise PagesimError(f"expert_parallel_size is {moe_ep}; it must divide the {tp} GPUs")
     gpu = gpu_of(GPUS[store.system])
-    types = dtypes(model, weight_dtype, expert_dtype, kv_dtype)
+    if weight_dtype is not None:
+        model = model.with_weights(weight_dtype)
+    types = dtypes(model, kv_dtype)
     further = (weight_dtype, f"ep{moe_ep}" if moe_ep > 1 else None, "kv-fp8" if kv_dtype == "fp8" else None)
     return operator_profile(
         tables,

@@ -18,14 +18,9 @@ WEIGHTS = {
     "nvfp4": "nvfp4",
     "mxfp4": "w4a16_mxfp4",
 }
-"""Types of weights, and what the tables call them; ``fp8_block`` has a scale for each block of 128 by 128."""
+"""Weight dtypes, and what the tables call them."""
 
 CACHES = {"bf16": BF16, "fp16": BF16, "fp8": "fp8"}
-
-BITS = {"bfloat16": 16.0, "fp8": 8.0, "fp8_block": 8.0, "int4_wo": 4.25, "nvfp4": 4.5, "w4a16_mxfp4": 4.25}
-"""Bits of a weight, its share of the scales included."""
-
-_MXFP4_BITS = 4.25
 
 
 class Dtypes(NamedTuple):
@@ -42,33 +37,29 @@ class Dtypes(NamedTuple):
     cache: str
 
 
-def dtypes(
-    model: ModelSpec, weights: str | None = None, experts: str | None = None, kv: str = "bf16"
-) -> Dtypes:
+def dtypes(model: ModelSpec, kv: str = "bf16") -> Dtypes:
     """Return the types that the tables are asked for.
 
     Args:
-        model: tells what is not given: 16 bits, ``fp8_block`` where a weight is one byte, ``mxfp4`` where an
-            expert's is 4.25 bits.
-        weights: one of `WEIGHTS`.
-        experts: likewise, of experts; as ``weights`` unless the model says otherwise.
+        model: with the dtypes of its weights.
         kv: one of `CACHES`.
 
     Raises:
-        PagesimError: an unknown type.
+        PagesimError: a type of which no table is.
     """
-    found = weights or ("fp8_block" if model.weight_dtype_bytes == 1 else "bf16")
-    of_experts = experts
-    if of_experts is None and model.moe is not None and model.moe.expert_bits == _MXFP4_BITS:
-        of_experts = "mxfp4"
+    weights, experts = model.weights.attention.name, model.weights.experts.name
     for name, value, known in (
-        ("weight_dtype", found, WEIGHTS),
-        ("expert_dtype", of_experts or found, WEIGHTS),
+        ("weight_dtype", weights, WEIGHTS),
+        ("weight_dtype of experts", experts, WEIGHTS),
         ("kv_dtype", kv, CACHES),
     ):
         if value not in known:
-            raise PagesimError(f"{name} is {value!r}; it must be one of {', '.join(known)}")
+            raise PagesimError(
+                f"{name} of {model.name} is {value!r}; operators are timed in {', '.join(known)}"
+            )
     # Without scales by block there is no product of weights in MXFP4: only experts are stored so.
-    if found == "mxfp4":
-        raise PagesimError("weight_dtype is 'mxfp4'; only experts have it: name it as expert_dtype")
-    return Dtypes(WEIGHTS[found], WEIGHTS[of_experts or found], CACHES[kv])
+    if weights == "mxfp4":
+        raise PagesimError(
+            f"weight_dtype of {model.name} is 'mxfp4'; operators are timed in it for experts only"
+        )
+    return Dtypes(WEIGHTS[weights], WEIGHTS[experts if model.moe else weights], CACHES[kv])

@@ -73,7 +73,8 @@ def test_a_profile_says_where_each_term_comes_from_and_how_wrong_it_is(tmp_path:
 
 
 def test_what_the_tables_lack_is_the_datasheets_and_said(tables: Tables):
-    profile = operator_profile(tables, LLAMA, H100, dtypes(LLAMA, "fp8", kv="fp8"), kv_dtype="fp8", name="x")
+    spec = LLAMA.with_weights("fp8")
+    profile = operator_profile(tables, spec, H100, dtypes(spec, "fp8"), kv_dtype="fp8", name="x")
     lacking = {term for term, origin in profile.origins.items() if origin == "datasheet"}
     assert {"linear", "decode", "prefill"} <= lacking
     assert any(

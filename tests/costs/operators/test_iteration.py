@@ -62,7 +62,7 @@ def test_products_have_as_many_weights_as_the_model(name: str):
     spec = model(name)
     counted = sum(n * k * layers for n, k, layers in of_layer(spec).values())
     table = spec.vocab * (spec.embedding or spec.hidden)
-    experts = spec.expert_bytes_per_gpu(1) // spec.weight_dtype_bytes
+    experts = spec.expert_bytes_per_gpu(1) // 2
     tables = table * (1 if spec.tied else 2) + spec.position_rows * spec.hidden
     # Norms, biases and a convolution are no products.
     assert counted == pytest.approx(spec.parameters - tables - experts, rel=0.002)
@@ -84,13 +84,13 @@ def test_types_are_the_models_own_unless_others_are_named():
     assert dtypes(LLAMA) == ("bfloat16", "bfloat16", "bfloat16")
     assert dtypes(model("deepseek-v3")) == ("fp8_block", "fp8_block", "bfloat16")
     assert dtypes(model("gpt-oss-20b")) == ("bfloat16", "w4a16_mxfp4", "bfloat16")
-    assert dtypes(LLAMA, "fp8", kv="fp8") == ("fp8", "fp8", "fp8")
-    assert dtypes(LLAMA, "int4", "bf16") == ("int4_wo", "bfloat16", "bfloat16")
-    with pytest.raises(PagesimError, match="weight_dtype is 'int3'; it must be one of bf16"):
-        dtypes(LLAMA, "int3")
-    with pytest.raises(PagesimError, match="only experts have it"):
-        dtypes(LLAMA, "mxfp4")
-    with pytest.raises(PagesimError, match="kv_dtype is 'int8'"):
+    assert dtypes(LLAMA.with_weights("fp8"), "fp8") == ("fp8", "fp8", "fp8")
+    assert dtypes(LLAMA.with_weights("int4")) == ("int4_wo", "int4_wo", "bfloat16")
+    with pytest.raises(PagesimError, match=r"weight_dtype of .* is 'int8'; operators are timed in bf16"):
+        dtypes(LLAMA.with_weights("int8"))
+    with pytest.raises(PagesimError, match="timed in it for experts only"):
+        dtypes(LLAMA.with_weights("mxfp4"))
+    with pytest.raises(PagesimError, match=r"kv_dtype of .* is 'int8'"):
         dtypes(LLAMA, kv="int8")
 
 
@@ -153,7 +153,7 @@ def test_experts_are_a_term_of_their_own_and_what_is_missing_is_named(tables: Ta
     assert lacking.experts is None
     assert "over 4 and 1 GPUs" in lacking.missing["experts"]
     assert "among 4" not in str(lacking.missing)
-    assert "none of fp8" in operators(tables, LLAMA, 1, dtypes(LLAMA, "fp8")).missing["linear"]
+    assert "none of fp8" in operators(tables, LLAMA, 1, dtypes(LLAMA.with_weights("fp8"))).missing["linear"]
 
 
 def test_experts_that_a_version_lacks_are_of_the_next_best(store: Path, put_table: Put):
