@@ -29,6 +29,7 @@ from pagesim.costs.profiles.profile import (
     TermError,
     Terms,
     check_attends_to_all,
+    dtype_of,
     load_profile,
 )
 from pagesim.costs.profiles.rescale import LAUNCH_S, rescale
@@ -66,6 +67,7 @@ __all__ = [
     "bundled_names",
     "bundled_profile",
     "check_attends_to_all",
+    "dtype_of",
     "error_of",
     "find_profile",
     "fit_rest",
