@@ -261,10 +261,12 @@ def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtyp
         )
     if tp != profile.tp:
         raise PagesimError(f"{name} is for tp {profile.tp}, not {tp}; calibrate with --tp {tp}")
-    if _width(model.weights_in_words) != _width(profile.dtype):
+    weights = model.weights_in_words
+    # Reference kernels are calibrated in fp32 on a CPU.
+    if _width(weights) != _width(profile.dtype) and (profile.dtype, weights) != ("fp32", "bf16"):
         raise PagesimError(
             f"{name} is of weights in {profile.dtype}, and those of {model.name} are in "
-            f"{model.weights_in_words}; import or calibrate one of these, or change --weight-dtype"
+            f"{weights}; import or calibrate one of these, or change --weight-dtype"
         )
     if _width(kv_dtype) != _width(profile.kv_dtype):
         raise PagesimError(

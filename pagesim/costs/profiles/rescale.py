@@ -102,6 +102,7 @@ def rescale(
             "kind": "rescaled",
             "sentence": f"{profile.name}, carried to {model.name} on {gpu.name} by the shares of its bounds",
             "model": Shape.of(model),
+            "dtype": model.weights_in_words,
             "gpu": gpu.name,
             "terms": terms,
             "origins": origins,

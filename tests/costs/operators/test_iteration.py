@@ -87,12 +87,12 @@ def test_types_are_the_models_own_unless_others_are_named():
     assert dtypes(LLAMA.with_weights("fp8"), "fp8") == ("fp8", "fp8", "fp8")
     assert dtypes(LLAMA.with_weights("int4")) == ("int4_wo", "int4_wo", "bfloat16")
     with pytest.raises(
-        PagesimError, match="weight_dtype of llama-3.1-8b is 'int8'; operators are timed in bf16"
+        PagesimError, match=r"weight_dtype of llama-3\.1-8b is 'int8'; operators are timed in bf16"
     ):
         dtypes(LLAMA.with_weights("int8"))
     with pytest.raises(PagesimError, match="timed in it for experts only"):
         dtypes(LLAMA.with_weights("mxfp4"))
-    with pytest.raises(PagesimError, match="kv_dtype of llama-3.1-8b is 'int8'"):
+    with pytest.raises(PagesimError, match=r"kv_dtype of llama-3\.1-8b is 'int8'"):
         dtypes(LLAMA, kv="int8")
 
 
