@@ -111,6 +111,7 @@ class ModelSpec:
         out_bias: a bias on attention's output projection.
         mlp_bias: biases in the MLP.
         qk_norm: a norm of width ``head_dim`` on queries and one on keys.
+        wide_qk_norm: likewise, but over all heads together.
         output_gate: the query projection gives a gate for attention's output, too.
         sinks: a learned weight a head for attending to nothing.
         position_rows: rows of a learned position table, 0 without one.
@@ -151,6 +152,7 @@ class ModelSpec:
     out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    wide_qk_norm: bool = False
     output_gate: bool = False
     sinks: bool = False
     position_rows: int = 0
