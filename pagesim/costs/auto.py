@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pagesim.costs.profiled import Profiled
-from pagesim.costs.profiles import Profile, bundled_names, bundled_profile, dtype_of
+from pagesim.costs.profiles import Profile, bundled_names, bundled_profile
 from pagesim.costs.roofline import Roofline
 from pagesim.errors import PagesimError
 
@@ -41,7 +41,7 @@ def best_cost(target: Target) -> Profiled | Roofline:
     roofline.notes = (
         *roofline.notes,
         f"cost auto is roofline, as no measured profile is of {target.model.name} "
-        f"({dtype_of(target.model)}) on {target.tp} {target.gpu.name}: {OF_ROOFLINE}",
+        f"({target.model.weights_in_words}) on {target.tp} {target.gpu.name}: {OF_ROOFLINE}",
     )
     return roofline
 

@@ -8,7 +8,7 @@ from pagesim.costs.assumptions import of_experts
 from pagesim.costs.attended import attended
 from pagesim.costs.base import UNBOUNDED, DecodeRun, IterationShape, Reach, ReachAhead
 from pagesim.costs.engines import UNKNOWN, EngineTime
-from pagesim.costs.profiles import ANY_BLOCK, Decode, Profile, Shape, dtype_of
+from pagesim.costs.profiles import ANY_BLOCK, Decode, Profile, Shape
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import to_ticks
@@ -267,12 +267,13 @@ def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtyp
         raise PagesimError(
             f"{name} was measured with kv_dtype {profile.kv_dtype}, not {kv_dtype}; calibrate with that"
         )
-    dtype = "bf16" if profile.dtype == "fp16" else profile.dtype
+    # Reference kernels are calibrated in fp32, on a CPU.
+    dtype = "bf16" if profile.dtype in ("fp16", "fp32") else profile.dtype
     # Of a datasheet's profile the model is this one.
-    if profile.kind != "analytic" and dtype != dtype_of(model):
+    if profile.kind != "analytic" and dtype != model.weights_in_words:
         raise PagesimError(
-            f"{name} is of weights in {dtype}, not {dtype_of(model)}; import or calibrate one of those, or "
-            "choose cost roofline"
+            f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of those, "
+            "or choose cost roofline"
         )
     needed = {_name(reach) for reach in _reaches(model, kv_dtype, tp)} - set(profile.terms.reached)
     if needed or (model.state_layers and profile.terms.states is None):

@@ -26,7 +26,6 @@ from pagesim.costs.profiles.profile import (
     States,
     TermError,
     Terms,
-    dtype_of,
 )
 from pagesim.costs.specs import GpuSpec, ModelSpec
 from pagesim.costs.specs import gpu as gpu_of
@@ -99,7 +98,7 @@ def operator_profile(
     names = terms.names()
     origins: dict[str, Origin] = {term: "imported" if term in sources else "datasheet" for term in names}
     release = f"{tables.store.backend} {tables.store.version}"
-    of_types = dtype_of(model)
+    of_types = model.weights_in_words
     missing = tuple(f"{term}: {why}; it is the datasheet's" for term, why in found.missing.items())
     return Profile(
         name=name,
