@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pagesim.costs.base import Reach
-from pagesim.costs.operators.dtypes import BF16, Dtypes, dtypes
+from pagesim.costs.operators.dtypes import BF16, Dtypes, dtypes, in_types
 from pagesim.costs.operators.held_out import Score, held_out_of
 from pagesim.costs.operators.iteration import Operators, operators
 from pagesim.costs.operators.planes import Plane
@@ -26,6 +26,7 @@ from pagesim.costs.profiles.profile import (
     States,
     TermError,
     Terms,
+    dtype_of,
 )
 from pagesim.costs.specs import GpuSpec, ModelSpec
 from pagesim.costs.specs import gpu as gpu_of
@@ -98,9 +99,7 @@ def operator_profile(
     names = terms.names()
     origins: dict[str, Origin] = {term: "imported" if term in sources else "datasheet" for term in names}
     release = f"{tables.store.backend} {tables.store.version}"
-    of_types = (
-        types.weights if types.experts == types.weights else f"{types.weights}, experts {types.experts}"
-    )
+    of_types = dtype_of(model)
     missing = tuple(f"{term}: {why}; it is the datasheet's" for term, why in found.missing.items())
     return Profile(
         name=name,
@@ -144,8 +143,8 @@ def import_operators(
         model: see `operator_profile`.
         tp: GPUs over which the model is divided.
         moe_ep: of these, those over which experts are dealt out; it divides ``tp``.
-        weight_dtype: see `dtypes`; as the model is released when left out.
-        expert_dtype: see `dtypes`.
+        weight_dtype: see `in_types`; as the model is released when left out.
+        expert_dtype: see `in_types`.
         kv_dtype: of the cache.
         name: of the profile; MODEL-GPU-tpN when left out, and further types behind it.
         scores: of these tables, if they are at hand.
@@ -162,8 +161,14 @@ def import_operators(
     if tp % moe_ep:
         raise PagesimError(f"expert_parallel_size is {moe_ep}; it must divide the {tp} GPUs")
     gpu = gpu_of(GPUS[store.system])
-    types = dtypes(model, weight_dtype, expert_dtype, kv_dtype)
-    further = (weight_dtype, f"ep{moe_ep}" if moe_ep > 1 else None, "kv-fp8" if kv_dtype == "fp8" else None)
+    model = in_types(model, weight_dtype, expert_dtype)
+    types = dtypes(model, kv_dtype)
+    further = (
+        weight_dtype,
+        f"experts-{expert_dtype}" if expert_dtype else None,
+        f"ep{moe_ep}" if moe_ep > 1 else None,
+        "kv-fp8" if kv_dtype == "fp8" else None,
+    )
     return operator_profile(
         tables,
         model,
@@ -185,9 +190,9 @@ def errors_of(scores: Sequence[Score], types: Dtypes, model: ModelSpec) -> dict[
         types: of its weights and cache.
         model: with latent attention or without.
     """
-    latent = f"{types.weights}, KV {types.cache}"
+    latent = f"{types.attention}, KV {types.cache}"
     of = {
-        "linear": ("linear", types.weights),
+        "linear": ("linear", types.shared if model.moe else types.mlp),
         "head": ("linear", BF16),
         "experts": ("experts", types.experts),
         "all_reduce": ("all_reduce", BF16),

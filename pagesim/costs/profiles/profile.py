@@ -11,8 +11,10 @@ from pagesim.costs.engines import EngineTime
 from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.curves import Curve, Seconds, Strict
 from pagesim.costs.profiles.samples import TERMS, Sample
-from pagesim.costs.profiles.tables import DecodeTable, PrefillTable
+from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.specs import ModelSpec
+from pagesim.costs.specs.parameters import count
+from pagesim.costs.specs.weights import BF16
 from pagesim.errors import PagesimError
 from pagesim.setup.files import put
 from pagesim.setup.reading import parse_json
@@ -27,7 +29,7 @@ Kind = Literal["measured", "imported", "rescaled", "analytic"]
 Origin = Literal["measured", "imported", "rescaled", "datasheet", "given"]
 ByBlock = Annotated[dict[int, Curve], Field(min_length=1)]
 Decode = DecodeAttention | DecodeTable
-Prefill = PrefillAttention | PrefillTable
+Prefill = PrefillAttention | PrefillTable | ChunkTable
 
 ANY_BLOCK = 0
 """In place of a block size: whatever it is. Copies and swaps are then over tokens, not over blocks."""
@@ -85,6 +87,8 @@ class Terms(Strict):
         write: keys and values into the cache, over tokens.
         decode: decode attention of layers that look back on all tokens, by block size.
         prefill: their prompts' attention, by block size.
+        decode_mixed: what decode attention adds to prompts' in the same iteration, by block size; empty where
+            it adds what it takes alone.
         copy: copies on write, over blocks.
         swap_out, swap_in: transfers between device and host, over blocks.
         overhead: everything that an iteration takes beside these, over running sequences; None where no
@@ -104,6 +108,7 @@ class Terms(Strict):
     write: Curve
     decode: Annotated[dict[int, Decode], Field(min_length=1)]
     prefill: Annotated[dict[int, Prefill], Field(min_length=1)]
+    decode_mixed: dict[int, Decode] = Field(default_factory=dict)
     copy_: ByBlock = Field(alias="copy")
     swap_out: ByBlock
     swap_in: ByBlock
@@ -176,6 +181,17 @@ def check_attends_to_all(model: ModelSpec, what: str) -> None:
             f"{what} knows attention to all tokens only, and the layers of {model.name} are "
             f"{model.layers_in_words}; choose cost roofline or affine"
         )
+
+
+def dtype_of(model: ModelSpec) -> str:
+    """Return the types of a model's weights in words, but the LM head's; 16 bits of either kind are bf16."""
+    if not model.has_weights:
+        return BF16.name
+    groups = (group for group, shares in count(model).items() if any(shares) and group != "head")
+    names = {group: dtype.name for group in groups if (dtype := model.weights.of(group)) is not None}
+    alike = {group: BF16.name if name == "fp16" else name for group, name in names.items()}
+    base = alike.get("attention", BF16.name)
+    return ", ".join((base, *(f"{group} {name}" for group, name in alike.items() if name != base)))
 
 
 class Range(Strict):
@@ -259,7 +275,8 @@ class Profile(Strict):
     def block_sizes(self) -> tuple[int, ...]:
         """Block sizes at which everything is known that depends on them; `ANY_BLOCK` stands for all."""
         terms = self.terms
-        known = (terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
+        mixed = terms.decode_mixed or terms.decode
+        known = (mixed, terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
         return tuple(sorted(size for size in terms.decode if all(size in each for each in known)))
 
     def with_overhead(self, iteration_s: float | None = None, sequence_s: float = 0.0) -> Profile:
