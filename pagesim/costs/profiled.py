@@ -272,8 +272,8 @@ def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtyp
     # Of a datasheet's profile the model is this one.
     if profile.kind != "analytic" and dtype != model.weights_in_words:
         raise PagesimError(
-            f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of those, "
-            "or choose cost roofline"
+            f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of "
+            "those, or choose cost roofline"
         )
     needed = {_name(reach) for reach in _reaches(model, kv_dtype, tp)} - set(profile.terms.reached)
     if needed or (model.state_layers and profile.terms.states is None):
