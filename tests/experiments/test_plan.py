@@ -247,5 +247,6 @@ def test_a_weight_dtype_leaves_the_cache_what_it_saves() -> None:
 
 def test_a_run_says_in_what_its_products_were_computed() -> None:
     trace = ps.Trace(arrival_s=np.zeros(2), prompt_tokens=np.full(2, 64), output_tokens=np.full(2, 4))
-    found = ps.simulate(trace, "vllm-v1", model="llama-3.1-8b", gpu="h100", weight_dtype="fp8")
+    system = {"model": "llama-3.1-8b", "gpu": "h100", "weight_dtype": "fp8", "cost": "roofline"}
+    found = ps.simulate(trace, "vllm-v1", **system)
     assert any("fp8 weights of llama-3.1-8b (attention, mlp) to be computed in fp8" in n for n in found.notes)
