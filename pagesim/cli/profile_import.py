@@ -108,10 +108,7 @@ def aiconfigurator(
     ] = 1,
     weight_dtype: Annotated[
         str | None,
-        typer.Option(help="bf16, fp8, fp8_block, int4 or nvfp4; as the model is released if left out."),
-    ] = None,
-    expert_dtype: Annotated[
-        str | None, typer.Option(help="Of experts: one of these or mxfp4; as the others if left out.")
+        typer.Option(help="bf16, fp8, fp8_block, int4, nvfp4 or mxfp4; the model's own if left out."),
     ] = None,
     kv_dtype: Annotated[
         str, typer.Option("--kv-cache-dtype", "--kv-dtype", help="Of the cache: bf16, fp16 or fp8.")
@@ -133,7 +130,6 @@ def aiconfigurator(
         tp=tensor_parallel_size,
         moe_ep=expert_parallel_size,
         weight_dtype=weight_dtype,
-        expert_dtype=expert_dtype,
         kv_dtype=kv_dtype,
         name=None if target is None else target.stem,
     )

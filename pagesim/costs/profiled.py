@@ -8,7 +8,7 @@ from pagesim.costs.assumptions import of_experts
 from pagesim.costs.attended import attended
 from pagesim.costs.base import UNBOUNDED, DecodeRun, IterationShape, Reach, ReachAhead
 from pagesim.costs.engines import UNKNOWN, EngineTime
-from pagesim.costs.profiles import ANY_BLOCK, Decode, Profile, Shape, dtype_of
+from pagesim.costs.profiles import ANY_BLOCK, Decode, Profile, Shape
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import to_ticks
@@ -261,16 +261,14 @@ def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtyp
         )
     if tp != profile.tp:
         raise PagesimError(f"{name} is for tp {profile.tp}, not {tp}; calibrate with --tp {tp}")
+    if _width(model.weights_in_words) != _width(profile.dtype):
+        raise PagesimError(
+            f"{name} is of weights in {profile.dtype}, and those of {model.name} are in "
+            f"{model.weights_in_words}; import or calibrate one of these, or change --weight-dtype"
+        )
     if _width(kv_dtype) != _width(profile.kv_dtype):
         raise PagesimError(
             f"{name} was measured with kv_dtype {profile.kv_dtype}, not {kv_dtype}; calibrate with that"
-        )
-    dtype = "bf16" if profile.dtype == "fp16" else profile.dtype
-    # Of a datasheet's profile the model is this one.
-    if profile.kind != "analytic" and dtype != dtype_of(model):
-        raise PagesimError(
-            f"{name} is of weights in {dtype}, not {dtype_of(model)}; import or calibrate one of those, or "
-            "choose cost roofline"
         )
     needed = {_name(reach) for reach in _reaches(model, kv_dtype, tp)} - set(profile.terms.reached)
     if needed or (model.state_layers and profile.terms.states is None):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
+from pagesim.kvcache.base import KVCache, OutOfBlocks
 from pagesim.kvcache.groups import KVGroup, check_single, opening_step, passing_steps
+from pagesim.kvcache.holder import Holder
 
 
 class CountedKV(KVCache):

@@ -7,8 +7,9 @@ from copy import deepcopy
 from itertools import count
 from typing import Protocol, Self, cast
 
-from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.extents import Extent
+from pagesim.kvcache.holder import Holder
 
 
 class Prompt:

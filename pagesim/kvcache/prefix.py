@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from pagesim.kvcache.base import Holder, KVCache, KVCacheError
+from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup, opening_step
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, are_there, free_blocks
 from pagesim.kvcache.runs import FreeQueue, Run
 

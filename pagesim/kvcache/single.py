@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from pagesim.kvcache.base import Holder, KVCache, KVCacheError
+from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup
+from pagesim.kvcache.holder import Holder
 
 
 class SingleSampleKV(KVCache):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
+from pagesim.kvcache.base import KVCache, OutOfBlocks
 from pagesim.kvcache.extents import Copy, Extent, join_extents
 from pagesim.kvcache.groups import KVGroup, check_single, opening_step, passing_steps
+from pagesim.kvcache.holder import Holder
 
 Table = list[int]
 """The blocks of one sample, in token order."""

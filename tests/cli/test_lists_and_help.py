@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from pagesim.cli.main import TABLE, cli
+from pagesim.cli.commands import TABLE, cli
 from pagesim.costs.specs import gpus, models
 from pagesim.setup.presets import POLICIES
 from pagesim.workloads import workloads

@@ -28,7 +28,6 @@ from pagesim.costs.profiles.profile import (
     TermError,
     Terms,
     check_attends_to_all,
-    dtype_of,
     load_profile,
 )
 from pagesim.costs.profiles.rescale import rescale
@@ -64,7 +63,6 @@ __all__ = [
     "bundled_names",
     "bundled_profile",
     "check_attends_to_all",
-    "dtype_of",
     "error_of",
     "find_profile",
     "fit_rest",

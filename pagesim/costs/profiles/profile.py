@@ -13,8 +13,6 @@ from pagesim.costs.profiles.curves import Curve, Seconds, Strict
 from pagesim.costs.profiles.samples import TERMS, Sample
 from pagesim.costs.profiles.tables import DecodeTable, PrefillTable
 from pagesim.costs.specs import ModelSpec
-from pagesim.costs.specs.parameters import count
-from pagesim.costs.specs.weights import BF16
 from pagesim.errors import PagesimError
 from pagesim.setup.files import put
 from pagesim.setup.reading import parse_json
@@ -178,17 +176,6 @@ def check_attends_to_all(model: ModelSpec, what: str) -> None:
             f"{what} knows attention to all tokens only, and the layers of {model.name} are "
             f"{model.layers_in_words}; choose cost roofline or affine"
         )
-
-
-def dtype_of(model: ModelSpec) -> str:
-    """Return the types of a model's weights in words, but the LM head's; 16 bits of either kind are bf16."""
-    if not model.has_weights:
-        return BF16.name
-    groups = (group for group, shares in count(model).items() if any(shares) and group != "head")
-    names = {group: dtype.name for group in groups if (dtype := model.weights.of(group)) is not None}
-    alike = {group: BF16.name if name == "fp16" else name for group, name in names.items()}
-    base = alike.get("attention", BF16.name)
-    return ", ".join((base, *(f"{group} {name}" for group, name in alike.items() if name != base)))
 
 
 class Range(Strict):

@@ -307,6 +307,12 @@ class ModelSpec:
         return replace(self, weights=usual_weights(name, groups))
 
     @property
+    def weights_in_words(self) -> str:
+        """The dtypes of its weights, such as ``bf16`` or ``bf16, experts mxfp4``."""
+        name, experts = self.weights.attention.name, self.weights.experts.name
+        return name if self.moe is None or experts == name else f"{name}, experts {experts}"
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all weights, once."""
         return self.weight_bytes_per_gpu(1)

@@ -100,6 +100,13 @@ class Windows(NamedTuple):
     ends: Ints
     sums: Floats
 
+    def ends_in(self) -> Ints:
+        """Return of how many iterations the tokens are in each interval of ``SIZES``, ``[len(RISES)]``."""
+        first = REGRESSORS.index(RISES[0])
+        filled = np.diff(self.sums[:, first : first + len(RISES)], axis=0) > 1e-9
+        found: Ints = filled.sum(0) - np.append(filled[:, 1:].sum(0), 0)
+        return found
+
     def between(self, after: Ints, until: Ints) -> Floats:
         """Return the sums over iterations that end after an instant and until another one, ``[W, …]``."""
         found: Floats = (

@@ -10,7 +10,7 @@ import numpy as np
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.costs import Costs
 from pagesim.experiments.fit.equations import COLUMNS, Equations, equations
-from pagesim.experiments.fit.iterations import Simulated, replay
+from pagesim.experiments.fit.iterations import RISES, SIZES, Simulated, replay
 from pagesim.experiments.fit.loads import Floats, Load, Rows
 from pagesim.experiments.fit.regression import TO_SIGMA, regress
 
@@ -89,11 +89,12 @@ def search(
                 for number, (load, run) in enumerate(zip(loads, runs, strict=True))
             ]
         )
+        ties = _ties(free, runs)
         expected = rows.features @ values + rows.known
         misses = (expected - rows.seconds) / expected
         spreads = spreads or _spreads(misses, rows.of_ttft)
         found = regress(
-            rows.features[:, free],
+            rows.features @ ties,
             rows.seconds,
             rows.known + rows.features[:, ~free] @ values[~free],
             expected,
@@ -101,18 +102,45 @@ def search(
             rows.groups,
         )
         spreads = _spreads(found.residuals, rows.of_ttft)
-        errors = np.zeros(len(COLUMNS))
-        errors[free] = found.errors
+        errors = _spread_out(ties, found.errors)
         now = Found(values, errors, runs, rows, found.kept, misses)
         # Where memory runs short, who is preempted changes with every value: the best round is taken.
         if best is None or now.miss < best.miss:
             best = now
-        values = values.copy()
-        values[free] = found.values
+        values = np.where(free, ties @ found.values, values)
         if np.sqrt(np.mean(np.square(rows.features @ (values - now.values) / expected))) < SETTLED:
             break
     assert best is not None
     return best
+
+
+def _ties(free: Rows, runs: Sequence[Simulated]) -> Floats:
+    """Return how values follow from those that are fitted, ``[len(COLUMNS), F]``.
+
+    A curve over tokens is straight over intervals in which no iteration is, up to the end of the next one in
+    which some are: nothing says where in between it rises.
+    """
+    seen = sum(run.windows.ends_in() for run in runs) > 0
+    ties = [row for row, name in zip(np.eye(len(COLUMNS)), COLUMNS, strict=True) if name not in RISES]
+    ties = [row for row in ties if free[row.argmax()]]
+    start = 0
+    for place in np.flatnonzero(seen):
+        if not free[COLUMNS.index(RISES[place])]:
+            break
+        row = np.zeros(len(COLUMNS))
+        for inside in range(start, place + 1):
+            width = SIZES[inside + 1] - SIZES[inside]
+            row[COLUMNS.index(RISES[inside])] = width / (SIZES[place + 1] - SIZES[start])
+        ties.append(row)
+        start = int(place) + 1
+    return np.array(ties).T
+
+
+def _spread_out(ties: Floats, errors: Floats) -> Floats:
+    """Return the standard errors of all columns; infinite where a column is not seen, 0 where it is fixed."""
+    with np.errstate(invalid="ignore"):
+        found: Floats = np.nan_to_num(ties * errors, nan=0.0, posinf=np.inf).max(1)
+    return found
 
 
 def _stacked(parts: Sequence[Equations]) -> Equations:

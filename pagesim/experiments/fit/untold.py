@@ -18,6 +18,9 @@ APART = 1.5
 """By which factor the batches of several loads, or their contexts, must differ: what only the beginning and
 the end of a run tell apart is not told."""
 
+CONTRADICTS = 0.02
+"""Share by which residuals scatter more with a value that several loads contradict."""
+
 DATASHEET, LEFT_OUT, OTHERS = "datasheet", "counted elsewhere", "other servers"
 """Where a value comes from that logs do not give."""
 
@@ -61,15 +64,20 @@ def settle(
         sources["context"] = DATASHEET if known else LEFT_OUT
         notes.append(f"{why}: {_instead(costs, known)}")
     b, error = found.values[SEQUENCES], found.errors[SEQUENCES]
-    if SURE * error > max(b, engine.sequence_s):
-        notes.append(
-            f"these loads do not tell a time an iteration from a time a sequence ({_us(b)} ± {_us(error)} "
-            f"µs), their batches are too much alike: the latter is that of {engine.source}, "
-            f"{_us(engine.sequence_s)} µs"
-        )
-        sources["sequences"], fixed["sequences"] = OTHERS, engine.sequence_s
-        found = anew(fixed)
-    return found, sources, tuple(notes)
+    if SURE * error <= max(b, engine.sequence_s):
+        return found, sources, tuple(notes)
+    why = (
+        f"these loads do not tell a time an iteration from a time a sequence ({_us(b)} ± {_us(error)} µs), "
+        "their batches are too much alike"
+    )
+    fixed["sequences"] = engine.sequence_s
+    with_known = anew(fixed)
+    if len(loads) > 1 and with_known.scatter > (1 + CONTRADICTS) * found.scatter:
+        notes.append(f"{why}; they contradict {engine.source}, so their own value is kept")
+        return found, sources, tuple(notes)
+    notes.append(f"{why}: the latter is that of {engine.source}, {_us(engine.sequence_s)} µs")
+    sources["sequences"] = OTHERS
+    return with_known, sources, tuple(notes)
 
 
 def _context_unknown(loads: Sequence[Load], found: Found, costs: Costs) -> str | None:

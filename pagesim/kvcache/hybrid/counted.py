@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from math import lcm
 
-from pagesim.kvcache.base import Holder, OutOfBlocks
+from pagesim.kvcache.base import OutOfBlocks
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.decoding import NEVER, RINGED, Decoding, Kind, turns_by_length
 from pagesim.kvcache.hybrid.ring import Ring, lasts
 from pagesim.kvcache.single import SingleSampleKV

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from pagesim.kvcache.base import Holder
 from pagesim.kvcache.groups import Full, KVGroup, SlidingWindow
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import Blocks
 from pagesim.kvcache.hybrid.decoders import Decoders, Kept
 from pagesim.kvcache.hybrid.free import FreeBlocks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from pagesim.kvcache.base import Holder
 from pagesim.kvcache.groups import KVGroup
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.turns import Turns
 from pagesim.kvcache.single import SingleSampleKV
 

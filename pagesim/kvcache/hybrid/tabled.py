@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from pagesim.kvcache.base import Holder, StateChunks
+from pagesim.kvcache.base import StateChunks
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
 from pagesim.kvcache.hybrid.in_turn import InTurnKV
 from pagesim.kvcache.hybrid.kinds import Setting, Table, make_group

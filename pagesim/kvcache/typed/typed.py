@@ -6,8 +6,8 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from pagesim.kvcache.base import Holder
 from pagesim.kvcache.groups import KVGroup, State
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.in_turn import InTurnKV
 from pagesim.kvcache.hybrid.ring import Ring
 

@@ -17,6 +17,7 @@ from pagesim.experiments.fit.coefficients import Coefficients, profile_of
 from pagesim.experiments.fit.fitting import Fitted, fit
 from pagesim.experiments.fit.loads import Load
 from pagesim.experiments.fit.result import profile, report, tables
+from pagesim.setup.scenario import System
 
 from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, served
 
@@ -95,6 +96,20 @@ def test_a_server_that_bends_over_its_tokens_is_bent(
     assert "prompt_token_s" not in found["values"]
     assert all(abs(by["mean"]["error"]) < 0.03 for by in found["errors"]["above, held out"].values())
     check(fitted, context=cost.decode(1, 1)[1] / 1e12)
+
+
+@pytest.mark.slow
+def test_nothing_bends_where_no_iteration_is() -> None:
+    # Prompts run alone, and all are of 300 tokens: no iteration has 49 to 299 of them.
+    fields = {"policy": "vllm-sosp", "model": "opt-13b", "gpu": "a100-80gb", "max_model_len": 2048}
+    system = System(**fields)
+    cost = cost_of("roofline:overhead_s=8e-4,sequence_s=1.5e-5", system)
+    loads = [served(many, cost, system=system, lengths=(300, 100)) for many in (4, 16, 48)]
+    fitted = fit(loads, system)
+    above = replace(served(96, cost, system=system, noise=0.0, lengths=(300, 100)), name="above")
+    found = report(fitted, tables(fitted, [above]))
+    assert found["tokens"] is not None
+    assert all(abs(by["mean"]["error"]) < 0.05 for by in found["errors"]["above, held out"].values())
 
 
 def test_an_affine_server_is_not_bent_by_noise(affine_loads: list[Load]) -> None:
