@@ -67,7 +67,10 @@ def command(
     if out is not None and out.suffix != ".json":
         raise PagesimError(f"out is {out}; it must end in .json, or no command would find it")
     system, loads = reading.read(logs, hold_out or [], flags)
-    fitted = fitting.fit(loads[: len(logs)], system, start=_start(start, system), first=first)
+    operators = _start(start, system)
+    if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
+        system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})
+    fitted = fitting.fit(loads[: len(logs)], system, start=operators, first=first)
     tables = result.tables(fitted, loads[len(logs) :])
     summary = result.report(fitted, tables)
     if out is not None:

@@ -64,6 +64,16 @@ def engine_of(system: System, policy: Policy) -> EngineTime:
     )
 
 
+def release_of(system: System, policy: Policy) -> str:
+    """Return the engine and release that a system's scheduler decides as, empty where it has no releases.
+
+    Raises:
+        PagesimError: see `options_of`.
+    """
+    release = getattr(options_of(system, policy), "vllm_version", None)
+    return f"vllm {release}" if release else ""
+
+
 def memory_of(system: System, policy: Policy) -> dict[str, Any]:
     """Return what of a system decides how much memory its cache gets, as `capacity` and `divide` take it.
 
@@ -169,5 +179,6 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
         block_size=sized.block_size,
         kv_dtype=system.kv_cache_dtype,
         engine=engine_of(system, policy),
+        release=release_of(system, policy),
     )
     return sized, max_model_len, cost

@@ -115,8 +115,9 @@ class SystemFields(BaseModel):
         description="Requests that are outstanding at most; the next is sent when one is over.",
     )
     cost: str = Field(
-        "roofline",
-        description="profile:NAME, roofline[:name=value,…], or affine:s,s/token,s/context token[,s/block].",
+        "auto",
+        description="auto (the best profile there is, else roofline), profile:NAME, roofline[:name=value,…], "
+        "or affine:s,s/token,s/context token[,s/block].",
     )
     frontend: str | None = Field(
         None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
-from pagesim.costs.profiles import Curve, Profile
+from pagesim.costs.profiles import Curve, Profile, Terms, analytic_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_of
 from pagesim.experiments.fit.equations import COLUMNS
@@ -71,6 +71,7 @@ class Costs:
             kv_dtype=self.system.kv_cache_dtype,
             block_size=self.block_size,
             tokens=tokens_curve([named[name] for name in RISES]),
+            moves=self._moves(),
         )
 
     def cost(self, values: Floats) -> Profiled:
@@ -101,6 +102,20 @@ class Costs:
         return engine_of(
             system, parts_of(system.policy, system.scheduler, system.reservation, system.placement)
         )
+
+    def _moves(self) -> Terms | None:
+        """Return what copies and swaps take by the GPU's datasheet; None where no GPU was named."""
+        system = self.system
+        if "gpu" not in system.model_fields_set:
+            return None
+        by_datasheet = analytic_profile(
+            gpu(system.gpu),
+            model(system.model),
+            tp=system.tensor_parallel_size,
+            kv_dtype=system.kv_cache_dtype,
+            block_sizes=(self.block_size,),
+        )
+        return by_datasheet.terms
 
     def _priced(self, profile: Profile) -> Profiled:
         system = self.system
