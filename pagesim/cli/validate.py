@@ -116,13 +116,13 @@ def command(
 def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> tuple[Profile, str]:
     """Return the profile, and what names it for a cost model."""
     from pagesim.costs.profiles import find_profile
-    from pagesim.costs.specs import model
+    from pagesim.setup.served import served_model
 
     if asked.profile is not None:
         file = Path(asked.profile)
         found = find_profile(
             asked.profile,
-            model=model(chosen.model),
+            model=served_model(chosen),
             tp=chosen.tensor_parallel_size,
             kv_dtype=chosen.kv_cache_dtype,
             block_size=chosen.block_size or 16,

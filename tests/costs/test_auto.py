@@ -51,11 +51,11 @@ def test_where_no_profile_holds_it_is_the_roofline_and_says_how_far_that_is_off(
 
 def test_weights_of_another_type_are_another_model():
     target = {"gpu": gpu("h100"), "tp": 1, "block_size": 16, "kv_dtype": "bf16"}
-    fp8 = parse_cost("auto", model=model("llama-3.1-8b").with_weights("fp8"), **target)
+    spec = model("llama-3.1-8b")
+    fp8 = parse_cost("auto", model=spec.with_weights("fp8"), **target)
     assert isinstance(fp8, Profiled)
-    assert any("cost auto is profile llama-3.1-8b-h100-tp1-fp8" in note for note in fp8.notes)
-    int4 = parse_cost("auto", model=model("llama-3.1-8b").with_weights("int4"), **target)
-    assert isinstance(int4, Roofline)
+    assert any("llama-3.1-8b-h100-tp1-fp8" in note for note in fp8.notes)
+    assert isinstance(parse_cost("auto", model=spec.with_weights("int4"), **target), Roofline)
 
 
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "deepseek-v3"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from pagesim.costs.specs import ModelSpec
+from pagesim.costs.specs.weights import weight_dtype
 from pagesim.errors import PagesimError
 
 BF16 = "bfloat16"
@@ -56,3 +58,21 @@ def dtypes(model: ModelSpec, kv: str = "bf16") -> Dtypes:
     of_groups = (weights.attention, weights.recurrent, weights.mlp, weights.shared, weights.experts)
     attention, recurrent, mlp, shared, experts = (WEIGHTS[each.name] for each in of_groups)
     return Dtypes(attention, recurrent, mlp, shared, experts, CACHES[kv])
+
+
+def in_types(model: ModelSpec, weights: str | None, experts: str | None) -> ModelSpec:
+    """Return a model with weights of other types.
+
+    Args:
+        model: any; its own types stay where none is named.
+        weights: of all layers, as checkpoints in it are usually released.
+        experts: of experts that are not shared.
+
+    Raises:
+        PagesimError: there is no such type.
+    """
+    if weights is not None:
+        model = model.with_weights(weights)
+    if experts is not None:
+        model = replace(model, weights=replace(model.weights, experts=weight_dtype(experts)))
+    return model

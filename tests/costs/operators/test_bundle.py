@@ -11,6 +11,7 @@ from pagesim.costs import Profiled, step_shape
 from pagesim.costs.engines import EngineTime
 from pagesim.costs.operators import bundle as room
 from pagesim.costs.operators.assemble import GPUS
+from pagesim.costs.operators.dtypes import in_types
 from pagesim.costs.profiles import bundled_names, bundled_profile, find_profile
 from pagesim.costs.profiles.bundled import DATA
 from pagesim.costs.specs import gpu, model
@@ -41,7 +42,7 @@ def test_each_is_of_a_common_model_that_fits_and_has_every_term_timed():
         assert found is not None, name
         profile = bundled_profile(name)
         assert (profile.model.name, profile.gpu, profile.tp) == (found[1], found[2], int(found[3]))
-        spec = model(found[1]).with_weights(found[4]) if found[4] else model(found[1])
+        spec = in_types(model(found[1]), found[4], None)
         assert room.fits(spec, gpu(found[2]), profile.tp)
         assert profile.dtype == spec.weights_in_words
         assert {term for term, origin in profile.origins.items() if origin != "imported"} == {
