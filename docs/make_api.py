@@ -96,6 +96,8 @@ PUBLIC: dict[str, dict[str, str]] = {
     },
     "pagesim.costs": {
         "CostModel": "the contract of a cost model of one's own",
+        "ENGINES": "what engines take for themselves, by scheduler and release",
+        "EngineTime": "what an engine takes for itself, an iteration and a sequence",
         "DecodeRun": "how long each of a run of decode iterations takes",
         "IterationShape": "what an iteration computes",
         "NOWHERE": "for a cost model that holds everywhere",

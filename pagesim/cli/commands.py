@@ -47,6 +47,10 @@ TABLE = (
         "Run a trace live and simulated under several policies, and report by how much the two differ.",
     ),
     Entry(
+        "fit",
+        "Fit what a server's iterations take to logs of its requests, and write a profile.",
+    ),
+    Entry(
         "golden",
         "Replay the golden logs' traces and compare every iteration and every request with the logs.",
     ),

@@ -9,6 +9,8 @@ import typer
 
 from pagesim.cli.completion import complete
 from pagesim.cli.options import JSON, OUT
+from pagesim.cli.profile_import import BACKEND, TABLES, VERSION
+from pagesim.cli.profile_import import cli as importing
 
 cli = typer.Typer(
     help="Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.\n\n"
@@ -16,6 +18,7 @@ cli = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+cli.add_typer(importing, name="import")
 
 PROFILE = Annotated[
     str,
@@ -99,44 +102,53 @@ def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
     show_profile.checked(found)
 
 
-@cli.command("import")
-def import_(
+@cli.command("operators")
+def operators(
     *,
-    target: TARGET,
-    linear: Annotated[Path, typer.Option(help="CSV of linear layers, norms and embedding.")],
-    attention: Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")],
-    all_reduce: Annotated[Path | None, typer.Option(help="CSV of all-reduces, for tp above 1.")] = None,
-    model: Annotated[str, typer.Option(help="The model that was measured.")],
-    gpu: Annotated[str, typer.Option(help="The GPU that it was measured on.")],
-    tensor_parallel_size: Annotated[
-        int, typer.Option(help="The tensor parallel degree whose rows are taken.")
-    ] = 1,
-    source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "not stated",
+    systems: Annotated[list[str], typer.Argument(metavar="SYSTEM…", help="As the tables call them.")],
+    backend: BACKEND = "vllm",
+    version: VERSION = None,
+    tables: TABLES = None,
+    as_json: JSON = False,
 ) -> None:
-    """Make a profile of operator timings in Vidur's schema, which others measured.
+    """Print how wrong operator tables are on a fifth of their points, held out.
 
-    Example: pagesim profile import a100.json --linear mlp.csv --attention attention.csv
-    --model llama-2-7b --gpu a100-80gb
+    Beside each error stands its floor, what a line between the points next to each is wrong by: that much the
+    tables jump.
+
+    Example: pagesim profile operators h100_sxm a100_sxm
     """
-    from pagesim.cli import show, show_profile
-    from pagesim.costs.profiles import import_vidur
-    from pagesim.costs.specs import gpu as gpu_of
-    from pagesim.costs.specs import model as model_of
+    from pagesim.cli import show, show_operators
+    from pagesim.costs.operators import held_out
 
-    profile = import_vidur(
-        linear,
-        attention,
-        all_reduce,
-        model=model_of(model),
-        gpu=gpu_of(gpu),
-        tp=tensor_parallel_size,
-        name=target.stem,
-        source=source,
-    )
-    profile.save(target)
-    show_profile.terms(profile)
-    show.say_notes(profile.notes)
-    show.say(f"profile {profile.name} written to {target}")
+    found = {system: held_out(system, backend, version, tables) for system in systems}
+    if as_json:
+        show.as_json({system: [score._asdict() for score in scores] for system, scores in found.items()})
+        return
+    for system, scores in found.items():
+        show_operators.scores(system, scores)
+
+
+@cli.command("bundle")
+def bundle(
+    *,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the profiles go.")],
+    tables: TABLES = None,
+) -> None:
+    """Make the profiles of operators that come with pagesim, and say which cannot be made, and why.
+
+    Example: pagesim profile bundle pagesim/costs/profiles/data
+    """
+    from pagesim.cli import show, show_operators
+    from pagesim.costs.operators.bundle import bundle as make
+
+    entries = []
+    for entry in make(tables, note=show.say):
+        if entry.profile is not None:
+            entry.profile.save(folder / f"{entry.profile.name}.json", compact=True)
+        entries.append(entry)
+    show_operators.bundled(entries)
+    show.say(f"{sum(entry.profile is not None for entry in entries)} profiles written to {folder}")
 
 
 @cli.command("rescale")
@@ -146,13 +158,30 @@ def rescale(
     target: TARGET,
     model: Annotated[str | None, typer.Option(help="The new model; the profile's when left out.")] = None,
     gpu: Annotated[str | None, typer.Option(help="The new GPU; the profile's when left out.")] = None,
+    tensor_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            "--tensor-parallel-size",
+            "--tp",
+            help="GPUs over which it is divided; as many as before when left out.",
+            min=1,
+        ),
+    ] = None,
+    launch_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds of a kernel however little it has to do; 4e-6 when left out, 0 for shares alone.",
+            min=0,
+            max=1e-3,
+        ),
+    ] = None,
 ) -> None:
-    """Carry a profile to another model or GPU by the shares of the datasheet's rates that it reached.
+    """Carry a profile to another model, GPU or division, by the shares of the datasheet's rates it reached.
 
-    Example: pagesim profile rescale a100.json opt.json --model opt-13b --gpu a100-40gb
+    Example: pagesim profile rescale a100.json h100.json --model llama-3-8b --gpu h100 --tp 4
     """
     from pagesim.cli import show, show_profile
-    from pagesim.costs.profiles import find_profile
+    from pagesim.costs.profiles import LAUNCH_S, find_profile
     from pagesim.costs.profiles import rescale as carry
     from pagesim.costs.specs import gpu as gpu_of
     from pagesim.costs.specs import model as model_of
@@ -168,7 +197,9 @@ def rescale(
         gpu_of(old.gpu),
         model=model_of(model) if model else before,
         gpu=gpu_of(gpu or old.gpu),
+        tp=tensor_parallel_size,
         name=target.stem,
+        launch_s=LAUNCH_S if launch_s is None else launch_s,
     )
     new.save(target)
     show_profile.terms(new)

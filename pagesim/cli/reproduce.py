@@ -32,13 +32,17 @@ ALPACA = Annotated[
     str, typer.Option("--trace-alpaca", help="File with Alpaca's lengths, or the bundled model.")
 ]
 COST = Annotated[
-    str, typer.Option(help="imported, analytic (both with the fitted overhead), or as of pagesim run.")
+    str, typer.Option(help="imported, analytic (both with the fitted engine), or as of pagesim run.")
 ]
 QUICK = Annotated[bool, typer.Option("--quick", help="Replay the first twentieth of each trace.")]
 JOBS = Annotated[int, typer.Option("--jobs", help="Replays at once; -1 for one a core.")]
 BESIDE = Annotated[
     list[Path] | None,
     typer.Option(help="Folder of an earlier run, for another column of the document; may be given again."),
+]
+BEFORE = Annotated[
+    Path | None,
+    typer.Option(help="Folder of an earlier version's run; the document shows its misses beside these."),
 ]
 DOCUMENT = Annotated[
     Path | None, typer.Option(help="Where the document goes; reproduction.md in the folder when left out.")
@@ -55,6 +59,7 @@ def command(
     quick: QUICK = False,
     jobs: JOBS = -1,
     beside: BESIDE = None,
+    before: BEFORE = None,
     document: DOCUMENT = None,
 ) -> None:
     """Redraw figures of the PagedAttention paper with its numbers beside ours; write the document about them.
@@ -74,6 +79,7 @@ def command(
     wanted = chosen(figures)
     setting = Setting(absolute(trace_sharegpt), absolute(trace_alpaca), cost, quick)
     columns = [stored(folder) for folder in beside or ()]
+    earlier = None if before is None else stored(before)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,7 +97,8 @@ def command(
         if drawn is not None:
             show.put_figure(drawn, out, name)
             pictures[name] = Path(os.path.relpath(out / f"{name}.png", target.parent)).as_posix()
-    show.write_text(target, text_of(made, setting, beside=columns, pictures=pictures))
+    text = text_of(made, setting, beside=columns, before=earlier, pictures=pictures)
+    show.write_text(target, text)
     _show(made)
     show.stored(out)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pagesim.cli.show import say
 from pagesim.cli.tables import put_side_by_side, put_table
 from pagesim.costs import Profiled, step_shape
-from pagesim.costs.profiles import Profile, predict
+from pagesim.costs.profiles import ANY_BLOCK, Profile, predict
 from pagesim.costs.specs import model as model_of
 from pagesim.sim.clock import TICKS_PER_SECOND
 
@@ -16,12 +16,15 @@ UNITS = {
     "head": "sequences",
     "write": "tokens",
     "decode": "sequences",
+    "decode_mixed": "sequences",
     "prefill": "prompt tokens",
     "copy": "blocks",
     "swap_out": "blocks",
     "swap_in": "blocks",
     "overhead": "sequences",
     "all_reduce": "tokens",
+    "all_reduce_eager": "tokens",
+    "experts": "tokens",
 }
 
 TYPICAL = {
@@ -38,7 +41,7 @@ TYPICAL = {
 
 def terms(profile: Profile) -> None:
     """Print where a profile's terms come from and how wrong they are."""
-    sizes = ", ".join(map(str, profile.block_sizes))
+    sizes = ", ".join(str(size) if size != ANY_BLOCK else "any" for size in profile.block_sizes)
     say(f"{profile.name}: {profile.kind}")
     say(profile.sentence)
     say(f"{profile.model.name}, tp {profile.tp}, {profile.dtype}, KV {profile.kv_dtype}, block size {sizes}")
@@ -56,13 +59,16 @@ def terms(profile: Profile) -> None:
             )
         )
     put_table("Terms", ("term", "from", "measured", "held out", "mean error", "worst"), rows, texts=(0, 1))
+    if profile.sources:
+        put_table("Sources", ("term", "source"), sorted(profile.sources.items()), texts=(0, 1))
 
 
 def compared(profiles: Mapping[str, Profile]) -> None:
     """Print what typical iterations cost by several profiles."""
     costs = []
     for profile in profiles.values():
-        block_size = 16 if 16 in profile.block_sizes else profile.block_sizes[0]
+        known = profile.block_sizes
+        block_size = 16 if {16, ANY_BLOCK} & set(known) else known[0]
         model = model_of(profile.model.name)
         costs.append(
             Profiled(profile, model, tp=profile.tp, block_size=block_size, kv_dtype=profile.kv_dtype)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         Reaching,
         step_shape,
     )
-    from pagesim.costs.engines import EngineTime, engine_time
+    from pagesim.costs.engines import ENGINES, EngineTime, engine_time
     from pagesim.costs.parse import COST_MODELS, MakeCost, Target, parse_cost
     from pagesim.costs.preemption import PreemptionPrices
     from pagesim.costs.profiled import Profiled
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COST_MODELS",
+    "ENGINES",
     "NOWHERE",
     "UNBOUNDED",
     "Affine",
@@ -50,6 +51,7 @@ __all__ = [
 
 _HOMES = {
     "COST_MODELS": "parse",
+    "ENGINES": "engines",
     "Affine": "affine",
     "Efficiency": "roofline",
     "EngineTime": "engines",

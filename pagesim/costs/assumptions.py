@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pagesim.costs.mixed import STATE_FLOPS
-from pagesim.costs.specs import ModelSpec
+from pagesim.costs.specs import GpuSpec, ModelSpec
+from pagesim.costs.specs.weights import GROUPS, Compute
 
 
 def of_experts(model: ModelSpec, cost: str) -> tuple[str, ...]:
@@ -14,6 +15,25 @@ def of_experts(model: ModelSpec, cost: str) -> tuple[str, ...]:
         f"cost {cost} takes each token of {model.name} to visit {model.moe.experts_per_token} of "
         f"{model.moe.experts} experts uniformly and independently; real ones touch fewer together",
     )
+
+
+def of_weights(model: ModelSpec, gpu: GpuSpec, cost: str) -> tuple[str, ...]:
+    """Return in what it takes products with quantized weights to be computed."""
+    found = []
+    by_dtype: dict[tuple[str, Compute], list[str]] = {}
+    for group in GROUPS:
+        dtype = model.weights.of(group)
+        if dtype is not None and dtype.quantized:
+            by_dtype.setdefault((dtype.name, dtype.compute), []).append(group)
+    for (name, compute), groups in by_dtype.items():
+        where = f"cost {cost} takes products with {name} weights of {model.name} ({', '.join(groups)})"
+        if compute == "fp16":
+            found.append(f"{where} to be computed in 16 bit: only weights are quantized")
+        elif gpu.has(compute):
+            found.append(f"{where} to be computed in {compute}, activations quantized as they run")
+        else:
+            found.append(f"{where} to be computed in 16 bit: {gpu.name} has no units for {compute}")
+    return tuple(found)
 
 
 def of_layers(model: ModelSpec, cost: str) -> tuple[str, ...]:

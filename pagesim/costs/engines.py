@@ -54,7 +54,7 @@ _PAPER = "fitted to Fig. 13's two vLLM bars, OPT-13B on an A100 (docs/reproducti
 ENGINES: dict[str, Sequence[Measured]] = {
     # The PagedAttention paper's authors put Orca's scheduling, and static batches, into their own engine.
     **dict.fromkeys(
-        ("static", "orca", "vllm-sosp"), (Measured((), False, EngineTime(1.2e-3, 1.7e-4, _PAPER)),)
+        ("static", "orca", "vllm-sosp"), (Measured((), False, EngineTime(1.5e-3, 1.65e-4, _PAPER)),)
     ),
     "vllm-v0": (Measured((0, 2), False, EngineTime(9e-3, 4e-4, "vLLM 0.2, measured by others")),),
     "vllm-v1": (
@@ -65,7 +65,7 @@ ENGINES: dict[str, Sequence[Measured]] = {
 """By scheduler, older releases first."""
 
 UNKNOWN = EngineTime(3e-3, 0.0, "a rule of thumb for an engine whose loop is Python")
-"""Of an engine that nobody measured."""
+"""Of an engine of which no measurement is known."""
 
 
 def engine_time(scheduler: str, release: str | None = None, *, asynchronous: bool = False) -> EngineTime:

@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pagesim.costs.assumptions import of_experts
-from pagesim.costs.base import UNBOUNDED, DecodeRun, IterationShape
-from pagesim.costs.profiles import Profile, Shape, check_attends_to_all
+from pagesim.costs.attended import attended
+from pagesim.costs.base import UNBOUNDED, DecodeRun, IterationShape, Reach, ReachAhead
+from pagesim.costs.engines import UNKNOWN, EngineTime
+from pagesim.costs.profiles import ANY_BLOCK, Decode, Profile, Shape
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import to_ticks
 
 
 class Profiled:
-    """Seconds = linear layers + LM head + cache writes + attention + copies + swaps + overhead, of a profile.
+    """Seconds = what a profile's terms take together: computing, all-reduces, transfers, overhead.
 
-    Where the host needs longer to launch the kernels of the first four, it counts instead of them.
+    Where the host needs longer to launch the kernels of the device, it counts instead of them.
 
-    Decode attention is linear in the context as long as sequences are cut alike, so a run of decode steps
-    adds up exactly and ends where they are cut anew.
+    Decode attention is linear in the context as long as sequences are cut alike, or up to the next point of
+    a table, so a run of decode steps adds up exactly and ends there.
 
     Args:
         profile: of this model.
         model, tp, block_size, kv_dtype: of the run.
+        engine: its own time, where the profile has no overhead of an engine.
 
     Attributes:
         beyond: by axis, the largest size that was asked for beyond what was measured.
+        reaches: see `Reaching`.
         notes: see `Assuming`.
 
     Raises:
-        PagesimError: the profile is for another model, division, element or block size, or the model has
-            layers that do not look back on all tokens.
+        PagesimError: the profile is for another model, division, element or block size, or lacks a term for
+            some of the model's layers.
     """
 
     def __init__(
-        self, profile: Profile, model: ModelSpec, *, tp: int = 1, block_size: int = 16, kv_dtype: str = "fp16"
+        self,
+        profile: Profile,
+        model: ModelSpec,
+        *,
+        tp: int = 1,
+        block_size: int = 16,
+        kv_dtype: str = "fp16",
+        engine: EngineTime = UNKNOWN,
     ) -> None:
         _check(profile, model, tp, block_size, kv_dtype)
         terms = profile.terms
         self._terms = terms
-        self._decode = terms.decode[block_size]
-        self._prefill = terms.prefill[block_size]
-        self._copy = terms.copy_[block_size]
-        self._out = terms.swap_out[block_size]
-        self._in = terms.swap_in[block_size]
+        self._engine = engine
+        measured_at = block_size if block_size in profile.block_sizes else ANY_BLOCK
+        self._a_block = 1 if measured_at else block_size
+        self._decode = terms.decode[measured_at]
+        self._mixed = terms.decode_mixed.get(measured_at, self._decode)
+        self._prefill = terms.prefill[measured_at]
+        self._copy = terms.copy_[measured_at]
+        self._out = terms.swap_out[measured_at]
+        self._in = terms.swap_in[measured_at]
+        reaches = _reaches(model, kv_dtype, tp)
+        self.reaches: tuple[Reach, ...] | None = None
+        if reaches or terms.states is not None:
+            self.reaches = reaches
+        self._within = [terms.reached[_name(reach)] for reach in reaches]
         self._ranges = profile.ranges
         self._most_decode = (0, 0)
         if "decode" in profile.ranges:
@@ -50,7 +72,7 @@ class Profiled:
             to_ticks(seconds)
             for seconds in (terms.launching.decode_s, terms.launching.prompt_s, terms.launching.mixed_s)
         )
-        self._fixed: dict[tuple[int, int], tuple[int, int]] = {}
+        self._fixed: dict[tuple[int, int, bool], tuple[int, int]] = {}
         self.beyond: dict[str, int] = {}
         measured = profile.origins["linear"] in ("measured", "imported")
         self.notes = () if measured else of_experts(model, f"profile:{profile.name}")
@@ -58,9 +80,7 @@ class Profiled:
     def iteration(self, shape: IterationShape) -> int:
         moving = 0
         if shape.blocks_out or shape.blocks_in or shape.blocks_copied:
-            moving = to_ticks(
-                self._out(shape.blocks_out) + self._in(shape.blocks_in) + self._copy(shape.blocks_copied)
-            )
+            moving = to_ticks(self._swaps(shape) + self._copy(shape.blocks_copied * self._a_block))
             self._note("swap_out", "blocks swapped out at once", shape.blocks_out)
             self._note("swap_in", "blocks swapped in at once", shape.blocks_in)
             self._note("copy", "blocks copied at once", shape.blocks_copied)
@@ -70,53 +90,105 @@ class Profiled:
         if shape.query_key_pairs:
             host = self._host_mixed if shape.decoding else self._host_prompt
             prompt = shape.tokens - shape.decoding - shape.drafts
-            attention = to_ticks(self._prefill(prompt, shape.query_key_pairs))
+            attention = self._of_prompts(shape, prompt)
             self._note("prefill", "prompt tokens in an iteration", prompt)
         if shape.decoding:
-            attention += self._attend(shape.decoding, shape.decode_context)[0]
-        device, overhead = self._of(shape.tokens, shape.sampled)
+            term = self._mixed if shape.query_key_pairs else self._decode
+            attention += self._attend(shape.decoding, shape.decode_context, term)[0]
+            attention += self._look_back(shape)
+        device, overhead = self._of(shape.tokens, shape.sampled, shape.query_key_pairs > 0)
         return moving + overhead + max(host, device + attention)
 
     def parts(self, shape: IterationShape) -> dict[str, int]:
         seconds = {
-            "swaps": self._out(shape.blocks_out) + self._in(shape.blocks_in),
-            "copies": self._copy(shape.blocks_copied),
+            "swaps": self._swaps(shape),
+            "copies": self._copy(shape.blocks_copied * self._a_block),
         }
         moving = {name: to_ticks(each) for name, each in seconds.items()}
         if not (shape.tokens or shape.launches):
             return moving
         terms, tokens = self._terms, shape.tokens
+        prompted = shape.query_key_pairs > 0
+        prompt = tokens - shape.decoding - shape.drafts
         computing = {
             "linear layers": to_ticks(terms.linear(tokens)),
+            "experts": 0 if terms.experts is None else to_ticks(terms.experts(tokens)),
             "LM head": to_ticks(terms.head(shape.sampled)),
             "cache writes": to_ticks(terms.write(tokens)),
-            "all-reduces": 0 if terms.all_reduce is None else to_ticks(terms.all_reduce(tokens)),
-            "prompt attention": 0,
+            "all-reduces": to_ticks(self._reduce(tokens, prompted)),
+            "prompt attention": self._of_prompts(shape, prompt) if prompted else 0,
             "decode attention": 0,
         }
-        if shape.query_key_pairs:
-            prompt = tokens - shape.decoding - shape.drafts
-            computing["prompt attention"] = to_ticks(self._prefill(prompt, shape.query_key_pairs))
         if shape.decoding:
-            computing["decode attention"] = self._attend(shape.decoding, shape.decode_context)[0]
-        overhead = self._of(tokens, shape.sampled)[1]
+            term = self._mixed if prompted else self._decode
+            attention = self._attend(shape.decoding, shape.decode_context, term)[0]
+            computing["decode attention"] = attention + self._look_back(shape)
+        overhead = self._of(tokens, shape.sampled, prompted)[1]
         waiting = self.iteration(shape) - sum(moving.values()) - sum(computing.values()) - overhead
+        computing = {name: ticks for name, ticks in computing.items() if ticks or name != "experts"}
         return {"overhead": overhead, **computing, "waiting for the host": max(0, waiting), **moving}
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
-        attention, a_token, steps = self._attend(sequences, context)
-        device, overhead = self._of(sequences, sequences)
-        first, increment, host = device + attention, a_token * sequences, self._host_decode
+        if self.reaches is None:
+            return self._run(sequences, *self._attend(sequences, context, self._decode))
+        # Everything is within reach.
+        everywhere = [(context, sequences, UNBOUNDED)] * len(self._within)
+        return self.decode_reached(sequences, context, everywhere)
+
+    def decode_reached(self, sequences: int, context: int, reached: Sequence[ReachAhead]) -> DecodeRun:
+        attention, increment, steps = self._attend(sequences, context, self._decode)
+        increment *= sequences
+        for each, (tokens, growth, holds) in zip(self._within, reached, strict=True):
+            ticks, a_token, until = _line(each.decode, sequences, tokens)
+            attention += ticks
+            increment += a_token * growth
+            steps = min(steps, holds)
+            if until is not None and growth:
+                # The mean is beyond it once this many tokens more are within reach.
+                steps = min(steps, -(-((until + 1) * sequences - tokens) // growth))
+        if self._terms.states is not None:
+            attention += to_ticks(self._terms.states.decode(sequences))
+        return self._from(sequences, attention, increment, steps)
+
+    def _run(self, sequences: int, attention: int, a_token: int, steps: int) -> DecodeRun:
+        return self._from(sequences, attention, a_token * sequences, steps)
+
+    def _from(self, sequences: int, attention: int, increment: int, steps: int) -> DecodeRun:
+        """Return the run whose first step's attention takes so many ticks, and each later one's more."""
+        device, overhead = self._of(sequences, sequences, False)
+        first, host = device + attention, self._host_decode
         if first >= host:
             return overhead + first, increment, steps
         # As long as the device waits for the host, a longer context costs nothing.
         waits = (host - first) // increment + 1 if increment else steps
         return overhead + host, 0, min(steps, waits)
 
-    def _attend(self, sequences: int, context: int) -> tuple[int, int, int]:
+    def _swaps(self, shape: IterationShape) -> float:
+        return self._out(shape.blocks_out * self._a_block) + self._in(shape.blocks_in * self._a_block)
+
+    def _of_prompts(self, shape: IterationShape, prompt: int) -> int:
+        """Return ticks of prompts' attention and states."""
+        ticks = to_ticks(self._prefill(prompt, shape.query_key_pairs))
+        pairs = shape.reached_pairs or (shape.query_key_pairs,) * len(self._within)
+        for each, within in zip(self._within, pairs, strict=True):
+            ticks += to_ticks(each.prefill(prompt, within))
+        if self._terms.states is not None:
+            ticks += to_ticks(self._terms.states.prefill(prompt))
+        return ticks
+
+    def _look_back(self, shape: IterationShape) -> int:
+        """Return ticks of decoding sequences' layers that look back on some tokens only, or keep a state."""
+        ticks = 0
+        reached = shape.reached or (shape.decode_context,) * len(self._within)
+        for each, tokens in zip(self._within, reached, strict=True):
+            ticks += _line(each.decode, shape.decoding, tokens)[0]
+        if self._terms.states is not None:
+            ticks += to_ticks(self._terms.states.decode(shape.decoding))
+        return ticks
+
+    def _attend(self, sequences: int, context: int, term: Decode) -> tuple[int, int, int]:
         """Return ticks of decode attention, ticks a token of context, and for how many steps these hold."""
-        fixed, context_s, until = self._decode.line(sequences, context)
-        a_token = to_ticks(context_s)
+        ticks, a_token, until = _line(term, sequences, context)
         mean = context // sequences
         batch, longest = self._most_decode
         if batch:
@@ -124,23 +196,36 @@ class Profiled:
                 self._note("decode", "sequences that decode", sequences)
             if mean > longest:
                 self.beyond["mean context"] = max(mean, self.beyond.get("mean context", 0))
-        return to_ticks(fixed) + a_token * context, a_token, UNBOUNDED if until is None else until - mean + 1
+        return ticks, a_token, UNBOUNDED if until is None else until - mean + 1
 
-    def _of(self, tokens: int, sampled: int) -> tuple[int, int]:
+    def _of(self, tokens: int, sampled: int, prompted: bool) -> tuple[int, int]:
         """Return the device's ticks, and the overhead's, that depend on neither context nor blocks."""
-        known = self._fixed.get((tokens, sampled))
+        known = self._fixed.get((tokens, sampled, prompted))
         if known is None:
             terms = self._terms
             seconds = terms.linear(tokens) + terms.head(sampled) + terms.write(tokens)
-            if terms.all_reduce is not None:
-                seconds += terms.all_reduce(tokens)
-            device = to_ticks(seconds)
-            overhead = max(to_ticks(terms.overhead(max(1, sampled))), 1 - device)
-            known = self._fixed[tokens, sampled] = device, overhead
+            if terms.experts is not None:
+                seconds += terms.experts(tokens)
+            device = to_ticks(seconds + self._reduce(tokens, prompted))
+            overhead = max(self._overhead(sampled), 1 - device)
+            known = self._fixed[tokens, sampled, prompted] = device, overhead
             self._note("linear", "tokens in an iteration", tokens)
             self._note("write", "tokens written to the cache at once", tokens)
             self._note("head", "sequences that get a token", sampled)
         return known
+
+    def _overhead(self, sampled: int) -> int:
+        """Return the ticks that the engine takes for itself."""
+        own = self._terms.overhead
+        if own is not None:
+            return to_ticks(own(max(1, sampled)))
+        return to_ticks(self._engine.iteration_s + self._engine.sequence_s * sampled)
+
+    def _reduce(self, tokens: int, prompted: bool) -> float:
+        """Return the seconds of all-reduces."""
+        terms = self._terms
+        reduce = terms.all_reduce_eager if prompted and terms.all_reduce_eager else terms.all_reduce
+        return 0.0 if reduce is None else reduce(tokens)
 
     def _note(self, term: str, axis: str, size: int) -> None:
         given = self._ranges.get(term)
@@ -148,9 +233,29 @@ class Profiled:
             self.beyond[axis] = max(size, self.beyond.get(axis, 0))
 
 
+def _line(term: Decode, sequences: int, context: int) -> tuple[int, int, int | None]:
+    """Return ticks of a decode term, ticks a token of context, and until which mean context these hold."""
+    fixed, context_s, until = term.line(sequences, context)
+    a_token = to_ticks(context_s)
+    return to_ticks(fixed) + a_token * context, a_token, until
+
+
+def _reaches(model: ModelSpec, kv_dtype: str, tp: int) -> tuple[Reach, ...]:
+    """Return how far back layers look that do not look back on all tokens."""
+    return tuple(reach for reach in attended(model, kv_dtype, tp) if reach is not None)
+
+
+def _width(dtype: str) -> str:
+    """Return an element's type, or for one of 16 bits its width: both of them are moved alike."""
+    return "16 bit" if dtype in ("fp16", "bf16") else dtype
+
+
+def _name(reach: Reach) -> str:
+    return f"{reach.kind}:{reach.size}"
+
+
 def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtype: str) -> None:
     name = f"profile {profile.name}"
-    check_attends_to_all(model, name)
     if Shape.of(model) != profile.model:
         raise PagesimError(
             f"{name} is for {profile.model.name}, not {model.name}; calibrate {model.name}, "
@@ -158,10 +263,24 @@ def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtyp
         )
     if tp != profile.tp:
         raise PagesimError(f"{name} is for tp {profile.tp}, not {tp}; calibrate with --tp {tp}")
-    if kv_dtype != profile.kv_dtype:
+    if _width(kv_dtype) != _width(profile.kv_dtype):
         raise PagesimError(
             f"{name} was measured with kv_dtype {profile.kv_dtype}, not {kv_dtype}; calibrate with that"
         )
-    if block_size not in profile.block_sizes:
+    # Reference kernels are calibrated in fp32, on a CPU.
+    dtype = "bf16" if profile.dtype in ("fp16", "fp32") else profile.dtype
+    # Of a datasheet's profile the model is this one.
+    if profile.kind != "analytic" and dtype != model.weights_in_words:
+        raise PagesimError(
+            f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of those, "
+            "or choose cost roofline"
+        )
+    needed = {_name(reach) for reach in _reaches(model, kv_dtype, tp)} - set(profile.terms.reached)
+    if needed or (model.state_layers and profile.terms.states is None):
+        raise PagesimError(
+            f"{name} knows attention to {', '.join(('all tokens', *profile.terms.reached))} only, and the "
+            f"layers of {model.name} are {model.layers_in_words}; choose cost roofline or affine"
+        )
+    if block_size not in profile.block_sizes and ANY_BLOCK not in profile.block_sizes:
         known = ", ".join(map(str, profile.block_sizes)) or "none"
         raise PagesimError(f"{name} was not measured at block_size {block_size}; it knows {known}")

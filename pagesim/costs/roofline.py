@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagesim.costs.assumptions import of_experts, of_layers
+from pagesim.costs.assumptions import of_experts, of_layers, of_weights
 from pagesim.costs.attended import attended, states
 from pagesim.costs.base import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Reach, ReachAhead
 from pagesim.costs.engines import UNKNOWN, EngineTime
@@ -57,7 +57,7 @@ class Roofline:
         block_size: tokens a block.
         kv_dtype: fp16, bf16 or fp8.
         efficiency: see there.
-        engine: its own time; that of an engine that nobody measured when left out.
+        engine: its own time; that of an engine of which no measurement is known when left out.
 
     Attributes:
         reaches: see `Reaching`.
@@ -90,7 +90,13 @@ class Roofline:
         self._experts_s = experts / hbm
         # A token's residual stream is read and written around each of the two halves of a layer.
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / hbm
-        self._linear_s = model.linear_flops_per_token / tp / flops
+        by_compute = [
+            *model.flops_by_compute.items(),
+            (model.lm_head_compute, model.lm_head_flops_per_token),
+        ]
+        self._linear_s = sum(
+            flops / tp / (gpu.flops(compute) * efficiency.flops) for compute, flops in by_compute
+        )
         kv = gpu.hbm_bytes_per_s * efficiency.kv
         layers = attended(model, kv_dtype, tp)
         whole = layers.pop(None)
@@ -103,7 +109,11 @@ class Roofline:
             limited = {reach: each for reach, each in layers.items() if reach}
             self._mixed = MixedLayers(limited, states(model, tp), kv=kv, hbm=hbm, flops=flops, tp=tp)
         self.reaches: tuple[Reach, ...] | None = None if self._mixed is None else self._mixed.reaches
-        self.notes = (*of_experts(model, "roofline"), *of_layers(model, "roofline"))
+        self.notes = (
+            *of_weights(model, gpu, "roofline"),
+            *of_experts(model, "roofline"),
+            *of_layers(model, "roofline"),
+        )
         reduces = ALL_REDUCES_PER_LAYER * model.layers if tp > 1 else 0
         self._reduce_latency_s = reduces * gpu.peer.latency_s
         self._reduce_s = (

@@ -1,12 +1,13 @@
 """The KV cache: which request holds how many blocks, and which. It knows blocks and lengths, never time."""
 
-from pagesim.kvcache.base import Fit, Holder, KVCache, KVCacheError, OutOfBlocks, StateChunks
+from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks, StateChunks
 from pagesim.kvcache.buddy import Buddy
 from pagesim.kvcache.contiguous import ContiguousKV, contiguous
 from pagesim.kvcache.counted import CountedKV
 from pagesim.kvcache.extents import Copy, Extent
 from pagesim.kvcache.fit import BestFit, FirstFit
 from pagesim.kvcache.groups import ChunkedLocal, Full, KVGroup, Reserved, Rule, SlidingWindow, State
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid import (
     DENSE,
     CountedHybridKV,

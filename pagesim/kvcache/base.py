@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
+from pagesim.kvcache.holder import Holder
 
 
 class StateChunks(NamedTuple):
@@ -36,87 +37,6 @@ class KVCacheError(Exception):
 
 class OutOfBlocks(KVCacheError):
     """There are not enough free blocks, or no place for them."""
-
-
-class Holder:
-    """What memory knows of one request; a scheduler's request derives from it.
-
-    A holder *rests* at ``tokens`` (a prompt in chunks, a request that was just admitted or is swapped out),
-    or it *decodes*: then every step of growth adds ``growth`` tokens, and it holds
-    ``base + growth · KVCache.steps`` of them.
-
-    Attributes:
-        samples: sequences that share the prompt and are not over.
-        output: tokens that the longest sample generates; only a reservation that is told the future looks.
-        tokens: tokens of each sample whose KV is held, while it rests.
-        base: while it decodes, its length less ``growth`` times the steps of growth taken.
-        growth: tokens that a step adds to each sample.
-        decodes: whether it takes part in ``KVCache.grow``.
-        unknown: tokens at its end that are not known yet, so that no block of theirs can be found.
-        in_flight: while it rests, and until its first step of growth, tokens of it that are being computed
-            when the next step is planned: what they attend to is not released yet. From then on these are
-            ``KVCache.lag`` steps' tokens, and memory leaves it at that when the holder rests again.
-        prompt: tokens of its prompt.
-        length: tokens that must be computed before the next one is sampled: the prompt, and after a
-            preemption what was generated, too.
-        junction: tokens after which a look-up found that requests part; 0 for none.
-        order: counts admissions; memory serves decoding holders in this order.
-        kv: what a memory keeps with its holder.
-        shared: set by memory for a holder of several samples: leading blocks that all of them share for good,
-            the full ones of the prompt.
-        tail_shared: likewise, whether they share the last, partly filled block as well, until one of them
-            writes to it.
-    """
-
-    __slots__ = (
-        "base",
-        "decodes",
-        "growth",
-        "in_flight",
-        "junction",
-        "kv",
-        "length",
-        "order",
-        "output",
-        "prompt",
-        "samples",
-        "shared",
-        "tail_shared",
-        "tokens",
-        "unknown",
-    )
-
-    samples: int
-    output: int
-    tokens: int
-    base: int
-    growth: int
-    decodes: bool
-    order: int
-    shared: int
-    tail_shared: bool
-    unknown: int
-    in_flight: int
-    prompt: int
-    length: int
-    junction: int
-    kv: Any
-
-    def __init__(self, tokens: int, output: int = 0, samples: int = 1) -> None:
-        self.samples = samples
-        self.output = output
-        self.tokens = tokens
-        self.base = 0
-        self.growth = 1
-        self.decodes = False
-        self.unknown = 0
-        self.in_flight = 0
-        self.prompt = self.length = tokens
-        self.junction = 0
-        self.order = 0
-        self.shared = 0
-        self.tail_shared = False
-        self.kv = None
 
 
 class KVCache(ABC):
@@ -522,6 +442,18 @@ class KVCache(ABC):
         raise KVCacheError("this memory cannot fork samples; beams need block tables")
 
     # For subclasses
+
+    def _check_room(self, blocks: int) -> None:
+        """Refuse to take more blocks than are free."""
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+
+    def _check_steps(self, steps: int) -> int:
+        """Refuse to take more steps than the free blocks last; return the blocks that they take."""
+        blocks = self.blocks_needed(steps)
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        return blocks
 
     def _check_extends(self) -> None:
         """Refuse chunks where everything is taken at admission."""

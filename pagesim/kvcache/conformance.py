@@ -7,8 +7,10 @@ from copy import deepcopy
 from random import Random
 
 from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks
-from pagesim.kvcache.life import Life, LivingHolder, named, takes_samples
+from pagesim.kvcache.life import Life
+from pagesim.kvcache.living import LivingHolder, named, takes_samples
 from pagesim.kvcache.pool import Pool
+from pagesim.kvcache.random_life import RandomLife
 from pagesim.kvcache.reservation import RESERVATIONS
 
 __all__ = ["check_kvcache", "pools"]
@@ -69,7 +71,7 @@ def _check_empty(memory: KVCache) -> None:
 
 
 def _check_life(make: Callable[[], KVCache], seed: int) -> None:
-    life, twin = Life(make()), Life(make())
+    life, twin = RandomLife(make()), RandomLife(make())
     rng, same = Random(seed), Random(seed)
     for change in range(1, _STAGES[-1] + 1):
         life.change(rng)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
+from pagesim.kvcache.base import KVCache, OutOfBlocks
 from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.groups import KVGroup, Reserved
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.reservation import Reservation

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
+from pagesim.kvcache.base import KVCache, OutOfBlocks
 from pagesim.kvcache.groups import KVGroup, check_single, opening_step, passing_steps
+from pagesim.kvcache.holder import Holder
 
 
 class CountedKV(KVCache):
@@ -113,8 +114,7 @@ class CountedKV(KVCache):
     def admit(self, holder: Holder, tokens: int) -> None:
         size, plain = self._size, holder.samples == 1
         blocks = -(-tokens // size) if size and plain else self.blocks_to_admit(holder, tokens)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self._check_room(blocks)
         self.free_blocks -= blocks
         holder.tokens = tokens
         if not size:
@@ -124,8 +124,7 @@ class CountedKV(KVCache):
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self._check_room(blocks)
         self.free_blocks -= blocks
         holder.tokens += tokens
 
@@ -134,8 +133,7 @@ class CountedKV(KVCache):
             return self._fill_reserved(holder)
         blocks = self.blocks_to_extend(holder, 1) * holder.samples
         copies = self.copies_due(holder)
-        if blocks + copies > self.free_blocks:
-            raise OutOfBlocks(f"{blocks + copies} blocks are needed, {self.free_blocks} are free")
+        self._check_room(blocks + copies)
         if copies:
             holder.tail_shared = False
             self.shared_blocks -= copies
@@ -169,9 +167,7 @@ class CountedKV(KVCache):
         self._leave_ring(holder)
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        blocks = self._check_steps(steps)
         self.free_blocks -= blocks
         self.steps += steps
         return self._copy_tails() if self._tails and steps else 0
@@ -228,8 +224,7 @@ class CountedKV(KVCache):
 
     def swap_in(self, holder: Holder) -> int:
         blocks = self._held(holder, holder.tokens)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self._check_room(blocks)
         self.free_cpu_blocks += blocks
         self.free_blocks -= blocks
         self.shared_blocks += self._saved(holder, holder.tokens)

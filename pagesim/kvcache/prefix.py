@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup, opening_step
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, are_there, free_blocks
 from pagesim.kvcache.runs import FreeQueue, Run
 
@@ -147,8 +148,7 @@ class CountedPrefixKV(KVCache):
         match = self._match_of(holder, tokens)
         others = -(-tokens // self.block_size) - match.blocks
         wanted = others + free_blocks(match.hits)
-        if wanted > self.free_blocks:
-            raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
+        self._check_room(wanted)
         runs: list[Run] = []
         holder.kv = prefix = Prefix(_content_of(holder), runs, match.blocks)
         for run, blocks, count in match.hits:
@@ -168,8 +168,7 @@ class CountedPrefixKV(KVCache):
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self._check_room(blocks)
         self._take(blocks)
         holder.tokens += tokens
         self._hash(holder, holder.tokens - holder.unknown)
@@ -189,9 +188,7 @@ class CountedPrefixKV(KVCache):
         self._count(holder, -1)
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        blocks = self._check_steps(steps)
         if blocks:
             self._take(blocks)
         self.steps += steps

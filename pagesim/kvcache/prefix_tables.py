@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import chain
 
-from pagesim.kvcache.base import Holder
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import opening_step
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.prefix import CountedPrefixKV
 from pagesim.kvcache.run_index import Prefix, RunIndex
 from pagesim.kvcache.runs import FreeQueue, Run, block_array

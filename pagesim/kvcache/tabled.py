@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.base import Holder, KVCache, OutOfBlocks
+from pagesim.kvcache.base import KVCache, OutOfBlocks
 from pagesim.kvcache.extents import Copy, Extent, join_extents
 from pagesim.kvcache.groups import KVGroup, check_single, opening_step, passing_steps
+from pagesim.kvcache.holder import Holder
 
 Table = list[int]
 """The blocks of one sample, in token order."""
@@ -127,8 +128,7 @@ class TabledKV(KVCache):
 
     def admit(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_admit(holder, tokens)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self._check_room(blocks)
         group = self.groups[0]
         first = self._take(group.blocks_at_admission(tokens, holder.output))
         on = [first]
@@ -144,8 +144,7 @@ class TabledKV(KVCache):
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self._check_room(blocks)
         holder.kv.on[0].extend(self._take(blocks))
         holder.tokens += tokens
 
@@ -154,8 +153,7 @@ class TabledKV(KVCache):
             return self._fill_reserved(holder)
         opens = holder.tokens % self.block_size == 0
         wanted = holder.samples if opens else _tail_copies(holder)
-        if wanted > self.free_blocks:
-            raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
+        self._check_room(wanted)
         holder.tokens += 1
         if not opens:
             return self._copy_tails(holder)
@@ -188,9 +186,8 @@ class TabledKV(KVCache):
             self._aside = _popped(self._free, blocks - len(self._aside))[::-1] + self._aside
 
     def grow(self, steps: int = 1) -> int:
-        blocks, copies = self.blocks_needed(steps), 0
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        self._check_steps(steps)
+        copies = 0
         if self._tails and steps:
             copies = sum([self._copy_tails(holder) for holder in self._tails])
             self._tails.clear()
@@ -234,8 +231,7 @@ class TabledKV(KVCache):
 
     def swap_in(self, holder: Holder) -> int:
         blocks = list(dict.fromkeys(block for table in holder.kv.on for block in table))
-        if len(blocks) > self.free_blocks:
-            raise OutOfBlocks(f"{len(blocks)} blocks are needed, {self.free_blocks} are free")
+        self._check_room(len(blocks))
         back = dict(zip(blocks, self._take(len(blocks)), strict=True))
         self.drop_swapped(holder)
         holder.kv.on = [[back[block] for block in table] for table in holder.kv.on]

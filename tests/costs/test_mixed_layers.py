@@ -190,7 +190,8 @@ def test_a_large_batch_reads_all_experts_and_none_more():
 
 
 def test_experts_of_a_type_of_their_own_are_read_in_it():
-    spec = of_layers(FULL, moe=MixtureOfExperts(64, 2, 128, expert_bits=4.25))
+    moe = MixtureOfExperts(64, 2, 128)
+    spec = of_layers(FULL, moe=moe).with_weights("mxfp4")
     assert spec.expert_bytes_per_gpu(1) == 64 * 3 * 256 * 128 * 4.25 / 8
     assert spec.expert_bytes_per_gpu(4) == spec.expert_bytes_per_gpu(1) / 4
     assert model("llama-3-8b").expert_bytes_per_gpu(1) == 0
@@ -233,14 +234,18 @@ TRACE = ps.make_trace("fixed:900,150", arrivals="all-at-once", num_requests=6)
     ("name", "options", "says"),
     [
         ("gemma3-27b", {}, []),
-        ("gpt-oss-20b", {}, ["4 of 32 experts uniformly"]),
+        ("gpt-oss-20b", {}, ["mxfp4 weights of gpt-oss-20b (experts)", "4 of 32 experts uniformly"]),
         ("llama4-scout", {"tensor_parallel_size": 4}, ["1 of 16 experts", "chunk layers"]),
         (
             "qwen3-next-80b",
             {"gpu": "h200", "tensor_parallel_size": 2},
             ["10 of 512 experts", "recurrent layers"],
         ),
-        ("deepseek-v3.2", {"gpu": "h200", "tensor_parallel_size": 8}, ["8 of 256 experts"]),
+        (
+            "deepseek-v3.2",
+            {"gpu": "h200", "tensor_parallel_size": 8},
+            ["fp8_block weights", "8 of 256 experts"],
+        ),
     ],
 )
 def test_models_run_under_vllm_v1_and_say_what_was_assumed(name, options, says):

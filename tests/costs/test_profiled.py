@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 
 import pagesim as ps
-from pagesim.costs import IterationShape, Profiled, parse_cost
+from pagesim.costs import EngineTime, IterationShape, Profiled, parse_cost
 from pagesim.costs.profiles import DecodeAttention, Launching, Profile, Range, analytic_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import span_of, to_ticks
 
 OPT, A100 = model("opt-13b"), gpu("a100-40gb")
+ENGINE = EngineTime(2e-3, 3e-5)
 
 
 @pytest.fixture
@@ -43,14 +44,15 @@ def test_an_iteration_is_the_sum_of_its_terms(profile: Profile) -> None:
         terms.linear(40)
         + terms.head(5)
         + terms.write(40)
-        + terms.overhead(5)
+        + ENGINE.iteration_s
+        + 5 * ENGINE.sequence_s
         + terms.decode[16](4, 500)
         + terms.prefill[16](36, 36 * 37 // 2)
         + terms.swap_out[16](3)
         + terms.swap_in[16](2)
         + terms.copy_[16](1)
     )
-    assert Profiled(profile, OPT).iteration(shape) == pytest.approx(seconds * 1e12, rel=1e-9)
+    assert Profiled(profile, OPT, engine=ENGINE).iteration(shape) == pytest.approx(seconds * 1e12, rel=1e-9)
 
 
 def test_an_iteration_that_only_swaps_takes_the_transfers_alone(profile: Profile) -> None:
@@ -158,7 +160,7 @@ def test_the_engines_own_time_of_each_sequence_that_gets_a_token_can_be_given() 
         more = ticks(both, sequences) - ticks(",overhead_s=0", sequences)
         assert more == pytest.approx((1e-3 + 2e-4 * sequences) * 1e12)
         alone = ticks(",sequence_s=2e-4", sequences) - ticks("", sequences)
-        assert alone == pytest.approx(2e-4 * sequences * 1e12), "the profile's own overhead stays"
+        assert alone == pytest.approx(2e-4 * sequences * 1e12), "the time an iteration stays"
 
 
 def test_where_the_host_launches_for_longer_than_the_device_computes_the_host_counts(profile):
@@ -167,8 +169,8 @@ def test_where_the_host_launches_for_longer_than_the_device_computes_the_host_co
     host = device + terms.decode[16](4, 4 * 300)
     launching = Launching(decode_s=host, prompt_s=2 * host, mixed_s=3 * host)
     slow = profile.model_copy(update={"terms": terms.model_copy(update={"launching": launching})})
-    cost, free = Profiled(slow, OPT), Profiled(profile, OPT)
-    overhead = to_ticks(terms.overhead(4))
+    cost, free = (Profiled(each, OPT, engine=ENGINE) for each in (slow, profile))
+    overhead = to_ticks(ENGINE.iteration_s + 4 * ENGINE.sequence_s)
     assert cost.iteration(decode(4, 400)) == to_ticks(host) + overhead
     assert cost.iteration(decode(4, 4 * 600)) == free.iteration(decode(4, 4 * 600))
     prompt = IterationShape(8, 8, 8, 0, 36, 0, 0, 0, 0, 4)

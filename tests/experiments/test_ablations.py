@@ -25,6 +25,7 @@ def synthetic(block_s: float, iteration_s: float, token_s: float = 0.0) -> Profi
         update={
             "kind": "measured",
             "name": "synthetic",
+            "origins": {**profile.origins, "overhead": "measured"},
             "terms": profile.terms.model_copy(
                 update={
                     **dict.fromkeys(("head", "write"), nothing),

@@ -14,7 +14,6 @@ import pagesim as ps
 from pagesim.cli.options import scenario_from
 from pagesim.costs import IterationShape, Profiled
 from pagesim.costs.profiles import Sample, analytic_profile, find_profile
-from pagesim.costs.profiles.samples import TERMS
 from pagesim.costs.specs import gpu, model, plan_blocks
 from pagesim.costs.specs.catalogue.releases import RELEASES
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml
@@ -118,12 +117,11 @@ SHAPES = (
 
 
 def _profiles() -> list[Target]:
-    plain = analytic_profile(gpu("a100-40gb"), model("opt-13b"), block_sizes=(1, 16))
+    plain = analytic_profile(gpu("a100-40gb"), model("opt-13b"), block_sizes=(1, 16)).with_overhead(0.003)
     samples = tuple(
         Sample(term, 0 if term in ("linear", "head", "write", "overhead") else 16, size, 0, 1e-3 * size)
-        for term in TERMS
+        for term in plain.terms.names()
         for size in (1, 8)
-        if term != "all_reduce"
     )
     measured = plain.model_copy(
         update={"name": "mine", "kind": "measured", "samples": samples, "held_out": (3,)}

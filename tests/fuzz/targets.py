@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import log_targets
 import option_targets
 import stored_targets
 import trace_targets
@@ -13,4 +14,4 @@ from target import Target
 @cache
 def targets() -> tuple[Target, ...]:
     """Return all of them."""
-    return (*trace_targets.made(), *option_targets.made(), *stored_targets.made())
+    return (*trace_targets.made(), *option_targets.made(), *stored_targets.made(), *log_targets.made())

@@ -38,7 +38,7 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
             pytest.skip(f"building a wheel without a network needs {package} >= {needed}")
     copy = tmp_path_factory.mktemp("tree") / "pagesim"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, copy)
     for name in ("pagesim", "kernels", "workloads"):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -105,7 +105,7 @@ def test_the_base_needs_no_more_than_the_simulator_does():
         ["numpy", "pandas", "pyarrow", "simpy", "matplotlib", "typer", "rich", "pydantic", "joblib", "plotly"]
     )
     assert set(project["optional-dependencies"]) == {
-        *("kernels", "calibrate", "ray", "notebooks", "tokenize", "test")
+        *("kernels", "calibrate", "operators", "ray", "notebooks", "tokenize", "test")
     }
     assert project["scripts"] == {"pagesim": "pagesim.cli.main:app"}
     assert project["requires-python"] == ">=3.11"

@@ -1,10 +1,10 @@
-"""Random hybrid caches under vLLM v1, and a slow ledger of them: every table walked in every iteration."""
+"""Random hybrid caches under vLLM v1, and what becomes of them."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +26,9 @@ from pagesim.kvcache import (
     SlidingWindow,
     State,
 )
+from pagesim.kvcache.typed.typed import TypedKV
 from pagesim.scheduling.arrivals import Arrivals
-from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.content import Contents
-from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
 from pagesim.setup.reaches import let_follow
@@ -40,7 +39,6 @@ from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.workloads.trace import Trace
 
 LONGEST = 400
-NULL = -1
 
 
 @dataclass(frozen=True)
@@ -132,39 +130,53 @@ def random_trace(rnd: Random) -> Trace:
     return Trace(arrival, prompt, output, **columns)
 
 
+def random_options(rnd: Random, trace: Trace, **given: Any) -> VllmV1Options:
+    """Return options of a scheduler for a trace, with those that are given."""
+    by_priority = trace.priority is not None and rnd.random() < 0.7
+    budget = rnd.choice((16, 64, 200))
+    return VllmV1Options(
+        async_scheduling=rnd.random() < 0.5,
+        max_num_batched_tokens=budget,
+        max_num_seqs=min(budget, rnd.choice((2, 8, 64))),
+        long_prefill_token_threshold=rnd.choice((0, 0, 20)),
+        **({"scheduling_policy": "priority"} if by_priority else {}),
+        # Without the gate prompts that arrived at one instant may preempt each other for ever, as in vLLM.
+        scheduler_reserve_full_isl=True if by_priority else rnd.choice((True, False)),
+        **given,
+    )
+
+
+def random_aborts(rnd: Random, trace: Trace) -> list[tuple[int, int]]:
+    """Return when clients of a trace go away, and of which requests: seldom any."""
+    if rnd.random() >= 0.2:
+        return []
+    rows = rnd.sample(range(len(trace)), 3)
+    return sorted((to_ticks(float(trace.arrival_s[row]) + 4 * rnd.random()), row) for row in rows)
+
+
+def in_flight(case: HybridCase) -> int:
+    """Return the tokens that can be scheduled and not be computed yet."""
+    assert case.options.max_num_batched_tokens is not None
+    return (2 if case.options.async_scheduling else 1) * case.options.max_num_batched_tokens
+
+
 def random_case(seed: int, *, countable: bool = False) -> HybridCase:
     """Return the case of a seed; one that counted memory takes, too, if that is asked for."""
     rnd = Random(seed)
     caches = rnd.random() < 0.6 and not countable
     groups, trace = random_groups(rnd, caches, countable=countable), random_trace(rnd)
     least = sum(3 if isinstance(g.rule, State) else -(-220 // g.block_size) + 2 for g in groups)
-    by_priority = trace.priority is not None and rnd.random() < 0.7
-    budget = rnd.choice((16, 64, 200))
-    options = VllmV1Options(
-        async_scheduling=rnd.random() < 0.5,
-        max_num_batched_tokens=budget,
-        max_num_seqs=min(budget, rnd.choice((2, 8, 64))),
-        enable_prefix_caching=caches,
-        long_prefill_token_threshold=rnd.choice((0, 0, 20)),
-        **({"scheduling_policy": "priority"} if by_priority else {}),
-        # Without the gate prompts that arrived at one instant may preempt each other for ever, as in vLLM.
-        scheduler_reserve_full_isl=True if by_priority else rnd.choice((True, False)),
-    )
+    options = random_options(rnd, trace, enable_prefix_caching=caches)
     aligned = np.lcm.reduce([g.block_size for g in groups])
     retention = rnd.choice((0, DENSE, int(aligned))) if caches else 0
-    aborts = []
-    if rnd.random() < 0.2:
-        rows = rnd.sample(range(len(trace)), 3)
-        aborts = sorted((to_ticks(float(trace.arrival_s[row]) + 4 * rnd.random()), row) for row in rows)
+    aborts = random_aborts(rnd, trace)
     blocks = rnd.choice((least, least, least + least // 3, 2 * least, 3000))
     return HybridCase(groups, blocks, caches, retention, options, trace, aborts)
 
 
 def make_memory(case: HybridCase, *, counted: bool = False) -> KVCache:
     """Return the memory of a case, empty: tabled or counted."""
-    batches = 2 if case.options.async_scheduling else 1
-    assert case.options.max_num_batched_tokens is not None
-    how = {"longest": LONGEST, "in_flight": batches * case.options.max_num_batched_tokens}
+    how = {"longest": LONGEST, "in_flight": in_flight(case)}
     if counted and case.caches:
         return CountedHybridPrefixKV(case.blocks, case.groups, **how)
     if counted:
@@ -207,7 +219,7 @@ def replay(
     fast_forward: bool,
     chunk: int | None = None,
     slow: Observer | None = None,
-    counted: bool = False,
+    memory: KVCache | None = None,
     cost: CostModel | None = None,
 ) -> Outcome:
     """Return everything that was decided and counted.
@@ -217,11 +229,11 @@ def replay(
         fast_forward: whether iterations that decide nothing are taken at once.
         chunk: iterations after which the records are handed on.
         slow: what is kept beside, such as a slow ledger.
-        counted: whether blocks are counted and have no numbers.
+        memory: of the case, empty; one with tables if left out.
         cost: what iterations take; a straight line if left out.
     """
     options, trace = case.options, case.trace
-    memory = make_memory(case, counted=counted)
+    memory = make_memory(case) if memory is None else memory
     scheduler = VllmV1(memory, options, max_model_len=LONGEST)
     rows = np.arange(len(trace))
     served = [
@@ -248,7 +260,7 @@ def replay(
         fast_forward=fast_forward,
         aborts=[(ticks, row) for ticks, row in case.aborts if row in served],
     ).replay()
-    if isinstance(memory, HybridKV):
+    if isinstance(memory, HybridKV | TypedKV):
         memory.check_integrity()
     assert memory.free_blocks == memory.num_blocks, "what was taken is given back"
     columns = {"first_token": log.first_token, "finish": log.finish, "recomputes": log.recomputes}
@@ -263,89 +275,3 @@ def replay(
                 [c.ledger.groups[number].entries[entry] for c in chunks]
             )
     return Outcome({name: np.array(column) for name, column in columns.items()}, sum(log.recomputes))
-
-
-class SlowLedger(Observer):
-    """Classifies every slot of every block in every iteration, straight from the definitions.
-
-    Attributes:
-        seen: of each iteration the bytes of each entry, of each group and in all.
-        disputed: slots, over all iterations, that one of the sequences that name them needs and another not.
-    """
-
-    def __init__(self) -> None:
-        self.seen: list[dict[str, int]] = []
-        self.disputed = 0
-
-    def begun(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
-
-    def next_look(self) -> int:
-        return 0  # every iteration
-
-    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
-        memory = self.scheduler.memory
-        assert isinstance(memory, HybridKV)
-        chunks = dict(batch.chunks)
-        total: Counter[str] = Counter()
-        for number, group in enumerate(memory.groups):
-            blocks: dict[
-                int, list[tuple[int, int, int]]
-            ] = {}  # block: of each name, ends of its kinds of slots
-            for request in self.scheduler.running.values():
-                length = memory.length(request)
-                computed = chunks.get(request, request.growth if request.decodes else 0)
-                needed = first_needed(group, length - computed)
-                for place, block in enumerate(memory.block_table(request, group=number)):
-                    if block != NULL:
-                        start_ = place * group.block_size
-                        ends = (needed, length, request.final_length)
-                        low, high, final = (min(max(end - start_, 0), group.block_size) for end in ends)
-                        blocks.setdefault(block, []).append((low, high, final))
-            self.disputed += sum(max(names)[0] - min(names)[0] for names in blocks.values())
-            for entry, amount in classified(group, memory.page_bytes, list(blocks.values())).items():
-                total[f"{entry}_{number}"] += amount
-                total[entry] += amount
-        total["cached"] = memory.page_bytes * len(memory._blocks.cached)
-        total["free"] = memory.page_bytes * len(memory._blocks.blank)
-        assert sum(total[name] for name in (*GROUP_ENTRIES, "cached", "free")) == (
-            memory.page_bytes * memory.num_blocks
-        )
-        self.seen.append(dict(total))
-
-
-def first_needed(group: KVGroup, computed: int) -> int:
-    """Return the first token that the one after so many attends to, or any later one."""
-    rule = group.rule
-    if isinstance(rule, SlidingWindow):
-        return max(0, computed + 1 - rule.window)
-    if isinstance(rule, ChunkedLocal):
-        return computed - computed % rule.chunk
-    return 0
-
-
-def classified(group: KVGroup, page: int, blocks: list[list[tuple[int, int, int]]]) -> dict[str, int]:
-    """Return the bytes of the entries of a group.
-
-    Args:
-        group: which.
-        page: bytes of a block.
-        blocks: of each block, of each sequence that names it, its slots before the first one that is needed,
-            those that hold a token, and those that ever will.
-    """
-    entries: Counter[str] = Counter()
-    entries["padding"] = len(blocks) * (page - group.filled)
-    if isinstance(group.rule, State):
-        entries["state"] = len(blocks) * group.filled
-        return entries
-    for names in blocks:
-        low = min(low for low, _, _ in names)
-        high = max(high for _, high, _ in names)
-        final = max(final for _, _, final in names)
-        entries["out_of_window"] += low
-        entries["used"] += high - low
-        entries["reserved"] += final - high
-        entries["rounding"] += group.block_size - final
-    for name in ("out_of_window", "used", "reserved", "rounding"):
-        entries[name] *= group.slot_bytes
-    return entries

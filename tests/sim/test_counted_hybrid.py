@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.sim.hybrid_systems import replay, window_case
+from tests.sim.hybrid_systems import make_memory, replay, window_case
 
 
 def check(seed: int) -> int:
@@ -13,7 +13,7 @@ def check(seed: int) -> int:
     case = window_case(seed)
     tabled = replay(case, fast_forward=True)
     for fast_forward in (True, False):
-        counted = replay(case, fast_forward=fast_forward, counted=True)
+        counted = replay(case, fast_forward=fast_forward, memory=make_memory(case, counted=True))
         assert tabled.columns.keys() == counted.columns.keys()
         for name, column in tabled.columns.items():
             assert np.array_equal(column, counted.columns[name]), f"seed {seed}: {name} differs"

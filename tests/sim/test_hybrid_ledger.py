@@ -12,7 +12,8 @@ from pagesim.accounting.ledger import GROUP_ENTRIES, HYBRID_ENTRIES, LedgerError
 from pagesim.kvcache import ChunkedLocal, Full, KVGroup, SlidingWindow, State
 from pagesim.scheduling.vllm_v1 import VllmV1Options
 from pagesim.workloads.trace import Trace
-from tests.sim.hybrid_systems import HybridCase, SlowLedger, random_case, replay, window_case
+from tests.sim.hybrid_systems import HybridCase, make_memory, random_case, replay, window_case
+from tests.sim.slow_ledgers import SlowLedger
 
 
 def check(seed: int, *, counted: bool = False) -> Counter[str]:
@@ -21,7 +22,9 @@ def check(seed: int, *, counted: bool = False) -> Counter[str]:
     stepped = replay(case, fast_forward=False, slow=slow).columns
     for counts, fast_forward in ((False, True), (True, False), (True, True)) if counted else ((False, True),):
         # Where the records are cut into chunks changes nothing either.
-        other = replay(case, fast_forward=fast_forward, chunk=1 + seed % 50, counted=counts).columns
+        other = replay(
+            case, fast_forward=fast_forward, chunk=1 + seed % 50, memory=make_memory(case, counted=counts)
+        ).columns
         for name, column in stepped.items():
             assert np.array_equal(column, other[name]), (
                 f"seed {seed}: {name} differs, counted={counts}, fast_forward={fast_forward}"

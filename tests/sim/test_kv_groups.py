@@ -33,7 +33,7 @@ from pagesim.sim.engine import Engine
 from pagesim.sim.executors import PredictedExecutor
 from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.workloads.trace import Trace
-from tests.sim.hybrid_systems import LONGEST, random_case, random_groups, random_trace
+from tests.sim.hybrid_systems import LONGEST, make_memory, random_case, random_groups, random_trace
 from tests.sim.hybrid_systems import replay as replay_case
 
 
@@ -57,14 +57,14 @@ def check(seed: int) -> int:
     case = random_case(seed, countable=True)
     watches = {True: Watch(), False: Watch()}
     tabled, counted = (
-        replay_case(case, fast_forward=False, counted=counts, slow=watch)
+        replay_case(case, fast_forward=False, memory=make_memory(case, counted=counts), slow=watch)
         for counts, watch in ((False, watches[False]), (True, watches[True]))
     )
     assert watches[True].seen == watches[False].seen, f"seed {seed}: requests hold other blocks"
     ways = {
         "counted": counted,
         "tabled, fast-forward": replay_case(case, fast_forward=True),
-        "counted, fast-forward": replay_case(case, fast_forward=True, counted=True),
+        "counted, fast-forward": replay_case(case, fast_forward=True, memory=make_memory(case, counted=True)),
     }
     for how, way in ways.items():
         for name, column in tabled.columns.items():

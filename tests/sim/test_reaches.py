@@ -13,10 +13,9 @@ from pagesim.costs.specs import MixtureOfExperts, ModelSpec, gpu
 from pagesim.costs.specs.layers import ChunkLayer, FullLayer, Layer, StateLayer, WindowLayer
 from pagesim.kvcache import HybridKV
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.reach import LastTokens, SinceChunk
 from tests.sim.hybrid_systems import random_case, replay
+from tests.sim.slow_ledgers import EveryIteration
 
 
 def attends_to(reach: Reach, token: int) -> int:
@@ -25,7 +24,7 @@ def attends_to(reach: Reach, token: int) -> int:
     return len(range(first, token + 1))
 
 
-class SlowReaches(Observer):
+class SlowReaches(EveryIteration):
     """Goes through every request in every iteration.
 
     Attributes:
@@ -35,12 +34,6 @@ class SlowReaches(Observer):
     def __init__(self, cost: Roofline) -> None:
         self.reaches = cost.reaches or ()
         self.seen: Counter[str] = Counter()
-
-    def begun(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
-
-    def next_look(self) -> int:
-        return 0  # every iteration
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         memory = self.scheduler.memory

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pagesim.accounting.ledger import HYBRID_ENTRIES
-from tests.sim.typed_systems import Make, SlowTypes, jenga_of, pools_of, random_case, replay
+from tests.sim.slow_ledgers import SlowTypes
+from tests.sim.typed_systems import Make, jenga_of, pools_of, random_case, replay
 
 MEMORIES = pytest.mark.parametrize("make", [pools_of, jenga_of])
 SEEDS = range(24)

@@ -15,34 +15,50 @@ from pagesim.costs.profiles.fit import (
     relative_error,
     unseen_of,
 )
+from pagesim.costs.profiles.llmservingsim import import_llmservingsim
 from pagesim.costs.profiles.profile import (
+    ANY_BLOCK,
+    Decode,
     Launching,
+    Prefill,
     Profile,
     Range,
+    Reached,
     Shape,
+    States,
     TermError,
     Terms,
     check_attends_to_all,
     load_profile,
 )
-from pagesim.costs.profiles.rescale import rescale
+from pagesim.costs.profiles.rescale import LAUNCH_S, rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
+from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.profiles.vidur import import_vidur
 
 __all__ = [
+    "ANY_BLOCK",
     "BLOCK_CURVES",
     "CURVES",
+    "LAUNCH_S",
     "SLOTS",
     "TERMS",
+    "ChunkTable",
     "Curve",
+    "Decode",
     "DecodeAttention",
+    "DecodeTable",
     "FittedTerms",
     "Launching",
+    "Prefill",
     "PrefillAttention",
+    "PrefillTable",
     "Profile",
     "Range",
+    "Reached",
     "Sample",
     "Shape",
+    "States",
     "TermError",
     "Terms",
     "analytic_names",
@@ -54,6 +70,7 @@ __all__ = [
     "find_profile",
     "fit_rest",
     "fit_terms",
+    "import_llmservingsim",
     "import_vidur",
     "load_profile",
     "predict",

@@ -14,9 +14,6 @@ FLOPS, HBM, KV, LINK = 0.80, 0.80, 0.65, 1.0
 """Shares of the datasheet's rates that matrix products, streaming reads, attention of 2023 and pinned copies
 reach: rules of thumb, as `cost.Efficiency` has them."""
 
-OVERHEAD_S = 0.003
-"""Seconds of an iteration outside its kernels where the engine's loop is Python: a rule of thumb."""
-
 SIZES = (1, 8, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512, 1024, 4096, 16384)
 
 
@@ -60,7 +57,6 @@ def analytic_profile(
         copy=blocks(bounds.copy, HBM),
         swap_out=swaps,
         swap_in=swaps,
-        overhead=Curve(at=(1,), seconds=(OVERHEAD_S,)),
         all_reduce=curve(bounds.all_reduce, LINK) if tp > 1 else None,
     )
     return Profile(
@@ -69,6 +65,7 @@ def analytic_profile(
         sentence=f"{gpu.name} by its datasheet and rules of thumb, any model: nothing was measured",
         model=Shape.of(model),
         tp=tp,
+        dtype=model.weights_in_words,
         kv_dtype=kv_dtype,
         gpu=gpu.name,
         terms=terms,

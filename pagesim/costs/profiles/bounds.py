@@ -16,17 +16,14 @@ class Bounds:
 
     def __init__(self, model: ModelSpec, gpu: GpuSpec, *, tp: int = 1, kv_dtype: str = "fp16") -> None:
         head = model.lm_head_flops_per_token
-        self._linear_s = (model.linear_flops_per_token - head) / tp / gpu.fp16_flops
-        self._head_s = head / tp / gpu.fp16_flops
-        weights = (model.linear_flops_per_token - head) // 2 * model.weight_dtype_bytes
+        self._linear_s = sum(
+            flops / tp / gpu.flops(compute) for compute, flops in model.flops_by_compute.items()
+        )
+        self._head_s = head / tp / gpu.flops(model.lm_head_compute)
         self._moe = model.moe
-        experts = 0
-        if model.moe is not None:
-            experts = model.expert_bytes_per_gpu(1)
-            weights = model.weight_bytes - head // 2 * model.weight_dtype_bytes - experts
-        self._weights_s = weights / tp / gpu.hbm_bytes_per_s
-        self._experts_s = experts / tp / gpu.hbm_bytes_per_s
-        self._head_weights_s = head / 2 * model.weight_dtype_bytes / tp / gpu.hbm_bytes_per_s
+        self._weights_s = model.layer_weight_bytes / tp / gpu.hbm_bytes_per_s
+        self._experts_s = model.expert_bytes_per_gpu(1) / tp / gpu.hbm_bytes_per_s
+        self._head_weights_s = model.lm_head_bytes / tp / gpu.hbm_bytes_per_s
         # A token's residual stream is read and written around each of the two halves of a layer.
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / gpu.hbm_bytes_per_s
         kv = model.kv_bytes_per_token(kv_dtype, tp)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from pagesim.errors import PagesimError
 DATA = Path(__file__).resolve().parent / "data"
 
 ANALYTIC = "analytic-"
+
+MOST_NEAR = 5
+"""Names of profiles that are offered in place of one that there is not."""
 
 
 def bundled_names() -> tuple[str, ...]:
@@ -59,7 +63,10 @@ def find_profile(
     file = Path(name)
     if file.suffix == ".json" or file.is_file():
         return load_profile(file)
+    near = get_close_matches(name, bundled_names(), MOST_NEAR, 0.5)
+    such_as = f" (such as {', '.join(near)})" if near else ""
     raise PagesimError(
-        f"there is no profile {name!r}; it must be one of "
-        f"{', '.join((*bundled_names(), *analytic_names()))}, or the path of a JSON file"
+        f"there is no profile {name!r}; it must be one that `pagesim list profiles` names"
+        f"{such_as}, one of {', '.join(analytic_names())}, or the "
+        "path of a JSON file"
     )

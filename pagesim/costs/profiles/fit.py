@@ -6,15 +6,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pagesim.costs.profiles.attention import SLOTS, DecodeAttention, PrefillAttention, fit_decode, fit_prefill
+from pagesim.costs.profiles.attention import SLOTS, fit_decode, fit_prefill
 from pagesim.costs.profiles.curves import Curve, fit_curve
-from pagesim.costs.profiles.profile import Range, TermError
+from pagesim.costs.profiles.profile import Decode, Prefill, Range, TermError
 from pagesim.costs.profiles.samples import CURVES, Sample
 
 EVERY = 4
 """One sample in so many is held out of the fit."""
 
-Term = Curve | DecodeAttention | PrefillAttention
+Term = Curve | Decode | Prefill
 
 
 class FittedTerms(NamedTuple):

@@ -11,6 +11,7 @@ from pagesim.costs.engines import EngineTime
 from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.curves import Curve, Seconds, Strict
 from pagesim.costs.profiles.samples import TERMS, Sample
+from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.setup.files import put
@@ -23,8 +24,13 @@ MOST_BYTES = 64 << 20
 """A file beyond this is no profile."""
 
 Kind = Literal["measured", "imported", "rescaled", "analytic"]
-Origin = Literal["measured", "imported", "rescaled", "datasheet"]
+Origin = Literal["measured", "imported", "rescaled", "datasheet", "given"]
 ByBlock = Annotated[dict[int, Curve], Field(min_length=1)]
+Decode = DecodeAttention | DecodeTable
+Prefill = PrefillAttention | PrefillTable | ChunkTable
+
+ANY_BLOCK = 0
+"""In place of a block size: whatever it is. Copies and swaps are then over tokens, not over blocks."""
 
 
 class Launching(Strict):
@@ -44,50 +50,88 @@ class Launching(Strict):
     mixed_s: Seconds = 0.0
 
 
+class Reached(Strict):
+    """Attention of layers that look back on some tokens only.
+
+    Attributes:
+        decode: over sequences and the tokens within reach.
+        prefill: over tokens and the pairs within reach.
+    """
+
+    decode: Decode
+    prefill: Prefill
+
+
+class States(Strict):
+    """Layers that keep a state.
+
+    Attributes:
+        decode: over sequences that decode.
+        prefill: over tokens of prompts.
+    """
+
+    decode: Curve
+    prefill: Curve
+
+
 class Terms(Strict):
     """Seconds of the parts of an iteration, all layers, on each GPU.
 
-    Those that depend on the block size are kept for each that was measured.
+    Those that depend on the block size are kept for each that was measured, or for `ANY_BLOCK`.
 
     Attributes:
         linear: linear layers, norms, activations and embeddings, over tokens.
         head: the LM head and sampling, over sequences that get a token.
         write: keys and values into the cache, over tokens.
-        decode: decode attention, by block size.
-        prefill: prompts' attention, by block size.
+        decode: decode attention of layers that look back on all tokens, by block size.
+        prefill: their prompts' attention, by block size.
+        decode_mixed: what decode attention adds to prompts' in the same iteration, by block size; empty where
+            it adds what it takes alone.
         copy: copies on write, over blocks.
         swap_out, swap_in: transfers between device and host, over blocks.
-        overhead: everything that an iteration takes beside these, over running sequences.
+        overhead: everything that an iteration takes beside these, over running sequences; None where no
+            engine was measured: the run's engine takes its own time (`EngineTime`).
         all_reduce: of tensor parallelism, over tokens; None on one GPU.
+        all_reduce_eager: likewise, of iterations with a prompt, whose kernels no graph launches; None where
+            they take as long.
+        experts: of a mixture of experts, over tokens; None where ``linear`` has them.
+        reached: attention of layers that look back on some tokens only, by ``KIND:TOKENS`` as a `Reach` is
+            called, such as ``window:1024``.
+        states: recurrent layers; None where there are none.
         launching: the least that linear layers, head, write and attention take together.
     """
 
     linear: Curve
     head: Curve
     write: Curve
-    decode: Annotated[dict[int, DecodeAttention], Field(min_length=1)]
-    prefill: Annotated[dict[int, PrefillAttention], Field(min_length=1)]
+    decode: Annotated[dict[int, Decode], Field(min_length=1)]
+    prefill: Annotated[dict[int, Prefill], Field(min_length=1)]
+    decode_mixed: dict[int, Decode] = Field(default_factory=dict)
     copy_: ByBlock = Field(alias="copy")
     swap_out: ByBlock
     swap_in: ByBlock
-    overhead: Curve
+    overhead: Curve | None = None
     all_reduce: Curve | None = None
+    all_reduce_eager: Curve | None = None
+    experts: Curve | None = None
+    reached: dict[str, Reached] = Field(default_factory=dict)
+    states: States | None = None
     launching: Launching = Launching()
 
     def names(self) -> tuple[str, ...]:
         """Return the terms that are there."""
-        return tuple(name for name in TERMS if name != "all_reduce" or self.all_reduce is not None)
+        return tuple(name for name in TERMS if self.whole(name))
 
     def whole(self, term: str) -> Any:
-        """Return a term by its name: a curve, or what it is at each block size."""
+        """Return a term by its name: a curve, or what it is at each block size; nothing where it is not."""
         return getattr(self, "copy_" if term == "copy" else term)
 
-    def at(self, term: str, block_size: int) -> Curve | DecodeAttention | PrefillAttention:
+    def at(self, term: str, block_size: int) -> Curve | Decode | Prefill:
         """Return a term, at a block size if it depends on one."""
         found = self.whole(term)
-        at: Curve | DecodeAttention | PrefillAttention = (
-            found[block_size] if isinstance(found, dict) else found
-        )
+        if isinstance(found, dict):
+            found = found[block_size if block_size in found else ANY_BLOCK]
+        at: Curve | Decode | Prefill = found
         return at
 
 
@@ -161,11 +205,12 @@ class Profile(Strict):
         sentence: what it is, for a listing.
         model: the shape that it is for.
         tp: GPUs over which the model is divided.
-        dtype: of weights and activations.
+        dtype: of weights, as `ModelSpec.weights_in_words` has them.
         kv_dtype: of the cache.
         gpu: as the catalogue calls it; None if it is not there.
         terms: see `Terms`.
         origins: where each term comes from.
+        sources: of terms whose source has a name and a version, these.
         ranges: what was measured of each term.
         errors: on held-out measurements, of the terms that were fitted.
         machine: name, driver, versions, clocks, as far as they are known.
@@ -186,6 +231,7 @@ class Profile(Strict):
     gpu: str | None = None
     terms: Terms
     origins: dict[str, Origin]
+    sources: dict[str, str] = Field(default_factory=dict)
     ranges: dict[str, Range]
     errors: dict[str, TermError]
     machine: dict[str, Any] = Field(default_factory=dict)
@@ -198,7 +244,8 @@ class Profile(Strict):
     def _check(self) -> Profile:
         if self.schema_ != SCHEMA:
             raise ValueError(f"has schema {self.schema_}; this version of pagesim reads {SCHEMA}")
-        if not self.terms.linear.seconds[0] + self.terms.overhead.seconds[0] > 0:
+        own = self.terms.overhead
+        if not self.terms.linear.seconds[0] + (own.seconds[0] if own else 0) > 0:
             raise ValueError("by its terms an iteration would take no time")
         if missing := [term for term in self.terms.names() if term not in self.origins]:
             raise ValueError(f"origins does not say where the term {missing[0]} comes from")
@@ -213,9 +260,10 @@ class Profile(Strict):
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
-        """Block sizes at which everything is known that depends on them."""
+        """Block sizes at which everything is known that depends on them; `ANY_BLOCK` stands for all."""
         terms = self.terms
-        known = (terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
+        mixed = terms.decode_mixed or terms.decode
+        known = (mixed, terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
         return tuple(sorted(size for size in terms.decode if all(size in each for each in known)))
 
     def with_overhead(self, iteration_s: float | None = None, sequence_s: float = 0.0) -> Profile:
@@ -231,18 +279,23 @@ class Profile(Strict):
             PagesimError: see `EngineTime`.
         """
         if iteration_s is None:
-            iteration_s = self.terms.overhead(1)
+            iteration_s = self.terms.overhead(1) if self.terms.overhead else 0.0
         engine = EngineTime(iteration_s, sequence_s)
         overhead = Curve(at=(0, 1), seconds=(engine.iteration_s, engine.iteration_s + engine.sequence_s))
-        return self.model_copy(update={"terms": self.terms.model_copy(update={"overhead": overhead})})
+        terms = self.terms.model_copy(update={"overhead": overhead})
+        return self.model_copy(update={"terms": terms, "origins": {**self.origins, "overhead": "given"}})
 
-    def save(self, file: Path) -> None:
+    def save(self, file: Path, *, compact: bool = False) -> None:
         """Write the profile, whole or not at all.
+
+        Args:
+            file: where.
+            compact: in one line.
 
         Raises:
             PagesimError: the file cannot be written.
         """
-        text = self.model_dump_json(by_alias=True, indent=1) + "\n"
+        text = self.model_dump_json(by_alias=True, exclude_none=True, indent=None if compact else 1) + "\n"
         put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 

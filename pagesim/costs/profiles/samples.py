@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pagesim.errors import PagesimError
 
-CURVES = ("linear", "head", "write", "overhead", "all_reduce")
+CURVES = ("linear", "head", "write", "overhead", "all_reduce", "all_reduce_eager", "experts")
 """Terms that depend on one size alone."""
 
 BLOCK_CURVES = ("copy", "swap_out", "swap_in")
@@ -15,7 +15,7 @@ BLOCK_CURVES = ("copy", "swap_out", "swap_in")
 
 ATTENTION = ("decode", "prefill")
 
-TERMS = (*CURVES[:3], *ATTENTION, *BLOCK_CURVES, *CURVES[3:])
+TERMS = (*CURVES[:3], *ATTENTION, "decode_mixed", *BLOCK_CURVES, *CURVES[3:], "reached", "states")
 
 
 class Sample(NamedTuple):
@@ -42,8 +42,9 @@ class Sample(NamedTuple):
         Raises:
             PagesimError: it cannot.
         """
-        if self.term not in TERMS:
-            raise PagesimError(f"a sample's term is {self.term!r}; it must be one of {', '.join(TERMS)}")
+        known = (*CURVES, *ATTENTION, *BLOCK_CURVES)
+        if self.term not in known:
+            raise PagesimError(f"a sample's term is {self.term!r}; it must be one of {', '.join(known)}")
         if self.size < 1 or self.context < 0 or (self.block_size < 1) != (self.term in CURVES):
             raise PagesimError(f"{self}: a size of at least 1 is needed, and a block size where it has one")
         if not (math.isfinite(self.seconds) and self.seconds > 0):

@@ -12,6 +12,7 @@ from pagesim.costs.specs.layer_file import from_layers
 from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
 from pagesim.costs.specs.parallel import ALL_REDUCES_PER_LAYER, all_reduce_bytes_per_token
 from pagesim.costs.specs.type_plan import LayerType, TypePlan, plan_types
+from pagesim.costs.specs.weights import WeightDtype, Weights
 
 __all__ = [
     "ALL_REDUCES_PER_LAYER",
@@ -26,6 +27,8 @@ __all__ = [
     "MixtureOfExperts",
     "ModelSpec",
     "TypePlan",
+    "WeightDtype",
+    "Weights",
     "all_reduce_bytes_per_token",
     "capacity",
     "divide",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagesim.costs.specs.weights import Compute
+
 GIB = 1 << 30
 """Bytes."""
 
@@ -31,6 +33,7 @@ class GpuSpec:
         host: the link to the host's memory.
         peer: the link to another GPU of the same server.
         source: where these numbers stand, in one line.
+        fp4_flops: the same as ``fp8_flops`` for nvfp4.
     """
 
     name: str
@@ -42,3 +45,18 @@ class GpuSpec:
     host: Link
     peer: Link
     source: str
+    fp4_flops: float | None = None
+
+    def flops(self, compute: Compute) -> float:
+        """Return peak operations a second where both factors are in fp16, fp8 or nvfp4.
+
+        A GPU without units for it computes in fp16, as vLLM's kernels for quantized weights alone do.
+        """
+        return self._rate(compute) or self.fp16_flops
+
+    def has(self, compute: Compute) -> bool:
+        """Return whether there are units for it."""
+        return self._rate(compute) is not None
+
+    def _rate(self, compute: Compute) -> float | None:
+        return {"fp16": self.fp16_flops, "fp8": self.fp8_flops, "fp4": self.fp4_flops}[compute]

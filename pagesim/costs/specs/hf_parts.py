@@ -10,9 +10,6 @@ from pagesim.costs.specs.recurrent import GatedDeltaNet, Mamba1, Mamba2, Recurre
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
-MXFP4_BITS = 4.25
-"""Bits of a weight in MXFP4: four, and a scale of eight for each 32 (OCP Microscaling Formats)."""
-
 
 def latent(config: HfConfig) -> LatentAttention | None:
     """Return latent attention, if the config has a rank for it."""
@@ -41,7 +38,6 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         *("moe_shared_expert_intermediate_size",),
         default=0,
     )
-    mxfp4 = quantization(config) == "mxfp4"
     return MixtureOfExperts(
         experts=number,
         experts_per_token=config.number("num_experts_per_tok"),
@@ -52,9 +48,10 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         shared_ffn=shared,
         shared_gate=config.family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe"),
         dense_layers=_dense_layers(config, layers),
-        correction_bias=config.get("topk_method") == "noaux_tc" or config.family == "nemotron_h",
+        correction_bias=config.get("topk_method") == "noaux_tc"
+        or config.family == "nemotron_h"
+        or config.flag("use_routing_bias"),
         biases=config.family == "gpt_oss",
-        expert_bits=MXFP4_BITS if mxfp4 else 0,
     )
 
 
@@ -161,9 +158,3 @@ def _dtype(config: HfConfig, key: str) -> str:
     if not isinstance(value, str) or value not in _DTYPES:
         raise config.error(key, value, f"one of {', '.join(_DTYPES)}")
     return _DTYPES[value]
-
-
-def quantization(config: HfConfig) -> str:
-    """Return how the weights are quantized, nothing if they are not."""
-    section = config.get("quantization_config")
-    return str(section.get("quant_method")) if isinstance(section, dict) else ""

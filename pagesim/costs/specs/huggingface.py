@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pagesim.costs.specs.families import TRAITS
 from pagesim.costs.specs.hf_config import HfConfig
 from pagesim.costs.specs.hf_layers import Shape, cached, kinds
-from pagesim.costs.specs.hf_parts import experts, latent, mlp_layers, quantization, recurrence
+from pagesim.costs.specs.hf_modules import modules
+from pagesim.costs.specs.hf_parts import experts, latent, mlp_layers, recurrence
+from pagesim.costs.specs.hf_quantization import weights
 from pagesim.costs.specs.models import ModelSpec
 from pagesim.errors import PagesimError, reason
 from pagesim.setup.reading import parse_json
@@ -58,7 +61,6 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     if recurrent is not None:
         state = recurrent[0].layer(recurrent[1])
     kept = cached(config, Shape(kv_heads, head_dim, mla, state))
-    quantized = quantization(config)
     shape: dict[str, Any] = {
         "name": str(name or config.get("_name_or_path") or config.family),
         "layers": layers,
@@ -70,15 +72,18 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "vocab": config.number("vocab_size"),
         "max_model_len": _max_model_len(config),
         "source": f"{config.where}, model_type {config.family}",
-        "weight_dtype_bytes": 1 if quantized == "fp8" else 2,
         "mla": mla,
         "moe": moe,
         "recurrence": recurrent[0] if recurrent and state in kept else None,
         "mlp_layers": mlp_layers(config),
         "cached": kept,
-        "approximate": config.family not in TRAITS or quantized not in ("", "fp8", "mxfp4"),
+        "approximate": config.family not in TRAITS,
     }
-    return ModelSpec(**{**shape, **_traits(config, hidden)})
+    spec = ModelSpec(**{**shape, **_traits(config, hidden)})
+    of_layers = list(enumerate(kinds(config)))
+    attending = [layer for layer, kind in of_layers if kind not in ("state", "none")]
+    recurring = [layer for layer, kind in of_layers if kind in ("state", "both")]
+    return replace(spec, weights=weights(config, modules(spec, attending, recurring)))
 
 
 def _ffn(config: HfConfig, hidden: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from pagesim.costs.specs.layers import (
     WindowLayer,
 )
 from pagesim.costs.specs.models import MOST_PARTS, LatentAttention, MixtureOfExperts, ModelSpec
+from pagesim.costs.specs.weights import GROUPS, Weights, weight_dtype
 from pagesim.errors import PagesimError, brief, reason
 from pagesim.setup.reading import parse_json
 
@@ -67,7 +68,7 @@ def from_layers(path: str | Path) -> ModelSpec:
     ``max_model_len`` is needed; ``name`` is the file's when left out. Further fields of `ModelSpec` may be
     given: ``heads``, where GPUs outnumber KV heads; ``hidden``, ``ffn`` and ``vocab`` and whatever else its
     weights and a roofline follow from, with ``depth`` for the number of transformer layers, where one of
-    them is listed as several.
+    them is listed as several. ``weights`` is a weight dtype by name, or a table of them by group of layers.
 
     Raises:
         PagesimError: the file cannot be read, a key is missing or unknown, or a value is off.
@@ -102,6 +103,7 @@ def from_layers(path: str | Path) -> ModelSpec:
     for name, part in _PARTS.items():
         if name in given:
             given[name] = _made(part, given[name], f"{path}: {name}")
+    weights = given.pop("weights", None)
     values = {
         "name": path.stem,
         "layers": given.pop("depth", max(1, len(listed))),
@@ -115,7 +117,8 @@ def from_layers(path: str | Path) -> ModelSpec:
         "cached": cached,
         "source": str(path),
     }
-    return _made(ModelSpec, values, str(path))
+    spec = _made(ModelSpec, values, str(path))
+    return spec if weights is None else _weighed(spec, weights, f"{path}: weights")
 
 
 def _layers(entries: Any, where: str, depth: int) -> list[Layer]:
@@ -153,6 +156,23 @@ def _layers(entries: Any, where: str, depth: int) -> list[Layer]:
             raise PagesimError(f"{at}: there are more than {MOST_PARTS} layers; lower repeat")
         found += inner * times
     return found
+
+
+def _weighed(spec: ModelSpec, value: Any, where: str) -> ModelSpec:
+    """Return a model in the weight dtype of a name, or in those of a table by group of layers.
+
+    Raises:
+        PagesimError: it is something else, or a name is unknown.
+    """
+    if isinstance(value, str):
+        return spec.with_weights(value)
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value.values()):
+        raise PagesimError(f"{where} is {brief(value)}; it must be a weight dtype, or a table of them")
+    for key in value:
+        if key not in GROUPS:
+            raise PagesimError(f"{where}: there is no key {brief(key)}; known are {', '.join(GROUPS)}")
+    dtypes: dict[str, Any] = {group: weight_dtype(name) for group, name in value.items()}
+    return replace(spec, weights=Weights(**dtypes))
 
 
 def _made(kind: type[Spec], table: Any, where: str) -> Spec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import ceil
 
 from pagesim.costs.specs.layers import (
@@ -15,8 +15,9 @@ from pagesim.costs.specs.layers import (
     kv_element_bytes,
     kv_heads_per_gpu,
 )
-from pagesim.costs.specs.parameters import Shares, count
+from pagesim.costs.specs.parameters import REST, count
 from pagesim.costs.specs.recurrent import Recurrence
+from pagesim.costs.specs.weights import ALL_BF16, BF16, Compute, Weights, usual_weights
 from pagesim.errors import PagesimError, brief
 
 MOST_PARTS = 65_536
@@ -66,7 +67,6 @@ class MixtureOfExperts:
         dense_layers: layers that have one plain MLP of the model's ``ffn`` instead.
         correction_bias: the router has a bias by which it balances the load.
         biases: the router and the experts' matrices have biases.
-        expert_bits: bits of a weight of an expert where it has a type of its own, else 0.
     """
 
     experts: int
@@ -78,7 +78,6 @@ class MixtureOfExperts:
     dense_layers: int = 0
     correction_bias: bool = False
     biases: bool = False
-    expert_bits: float = 0
 
     def touched(self, tokens: int) -> float:
         """Return the share of a layer's experts that so many tokens visit, from 0 to 1.
@@ -112,12 +111,13 @@ class ModelSpec:
         out_bias: a bias on attention's output projection.
         mlp_bias: biases in the MLP.
         qk_norm: a norm of width ``head_dim`` on queries and one on keys.
+        wide_qk_norm: likewise, but over all heads together.
         output_gate: the query projection gives a gate for attention's output, too.
         sinks: a learned weight a head for attending to nothing.
         position_rows: rows of a learned position table, 0 without one.
         embedding: width of the token table, 0 when it is ``hidden``; otherwise projected in and out.
         tied: the token table serves as the LM head too.
-        weight_dtype_bytes: bytes of one weight as served.
+        weights: dtypes of the linear layers, as served.
         mla: latent attention, or None.
         moe: mixture of experts, or None.
         recurrence: what the recurrent layers hold, or None.
@@ -152,12 +152,13 @@ class ModelSpec:
     out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    wide_qk_norm: bool = False
     output_gate: bool = False
     sinks: bool = False
     position_rows: int = 0
     embedding: int = 0
     tied: bool = False
-    weight_dtype_bytes: int = 2
+    weights: Weights = ALL_BF16
     mla: LatentAttention | None = None
     moe: MixtureOfExperts | None = None
     recurrence: Recurrence | None = None
@@ -178,11 +179,6 @@ class ModelSpec:
             )
         if self.moe:
             self._check(self.moe)
-            if not 0 <= self.moe.expert_bits <= 64:
-                raise PagesimError(
-                    f"model {self.name}: expert_bits is {self.moe.expert_bits}; it must be a number from 0 "
-                    "to 64"
-                )
             if self.moe.experts_per_token > self.moe.experts:
                 raise PagesimError(
                     f"model {self.name}: experts_per_token is {self.moe.experts_per_token}; it must be at "
@@ -268,6 +264,11 @@ class ModelSpec:
                 f"model {self.name} has recurrent layers whose weights are not known: its weights are an "
                 "estimate"
             )
+        if self.weights.mixed:
+            found.append(
+                f"layers of {self.name} differ in weight dtype ({', '.join(self.weights.mixed)}): each such "
+                "group is counted in the mean of its bits"
+            )
         return tuple(found)
 
     @property
@@ -291,34 +292,57 @@ class ModelSpec:
 
         They are exact unless they are ``estimated``.
         """
-        return sum(count(self))
+        return sum(map(sum, count(self).values()))
 
     @property
     def active_parameters(self) -> int:
         """Parameters of which one token makes use: only the experts that it visits."""
-        return sum(count(self, active=True))
+        return sum(map(sum, count(self, active=True).values()))
+
+    def with_weights(self, name: str) -> ModelSpec:
+        """Return this model in a weight dtype, as checkpoints in it are usually released (`usual_weights`).
+
+        Raises:
+            PagesimError: there is no such weight dtype.
+        """
+        groups = [group for group, shares in count(self).items() if any(shares)]
+        return replace(self, weights=usual_weights(name, groups))
+
+    @property
+    def weights_in_words(self) -> str:
+        """The dtypes of its weights but the LM head's, such as ``bf16, experts mxfp4``; fp16 is ``bf16``."""
+        if not self.has_weights:
+            return BF16.name
+        groups = (group for group, shares in count(self).items() if any(shares) and group != "head")
+        names = {group: dtype.name for group in groups if (dtype := self.weights.of(group)) is not None}
+        alike = {group: BF16.name if name == "fp16" else name for group, name in names.items()}
+        base = alike.get("attention", BF16.name)
+        return ", ".join((base, *(f"{group} {name}" for group, name in alike.items() if name != base)))
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights, once."""
-        return self._bytes(count(self))
+        return self.weight_bytes_per_gpu(1)
 
     def weight_bytes_per_gpu(self, tp: int) -> int:
         """Bytes of weights on the fullest GPU of ``tp`` (see ``parameters.Shares`` for what is divided)."""
-        shares: Shares = count(self)
-        kv = shares.kv // self.kv_heads * self.kv_heads_per_gpu(tp)
-        split, experts = -(-shares.split // tp), -(-shares.experts // tp)
-        return self._bytes(Shares(split, kv, shares.whole, experts))
+        return sum(self.weight_bytes_by_group(tp).values())
+
+    def weight_bytes_by_group(self, tp: int) -> dict[str, int]:
+        """Return the same by group: the fields of ``Weights``, and ``rest``."""
+        kv_heads = self.kv_heads_per_gpu(tp)
+        return {
+            group: ceil(
+                self.weights.bytes(
+                    group, -(-shares.split // tp) + shares.kv // self.kv_heads * kv_heads + shares.whole
+                )
+            )
+            for group, shares in count(self).items()
+        }
 
     def expert_bytes_per_gpu(self, tp: int) -> int:
         """Return of these the bytes of experts that are not shared."""
-        return self._bytes(Shares(0, 0, 0, -(-count(self).experts // tp)))
-
-    def _bytes(self, shares: Shares) -> int:
-        """Bytes of so many parameters."""
-        bits = (self.moe.expert_bits if self.moe else 0) or 8 * self.weight_dtype_bytes
-        rest = shares.split + shares.kv + shares.whole
-        return rest * self.weight_dtype_bytes + ceil(shares.experts * bits / 8)
+        return self.weight_bytes_by_group(tp).get("experts", 0)
 
     def kv_heads_per_gpu(self, tp: int) -> int:
         """Key and value heads on each of ``tp`` GPUs; fewer heads than GPUs are replicated, as in vLLM.
@@ -353,8 +377,40 @@ class ModelSpec:
 
         Two per active parameter; the tables that are looked up rather than multiplied do not count.
         """
-        table = 0 if self.tied else self.vocab * (self.embedding or self.hidden)
-        return 2 * (self.active_parameters - table - self.position_rows * self.hidden)
+        return sum(self.flops_by_compute.values()) + self.lm_head_flops_per_token
+
+    @property
+    def flops_by_compute(self) -> dict[Compute, int]:
+        """Return these operations, the LM head's left out, by what their factors are in."""
+        found: dict[Compute, int] = {"fp16": 0}
+        for group, shares in count(self, active=True).items():
+            dtype = self.weights.of(group)
+            parameters = sum(shares)
+            if group == REST:
+                parameters -= self.vocab * (self.embedding or self.hidden) + self.position_rows * self.hidden
+            compute: Compute = "fp16" if dtype is None else dtype.compute
+            if group != "head":
+                found[compute] = found.get(compute, 0) + 2 * parameters
+        return found
+
+    @property
+    def layer_weight_bytes(self) -> int:
+        """Bytes of the weights that every iteration reads before the LM head: no tables, and no experts."""
+        tables = self.vocab * (self.embedding or self.hidden) + self.position_rows * self.hidden
+        groups = self.weight_bytes_by_group(1)
+        left_out = groups["head"] + groups.get("experts", 0) + ceil(self.weights.bytes(REST, tables))
+        return sum(groups.values()) - left_out
+
+    @property
+    def lm_head_compute(self) -> Compute:
+        """What the factors of the LM head's products are in."""
+        return "fp16" if self.tied else self.weights.head.compute
+
+    @property
+    def lm_head_bytes(self) -> int:
+        """Bytes of the LM head, also where it is the token table."""
+        group = REST if self.tied else "head"
+        return ceil(self.weights.bytes(group, self.vocab * (self.embedding or self.hidden)))
 
     @property
     def lm_head_flops_per_token(self) -> int:

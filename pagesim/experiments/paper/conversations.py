@@ -22,7 +22,7 @@ APART_S = 60.0
 """Seconds between two turns of a conversation, roughly: assumed."""
 
 
-def as_conversations(trace: Trace, scenario: Scenario) -> Trace:
+def as_conversations(trace: Trace, scenario: Scenario, *, turns: int = TURNS) -> Trace:
     """Return a trace whose requests are turns that begin with all that was said before in theirs.
 
     Questions and answers are the trace's prompts and outputs. A prompt is cut to its last `PROMPT` tokens, so
@@ -33,22 +33,23 @@ def as_conversations(trace: Trace, scenario: Scenario) -> Trace:
     Args:
         trace: single turns.
         scenario: whose rate says how many conversations go on at a time.
+        turns: of a conversation, at most.
     """
     together = max(1, round(APART_S * (scenario.rate or 1.0)))
     prompts, outputs = trace.prompt_tokens.copy(), np.minimum(trace.output_tokens, OUTPUT)
     sessions = np.empty(len(trace), np.int64)
     said = np.zeros(together, np.int64)
-    turns = np.zeros(together, np.int64)
+    taken = np.zeros(together, np.int64)
     session = np.arange(together)
     new = together
     for at in range(len(trace)):
         place = at % together
         whole = said[place] + prompts[at]
-        if turns[place] == TURNS or (scenario.option("enable_prefix_caching") is not None and whole > PROMPT):
-            said[place], turns[place], session[place], new = 0, 0, new, new + 1
+        if taken[place] == turns or (scenario.option("enable_prefix_caching") is not None and whole > PROMPT):
+            said[place], taken[place], session[place], new = 0, 0, new, new + 1
             whole = prompts[at]
         said[place] = whole + outputs[at]
-        turns[place] += 1
+        taken[place] += 1
         prompts[at] = min(whole, PROMPT)
         sessions[at] = session[place]
     return replace(trace, prompt_tokens=prompts, output_tokens=outputs, session_id=sessions)

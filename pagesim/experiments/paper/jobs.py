@@ -7,12 +7,13 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 from pagesim.api import run, trace_of
+from pagesim.costs.parse import split_profile
 from pagesim.errors import PagesimError
 from pagesim.experiments.ablations import serve
 from pagesim.experiments.paper.conversations import as_conversations
@@ -25,7 +26,11 @@ ProgressCallback = Callable[[int, int, str], None]
 Outcome = dict[str, Any]
 """What a job found: as in a summary.json, so that it can be kept in a file."""
 
-CHANGES: dict[str, Callable[[Trace, Scenario], Trace]] = {"conversations": as_conversations}
+CHANGES: dict[str, Callable[[Trace, Scenario], Trace]] = {
+    "conversations": as_conversations,
+    "conversations of 3 turns": partial(as_conversations, turns=3),
+    "conversations of 12 turns": partial(as_conversations, turns=12),
+}
 """What is made of a trace before it is replayed, by name."""
 
 BEARABLE = 1.0
@@ -225,7 +230,7 @@ def code() -> str:
 
 def _file_of_cost(cost: str) -> str:
     kind, _, rest = cost.partition(":")
-    return rest.partition(",")[0] if kind == "profile" else ""
+    return split_profile(rest)[0] if kind == "profile" else ""
 
 
 @cache

@@ -93,7 +93,7 @@ class Inside:
 
 
 FITTED = "fitted"
-"""In place of a bar: the number that the engine's overhead was fitted to, and so no prediction."""
+"""In place of a bar: a number that the engine was fitted to, and so no prediction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pagesim.costs.specs import model
-from pagesim.experiments.paper.overhead import LAYERS, OVERHEAD_S
+from pagesim.experiments.paper.engine import ENGINES, cost_text, engine_of
 from pagesim.setup.scenario import Scenario, checked
 from pagesim.workloads import workloads
 
@@ -100,20 +99,32 @@ class Setting:
         """Return a window of a trace."""
         return f"{self.seconds(start):g}:{self.seconds(end):g}"
 
-    def cost_on(self, server: Deployment, *, block_sizes: bool = False) -> str:
+    @property
+    def fitted(self) -> bool:
+        """Say whether the engine of these costs is fitted to the paper."""
+        return self.cost in ENGINES
+
+    def profile_on(self, server: Deployment) -> str:
+        """Return the profile of a server's kernels.
+
+        Args:
+            server: whose.
+        """
+        return server.imported if self.cost == "imported" else f"analytic-{server.gpu}"
+
+    def cost_on(self, server: Deployment, policy: str, *, block_sizes: bool = False) -> str:
         """Return the cost of a server's iterations.
 
         Args:
             server: whose.
+            policy: of the system that runs there.
             block_sizes: whether others than 16 are asked for, which the imported profiles do not know; the
                 analytic one takes their place.
         """
-        if self.cost not in OVERHEAD_S:
+        if not self.fitted:
             return self.cost
-        source = "analytic" if block_sizes else self.cost
-        overhead_s = OVERHEAD_S[source] * model(server.model).layers / LAYERS
-        profile = server.imported if source == "imported" else f"analytic-{server.gpu}"
-        return f"profile:{profile},overhead_s={overhead_s:g}"
+        setting = replace(self, cost="analytic") if block_sizes else self
+        return cost_text(setting.profile_on(server), engine_of(setting.cost, server.model, policy))
 
     def scenario(
         self, server: Deployment, policy: str, workload: str, *, seconds: float | None = None, **options: Any
@@ -138,7 +149,7 @@ class Setting:
             "model": server.model,
             "gpu": server.gpu,
             "tensor_parallel_size": server.tp,
-            "cost": self.cost_on(server),
+            "cost": self.cost_on(server, policy),
         }
         return checked(Scenario, {**values, **options})
 

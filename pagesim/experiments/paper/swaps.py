@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pagesim.costs.parse import split_profile
 from pagesim.costs.profiles import Curve, Profile, analytic_profile, find_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
@@ -22,7 +23,7 @@ def blocks_profile(cost: str, model_name: str, gpu_name: str, tp: int) -> tuple[
     """Return a profile that knows all of `SIZES`, as far as there is one, and the text that names it.
 
     Args:
-        cost: ``profile:NAME[,overhead_s=seconds]``.
+        cost: ``profile:NAME[,overhead_s=seconds][,sequence_s=seconds]``.
         model_name: of the run.
         gpu_name: of the run.
         tp: of the run.
@@ -36,12 +37,12 @@ def blocks_profile(cost: str, model_name: str, gpu_name: str, tp: int) -> tuple[
             f"cost is {cost!r}, which knows no block sizes; fig18b, fig19a and fig19b need profile:NAME, "
             "imported or analytic"
         )
-    name, _, option = rest.partition(",overhead_s=")
+    name, engine = split_profile(rest)
     spec = model(model_name)
     profile = find_profile(name, model=spec, tp=tp)
     if profile.kind == "analytic":
         profile = analytic_profile(gpu(gpu_name), spec, tp=tp, block_sizes=SIZES)
-    return (profile.with_overhead(float(option)) if option else profile), cost
+    return (profile.with_overhead(**engine) if engine else profile), cost
 
 
 def copy_by_copy(profile: Profile) -> Profile:

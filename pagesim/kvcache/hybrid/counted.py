@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from math import lcm
 
-from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import OutOfBlocks
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.decoding import NEVER, RINGED, Decoding, Kind, turns_by_length
 from pagesim.kvcache.hybrid.ring import Ring, lasts
+from pagesim.kvcache.single import SingleSampleKV
 
 
-class CountedHybridKV(KVCache):
+class CountedHybridKV(SingleSampleKV):
     """See `KVCache`: what `HybridKV` without a cache of prefixes counts; blocks are never named.
 
     What decoding holders take is a `Ring`, which a holder enters once and leaves once, however long it
@@ -49,9 +51,7 @@ class CountedHybridKV(KVCache):
     )
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
-        super().__init__(num_blocks, groups, shares=False)
-        self.releases = self.is_hybrid = True
-        self.is_plain = False
+        super().__init__(num_blocks, groups)
         rules = Counter((group.rule, group.block_size) for group in self.groups)
         if any(isinstance(rule, State) and rule.aligned for rule, _ in rules):
             raise ValueError("aligned states are kept in tables; use HybridKV")
@@ -159,43 +159,17 @@ class CountedHybridKV(KVCache):
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
-        if holder.samples > 1:
-            raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
+        self._check_single(holder)
         self._take(self._whole(tokens))
         holder.tokens = tokens
         holder.kv = self._nothing
-
-    def extend(self, holder: Holder, tokens: int) -> None:
-        self.trim(holder)
-        self._take(self.blocks_to_extend(holder, tokens))
-        holder.tokens += tokens
-
-    def append(self, holder: Holder) -> int:
-        self.extend(holder, 1)
-        return 0
-
-    def start_decoding(self, holder: Holder) -> None:
-        steps, growth = self.steps, holder.growth
-        holder.base = base = holder.tokens - growth * steps
-        holder.decodes = True
-        takes = self._takes
-        for size, groups in self._sizes:
-            takes.add(base, size, growth, groups)
-        holder.kv = kept = Decoding(holder.kv, steps)
-        if self._kinds:
-            safe = self._safe
-            if holder.tokens < safe:
-                self._look_at(self._step_of(holder, safe), holder, kept)
-            else:
-                self._begun_at = steps
-                self._look_at(steps + 1, holder, kept)
 
     def stop_decoding(self, holder: Holder) -> None:
         length = self.length(holder)
         released = self._released(holder, length)
         if self.steps > holder.kv.since:
             holder.in_flight = self.lag * holder.growth
-        self._leave(holder)
+        self._rest(holder)
         holder.tokens = length
         holder.kv = released
 
@@ -255,12 +229,8 @@ class CountedHybridKV(KVCache):
 
     def release(self, holder: Holder) -> None:
         self.free_blocks += self._held(holder, self.length(holder))
-        if holder.decodes:
-            self._leave(holder)
+        self._rest(holder)
         holder.kv = self._nothing
-
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
 
     # Blocks held
 
@@ -297,9 +267,12 @@ class CountedHybridKV(KVCache):
         return sum([gone * kind.groups for gone, kind in zip(released, self._kinds, strict=True)])
 
     def _take(self, blocks: int) -> None:
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+        self._check_room(blocks)
         self.free_blocks -= blocks
+
+    def _take_for(self, holder: Holder, length: int) -> None:
+        self.free_blocks -= self._whole(length) - self._whole(holder.tokens)
+        holder.tokens = length
 
     # Steps
 
@@ -409,9 +382,18 @@ class CountedHybridKV(KVCache):
         self.free_blocks += kept.early
         self._early += kept.early
 
+    def _enter(self, holder: Holder) -> None:
+        for size, groups in self._sizes:
+            self._takes.add(holder.base, size, holder.growth, groups)
+        holder.kv = kept = Decoding(holder.kv, self.steps)
+        if self._kinds:
+            if holder.tokens < self._safe:
+                self._look_at(self._step_of(holder, self._safe), holder, kept)
+            else:
+                self._begun_at = self.steps
+                self._look_at(self.steps + 1, holder, kept)
+
     def _leave(self, holder: Holder) -> None:
-        """Let a holder decode no longer."""
-        holder.decodes = False
         growth, kept = holder.growth, holder.kv
         for size, groups in self._sizes:
             self._takes.add(holder.base, size, growth, -groups)

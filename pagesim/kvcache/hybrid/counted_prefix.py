@@ -6,17 +6,18 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.groups import Full, KVGroup, SlidingWindow
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import Blocks
 from pagesim.kvcache.hybrid.decoders import Decoders, Kept
 from pagesim.kvcache.hybrid.free import FreeBlocks
 from pagesim.kvcache.hybrid.kinds import Setting, WindowGroup, make_group
 from pagesim.kvcache.hybrid.match import Match, Store
 from pagesim.kvcache.hybrid.stores import FullStore, WindowStore
+from pagesim.kvcache.single import SingleSampleKV
 
 
-class CountedHybridPrefixKV(KVCache):
+class CountedHybridPrefixKV(SingleSampleKV):
     """See `KVCache`: what `HybridKV` with a cache of prefixes decides, where it can be counted.
 
     What can be found of full attention is kept in runs, and of windows in pieces. All other blocks are
@@ -31,17 +32,14 @@ class CountedHybridPrefixKV(KVCache):
 
     Attributes:
         window_spans: see `HybridKV`; here neighbouring groups of one window.
-        changes: see `take_changes`.
     """
 
     caches_prefixes = True
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
-        super().__init__(num_blocks, groups, shares=False)
+        super().__init__(num_blocks, groups)
         if not counts_prefixes(self.groups):
             raise ValueError("blocks of these groups are kept in tables; use HybridKV")
-        self.releases = self.is_hybrid = True
-        self.is_plain = False
         self._free = FreeBlocks(num_blocks)
         self._held = [0] * len(groups)
         size = self.block_size
@@ -65,7 +63,6 @@ class CountedHybridPrefixKV(KVCache):
         ]
         self._match = Match(None, 0, len(self._stores))
         self._decoders = Decoders(self, self._windows, self._free, self._held)
-        self.changes: list[tuple[int, ...]] = []
 
     # Questions
 
@@ -180,11 +177,8 @@ class CountedHybridPrefixKV(KVCache):
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
-        if holder.samples > 1:
-            raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
-        wanted = self.blocks_to_admit(holder, tokens)
-        if wanted > self.free_blocks:
-            raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
+        self._check_single(holder)
+        self._check_room(self.blocks_to_admit(holder, tokens))
         match, content = self._match_of(holder), _content_of(holder)
         tables: list[Any] = [store.new_table(holder, content) for store in self._stores]
         holder.kv = Kept(tables, content, len(self._windows))
@@ -195,28 +189,6 @@ class CountedHybridPrefixKV(KVCache):
                 store.adopt(table, hits, found)
         holder.tokens = found * self.block_size
         self._take_for(holder, tokens)
-
-    def extend(self, holder: Holder, tokens: int) -> None:
-        self.trim(holder)
-        blocks = self.blocks_to_extend(holder, tokens)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
-        self._take_for(holder, holder.tokens + tokens)
-
-    def append(self, holder: Holder) -> int:
-        self.extend(holder, 1)
-        return 0
-
-    def start_decoding(self, holder: Holder) -> None:
-        assert holder.growth == 1, "what several tokens a step take is kept in tables"
-        holder.base = holder.tokens - self.steps
-        holder.decodes = True
-        self._decoders.enter(holder)
-
-    def stop_decoding(self, holder: Holder) -> None:
-        holder.tokens = self.length(holder)
-        self._decoders.leave(holder)
-        holder.decodes = False
 
     def trim(self, holder: Holder) -> None:
         if self._gives_back(holder):
@@ -242,9 +214,7 @@ class CountedHybridPrefixKV(KVCache):
         self._decoders.pass_one()
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        self._check_steps(steps)
         evicted = self._decoders.grow(steps, self.changes)
         self._free.let_pass(self.steps)
         if evicted:
@@ -255,20 +225,11 @@ class CountedHybridPrefixKV(KVCache):
     def release(self, holder: Holder) -> None:
         length = self.length(holder)
         self._register(holder, length - holder.unknown)
-        if holder.decodes:
-            self._decoders.leave(holder)
-            holder.decodes = False
+        self._rest(holder)
         end = -(-length // self.block_size)
         for store, table in zip(self._stores, holder.kv.tables, strict=True):
             store.drop(table, end)
         self._count()
-
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
-
-    def take_changes(self) -> Sequence[tuple[int, ...]]:
-        changes, self.changes = self.changes, []
-        return changes
 
     # Look-up
 
@@ -298,10 +259,18 @@ class CountedHybridPrefixKV(KVCache):
             for number, store in self._windows:
                 match.hits[number] = store.index.hit(content, match.blocks)
 
+    # Decoding holders
+
+    def _enter(self, holder: Holder) -> None:
+        assert holder.growth == 1, "what several tokens a step take is kept in tables"
+        self._decoders.enter(holder)
+
+    def _leave(self, holder: Holder) -> None:
+        self._decoders.leave(holder)
+
     # Resting holders
 
     def _take_for(self, holder: Holder, length: int) -> None:
-        """Take blocks for a resting holder of that length, which there are, and register those it fills."""
         size = self.block_size
         blocks = -(-length // size) - -(-holder.tokens // size)
         self._free.take(blocks * len(self.groups))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
-from pagesim.kvcache.base import Holder, KVCache
+from pagesim.kvcache.base import KVCache
 from pagesim.kvcache.groups import opening_step
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.free import STEP, FreeBlocks
-from pagesim.kvcache.hybrid.pieces import WindowTable
+from pagesim.kvcache.hybrid.piece import WindowTable
 from pagesim.kvcache.hybrid.stores import WindowStore
 
 _NOTHING: dict[Holder, int] = {}

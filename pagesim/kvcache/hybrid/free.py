@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pagesim.kvcache.runs import FreeQueue, Queued
 
 if TYPE_CHECKING:
-    from pagesim.kvcache.hybrid.pieces import Piece
+    from pagesim.kvcache.hybrid.piece import Piece
 
 STEP = 1 << 40
 """What `Queued.at` grows by with a step of growth: more than there are holders."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pagesim.kvcache.base import Holder
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
 from pagesim.kvcache.runs import Content
 

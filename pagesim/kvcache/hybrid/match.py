@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pagesim.kvcache.base import Holder
-from pagesim.kvcache.hybrid.pieces import Piece, PieceIndex
+from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.hybrid.piece import Piece
+from pagesim.kvcache.hybrid.pieces import PieceIndex
 from pagesim.kvcache.hybrid.stores import FullStore, WindowStore
 from pagesim.kvcache.run_index import Hit, RunIndex, are_there
 from pagesim.kvcache.runs import Segments

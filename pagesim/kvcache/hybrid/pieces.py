@@ -4,88 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
 
-from pagesim.kvcache.base import Holder
 from pagesim.kvcache.hybrid.free import STEP, FreeBlocks
-from pagesim.kvcache.runs import Queued, Segments
-
-Part = tuple["Piece", int, int, int, int]
-"""A piece that was found; from which place to which, and from which group to which, last not included."""
-
-Names = list[tuple[int, int, int]]
-"""Names of segments, each with the first place of a piece that is in it and the one behind the last."""
-
-
-class Piece(Queued):
-    """Blocks that can be found, in neighbouring places of a sequence and in neighbouring groups of a store.
-
-    A sequence that gives them back at once does so group by group, in each the last place first. While one
-    decodes that alone has them, a piece is *passing*: it is given back place by place, the first one first,
-    in all groups, at steps that are known beforehand. Then some of it may be free, and the rest is not.
-
-    Attributes:
-        names: of the segments that they are in, as they were registered.
-        start: the first place.
-        count: how many places.
-        first, last: from which group to which, the last not included.
-        tables: that have them.
-        index: by which they can be found.
-        since: of a passing piece, when its place 0 is given back; see `Queued.at`.
-        entry: of a passing piece, where it stands among the free blocks; else None.
-    """
-
-    __slots__ = ("count", "entry", "first", "index", "last", "names", "since", "start", "tables")
-
-    entry: Any
-
-    def __init__(
-        self, index: PieceIndex, names: Names, start: int, count: int, first: int, last: int
-    ) -> None:
-        self.index = index
-        self.names = names
-        self.start = start
-        self.count = count
-        self.first = first
-        self.last = last
-        self.at = self.since = 0
-        self.entry = None
-        self.tables: list[WindowTable] = []
-
-    def place_at(self, place: int) -> int:
-        """Return when a place of a passing piece is given back."""
-        return self.since + place * self.index.stride
-
-    def free_before(self, now: int) -> int:
-        """Return before which place a piece is free."""
-        if not self.tables:
-            return self.start + self.count
-        if self.entry is None:
-            return self.start
-        given_back = (now - self.since) // self.index.stride + 1
-        return min(max(self.start, given_back), self.start + self.count)
-
-
-class WindowTable:
-    """The blocks of a sequence in the groups of a store.
-
-    Attributes:
-        gone: leading places without a block.
-        passed: leading places of which it is decided whether they can be found.
-        wanted: places that can be found once they are full, each time from one to another.
-        decided: leading places behind which none can be found.
-        owner: the holder.
-        pieces: those that can be found, by their place.
-    """
-
-    __slots__ = ("decided", "gone", "owner", "passed", "pieces", "wanted")
-
-    def __init__(self, owner: Holder, wanted: Sequence[tuple[int, int]]) -> None:
-        self.owner = owner
-        self.gone = self.passed = 0
-        self.wanted = sorted(wanted)
-        self.decided = max([last for _, last in wanted], default=0)
-        self.pieces: list[Piece] = []
+from pagesim.kvcache.hybrid.piece import Names, Part, Piece, WindowTable
+from pagesim.kvcache.runs import Segments
 
 
 class PieceIndex:
@@ -122,10 +44,15 @@ class PieceIndex:
 
     @property
     def findable(self) -> int:
-        """Blocks of different content that can be found; counted here, place by place."""
-        return sum(
-            [len(places) for name, pieces in self.found.items() for places in self._by_group(pieces, name)]
-        )
+        """Blocks of different content that can be found; counted here, segment by segment."""
+        blocks = 0
+        for name, pieces in self.found.items():
+            if len(pieces) == 1:
+                start, end = pieces[0].span(name)
+                blocks += (end - start) * (pieces[0].last - pieces[0].first)
+            else:
+                blocks += sum(map(len, self._by_group(pieces, name)))
+        return blocks
 
     # Look-up
 
@@ -182,7 +109,7 @@ class PieceIndex:
             if (piece.start, piece.count, piece.first, piece.last) == (start, end - start, first, last):
                 adopted.append(piece)
             else:
-                adopted += self._carve(_name_at(piece.names, start), start, end, first, last)
+                adopted += self._carve(piece.name_at(start), start, end, first, last)
         adopted.sort(key=lambda piece: piece.start)
         return adopted
 
@@ -315,9 +242,9 @@ class PieceIndex:
     def _covered(self, pieces: Sequence[Piece], name: int) -> list[tuple[int, int]]:
         """Return where all groups have a block, from one place to another each time, the last first."""
         if len(pieces) == 1:
-            return [_span(pieces[0], name)] if self._is_whole(pieces[0]) else []
+            return [pieces[0].span(name)] if self._is_whole(pieces[0]) else []
         if all(map(self._is_whole, pieces)):
-            spans = [_span(piece, name) for piece in pieces]
+            spans = [piece.span(name) for piece in pieces]
         else:
             spans = [(place, place + 1) for place in set.intersection(*self._by_group(pieces, name))]
         spans.sort(key=lambda span: -span[1])
@@ -332,15 +259,12 @@ class PieceIndex:
 
     def _by_group(self, pieces: Sequence[Piece], name: int) -> list[set[int]]:
         """Return of each group the places at which it has a block."""
-        return [
-            {
-                place
-                for piece in pieces
-                if piece.first <= group < piece.last
-                for place in range(*_span(piece, name))
-            }
-            for group in range(self.groups)
-        ]
+        found: list[set[int]] = [set() for _ in range(self.groups)]
+        for piece in pieces:
+            places = range(*piece.span(name))
+            for group in range(piece.first, piece.last):
+                found[group].update(places)
+        return found
 
     def _carve(self, name: int, start: int, end: int, first: int, last: int) -> list[Piece]:
         """Cut what is found first from one place and group to others out of its piece."""
@@ -378,19 +302,19 @@ class PieceIndex:
         ):
             return False
         for name, begin, end in piece.names:
-            if _is_in(piece, begin, end) and _is_in(other, begin, end):
+            if piece.is_in(begin, end) and other.is_in(begin, end):
                 pieces = self.found[name]
                 ranks = sorted((pieces.index(piece), pieces.index(other)))
-                if any(_overlap(each, other) for each in pieces[ranks[0] + 1 : ranks[1]]):
+                if any(each.overlaps(other) for each in pieces[ranks[0] + 1 : ranks[1]]):
                     return False
         return True
 
     def _join(self, piece: Piece, other: Piece) -> None:
         """Make a piece of two."""
         for name, begin, end in other.names:
-            if _is_in(other, begin, end):
+            if other.is_in(begin, end):
                 pieces = self.found[name]
-                if _is_in(piece, begin, end):
+                if piece.is_in(begin, end):
                     pieces.remove(other)
                 else:
                     pieces[pieces.index(other)] = piece
@@ -443,7 +367,7 @@ class PieceIndex:
     def shrink(self, piece: Piece, start: int, count: int) -> None:
         """Leave a piece some of its places, or none."""
         for name, begin, end in piece.names:
-            if _is_in(piece, begin, end) and not (begin < start + count and start < end and count):
+            if piece.is_in(begin, end) and not (begin < start + count and start < end and count):
                 pieces = self.found[name]
                 if len(pieces) == 1:
                     del self.found[name]
@@ -464,41 +388,11 @@ def _append(parts: list[Part], piece: Piece, start: int, end: int, first: int, l
     parts.append((piece, start, end, first, last))
 
 
-def _span(piece: Piece, name: int) -> tuple[int, int]:
-    """Return which places of a piece are in a segment, from one to another."""
-    start, end = piece.start, piece.start + piece.count
-    if len(piece.names) > 1:
-        for each, begin, behind in piece.names:
-            if each == name:
-                return max(start, begin), min(end, behind)
-    return start, end
-
-
-def _name_at(names: Names, place: int) -> int:
-    """Return in which segment a place is."""
-    return next(name for name, begin, end in names if begin <= place < end)
-
-
-def _is_in(piece: Piece, begin: int, end: int) -> bool:
-    """Say whether a piece has a place from one to another."""
-    return begin < piece.start + piece.count and piece.start < end
-
-
-def _overlap(piece: Piece, other: Piece) -> bool:
-    """Say whether two pieces have a place in one group."""
-    return (
-        piece.start < other.start + other.count
-        and other.start < piece.start + piece.count
-        and piece.first < other.last
-        and other.first < piece.last
-    )
-
-
 def _first_at(pieces: Sequence[Piece], name: int, place: int, groups: range, end: int) -> tuple[Piece, int]:
     """Return what came first at a place in any of some groups, and to which place it did, up to one."""
     for piece in pieces:
         if piece.first < groups.stop and groups.start < piece.last:
-            start, behind = _span(piece, name)
+            start, behind = piece.span(name)
             if start <= place < behind:
                 return piece, min(end, behind)
             if place < start < min(end, behind):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pagesim.kvcache.base import Holder
 from pagesim.kvcache.groups import SlidingWindow
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.free import FreeBlocks
 from pagesim.kvcache.hybrid.kinds import FullGroup, WindowGroup
-from pagesim.kvcache.hybrid.pieces import Part, PieceIndex, WindowTable
+from pagesim.kvcache.hybrid.piece import Part, WindowTable
+from pagesim.kvcache.hybrid.pieces import PieceIndex
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, free_blocks
 from pagesim.kvcache.runs import Segments
 

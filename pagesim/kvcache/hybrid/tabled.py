@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks, StateChunks
+from pagesim.kvcache.base import StateChunks
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
+from pagesim.kvcache.hybrid.in_turn import InTurnKV
 from pagesim.kvcache.hybrid.kinds import Setting, Table, make_group
 from pagesim.kvcache.hybrid.lookup import Families, Found
 from pagesim.kvcache.hybrid.state import StateGroup
-from pagesim.kvcache.hybrid.turns import Turns
 
 
 class Tables:
@@ -25,11 +26,11 @@ class Tables:
         self.content = content
 
 
-class HybridKV(KVCache):
+class HybridKV(InTurnKV):
     """See `KVCache`: memory of several KV groups and of single samples, with a prefix cache if asked for.
 
-    Requests are served in their turn: each first gives back what its groups do not need any more, and then
-    takes blocks, group by group. A prompt takes over the longest prefix that all groups have.
+    Requests are served in their turn (see `InTurnKV`). A prompt takes over the longest prefix that all groups
+    have.
 
     Source: vLLM 0.33.0, ``KVCacheManager.allocate_slots`` and what it calls.
 
@@ -44,8 +45,6 @@ class HybridKV(KVCache):
     Attributes:
         window_spans: from which group to which, the last not included, those with windows or chunks share
             alike; here each by itself.
-        changes: what growth changed since they were last taken: for each step in which blocks were taken or
-            given back the step, the cached blocks, and the blocks of each group, as they were after it.
         holders: the requests that hold blocks.
     """
 
@@ -61,12 +60,9 @@ class HybridKV(KVCache):
         caches: bool = False,
         retention: int = 0,
     ) -> None:
-        super().__init__(num_blocks, groups, shares=False)
+        super().__init__(num_blocks, groups)
         self.caches_prefixes = caches
-        self.releases = self.is_hybrid = True
-        self.is_plain = False
         self._blocks = Blocks(num_blocks)
-        self._turns = Turns(self.groups)
         setting = Setting(longest, in_flight, self._turns.alignment, retention)
         self._groups = [
             make_group(number, len(groups), group, self._blocks, setting)
@@ -92,7 +88,6 @@ class HybridKV(KVCache):
             for number, group in enumerate(self.groups)
             if isinstance(group.rule, SlidingWindow | ChunkedLocal)
         ]
-        self.changes: list[tuple[int, ...]] = []
 
     # Questions
 
@@ -102,7 +97,6 @@ class HybridKV(KVCache):
         return len(self._blocks.found)
 
     def held_by_groups(self) -> tuple[int, ...]:
-        """Return the distinct blocks that all holders together have in each group."""
         return tuple([group.held for group in self._groups])
 
     def held_blocks(self, holder: Holder) -> int:
@@ -140,14 +134,6 @@ class HybridKV(KVCache):
                 for group, table in zip(self._groups, holder.kv.of, strict=True)
             ]
         )
-
-    def steps_that_fit(self, steps: int, spare: int) -> int:
-        if self.lag and self._turns.begins(self.steps + 1):
-            return 0  # what is in flight is a prompt's: what is released follows no rule of the length
-        return self._turns.steps_that_fit(self.steps, steps, self.free_blocks - spare)
-
-    def steps_blocked(self, steps: int, needed: int) -> int:
-        return 0
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         content = getattr(holder, "content", None)
@@ -188,11 +174,8 @@ class HybridKV(KVCache):
             group.new_keys.clear()
 
     def admit(self, holder: Holder, tokens: int) -> None:
-        if holder.samples > 1:
-            raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
-        wanted = self.blocks_to_admit(holder, tokens)
-        if wanted > self.free_blocks:
-            raise OutOfBlocks(f"{wanted} blocks are needed, {self.free_blocks} are free")
+        self._check_single(holder)
+        self._check_room(self.blocks_to_admit(holder, tokens))
         found, hits = self._hit_of(holder)
         tables = [group.new_table() for group in self._groups]
         holder.kv = Tables(tables, getattr(holder, "content", None) if self.caches_prefixes else None)
@@ -203,72 +186,16 @@ class HybridKV(KVCache):
         self._take_for(holder, tokens)
         self.holders[holder] = None
 
-    def extend(self, holder: Holder, tokens: int) -> None:
-        self.trim(holder)
-        blocks = self.blocks_to_extend(holder, tokens)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
-        self._take_for(holder, holder.tokens + tokens)
-
-    def append(self, holder: Holder) -> int:
-        self.extend(holder, 1)
-        return 0
-
-    def start_decoding(self, holder: Holder) -> None:
-        holder.base = holder.tokens - holder.growth * self.steps
-        holder.decodes = True
-        self._turns.enter(holder, self.steps, self.lag)
-
-    def stop_decoding(self, holder: Holder) -> None:
-        holder.tokens = self.length(holder)
-        self._turns.leave(holder)
-        holder.decodes = False
-
-    def trim(self, holder: Holder) -> None:
-        self._release_skipped(holder, self.length(holder) - holder.in_flight)
-        self._count()
-
     def cache_full_blocks(self, holder: Holder) -> None:
         self._register(holder, self.length(holder) - holder.unknown)
 
-    def take(self, holder: Holder) -> None:
-        self._serve(holder, self.length(holder))
-        self._count()
-
-    def close_step(self) -> None:
-        self.steps += 1
-        self._turns.due(self.steps)
-
-    def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
-        for step in range(self.steps + 1, self.steps + steps + 1):
-            self.steps = step
-            due = self._turns.due(step)
-            if due:
-                for holder in due:
-                    self._serve(holder, holder.base + holder.growth * (step - 1))
-                self.changes.append((step, len(self._blocks.cached), *self.held_by_groups()))
-        self._count()
-        return 0
-
     def release(self, holder: Holder) -> None:
         self._register(holder, self.length(holder) - holder.unknown)
-        if holder.decodes:
-            self._turns.leave(holder)
-            holder.decodes = False
+        self._rest(holder)
         for group, table in zip(self._groups, holder.kv.of, strict=True):
             group.drop(table)
         del self.holders[holder]
         self._count()
-
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
-
-    def take_changes(self) -> Sequence[tuple[int, ...]]:
-        changes, self.changes = self.changes, []
-        return changes
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         return ()
@@ -364,11 +291,10 @@ class HybridKV(KVCache):
         self._register(holder, length - holder.unknown)
         self._count()
 
-    def _serve(self, holder: Holder, before: int) -> None:
-        """Let a holder of so many tokens release and take what its next step does."""
-        self._release_skipped(holder, before - holder.in_flight)
-        holder.in_flight = self.lag * holder.growth
-        length = before + holder.growth
+    def _steps_with(self, room: int, steps: int) -> int:
+        return self._turns.steps_that_fit(self.steps, steps, room)
+
+    def _reach(self, holder: Holder, length: int) -> None:
         for group, table in zip(self._groups, holder.kv.of, strict=True):
             if len(table.blocks) * group.size < length:
                 group.grow(holder, table, length)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import lcm
 
-from pagesim.kvcache.base import Holder
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.ring import Ring, lasts
 
 

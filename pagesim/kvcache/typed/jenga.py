@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from math import lcm
 
-from pagesim.kvcache.base import Holder
 from pagesim.kvcache.groups import KVGroup
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.typed.two_level import TwoLevelPages
 from pagesim.kvcache.typed.typed import TypedKV
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagesim.kvcache.base import Holder
 from pagesim.kvcache.groups import KVGroup
+from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.typed.typed import TypedKV
 
 

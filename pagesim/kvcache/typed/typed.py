@@ -6,10 +6,10 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from pagesim.kvcache.base import Holder, KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.groups import KVGroup, State
+from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.hybrid.in_turn import InTurnKV
 from pagesim.kvcache.hybrid.ring import Ring
-from pagesim.kvcache.hybrid.turns import Turns
 
 
 class Span:
@@ -27,15 +27,14 @@ class Span:
         self.end = [0] * groups
 
 
-class TypedKV(KVCache):
+class TypedKV(InTurnKV):
     """See `KVCache`: memory of single samples, without a cache of prefixes, whose groups' pages differ.
 
     A *page* is what a group takes for its ``block_size`` tokens; what a *block* of the memory is, in which
     the contract counts, is a subclass's matter. It answers with more blocks than are free where there is no
     room, be it that only one group lacks it.
 
-    Requests are served in their turn: each first gives back what its groups do not need any more, and then
-    takes pages of all groups.
+    Requests are served in their turn (see `InTurnKV`).
 
     Args:
         num_blocks: on the device.
@@ -44,8 +43,7 @@ class TypedKV(KVCache):
         in_flight: tokens that can be scheduled and not be computed yet.
 
     Attributes:
-        changes: what growth changed since they were last taken: the step, no cached blocks, and
-            `held_by_groups` after it.
+        pages: that holders have in each group.
 
     Raises:
         ValueError: a group's states can be found again (``State.aligned``).
@@ -54,20 +52,16 @@ class TypedKV(KVCache):
     equal_blocks = False
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
-        super().__init__(num_blocks, groups, shares=False)
+        super().__init__(num_blocks, groups)
         if any(isinstance(group.rule, State) and group.rule.aligned for group in self.groups):
             raise ValueError("aligned states are kept to be found again; this memory caches no prefixes")
-        self.releases = self.is_hybrid = True
-        self.is_plain = False
         self._longest = longest
         self._in_flight = in_flight
-        self._turns = Turns(self.groups)
         # What decoding holders take; a state is as long as a sequence and taken once.
         self._takes = [
             None if isinstance(group.rule, State) else Ring(group.block_size) for group in self.groups
         ]
-        self.pages = [0] * len(self.groups)  # that holders have in each group
-        self.changes: list[tuple[int, ...]] = []
+        self.pages = [0] * len(self.groups)
 
     # What a block is
 
@@ -143,80 +137,19 @@ class TypedKV(KVCache):
             pages = [sum(both) for both in zip(pages, missing, strict=True)]
         return self.blocks_of_all(pages)
 
-    def steps_that_fit(self, steps: int, spare: int) -> int:
-        if self.lag and self._turns.begins(self.steps + 1):
-            return 0  # what is in flight is a prompt's: what is released follows no rule of the length
-        return bisect_right(range(1, steps + 1), self.free_blocks - spare, key=self.blocks_needed)
-
-    def steps_blocked(self, steps: int, needed: int) -> int:
-        return 0
-
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
-        if holder.samples > 1:
-            raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
+        self._check_single(holder)
         self._check_room(self.blocks_to_admit(holder, tokens))
         holder.kv = Span(len(self.groups))
-        self._reach(holder, tokens)
-        holder.tokens = tokens
-
-    def extend(self, holder: Holder, tokens: int) -> None:
-        self.trim(holder)
-        self._check_room(self.blocks_to_extend(holder, tokens))
-        holder.tokens += tokens
-        self._reach(holder, holder.tokens)
-
-    def append(self, holder: Holder) -> int:
-        self.extend(holder, 1)
-        return 0
-
-    def start_decoding(self, holder: Holder) -> None:
-        holder.base = holder.tokens - holder.growth * self.steps
-        holder.decodes = True
-        self._turns.enter(holder, self.steps, self.lag)
-        self._count(holder, 1)
-
-    def stop_decoding(self, holder: Holder) -> None:
-        holder.tokens = self.length(holder)
-        self._leave(holder)
-
-    def trim(self, holder: Holder) -> None:
-        self._release_skipped(holder, self.length(holder) - holder.in_flight)
-
-    def take(self, holder: Holder) -> None:
-        self._serve(holder, self.length(holder))
-
-    def close_step(self) -> None:
-        self.steps += 1
-        self._turns.due(self.steps)
-
-    def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
-        for step in range(self.steps + 1, self.steps + steps + 1):
-            self.steps = step
-            due = self._turns.due(step)
-            if due:
-                for holder in due:
-                    self._serve(holder, holder.base + holder.growth * (step - 1))
-                self.changes.append((step, 0, *self.held_by_groups()))
-        return 0
+        self._take_for(holder, tokens)
 
     def release(self, holder: Holder) -> None:
-        if holder.decodes:
-            self._leave(holder)
+        self._rest(holder)
         span = holder.kv
         for group, (gone, end) in enumerate(zip(span.gone, span.end, strict=True)):
             self._give(holder, group, end - gone)
-
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
-
-    def take_changes(self) -> Sequence[tuple[int, ...]]:
-        changes, self.changes = self.changes, []
-        return changes
 
     # Inside
 
@@ -236,12 +169,14 @@ class TypedKV(KVCache):
         """Return the pages that decoding holders take over the next steps."""
         return [0 if ring is None else ring.total(self.steps, steps) for ring in self._takes]
 
-    def _check_room(self, blocks: int) -> None:
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+    def _take_for(self, holder: Holder, length: int) -> None:
+        self._reach(holder, length)
+        holder.tokens = length
+
+    def _steps_with(self, room: int, steps: int) -> int:
+        return bisect_right(range(1, steps + 1), room, key=self.blocks_needed)
 
     def _reach(self, holder: Holder, length: int) -> None:
-        """Take pages for a holder of that length, for which there is room."""
         missing = self._missing(holder, length)
         if not any(missing):
             return
@@ -250,12 +185,6 @@ class TypedKV(KVCache):
         for group, pages in enumerate(missing):
             end[group] += pages
             self.pages[group] += pages
-
-    def _serve(self, holder: Holder, before: int) -> None:
-        """Let a holder of so many tokens release and take what its next step does."""
-        self._release_skipped(holder, before - holder.in_flight)
-        holder.in_flight = self.lag * holder.growth
-        self._reach(holder, before + holder.growth)
 
     def _release_skipped(self, holder: Holder, processed: int) -> None:
         span = holder.kv
@@ -269,12 +198,16 @@ class TypedKV(KVCache):
         self.give_back(holder, group, pages)
         self.pages[group] -= pages
 
-    def _leave(self, holder: Holder) -> None:
-        self._turns.leave(holder)
-        self._count(holder, -1)
-        holder.decodes = False
+    def _enter(self, holder: Holder) -> None:
+        super()._enter(holder)
+        self._count_steps(holder, 1)
 
-    def _count(self, holder: Holder, pages: int) -> None:
+    def _leave(self, holder: Holder) -> None:
+        super()._leave(holder)
+        self._count_steps(holder, -1)
+
+    def _count_steps(self, holder: Holder, times: int) -> None:
+        """Count what a decoding holder takes; fewer times than 0 for no longer."""
         for group, ring in zip(self.groups, self._takes, strict=True):
             if ring is not None:
-                ring.add(holder.base, group.block_size, holder.growth, pages)
+                ring.add(holder.base, group.block_size, holder.growth, times)

@@ -75,7 +75,7 @@ DEEPSEEK_V3 = {
     "moe_intermediate_size": 2048,
     "first_k_dense_replace": 3,
     "topk_method": "noaux_tc",
-    "quantization_config": {"quant_method": "fp8"},
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
     "tie_word_embeddings": False,
 }
 

@@ -52,7 +52,7 @@ def trace() -> ps.Trace:
 @pytest.fixture
 def cases(tmp_path: Path, trace: ps.Trace) -> Callable[..., dict[str, Case]]:
     """Return a function that validates a profile against a live run that takes ``truth`` to be true."""
-    true = analytic_profile(gpu("h200"), TINY)
+    true = analytic_profile(gpu("h200"), TINY).with_overhead(0.003)
 
     def validated(factor: float, **options: Any) -> dict[str, Case]:
         true.save(tmp_path / "true.json")

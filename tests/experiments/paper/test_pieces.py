@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -12,8 +14,11 @@ from pagesim.experiments.paper import FIGURES, Setting
 from pagesim.experiments.paper.beyond.swap_map import CONTEXTS, LINKS, MODELS, ratio
 from pagesim.experiments.paper.catalogue import chosen, figure
 from pagesim.experiments.paper.conversations import PROMPT, as_conversations
-from pagesim.experiments.paper.overhead import LAYERS, OVERHEAD_S
-from pagesim.experiments.paper.setting import OPT_13B, SERVERS
+from pagesim.experiments.paper.discrepancies import DISCREPANCIES
+from pagesim.experiments.paper.engine import ENGINES, engine_of
+from pagesim.experiments.paper.fit_engine import nearest
+from pagesim.experiments.paper.jobs import CHANGES
+from pagesim.experiments.paper.setting import OPT_13B, SERVERS, SYSTEMS
 from pagesim.experiments.paper.swaps import (
     READ_AT_1_S,
     READ_AT_256_S,
@@ -22,6 +27,7 @@ from pagesim.experiments.paper.swaps import (
     blocks_profile,
     copy_by_copy,
 )
+from pagesim.experiments.paper.trials import TRIALS
 from pagesim.setup.scenario import Scenario
 
 
@@ -63,13 +69,35 @@ def test_a_cost_that_knows_no_block_sizes_is_refused() -> None:
         figure("fig19b").jobs(Setting(cost="affine:1,0,0"))
 
 
-@pytest.mark.parametrize("source", OVERHEAD_S)
-def test_the_fitted_overhead_goes_with_the_layers(source: str) -> None:
+@pytest.mark.parametrize("source", ENGINES)
+def test_the_fitted_engine_goes_with_the_layers(source: str) -> None:
+    fitted = ENGINES[source]
     for server in SERVERS:
-        cost = Setting(cost=source).cost_on(server)
-        seconds = float(cost.rpartition("=")[2])
-        assert seconds == pytest.approx(OVERHEAD_S[source] * model(server.model).layers / LAYERS)
-    assert Setting(cost="affine:1,0,0").cost_on(OPT_13B) == "affine:1,0,0"
+        _, _, text = Setting(cost=source).cost_on(server, "vllm-sosp").partition(",")
+        numbers = {name: float(value) for name, value in (part.split("=") for part in text.split(","))}
+        layers = model(server.model).layers / 40
+        assert numbers["overhead_s"] == pytest.approx(fitted.iteration_s * layers)
+        assert numbers["sequence_s"] == pytest.approx(fitted.sequence_s * layers)
+    assert Setting(cost="affine:1,0,0").cost_on(OPT_13B, "vllm-sosp") == "affine:1,0,0"
+
+
+def test_orca_runs_in_the_papers_engine_and_fastertransformer_in_none() -> None:
+    times = {policy: engine_of("imported", "opt-13b", policy) for policy in SYSTEMS}
+    assert times.pop("static").sequence_s == 0
+    assert set(times.values()) == {ENGINES["imported"]}
+
+
+def test_a_block_size_that_no_measured_profile_knows_takes_the_engine_of_the_analytic_one() -> None:
+    cost = Setting(cost="imported").cost_on(OPT_13B, "vllm-sosp", block_sizes=True)
+    assert cost == Setting(cost="analytic").cost_on(OPT_13B, "vllm-sosp")
+    profile, _ = blocks_profile(cost, "opt-13b", "a100-40gb", 1)
+    analytic = ENGINES["analytic"]
+    assert profile.terms.overhead(10) == pytest.approx(analytic.iteration_s + 10 * analytic.sequence_s)
+
+
+@pytest.mark.parametrize(("to", "expected"), [(-5, 0), (0.4, 0), (7.4, 7), (7.6, 8), (99, 10)])
+def test_a_bar_that_grows_is_fitted_to_the_nearest_step(to: float, expected: int) -> None:
+    assert nearest(float, to, 10) == expected
 
 
 def test_a_faster_link_and_a_longer_context_speak_for_swapping() -> None:
@@ -80,6 +108,17 @@ def test_a_faster_link_and_a_longer_context_speak_for_swapping() -> None:
         for link in LINKS:
             ratios = [ratio(name, tokens, link) for tokens in CONTEXTS]
             assert ratios == sorted(ratios, reverse=True)
+
+
+def test_each_trial_stands_behind_a_reason_and_each_reason_names_one_that_there_is() -> None:
+    named = {name for each in DISCREPANCIES for name in re.findall(r"trial `(\w+)`", each.text)}
+    assert named == set(TRIALS)
+
+
+def test_conversations_of_fewer_turns_begin_anew_sooner() -> None:
+    trace = ps.make_trace("fixed:10,10", arrivals="constant", rate=0.01, num_requests=7)
+    made = CHANGES["conversations of 3 turns"](trace, Scenario(rate=0.01))
+    assert made.prompt_tokens.tolist() == [10, 30, 50, 10, 30, 50, 10]
 
 
 def test_every_figure_has_jobs_with_names_of_their_own() -> None:

@@ -181,7 +181,6 @@ SHAPES: tuple[ModelSpec, ...] = (
         vocab=129280,
         max_model_len=163840,
         source="config.json of deepseek-ai/DeepSeek-V3, without its multi-token prediction module",
-        weight_dtype_bytes=1,  # released in fp8
         mla=LatentAttention(
             kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128, q_lora_rank=1536
         ),
@@ -193,7 +192,7 @@ SHAPES: tuple[ModelSpec, ...] = (
             dense_layers=3,
             correction_bias=True,
         ),
-    ),
+    ).with_weights("fp8_block"),  # as released
 )
 """Family by family, small to large."""
 

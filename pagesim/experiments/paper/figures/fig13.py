@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pagesim.experiments.paper.engine import FITTED_TO, RATES
 from pagesim.experiments.paper.figures.base import Outcomes, PaperFigure
 from pagesim.experiments.paper.jobs import Job, Replay
 from pagesim.experiments.paper.numbers import FITTED, Bar, Number, Percent
-from pagesim.experiments.paper.overhead import FITTED_TO, OVERHEAD_S
 from pagesim.experiments.paper.setting import OPT_13B, SYSTEMS, Setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANELS = {"sharegpt": "ShareGPT, 2 req/s", "alpaca": "Alpaca, 30 req/s"}
-RATES = {"sharegpt": 2.0, "alpaca": 30.0}
 POLICIES = ("orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
-PAPER = {"sharegpt": (7.00, 9.81, 13.62, FITTED_TO), "alpaca": (7.00, 43.24, 72.75, 132.44)}
+PAPER = {
+    "sharegpt": (7.00, 9.81, 13.62, FITTED_TO["sharegpt"]),
+    "alpaca": (7.00, 43.24, 72.75, FITTED_TO["alpaca"]),
+}
 
 MORE = {"orca-oracle": 2.2, "orca-max": 4.3}
 """How many times more requests vLLM batches on ShareGPT, in the paper's words."""
@@ -44,7 +46,7 @@ def numbers(setting: Setting, found: Outcomes) -> list[Number]:
         for policy, value in zip(POLICIES, values, strict=True):
             bar: Bar | str | None = Percent(3)
             if policy == "vllm-sosp":
-                bar = FITTED if workload == "sharegpt" and setting.cost in OVERHEAD_S else None
+                bar = FITTED if setting.fitted else None
             ours = batches[f"{workload} {policy}"]
             rows.append(Number("fig13", SYSTEMS[policy], PANELS[workload], value, "B", ours, bar))
     for policy, value in MORE.items():

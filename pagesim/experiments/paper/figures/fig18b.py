@@ -33,7 +33,7 @@ def jobs(setting: Setting) -> dict[str, Job]:
                 workload,
                 seconds=SECONDS,
                 rate=rate,
-                cost=setting.cost_on(OPT_13B, block_sizes=True),
+                cost=setting.cost_on(OPT_13B, "vllm-sosp", block_sizes=True),
             ),
             size,
         )

@@ -26,7 +26,7 @@ FLAT = 0.1
 
 def measured(setting: Setting) -> tuple[list[Undone], list[Undone]]:
     """Return what undoing takes at each size by the profile, and with copies as in the paper."""
-    cost = setting.cost_on(OPT_13B, block_sizes=True)
+    cost = setting.cost_on(OPT_13B, "vllm-sosp", block_sizes=True)
     profile, _ = blocks_profile(cost, OPT_13B.model, OPT_13B.gpu, OPT_13B.tp)
     sizes = [size for size in SIZES if size in profile.block_sizes]
     # The paper times the transfer and the prompt alone: no engine around them.

@@ -33,7 +33,7 @@ def jobs(setting: Setting) -> dict[str, Job]:
     Raises:
         PagesimError: the cost is no profile.
     """
-    cost = setting.cost_on(OPT_13B, block_sizes=True)
+    cost = setting.cost_on(OPT_13B, "vllm-sosp", block_sizes=True)
     blocks_profile(cost, OPT_13B.model, OPT_13B.gpu, OPT_13B.tp)
     scenario = setting.scenario(
         OPT_13B,

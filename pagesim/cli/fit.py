@@ -1,0 +1,106 @@
+"""``pagesim fit``: from the logs of a user's own server to a profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pagesim.cli.options import JSON, with_fields
+from pagesim.setup.scenario import System
+
+if TYPE_CHECKING:
+    from pagesim.costs.profiles import Profile
+
+LEFT_OUT = (
+    *("cost", "frontend", "max_concurrency", "client_timeout", "window", "until", "fast_forward"),
+    *("seed", "beam_drop", "strict_compat"),
+)
+"""Fields of a system that logs say, or that no log depends on."""
+
+_FIELDS = {name: field for name, field in System.model_fields.items() if name not in LEFT_OUT}
+
+
+@with_fields(_FIELDS, of_scenario=True)
+def command(
+    *,
+    logs: Annotated[
+        list[Path],
+        typer.Argument(metavar="LOGS…", help="What clients measured of one server, a file a load."),
+    ],
+    hold_out: Annotated[
+        list[Path] | None,
+        typer.Option("--hold-out", metavar="FILE", help="A load to predict, not to fit to; may be repeated."),
+    ] = None,
+    first: Annotated[
+        int | None,
+        typer.Option(min=1, help="Fit to so many requests of each load, and predict the others."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="Keep this profile's operators, and fit the engine's time an iteration and a sequence.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="PROFILE.json", help="Write the profile here.")
+    ] = None,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", metavar="DIR", help="Draw measured against simulated.")
+    ] = None,
+    json: JSON = False,
+    flags: dict[str, Any],
+) -> None:
+    """Fit what a server's iterations take to logs of its requests, and write a profile.
+
+    Give several loads of different concurrency: one alone does not tell a time a sequence from a time a
+    token of context. What the logs do not say of the server is given by flags.
+
+    Example: pagesim fit c4.json c16.json c64.json --hold-out c96.json --gpu h100 --out my.json
+    """
+    from pagesim.cli import show, show_fit
+    from pagesim.errors import PagesimError
+    from pagesim.experiments.fit import fitting, reading, result
+
+    if out is not None and out.suffix != ".json":
+        raise PagesimError(f"out is {out}; it must end in .json, or no command would find it")
+    system, loads = reading.read(logs, hold_out or [], flags)
+    operators = _start(start, system)
+    if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
+        system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})
+    fitted = fitting.fit(loads[: len(logs)], system, start=operators, first=first)
+    tables = result.tables(fitted, loads[len(logs) :])
+    summary = result.report(fitted, tables)
+    if out is not None:
+        result.profile(fitted, out.stem, summary).save(out)
+    if plots is not None:
+        from pagesim.experiments.fit.plots import measured_against_simulated
+
+        show.put_figure(measured_against_simulated(tables), plots, "fit")
+    show.say_notes(tuple(dict.fromkeys((*(note for load in loads for note in load.notes), *fitted.notes))))
+    if json:
+        show.as_json(summary)
+        return
+    show_fit.values(summary)
+    show_fit.errors(summary)
+    if out is not None:
+        show.say(f"profile written to {out}; use it by --cost profile:{out}{show_fit.front_end(summary)}")
+    show.stored(plots)
+
+
+def _start(name: str | None, system: System) -> Profile | None:
+    """Return the profile of the operators, if one was named."""
+    from pagesim.costs.profiles import find_profile
+    from pagesim.setup.served import served_model
+
+    if name is None:
+        return None
+    return find_profile(
+        name,
+        model=served_model(system),
+        tp=system.tensor_parallel_size,
+        kv_dtype=system.kv_cache_dtype,
+        block_size=system.block_size or 16,
+    )

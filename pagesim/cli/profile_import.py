@@ -1,0 +1,183 @@
+"""``pagesim profile import``: profiles of operator timings that others published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from pagesim.cli.completion import complete
+
+FIRST = "vidur"
+"""The format that is meant where none is named, as before there were others."""
+
+
+class Formats(TyperGroup):
+    """Formats by name; a file or a flag in place of one means `FIRST`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [FIRST, *args]
+        return super().parse_args(ctx, args)
+
+
+cli = typer.Typer(
+    cls=Formats,
+    help="Make a profile of operator timings that others published.\n\n"
+    "Example: pagesim profile import aiconfigurator --system h100_sxm --model llama-3.1-8b",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the profile goes.")]
+MODEL = Annotated[str, typer.Option(help="The model.", autocompletion=complete("model"))]
+SYSTEM = Annotated[str, typer.Option(help="The GPU, as the tables call it, e.g. h100_sxm.")]
+BACKEND = Annotated[str, typer.Option(help="The engine whose operators were timed: vllm, sglang, trtllm.")]
+VERSION = Annotated[
+    str | None,
+    typer.Option(help="The engine's release; the tables' current one when left out."),
+]
+TABLES = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="A folder of operator tables; the installed aiconfigurator-core when left out."
+    ),
+]
+
+
+@cli.command("vidur")
+def vidur(
+    *,
+    target: TARGET,
+    linear: Annotated[Path, typer.Option(help="CSV of linear layers, norms and embedding.")],
+    attention: Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")],
+    all_reduce: Annotated[Path | None, typer.Option(help="CSV of all-reduces, for tp above 1.")] = None,
+    model: Annotated[str, typer.Option(help="The model that was measured.")],
+    gpu: Annotated[str, typer.Option(help="The GPU that it was measured on.")],
+    tensor_parallel_size: Annotated[
+        int, typer.Option(help="The tensor parallel degree whose rows are taken.")
+    ] = 1,
+    source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "not stated",
+) -> None:
+    """Make a profile of operator timings in Vidur's schema, which others measured.
+
+    The name vidur may be left out.
+
+    Example: pagesim profile import vidur a100.json --linear mlp.csv --attention attention.csv
+    --model llama-2-7b --gpu a100-80gb
+    """
+    from pagesim.cli import show, show_profile
+    from pagesim.costs.profiles import import_vidur
+    from pagesim.costs.specs import gpu as gpu_of
+    from pagesim.costs.specs import model as model_of
+
+    profile = import_vidur(
+        linear,
+        attention,
+        all_reduce,
+        model=model_of(model),
+        gpu=gpu_of(gpu),
+        tp=tensor_parallel_size,
+        name=target.stem,
+        source=source,
+    )
+    profile.save(target)
+    show_profile.terms(profile)
+    show.say_notes(profile.notes)
+    show.say(f"profile {profile.name} written to {target}")
+
+
+@cli.command("llmservingsim")
+def llmservingsim(
+    *,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="With dense.csv, per_sequence.csv, attention.csv, or tpN.")
+    ],
+    target: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT.json]", help="Where the profile goes; MODEL-GPU-tpN.json if left out."),
+    ] = None,
+    model: MODEL,
+    gpu: Annotated[
+        str, typer.Option(help="The GPU that it was measured on.", autocompletion=complete("gpu"))
+    ],
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", "--tp", help="GPUs over which it was divided.", min=1)
+    ] = 1,
+    source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "LLMServingSim",
+) -> None:
+    """Make a profile of operators that LLMServingSim's profiler timed.
+
+    Example: pagesim profile import llmservingsim perf/bf16 --model llama-3.1-8b --gpu rtx-4090
+    """
+    from pagesim.cli import show, show_profile
+    from pagesim.costs.profiles import import_llmservingsim
+    from pagesim.costs.specs import gpu as gpu_of
+    from pagesim.costs.specs import model as model_of
+
+    target = target or Path(f"{model}-{gpu}-tp{tensor_parallel_size}.json")
+    profile = import_llmservingsim(
+        folder,
+        model=model_of(model),
+        gpu=gpu_of(gpu),
+        tp=tensor_parallel_size,
+        name=target.stem,
+        source=source,
+    )
+    profile.save(target)
+    show_profile.terms(profile)
+    show.say_notes(profile.notes)
+    show.say(f"profile {profile.name} written to {target}")
+
+
+@cli.command("aiconfigurator")
+def aiconfigurator(
+    *,
+    target: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT.json]", help="Where the profile goes; MODEL-GPU-tpN.json if left out."),
+    ] = None,
+    model: MODEL,
+    system: SYSTEM,
+    backend: BACKEND = "vllm",
+    version: VERSION = None,
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", "--tp", help="GPUs over which it is divided.", min=1)
+    ] = 1,
+    expert_parallel_size: Annotated[
+        int, typer.Option(help="GPUs over which experts are dealt out; the others divide each.", min=1)
+    ] = 1,
+    weight_dtype: Annotated[
+        str | None,
+        typer.Option(help="bf16, fp8, fp8_block, int4, nvfp4 or mxfp4; the model's own if left out."),
+    ] = None,
+    kv_dtype: Annotated[
+        str, typer.Option("--kv-cache-dtype", "--kv-dtype", help="Of the cache: bf16, fp16 or fp8.")
+    ] = "bf16",
+    tables: TABLES = None,
+) -> None:
+    """Make a profile of a model from operator tables of a GPU: sums of its layers' operators.
+
+    Example: pagesim profile import aiconfigurator --system h100_sxm --model llama-3.1-8b --tp 2
+    """
+    from pagesim.cli import show, show_profile
+    from pagesim.costs.operators import Store, Tables
+    from pagesim.costs.operators.assemble import import_operators
+    from pagesim.costs.specs import model as model_of
+
+    profile = import_operators(
+        Tables(Store(system, backend, version, tables)),
+        model_of(model),
+        tp=tensor_parallel_size,
+        moe_ep=expert_parallel_size,
+        weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype,
+        name=None if target is None else target.stem,
+    )
+    target = target or Path(f"{profile.name}.json")
+    profile.save(target)
+    show_profile.terms(profile)
+    show.say_notes(profile.notes)
+    show.say(f"profile {profile.name} written to {target}")

@@ -1,0 +1,118 @@
+"""Which matrix products the layers of a model are, on each GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from pagesim.costs.operators.dtypes import BF16, Dtypes
+from pagesim.costs.specs import ModelSpec
+from pagesim.costs.specs.layers import FullLayer, LatentLayer, StateLayer
+from pagesim.errors import PagesimError
+
+
+class Product(NamedTuple):
+    """A matrix product that some layers have.
+
+    Attributes:
+        name: what it is.
+        n, k: columns and rows of the weights on each GPU.
+        dtype: of the weights, as the tables call it.
+        layers: that have it.
+    """
+
+    name: str
+    n: int
+    k: int
+    dtype: str
+    layers: int
+
+
+class Halves(NamedTuple):
+    """What goes through memory beside products, element by element.
+
+    Attributes:
+        norms: sums of the residual stream with a norm, of all layers.
+        activations: widths, on each GPU, of what activation functions give, one a layer that has one.
+    """
+
+    norms: int
+    activations: tuple[int, ...]
+
+
+def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[Product]:
+    """Return the products of all layers that every token goes through; experts and the LM head are left out.
+
+    Args:
+        model: any whose weights are known.
+        tp: GPUs over which it is divided.
+        types: of weights.
+        latent: whether those of latent attention are wanted; a module of it has them in its time.
+
+    Raises:
+        PagesimError: the heads cannot be dealt out over ``tp`` GPUs, or the weights are not known.
+    """
+    if not model.has_weights:
+        raise PagesimError(f"model {model.name} says only what its layers keep: it has no products to sum up")
+    model.kv_heads_per_gpu(tp)
+    found: Counter[Product] = Counter()
+
+    def add(name: str, n: int, k: int, layers: int, dtype: str) -> None:
+        if layers and n and k:
+            found[Product(name, n, k, dtype, 0)] += layers
+
+    for layer in model.cache_layers:
+        if isinstance(layer, FullLayer):
+            kv = max(1, layer.kv_heads // tp) * layer.head_dim
+            queries = model.heads // tp * layer.head_dim
+            add("qkv", queries * (2 if model.output_gate else 1) + 2 * kv, model.hidden, 1, types.attention)
+            add("out", model.hidden, queries, 1, types.attention)
+        elif isinstance(layer, LatentLayer) and latent and model.mla:
+            _add_latent(model, tp, add, types.attention)
+        elif isinstance(layer, StateLayer) and model.recurrence:
+            values = model.recurrence.layer().state[0] * model.recurrence.layer().state[1] // tp
+            into = model.recurrence.weights(model.hidden)[0] // tp // model.hidden - values
+            add("state in", into, model.hidden, 1, types.recurrent)
+            add("state out", model.hidden, values, 1, types.recurrent)
+    gated = 2 if model.gated else 1
+    mlps = model.mlp_layers or model.layers
+    dense = min(model.moe.dense_layers, mlps) if model.moe else mlps
+    add("gate up", gated * model.ffn // tp, model.hidden, dense, types.mlp)
+    add("down", model.hidden, model.ffn // tp, dense, types.mlp)
+    if model.moe:
+        add("router", model.moe.experts, model.hidden, mlps - dense, BF16)
+        shared = _shared(model) // tp
+        add("shared gate up", gated * shared, model.hidden, mlps - dense, types.shared)
+        add("shared down", model.hidden, shared, mlps - dense, types.shared)
+    return [each._replace(layers=layers) for each, layers in found.items()]
+
+
+def elementwise(model: ModelSpec, tp: int) -> Halves:
+    """Return what goes through memory beside products: two norms a layer, and activations of MLPs.
+
+    Experts' activations are in their own time.
+    """
+    mlps = model.mlp_layers or model.layers
+    dense = min(model.moe.dense_layers, mlps) if model.moe else mlps
+    shared = _shared(model) // tp if model.moe else 0
+    widths = (model.ffn // tp,) * dense + ((shared,) * (mlps - dense) if shared else ())
+    return Halves(2 * model.layers, widths)
+
+
+def _add_latent(model: ModelSpec, tp: int, add: object, dtype: str) -> None:
+    assert model.mla is not None
+    assert callable(add)
+    mla, heads = model.mla, model.heads // tp
+    query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    if mla.q_lora_rank:
+        add("latent down", mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim, model.hidden, 1, dtype)
+        add("latent queries", query, mla.q_lora_rank, 1, dtype)
+    else:
+        add("latent down", query + mla.kv_lora_rank + mla.qk_rope_head_dim, model.hidden, 1, dtype)
+    add("latent keys and values", heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank, 1, dtype)
+    add("out", model.hidden, heads * mla.v_head_dim, 1, dtype)
+
+
+def _shared(model: ModelSpec) -> int:
+    moe = model.moe
+    return 0 if moe is None else moe.shared_ffn or moe.shared_experts * moe.expert_ffn

@@ -1,0 +1,142 @@
+"""The linear layers of a model by the names that checkpoints give them, by which some are left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pagesim.costs.specs.models import ModelSpec
+
+PREFIXES = (
+    "model.layers",
+    "model.language_model.layers",
+    "language_model.model.layers",
+    "backbone.layers",
+    "layers",
+)
+"""Where checkpoints have their layers."""
+
+_MLP = ("gate_proj", "up_proj", "down_proj")
+_PLACES = {
+    "attention": ("self_attn", "attn", "mixer"),
+    "recurrent": ("linear_attn", "mixer", "mamba"),
+    "mlp": ("mlp", "feed_forward", "mixer"),
+    "shared": (
+        "mlp.shared_experts",
+        "mlp.shared_expert",
+        "feed_forward.shared_expert",
+        "mixer.shared_experts",
+    ),
+    "experts": (
+        *("mlp.experts", "mlp.experts.0", "block_sparse_moe.experts.0"),
+        *("feed_forward.experts", "mixer.experts.0"),
+    ),
+}
+_FUSED = {
+    "q_proj": ("q_proj", "qkv_proj"),
+    "k_proj": ("k_proj", "qkv_proj"),
+    "v_proj": ("v_proj", "qkv_proj"),
+    "gate_proj": ("gate_proj", "gate_up_proj", "w1"),
+    "up_proj": ("up_proj", "gate_up_proj", "w3"),
+    "down_proj": ("down_proj", "w2"),
+    "in_proj": ("in_proj", "in_proj_qkv", "in_proj_qkvz"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A linear layer, or all like it of one layer.
+
+    Attributes:
+        group: of `Weights`.
+        names: those that checkpoints give it, by family.
+        parameters: of its matrix, or of all of them.
+    """
+
+    group: str
+    names: tuple[str, ...]
+    parameters: int
+
+
+def modules(spec: ModelSpec, attending: Sequence[int], recurrent: Sequence[int]) -> Iterator[Module]:
+    """Yield the linear layers of a model.
+
+    Args:
+        spec: the model.
+        attending: its layers that attend, from 0.
+        recurrent: those that keep a state.
+    """
+    yield Module(
+        "head",
+        ("lm_head", "model.lm_head", "language_model.lm_head", "embed_out", "output"),
+        spec.vocab * (spec.embedding or spec.hidden),
+    )
+    for layer in attending:
+        for name, parameters in _attention(spec).items():
+            yield _module("attention", layer, name, parameters)
+    for layer in recurrent:
+        split, _ = spec.recurrence.weights(spec.hidden) if spec.recurrence else (0, 0)
+        for name, parameters in {"in_proj": split * 2 // 3, "out_proj": split // 3}.items():
+            yield _module("recurrent", layer, name, parameters)
+    matrices = _MLP if spec.gated else _MLP[1:]
+    dense = spec.moe.dense_layers if spec.moe else spec.layers
+    for layer in range(spec.layers):
+        sizes = {"mlp": spec.hidden * spec.ffn}
+        if spec.moe and layer >= dense:
+            moe = spec.moe
+            shared = moe.shared_ffn or moe.shared_experts * moe.expert_ffn
+            sizes = {"shared": spec.hidden * shared, "experts": spec.hidden * moe.expert_ffn * moe.experts}
+        for group, size in sizes.items():
+            for name in matrices:
+                if size:
+                    yield _module(group, layer, name, size)
+
+
+def _attention(spec: ModelSpec) -> dict[str, int]:
+    """Return the projections of a layer's attention and their parameters."""
+    mla = spec.mla
+    if mla is None:
+        query = spec.heads * spec.head_dim * (2 if spec.output_gate else 1)
+        key = spec.kv_heads * spec.head_dim
+        widths = {"q_proj": query, "k_proj": key, "v_proj": key, "o_proj": spec.heads * spec.head_dim}
+        return {name: spec.hidden * width for name, width in widths.items()}
+    query = spec.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    found = {"q_proj": spec.hidden * query}
+    if mla.q_lora_rank:
+        found = {"q_a_proj": spec.hidden * mla.q_lora_rank, "q_b_proj": mla.q_lora_rank * query}
+    found |= {
+        "kv_a_proj_with_mqa": spec.hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim),
+        "kv_b_proj": mla.kv_lora_rank * spec.heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+        "o_proj": spec.heads * mla.v_head_dim * spec.hidden,
+    }
+    if mla.index_heads:
+        found["indexer.wq_b"] = mla.q_lora_rank * mla.index_heads * mla.index_head_dim
+        found["indexer.wk"] = spec.hidden * mla.index_head_dim
+    return found
+
+
+def _module(group: str, layer: int, name: str, parameters: int) -> Module:
+    ends = [f"{place}.{each}" for place in _PLACES[group] for each in _FUSED.get(name, (name,))]
+    names = tuple(f"{prefix}.{layer}.{end}" for prefix in PREFIXES for end in ends)
+    return Module(group, names, parameters)
+
+
+def is_named(module: Module, pattern: str) -> bool:
+    """Say whether a name or a pattern of a ``quantization_config`` is about a module.
+
+    It may be a whole name, a module around it, neighbouring parts of its name, a glob, or, behind ``re:``, an
+    expression that its beginning matches.
+    """
+    found = _expression(pattern)
+    return any(found.match(name) for name in module.names)
+
+
+@lru_cache(maxsize=4096)
+def _expression(pattern: str) -> re.Pattern[str]:
+    if pattern.startswith("re:"):
+        return re.compile(pattern.removeprefix("re:"))
+    parts = re.escape(pattern).replace(r"\*", ".*")
+    end = "" if pattern.endswith("*") else r"(?:\.|$)"
+    return re.compile(rf"(?:.*\.)?{parts}{end}")

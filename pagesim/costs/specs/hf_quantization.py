@@ -1,0 +1,263 @@
+"""The weight dtypes of a checkpoint, read from the ``quantization_config`` of its Hugging Face config.
+
+Sources: the configs that compressed-tensors, AutoGPTQ, AutoAWQ, ModelOpt and transformers write, as vLLM
+reads them (vllm/model_executor/layers/quantization).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pagesim.costs.specs.hf_config import HfConfig
+from pagesim.costs.specs.hf_modules import Module, is_named
+from pagesim.costs.specs.weights import BF16, DTYPES, GROUPS, Compute, WeightDtype, Weights, with_scales
+from pagesim.errors import PagesimError, brief
+
+DtypeOf = Callable[[Module], WeightDtype]
+"""Says which dtype a module has that is not ignored."""
+
+_IGNORED = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
+
+_FP8 = DTYPES["fp8"]
+_NVFP4 = DTYPES["nvfp4"]
+_MXFP8 = WeightDtype("mxfp8", with_scales(8, 32, 8), "fp8")
+
+NOTHING = Module("head", (), 0)
+
+MODELOPT: dict[str, WeightDtype] = {
+    "FP8": _FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
+    "FP8_PB_WO": DTYPES["fp8_block"],
+    "MXFP8": _MXFP8,
+    "NVFP4": _NVFP4,
+    "NVFP4_AWQ": _NVFP4,
+    "W4A16_NVFP4": WeightDtype("nvfp4", _NVFP4.bits),
+}
+"""The weight dtypes of ModelOpt, by ``quant_algo``."""
+
+
+def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
+    """Return the weight dtypes that a config says its checkpoint has.
+
+    A group whose modules differ has the mean of their bits, and is ``mixed``.
+
+    Args:
+        config: a model's.
+        modules: its linear layers.
+
+    Raises:
+        PagesimError: the checkpoint is quantized in a way that is not known here; the message names it.
+    """
+    section = config.get("quantization_config")
+    if not section:
+        return Weights()
+    if not isinstance(section, Mapping):
+        raise config.error("quantization_config", section, "an object")
+    nested = section.get("quantization")
+    section = {**section, **nested} if isinstance(nested, Mapping) else section
+    dtype_of = _reader(config, section)(config, section)
+    ignored = [pattern for key in _IGNORED for pattern in _texts(config, section, key)]
+
+    def found(module: Module) -> WeightDtype:
+        return BF16 if any(is_named(module, pattern) for pattern in ignored) else dtype_of(module)
+
+    by_group: dict[str, dict[WeightDtype, int]] = {}
+    for module in modules:
+        sizes = by_group.setdefault(module.group, {})
+        dtype = found(module)
+        sizes[dtype] = sizes.get(dtype, 0) + module.parameters
+    mixed = tuple(group for group in GROUPS if len(by_group.get(group, ())) > 1)
+    return Weights(**{group: _joined(sizes) for group, sizes in by_group.items()}, mixed=mixed)
+
+
+def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
+    """Return the dtype of modules of several, by parameters: that of most, with the mean bits of all."""
+    most = max(sizes, key=lambda dtype: sizes[dtype])
+    if len(sizes) == 1:
+        return most
+    bits = sum(dtype.bits * size for dtype, size in sizes.items()) / sum(sizes.values())
+    return WeightDtype(most.name, bits, most.compute)
+
+
+def _reader(config: HfConfig, section: Mapping[str, Any]) -> Callable[[HfConfig, Mapping[str, Any]], DtypeOf]:
+    method = section.get("quant_method")
+    if method is None and section.get("quant_algo") is not None:
+        method = "modelopt"  # which wrote none at first
+    if not isinstance(method, str) or method not in METHODS:
+        raise PagesimError(
+            f"{config.where}: quant_method is {brief(method)}; the bytes of such weights are not known here, "
+            f"only those of {', '.join(METHODS)}: take quantization_config out and give weight_dtype"
+        )
+    return METHODS[method]
+
+
+def _texts(config: HfConfig, section: Mapping[str, Any], key: str) -> list[str]:
+    value = section.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise config.error(f"quantization_config.{key}", value, "a list of names")
+    for name in value:
+        try:
+            is_named(NOTHING, name)
+        except re.error:
+            raise config.error(f"quantization_config.{key}", name, "a name or a regular expression") from None
+    return value
+
+
+def _number(config: HfConfig, section: Mapping[str, Any], keys: tuple[str, ...], default: int) -> int:
+    """Return the first of these keys that is there."""
+    for key in keys:
+        value = section.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= 1 << 20 or not value:
+            raise config.error(f"quantization_config.{key}", value, "a whole number from 1, or -1")
+        return value
+    return default
+
+
+def _integers(bits: int, group: int, *, zero_points: bool) -> WeightDtype:
+    """Return integers in groups, each with a scale of 16 bits; a group of -1 is a channel."""
+    grouped = with_scales(bits, group, 16, bits if zero_points else 0) if group > 0 else bits
+    return WeightDtype(f"int{bits}", grouped)
+
+
+def _but_head(dtype: WeightDtype) -> DtypeOf:
+    return lambda module: BF16 if module.group == "head" else dtype
+
+
+def _fp8(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+    if section.get("quant_algo") is not None or section.get("moe_quant_algo") is not None:
+        algorithm = section.get("quant_algo") or section.get("moe_quant_algo")
+        raise config.error("quantization_config.quant_algo", algorithm, "left out where quant_method is fp8")
+    block = section.get("weight_block_size")
+    if block is None:
+        return _but_head(_FP8)
+    if (
+        not isinstance(block, list)
+        or len(block) != 2
+        or not all(isinstance(side, int) and side > 0 for side in block)
+    ):
+        raise config.error("quantization_config.weight_block_size", block, "two whole numbers")
+    return _but_head(WeightDtype("fp8_block", with_scales(8, block[0] * block[1], 32), "fp8"))
+
+
+def _gptq(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+    if section.get("dynamic"):
+        raise config.error("quantization_config.dynamic", section["dynamic"], "empty: it is not read here")
+    bits = _number(config, section, ("bits",), 4)
+    group = _number(config, section, ("group_size",), 128)
+    dtype = _integers(bits, group, zero_points=section.get("sym") is False)
+    return (lambda _: dtype) if section.get("lm_head") else _but_head(dtype)
+
+
+def _awq(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+    bits = _number(config, section, ("bits", "w_bit"), 4)
+    group = _number(config, section, ("group_size", "q_group_size"), 128)
+    return _but_head(_integers(bits, group, zero_points=section.get("zero_point") is not False))
+
+
+def _mxfp4(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+    """Experts alone, whatever the modules that are not converted."""
+    return lambda module: DTYPES["mxfp4"] if module.group == "experts" else BF16
+
+
+def _modelopt(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+    algorithm = section.get("quant_algo")
+    if algorithm == "MIXED_PRECISION":
+        layers = section.get("quantized_layers")
+        if not isinstance(layers, Mapping):
+            raise config.error("quantization_config.quantized_layers", layers, "an object")
+        named = {
+            name: _of_modelopt(config, entry.get("quant_algo") if isinstance(entry, Mapping) else entry)
+            for name, entry in layers.items()
+        }
+        by_last = [(dtype, name) for name, dtype in named.items()]
+
+        def of(module: Module) -> WeightDtype:
+            return next((dtype for dtype, name in by_last if is_named(module, name)), BF16)
+
+        return of
+    dtype = _of_modelopt(config, algorithm)
+    return _but_head(dtype)
+
+
+def _of_modelopt(config: HfConfig, algorithm: object) -> WeightDtype:
+    known = MODELOPT.get(algorithm.upper()) if isinstance(algorithm, str) else None
+    if known is None:
+        raise config.error(
+            "quantization_config.quant_algo", algorithm, f"one of {', '.join(MODELOPT)}, MIXED_PRECISION"
+        )
+    return known
+
+
+def _compressed(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+    groups = section.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise config.error("quantization_config.config_groups", groups, "an object of groups")
+    named: list[tuple[str, WeightDtype]] = []
+    everywhere: WeightDtype = BF16
+    for name, group in groups.items():
+        where = f"quantization_config.config_groups.{name}"
+        if not isinstance(group, Mapping):
+            raise config.error(where, group, "an object")
+        dtype = _of_group(config, group, where)
+        for target in _texts(config, group, "targets"):
+            if target == "Linear":
+                everywhere = dtype
+            else:
+                named.append((target, dtype))
+
+    def of(module: Module) -> WeightDtype:
+        return next((dtype for target, dtype in named if is_named(module, target)), everywhere)
+
+    return of
+
+
+def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightDtype:
+    """Return the dtype of a group of compressed-tensors."""
+    stored = group.get("weights")
+    if stored is None:
+        return BF16
+    if not isinstance(stored, Mapping):
+        raise config.error(f"{where}.weights", stored, "an object")
+    bits = _number(config, stored, ("num_bits",), 8)
+    size = _number(config, stored, ("group_size",), -1)
+    kind, strategy = stored.get("type", "int"), stored.get("strategy")
+    inputs = group.get("input_activations")
+    of_inputs = (inputs.get("type"), inputs.get("num_bits")) if isinstance(inputs, Mapping) else None
+    if kind == "int" and 2 <= bits <= 8:
+        zero_points = stored.get("symmetric") is False
+        return _integers(bits, size, zero_points=zero_points)
+    if (kind, bits) == ("float", 8):
+        compute: Compute = "fp8" if of_inputs == ("float", 8) else "fp16"
+        if strategy == "block":
+            block = stored.get("block_structure") or [128, 128]
+            return WeightDtype("fp8_block", with_scales(8, block[0] * block[1], 32), compute)
+        return WeightDtype("mxfp8", _MXFP8.bits, compute) if size == 32 else WeightDtype("fp8", 8, compute)
+    if (kind, bits, size) == ("float", 4, 16):
+        return WeightDtype("nvfp4", _NVFP4.bits, "fp4" if of_inputs == ("float", 4) else "fp16")
+    if (kind, bits, size) == ("float", 4, 32):
+        return DTYPES["mxfp4"]
+    raise config.error(
+        f"{where}.weights",
+        dict(stored),
+        "integers of 2 to 8 bits, or floats of 8, or of 4 in groups of 16 or 32",
+    )
+
+
+METHODS: dict[str, Callable[[HfConfig, Mapping[str, Any]], DtypeOf]] = {
+    "awq": _awq,
+    "compressed-tensors": _compressed,
+    "fbgemm_fp8": _fp8,
+    "fp8": _fp8,
+    "gptq": _gptq,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+    "modelopt_mixed": _modelopt,
+    "mxfp4": _mxfp4,
+}
+"""The readers of ``quantization_config``, by ``quant_method``."""

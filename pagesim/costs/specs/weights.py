@@ -1,0 +1,138 @@
+"""Weight dtypes: what a weight takes with its scale, in what it is multiplied, and which layers have which.
+
+Sources: the checkpoints that vLLM reads (compressed-tensors, GPTQ, AWQ, ModelOpt, FP8 with
+``weight_block_size``), and OCP Microscaling Formats (MXFP4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from pagesim.errors import PagesimError, brief
+
+Compute = Literal["fp16", "fp8", "fp4"]
+"""What both factors of a product are in: the weights' type alone does not decide."""
+
+REST_BYTES = 2
+"""Of a weight that no checkpoint quantizes: token table, norms, biases, routers."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightDtype:
+    """The type of a linear layer's weights.
+
+    Attributes:
+        name: bf16, fp16, fp8, fp8_block, int8, int4, nvfp4 or mxfp4.
+        bits: of a weight, with its share of the scale and the zero point of its group. Scales of a whole
+            tensor or of a channel are left out: less than 0.1 % of a layer.
+        compute: in what its products are computed on a GPU that has units for it; else in fp16. It is fp16
+            where activations are not quantized.
+    """
+
+    name: str
+    bits: float = 16
+    compute: Compute = "fp16"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bits <= 64:
+            raise PagesimError(f"bits of weights in {self.name} are {self.bits}; they must be in (0, 64]")
+
+    @property
+    def quantized(self) -> bool:
+        """Whether it is other than 16 bit."""
+        return self.name not in ("bf16", "fp16")
+
+
+def with_scales(bits: int, group: int, scale: int, zero: int = 0) -> float:
+    """Return the bits of a weight of so many, of which a group has a scale, and a zero point if any."""
+    return bits + (scale + zero) / group
+
+
+BF16 = WeightDtype("bf16")
+
+DTYPES = {
+    each.name: each
+    for each in (
+        BF16,
+        WeightDtype("fp16"),
+        WeightDtype("fp8", 8, "fp8"),
+        WeightDtype("fp8_block", with_scales(8, 128 * 128, 32), "fp8"),
+        WeightDtype("int8", 8),
+        WeightDtype("int4", with_scales(4, 128, 16)),
+        WeightDtype("nvfp4", with_scales(4, 16, 8), "fp4"),
+        WeightDtype("mxfp4", with_scales(4, 32, 8)),
+    )
+}
+"""Weight dtypes as most checkpoints have them, by name: activations are quantized as they run in fp8,
+fp8_block and nvfp4, and in 16 bit otherwise; int4 has groups of 128 and no zero point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The dtypes of a model's linear layers. All else, the token table among it, has two bytes a weight.
+
+    Attributes:
+        attention: projections of attention, those of latent attention and of an indexer too.
+        recurrent: projections of recurrent layers.
+        mlp: plain MLPs.
+        shared: experts that every token visits.
+        experts: the others.
+        head: the LM head, where it is not the token table.
+        mixed: those of these groups in which some layers have another dtype: bits are then their mean.
+    """
+
+    attention: WeightDtype = BF16
+    recurrent: WeightDtype = BF16
+    mlp: WeightDtype = BF16
+    shared: WeightDtype = BF16
+    experts: WeightDtype = BF16
+    head: WeightDtype = BF16
+    mixed: tuple[str, ...] = ()
+
+    def of(self, group: str) -> WeightDtype | None:
+        """Return the dtype of a group of layers, None of what is never quantized."""
+        return getattr(self, group) if group in GROUPS else None
+
+    def bytes(self, group: str, parameters: int) -> float:
+        """Return the bytes of so many parameters of a group."""
+        dtype = self.of(group)
+        return parameters * (REST_BYTES if dtype is None else dtype.bits / 8)
+
+
+ALL_BF16 = Weights()
+
+GROUPS = tuple(f.name for f in fields(Weights) if f.name != "mixed")
+"""Groups of layers that may have a dtype of their own."""
+
+
+def weight_dtype(name: str) -> WeightDtype:
+    """Return the weight dtype of that name.
+
+    Raises:
+        PagesimError: there is none.
+    """
+    if name not in DTYPES:
+        raise PagesimError(f"weight_dtype is {brief(name, 80)}; it must be one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def usual_weights(name: str, groups: Collection[str]) -> Weights:
+    """Return the dtypes of a checkpoint in that weight dtype, as such are usually released.
+
+    All linear layers have it but the LM head; in mxfp4 those of experts alone, where there are experts.
+
+    Args:
+        name: of the weight dtype.
+        groups: of linear layers that the model has.
+
+    Raises:
+        PagesimError: there is no such weight dtype.
+    """
+    dtype = weight_dtype(name)
+    chosen = [group for group in GROUPS if group in groups and not (dtype.quantized and group == "head")]
+    if name == "mxfp4" and "experts" in groups:
+        chosen = ["experts"]
+    of_groups: dict[str, Any] = dict.fromkeys(chosen, dtype)
+    return Weights(**of_groups)

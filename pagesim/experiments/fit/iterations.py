@@ -1,0 +1,177 @@
+"""Iterations of a simulated run, each with what its time depends on, and their sums over windows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pagesim.costs import CostModel, Profiled
+from pagesim.experiments.fit.loads import Floats, Ints, Load, Rows
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.setup.prepare import Server, prepare
+from pagesim.setup.scenario import System
+from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
+from pagesim.sim.executors import shape_of
+
+SIZES = tuple(2**power for power in range(16))
+"""Tokens in an iteration at which a curve over them may bend."""
+
+AFFINE = ("iterations", "sequences", "context", "prompt_tokens", "prompts")
+PAIRS = "pairs"
+RISES = tuple(f"up to {size} tokens" for size in SIZES[1:])
+
+REGRESSORS = (*AFFINE, PAIRS, *RISES)
+"""What an iteration's time may depend on: itself, sequences that get a token, tokens of context that decoding
+sequences read, tokens of prompts that are computed, and whether there are any; pairs of a query and a key
+in prompts; and of each interval of ``SIZES`` the share that its tokens fill, of whichever requests."""
+
+
+class Iterations(Observer):
+    """Observes a run's iterations.
+
+    Args:
+        kernels: gives the seconds of each that are known beforehand; None if nothing is.
+    """
+
+    def __init__(self, kernels: CostModel | None) -> None:
+        self._kernels = kernels
+        self._planned: list[tuple[int, ...]] = []
+        self._forwards: list[tuple[int, ...]] = []
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        if not ticks:
+            return
+        known = 0 if self._kernels is None else self._kernels.iteration(shape_of(batch))
+        prompt = batch.tokens - batch.decoding - batch.drafts
+        read = batch.sampled, batch.decode_context, prompt, int(prompt > 0), batch.query_key_pairs
+        self._planned.append((start + ticks, *read, batch.tokens, known))
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        if not run.steps:
+            return
+        known = (0, 0)
+        if self._kernels is not None:
+            known = self._kernels.decode(run.sequences, run.context)[:2]
+        self._forwards.append(
+            (run.start, run.steps, run.first, run.increment, run.sequences, run.context, *known)
+        )
+
+    def windows(self) -> Windows:
+        """Return everything that was observed, ready for sums."""
+        planned = np.array(self._planned, np.int64).reshape(-1, 8)
+        ends, rows, known = [planned[:, 0]], [planned[:, 1:7]], [planned[:, 7]]
+        for start, steps, first, increment, sequences, context, first_known, more in self._forwards:
+            step = np.arange(steps, dtype=np.int64)
+            ends.append(start + np.cumsum(first + increment * step))
+            alike = np.zeros((steps, 6), np.int64)
+            alike[:, 0] = alike[:, 5] = sequences
+            alike[:, 1] = context + sequences * step
+            rows.append(alike)
+            known.append(first_known + more * step)
+        end, row = np.concatenate(ends), np.concatenate(rows).astype(np.float64)
+        order = np.argsort(end, kind="stable")
+        features = np.column_stack(
+            [np.ones(len(end)), row[:, :-1], _rises(row[:, -1]), np.concatenate(known) / TICKS_PER_SECOND]
+        )[order]
+        return Windows(end[order], np.vstack([np.zeros(features.shape[1]), np.cumsum(features, axis=0)]))
+
+
+def _rises(tokens: Floats) -> Floats:
+    """Return which share of each interval of ``SIZES`` is filled, ``[I, …]``; the last has no end."""
+    low, high = np.array(SIZES[:-1]), np.array(SIZES[1:])
+    share = (tokens[:, None] - low) / (high - low)
+    share[:, :-1] = np.minimum(share[:, :-1], 1)
+    filled: Floats = np.maximum(share, 0)
+    return filled
+
+
+class Windows(NamedTuple):
+    """Sums over the iterations that end in a window.
+
+    Attributes:
+        ends: of iterations, rising, in ticks, ``[I]``.
+        sums: of ``REGRESSORS``, and of the seconds that are known beforehand, before each,
+            ``[I + 1, len(REGRESSORS) + 1]``.
+    """
+
+    ends: Ints
+    sums: Floats
+
+    def ends_in(self) -> Ints:
+        """Return of how many iterations the tokens are in each interval of ``SIZES``, ``[len(RISES)]``."""
+        first = REGRESSORS.index(RISES[0])
+        filled = np.diff(self.sums[:, first : first + len(RISES)], axis=0) > 1e-9
+        found: Ints = filled.sum(0) - np.append(filled[:, 1:].sum(0), 0)
+        return found
+
+    def between(self, after: Ints, until: Ints) -> Floats:
+        """Return the sums over iterations that end after an instant and until another one, ``[W, …]``."""
+        found: Floats = (
+            self.sums[np.searchsorted(self.ends, until, "right")]
+            - self.sums[np.searchsorted(self.ends, after, "right")]
+        )
+        return found
+
+
+class Simulated(NamedTuple):
+    """A load as the simulator answers it.
+
+    Attributes:
+        arrival, scheduled, first, last: when each request arrived, was first scheduled, had its first and
+            its last token, in ticks, ``[N]``, -1 where something never happened.
+        windows: sums over its iterations.
+        preempted: how often each request was, ``[N]``.
+        cached_tokens: tokens of each prompt that were found in the prefix cache, ``[N]``.
+    """
+
+    arrival: Ints
+    scheduled: Ints
+    first: Ints
+    last: Ints
+    windows: Windows
+    preempted: Ints
+    cached_tokens: Ints
+
+    @property
+    def answered(self) -> Rows:
+        """Whether each request was, ``[N]``."""
+        return (self.first >= 0) & (self.last >= 0)
+
+    def seconds(self) -> tuple[Floats, Floats, Floats]:
+        """Return TTFT, time from the first to the last token, and both together, ``[N]`` each."""
+        ttft = np.where(self.first < 0, np.nan, (self.first - self.arrival) / TICKS_PER_SECOND)
+        decode = np.where(self.last < 0, np.nan, (self.last - self.first) / TICKS_PER_SECOND)
+        return ttft, decode, ttft + decode
+
+
+def replay(load: Load, system: System, cost: Profiled, kernels: CostModel | None = None) -> Simulated:
+    """Replay a load on a system, at these costs.
+
+    Args:
+        load: the requests, sent when they were, or in a closed loop when one before them is over.
+        system: what serves, but for the load's own options; its own cost does not count.
+        cost: what iterations take.
+        kernels: what is known of that beforehand.
+
+    Raises:
+        PagesimError: the load and the system do not go together.
+    """
+    setting = replace(prepare(load.on(system), load.trace()), cost=cost)
+    log, seen = setting.new_log(), Iterations(kernels)
+    server = Server(setting, log, setting.arrivals(), observers=[seen])
+    server.replay()
+    sent = to_tick_column(setting.trace.arrival_s) if log.sent is None else np.array(log.sent, np.int64)
+    cached = np.zeros(len(load), np.int64)
+    cached[list(log.cached_tokens)] = list(log.cached_tokens.values())
+    return Simulated(
+        sent,
+        np.array(log.first_scheduled, np.int64),
+        np.array(log.first_token, np.int64),
+        np.array(log.finish, np.int64),
+        seen.windows(),
+        np.array(log.recomputes, np.int64) + np.array(log.swaps, np.int64),
+        cached,
+    )

@@ -1,0 +1,153 @@
+"""Result: the profile of what was fitted, what it covers, and how wrong it is on each load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from pagesim.costs.profiles import Profile, Range
+from pagesim.experiments.fit.coefficients import Coefficients
+from pagesim.experiments.fit.costs import tokens_curve
+from pagesim.experiments.fit.equations import COLUMNS
+from pagesim.experiments.fit.errors import Miss, Pairs, misses, pairs
+from pagesim.experiments.fit.fitting import Fitted
+from pagesim.experiments.fit.iterations import AFFINE, PAIRS, REGRESSORS, RISES, Simulated, replay
+from pagesim.experiments.fit.loads import Floats, Load
+
+NAMES = dict(zip((*AFFINE, PAIRS, COLUMNS[-1]), (*Coefficients._fields, "front_end_s"), strict=True))
+"""What the values of columns are called, but for those of the curve over tokens."""
+
+
+NO_MOVES = "copies and swaps of blocks take no time: no gpu was named, whose datasheet would say how long"
+
+
+def tables(fitted: Fitted, held_out: Sequence[Load] = ()) -> dict[str, dict[str, Pairs]]:
+    """Return the metrics of each load, measured and simulated, by its name.
+
+    A load of which only the first requests were looked at is two: those, and the others, which are predicted.
+    """
+    found: dict[str, dict[str, Pairs]] = {}
+    front_end = fitted.value("front_end")
+    for load, run in zip(fitted.loads, fitted.found.runs, strict=True):
+        first = fitted.first
+        if first is None or first >= len(load):
+            found[load.name] = pairs(load, run, front_end)
+            continue
+        rows = np.arange(len(load)) < first
+        found[f"{load.name}, first {first}"] = pairs(load, run, front_end, rows)
+        found[f"{load.name}, others"] = pairs(load, run, front_end, ~rows)
+    for load in held_out:
+        load.check()
+        run = replay(load, fitted.costs.system, fitted.costs.cost(fitted.found.values))
+        found[f"{load.name}, held out"] = pairs(load, run, front_end)
+    return found
+
+
+def report(fitted: Fitted, of: dict[str, dict[str, Pairs]]) -> dict[str, Any]:
+    """Return everything as JSON takes it: values and their errors, what is not the logs', misses by load."""
+    return {
+        "values": {name: _value(fitted, column) for column, name in NAMES.items() if column in fitted.form},
+        "tokens": _curve(fitted),
+        "miss": fitted.found.miss,
+        "rows": int(fitted.found.kept.sum()),
+        "left_out": int((~fitted.found.kept).sum()),
+        "notes": list(fitted.notes),
+        "errors": {
+            load: {
+                metric: {name: _miss(each) for name, each in by.items()}
+                for metric, by in misses(both).items()
+            }
+            for load, both in of.items()
+        },
+    }
+
+
+def profile(fitted: Fitted, name: str, summary: dict[str, Any]) -> Profile:
+    """Return the profile of what was fitted.
+
+    Args:
+        fitted: see there.
+        name: what it is called.
+        summary: of `report`; it is kept with the profile.
+    """
+    costs, system = fitted.costs, fitted.costs.system
+    made = costs.profile(fitted.found.values)
+    ranges = dict(_ranges(fitted.found.runs))
+    logs = ", ".join(load.name for load in fitted.loads)
+    of = ranges["decode"]
+    notes = (
+        f"fitted to iterations of {of.least} to {of.most} sequences with at most {of.most_context:,} tokens "
+        f"of context each, and at most {ranges['prefill'].most:,} prompt tokens: beyond these it is "
+        "extrapolated",
+        *fitted.notes,
+        *(() if costs.start or "gpu" in system.model_fields_set else (NO_MOVES,)),
+    )
+    update: dict[str, Any] = {
+        "name": name,
+        "kind": "measured",
+        "notes": (*made.notes, *notes),
+        "machine": {**made.machine, "fit": summary},
+    }
+    if costs.start is None:
+        origins = dict(made.origins)
+        if "context" in fitted.fixed:
+            origins["decode"] = "datasheet"
+        named = {"gpu": system.gpu} if "gpu" in system.model_fields_set else {}
+        update |= {
+            "sentence": f"{made.model.name}, fitted to logs: {logs}",
+            "origins": origins,
+            "ranges": ranges,
+            **named,
+        }
+    else:
+        update |= {
+            "kind": made.kind,
+            "sentence": f"{made.sentence}; the engine's own time fitted to logs: {logs}",
+            "origins": {**made.origins, "overhead": "measured"},
+        }
+    return made.model_copy(update=update)
+
+
+def _curve(fitted: Fitted) -> dict[str, list[float]] | None:
+    """Return the curve over tokens; None in a form without one."""
+    if RISES[0] not in fitted.form:
+        return None
+    curve = tokens_curve([fitted.value(name) for name in RISES])
+    return {"at": list(curve.at), "seconds": list(curve.seconds)}
+
+
+def _ranges(runs: Sequence[Simulated]) -> Iterator[tuple[str, Range]]:
+    """Yield by term the sizes that the iterations of these runs had."""
+    each = np.concatenate([np.diff(run.windows.sums[:, : len(REGRESSORS)], axis=0) for run in runs])
+    sequences, context, prompt = (
+        each[:, REGRESSORS.index(name)] for name in ("sequences", "context", "prompt_tokens")
+    )
+    decoding = context > 0
+    mean = context[decoding] / np.maximum(1, sequences[decoding])
+    yield "linear", _range(sequences + prompt)
+    yield "head", _range(sequences)
+    yield "decode", _range(sequences[decoding], mean)
+    yield "prefill", _range(prompt[prompt > 0])
+
+
+def _range(sizes: Floats, context: Floats | None = None) -> Range:
+    sizes = sizes[sizes > 0]
+    if not len(sizes):
+        return Range(least=0, most=0)
+    most_context = 0 if context is None else int(np.ceil(context.max()))
+    return Range(least=int(sizes.min()), most=int(sizes.max()), most_context=most_context)
+
+
+def _value(fitted: Fitted, column: str) -> dict[str, Any]:
+    error = fitted.error(column)
+    return {
+        "value": fitted.value(column),
+        "standard_error": error if np.isfinite(error) else None,
+        "source": fitted.fixed.get(column, "logs"),
+    }
+
+
+def _miss(of: Miss) -> dict[str, float]:
+    return {"measured_s": of.measured, "simulated_s": of.simulated, "error": of.error}

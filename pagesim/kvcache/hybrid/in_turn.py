@@ -1,0 +1,96 @@
+"""Memory that looks at decoding holders one by one, at the steps at which one of their groups changes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from pagesim.kvcache.groups import KVGroup
+from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.hybrid.turns import Turns
+from pagesim.kvcache.single import SingleSampleKV
+
+
+class InTurnKV(SingleSampleKV):
+    """See `KVCache`: requests are served in their turn.
+
+    Each first gives back what its groups do not need any more, and then takes blocks, group by group.
+
+    Args:
+        num_blocks: on the device.
+        groups: see `KVCache`.
+
+    Attributes:
+        changes: what growth changed since they were last taken: for each step in which blocks were taken or
+            given back the step, the cached blocks, and `held_by_groups` after it.
+    """
+
+    def __init__(self, num_blocks: int, groups: Sequence[KVGroup]) -> None:
+        super().__init__(num_blocks, groups)
+        self._turns = Turns(self.groups)
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        if self.lag and self._turns.begins(self.steps + 1):
+            return 0  # what is in flight is a prompt's: what is released follows no rule of the length
+        return self._steps_with(self.free_blocks - spare, steps)
+
+    def steps_blocked(self, steps: int, needed: int) -> int:
+        return 0
+
+    def trim(self, holder: Holder) -> None:
+        self._release_skipped(holder, self.length(holder) - holder.in_flight)
+        self._count()
+
+    def take(self, holder: Holder) -> None:
+        self._serve(holder, self.length(holder))
+        self._count()
+
+    def close_step(self) -> None:
+        self.steps += 1
+        self._turns.due(self.steps)
+
+    def grow(self, steps: int = 1) -> int:
+        self._check_steps(steps)
+        for step in range(self.steps + 1, self.steps + steps + 1):
+            self.steps = step
+            due = self._turns.due(step)
+            if due:
+                for holder in due:
+                    self._serve(holder, holder.base + holder.growth * (step - 1))
+                self._count()
+                self.changes.append((step, self.cached_blocks, *self.held_by_groups()))
+        return 0
+
+    @abstractmethod
+    def held_by_groups(self) -> Sequence[int]:
+        """Return the distinct blocks that all holders together have in each group."""
+
+    # For subclasses
+
+    @abstractmethod
+    def _steps_with(self, room: int, steps: int) -> int:
+        """Return for how many of the next steps so many blocks last, what is given back not counted."""
+
+    @abstractmethod
+    def _release_skipped(self, holder: Holder, processed: int) -> None:
+        """Give back what no token attends to that comes after so many."""
+
+    @abstractmethod
+    def _reach(self, holder: Holder, length: int) -> None:
+        """Take the blocks that a holder lacks to have so many tokens, for which there is room."""
+
+    def _count(self) -> None:
+        """Bring the counts of free, cached and shared blocks up to date, where they are not at once."""
+        return
+
+    def _enter(self, holder: Holder) -> None:
+        self._turns.enter(holder, self.steps, self.lag)
+
+    def _leave(self, holder: Holder) -> None:
+        self._turns.leave(holder)
+
+    def _serve(self, holder: Holder, before: int) -> None:
+        """Let a holder of so many tokens release and take what its next step does."""
+        self._release_skipped(holder, before - holder.in_flight)
+        holder.in_flight = self.lag * holder.growth
+        self._reach(holder, before + holder.growth)

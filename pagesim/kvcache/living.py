@@ -1,0 +1,111 @@
+"""Holders that live in memory, the tokens of their prompts, and what named blocks are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from itertools import count
+from typing import Protocol, Self, cast
+
+from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.extents import Extent
+from pagesim.kvcache.holder import Holder
+
+
+class Prompt:
+    """What a holder's tokens are, for memory that finds them: see `Segments`. Each token is one of these."""
+
+    lookahead = 0
+
+    def __init__(self, tokens: tuple[int, ...], block_size: int) -> None:
+        self.tokens = tokens
+        self.block_size = block_size
+        places = range(1, len(tokens) + 1)
+        self.ends = [*places, 1 << 32]
+        self.names = [*[hash(tokens[:place]) for place in places], id(self)]
+
+    def key(self, block: int) -> int:
+        return self.key_at((block + 1) * self.block_size)
+
+    def key_at(self, tokens: int) -> int:
+        return hash((self.tokens[:tokens], None if tokens <= len(self.tokens) else (id(self), tokens)))
+
+    def common(self, other: Self, most: int) -> int:
+        if self is other:
+            return most
+        pairs = zip(self.tokens, other.tokens, strict=False)
+        alike = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+        tokens = min(len(self.tokens), len(other.tokens)) if alike is None else alike
+        return min(tokens // self.block_size, most)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class LivingHolder(Holder):
+    """A holder, with what its prompt is and how much of that is not computed yet."""
+
+    __slots__ = ("content", "left")
+
+    content: Prompt | None
+    left: int
+
+    def __init__(self, tokens: int, output: int = 0, samples: int = 1) -> None:
+        super().__init__(tokens, output, samples)
+        self.content = None
+        self.left = 0
+
+
+class Tokens:
+    """Names tokens: each is another one, but the same after the same ones in two prompts is the same."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._found: dict[tuple[int, ...], int] = {}
+
+    def next(self, holder: LivingHolder, place: int) -> int:
+        content = holder.content
+        if content is None or place >= len(content.tokens):
+            return next(self._numbers)
+        return self._found.setdefault(content.tokens[: place + 1], next(self._numbers))
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+def takes_samples(memory: KVCache) -> bool:
+    """Say whether memory takes a holder of several samples; it may refuse them."""
+    copy, holder = deepcopy(memory), LivingHolder(1, 1, 2)
+    try:
+        copy.admit(holder, 1)
+    except OutOfBlocks:
+        return True
+    except KVCacheError:
+        return False
+    return True
+
+
+class Named(Protocol):
+    """What memory offers in addition whose blocks have numbers.
+
+    In a block table, blocks that were given back are left out, or stand in front as numbers below 0.
+    """
+
+    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]: ...
+
+    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]: ...
+
+    def free_extents(self) -> list[Extent]: ...
+
+    def check_integrity(self) -> None: ...
+
+
+def named(memory: KVCache) -> Named:
+    """Return memory whose blocks have numbers as what it is, too."""
+    return cast("Named", memory)
+
+
+def numbers(extents: Iterable[Extent]) -> Iterator[int]:
+    """Yield the blocks of extents one by one."""
+    for first, blocks in extents:
+        yield from range(first, first + blocks)

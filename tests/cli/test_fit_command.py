@@ -1,0 +1,143 @@
+"""``pagesim fit``: logs in, a table of times with their errors and a profile out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pagesim.costs import parse_cost
+from pagesim.costs.profiles import load_profile
+from pagesim.costs.specs import gpu, model
+from pagesim.experiments.fit.iterations import replay
+from pagesim.experiments.fit.loads import Load
+from pagesim.setup.scenario import System
+
+SERVER = ("--gpu", "h100", "--vllm-version", "0.19.0", "--max-num-seqs", "128")
+TRUE = {"iteration_s": 7e-3, "sequence_s": 5e-5, "context_s": 2e-8, "prompt_token_s": 5e-5}
+
+
+def log(file: Path, concurrency: int, requests: int = 300, noise: float = 0.03) -> Path:
+    """Write what clients measure of a server of 7 ms, 50 µs a token and 20 ns a token of context."""
+    draw = np.random.default_rng(concurrency)
+    prompt = draw.integers(50, 1500, requests)
+    output = draw.integers(20, 400, requests)
+    zeros = np.zeros(requests)
+    asked = Load(file.stem, zeros, prompt, output, zeros, zeros, max_concurrency=concurrency)
+    system = System(
+        policy="vllm-v1", model="llama-3.1-8b", gpu="h100", vllm_version="0.19.0", max_num_seqs=128
+    )
+    cost = parse_cost(
+        "affine:0.007,5e-5,2e-8",
+        model=model("llama-3.1-8b"),
+        gpu=gpu("h100"),
+        tp=1,
+        block_size=16,
+        kv_dtype="fp16",
+    )
+    run = replay(asked, system, cost)
+    ttft, decode, _ = run.seconds()
+    gaps = [
+        seconds / (tokens - 1) * (1 + noise * draw.standard_normal(tokens - 1))
+        for seconds, tokens in zip(decode, output.tolist(), strict=True)
+    ]
+    data: dict[str, Any] = {
+        "model_id": "meta-llama/Llama-3.1-8B-Instruct",
+        "completed": requests,
+        "request_rate": "inf",
+        "max_concurrency": concurrency,
+        "input_lens": prompt.tolist(),
+        "output_lens": output.tolist(),
+        "start_times": (run.arrival / 1e12).tolist(),
+        "ttfts": (ttft * (1 + noise * draw.standard_normal(requests))).tolist(),
+        "itls": [each.tolist() for each in gaps],
+        "errors": [""] * requests,
+    }
+    file.write_text(json.dumps(data))
+    return file
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """Return logs of one server at several concurrencies, by these."""
+    folder = tmp_path_factory.mktemp("logs")
+    return {many: str(log(folder / f"c{many}.json", many)) for many in (4, 16, 48, 96)}
+
+
+def test_three_loads_give_a_profile_that_predicts_a_fourth(
+    cli: Any, logs: dict[int, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "mine.json"
+    three = [logs[many] for many in (4, 16, 48)]
+    found = cli("fit", *three, "--hold-out", logs[96], *SERVER, "--out", str(out), "--json")
+    summary = found.json
+    for name, true in TRUE.items():
+        of = summary["values"][name]
+        assert abs(of["value"] - true) <= max(0.02 * true, 2 * of["standard_error"]), name
+    held_out = summary["errors"]["c96, held out"]
+    assert set(held_out) == {"ttft", "tpot", "e2e"}
+    assert all(abs(by["mean"]["error"]) < 0.05 for by in held_out.values())
+    profile = load_profile(out)
+    assert profile.machine["fit"]["values"] == summary["values"]
+    assert (profile.gpu, profile.kind) == ("h100", "measured")
+
+
+def test_tables_show_what_one_load_cannot_tell(cli: Any, logs: dict[int, str], tmp_path: Path) -> None:
+    files = ("--out", tmp_path / "one.json", "--plots", tmp_path / "drawn")
+    found = cli("fit", logs[16], *SERVER, *files)
+    assert "one load alone does not tell a time a sequence from a time a token of context" in found.err
+    for text in ("an iteration", "a token of context", "datasheet", "TPOT", "c16"):
+        assert text in found.out, text
+    assert f"--cost profile:{tmp_path / 'one.json'}" in found.out.replace("\n", "")
+    assert {file.suffix for file in (tmp_path / "drawn").iterdir()} == {".png", ".svg"}
+
+
+def test_a_fitted_profile_runs(cli: Any, logs: dict[int, str], tmp_path: Path) -> None:
+    out = tmp_path / "mine.json"
+    cli("fit", logs[4], logs[48], *SERVER, "--out", str(out))
+    found = cli(
+        *(
+            "run",
+            "--policy",
+            "vllm-v1",
+            "--model",
+            "llama-3.1-8b",
+            *SERVER,
+            "--trace",
+            "uniform:50-200,20-60",
+        ),
+        *("--num-requests", "20", "--rate", "5", "--cost", f"profile:{out}", "--json"),
+    )
+    assert found.json["requests"]["finished"] == 20
+
+
+def test_the_engine_is_fitted_on_top_of_a_profile(cli: Any, logs: dict[int, str], tmp_path: Path) -> None:
+    out = tmp_path / "mine.json"
+    start = ("--start", "analytic-h100")
+    found = cli("fit", logs[4], logs[48], *SERVER, *start, "--out", str(out), "--json")
+    assert set(found.json["values"]) == {"iteration_s", "sequence_s", "front_end_s"}
+    assert load_profile(out).origins["overhead"] == "measured"
+    assert load_profile(out).origins["linear"] == "datasheet"
+
+
+def test_what_is_off_is_a_sentence(refused: Any, logs: dict[int, str], tmp_path: Path) -> None:
+    halved = json.loads(Path(logs[4]).read_text())
+    halved["itls"] = [[gap / 2 for gap in gaps] for gaps in halved["itls"]]
+    (tmp_path / "halved.json").write_text(json.dumps(halved))
+    assert "not whole, or not in seconds" in refused("fit", str(tmp_path / "halved.json"), *SERVER)
+    assert "it must end in .json" in refused("fit", logs[4], *SERVER, "--out", "mine")
+    assert "give --gpu or --num-blocks" in refused("fit", logs[4])
+
+
+@pytest.mark.slow
+def test_first_requests_of_a_recorded_run_predict_the_others(cli: Any, shared: Path) -> None:
+    run = shared / "data" / "seconds" / "runs" / "RTX4090-Llama-3.1-8B" / "requests.jsonl"
+    if not run.is_file():
+        pytest.skip("the recorded run is not at hand")
+    summary = cli("fit", run, "--first", "200", "--json").json
+    others = summary["errors"]["RTX4090-Llama-3.1-8B, others"]
+    for metric in ("tpot", "e2e", "ttft"):
+        assert all(abs(each["error"]) < 0.08 for each in others[metric].values()), metric
