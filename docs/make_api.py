@@ -137,6 +137,8 @@ PUBLIC: dict[str, dict[str, str]] = {
     },
     "pagesim.device.validation": {"validate": "compares a profile's predictions with live runs"},
     "pagesim.kernels": {
+        "BlockPool": "the caches of all layers, whose blocks move together",
+        "Cache": "the keys and values of a layer, checked once",
         "DecodePlan": "how a decode is split, to be made once and used often",
         "Gpu": "what a plan must know of a GPU that is not here",
         "HND": "a layout of caches",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pagesim.kernels.api import (
+        BlockPool,
+        Cache,
         checked_bounds,
         contiguous_decode_attention,
         copy_blocks,
@@ -27,6 +29,8 @@ __all__ = [
     "LAYOUTS",
     "NHD",
     "VLLM",
+    "BlockPool",
+    "Cache",
     "DecodePlan",
     "Gpu",
     "Layout",

@@ -1,18 +1,19 @@
-"""The ops of ``pagesim.kernels``: arguments are checked here, then the Triton kernel or the reference runs.
+"""The ops of ``pagesim.kernels``: arguments are checked, then the Triton kernel or the reference runs.
 
 Words that all ops share:
 
 - ``batch`` sequences, each with a *context* of tokens whose keys and values are cached;
-- a *cache* of ``blocks`` blocks of ``block_size`` token slots, a key and a value of D numbers a slot and KV
-  head, in one of the layouts of ``layouts.py``, of the queries' type or in FP8 (e4m3, multiplied by a scale
-  when read);
+- a *cache* (``Cache``) of ``blocks`` blocks of ``block_size`` token slots, a key and a value of D numbers a
+  slot and KV head, in one of the layouts of ``layouts.py``, of the queries' type or in FP8 (e4m3, multiplied
+  by a scale when read);
 - ``block_table``, int32 ``[batch, max_blocks]``: token t of sequence b lies in slot ``t % block_size`` of
   block ``block_table[b, t // block_size]``; entries beyond a context are never read;
 - ``context_lens``, int32 ``[batch]``: tokens in the cache, those being computed included; 0 for an idle row;
 - ``scale``: what a dot product is multiplied by, 1/√D unless given;
-- ``k_scale``, ``v_scale``: what a stored FP8 number is multiplied by, one factor or float32 ``[kv_heads]``;
 - ``backend``: ``auto`` runs the Triton kernel on a GPU and the reference on a CPU; ``triton`` and
-  ``reference`` insist.
+  ``reference`` insist;
+- ``check``: False where arguments like these were looked at already: layers of a model share their batch, and
+  checks of every layer would take longer than small kernels.
 
 Every error is a ``PagesimError``, one sentence that names the argument. Block ids, slots and lengths are
 looked at on a CPU always and on a GPU only under ``checked_bounds()``, because looking means waiting for
@@ -35,6 +36,7 @@ from pagesim.kernels.attention_ops import (
     gather_decode_attention,
     prefill_attention,
 )
+from pagesim.kernels.cache import BlockPool, Cache
 from pagesim.kernels.cache_ops import (
     copy_blocks,
     gather_blocks,
@@ -45,6 +47,8 @@ from pagesim.kernels.cache_ops import (
 from pagesim.kernels.checks import checked_bounds
 
 __all__ = [
+    "BlockPool",
+    "Cache",
     "checked_bounds",
     "contiguous_decode_attention",
     "copy_blocks",

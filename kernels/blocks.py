@@ -6,15 +6,12 @@ an array that the kernel reads, so that keys and values of all layers move toget
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from math import prod
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from pagesim.kernels.cache import BlockPool
 from pagesim.kernels.launch import Launch
 
 WORDS = 4096
@@ -84,41 +81,36 @@ def move(source, target, words_a_block, WORDS: tl.constexpr):
     tl.store(target + word, tl.load(source + word, mask=mask), mask=mask)
 
 
-def copy(caches: Sequence[Tensor], pairs: Tensor) -> Launch:
+def copy(pool: BlockPool, pairs: Tensor) -> Launch:
     """Return what copies block ``pairs[i, 0]`` to block ``pairs[i, 1]`` in every cache."""
-    return _launch(copy_kernel, caches, len(pairs), {"pairs": pairs})
+    return _launch(copy_kernel, pool, len(pairs), {"pairs": pairs})
 
 
-def gather(caches: Sequence[Tensor], block_ids: Tensor, out: Tensor) -> Launch:
+def gather(pool: BlockPool, block_ids: Tensor, out: Tensor) -> Launch:
     """Return what copies blocks of every cache to ``out``, ``[ids, caches, *block]``."""
-    staging = out.view(torch.uint8).view(torch.int32)
-    return _launch(gather_kernel, caches, len(block_ids), {"block_ids": block_ids, "staging": staging})
+    return _launch(gather_kernel, pool, len(block_ids), {"block_ids": block_ids, "staging": _words(out)})
 
 
-def scatter(staging: Tensor, caches: Sequence[Tensor], block_ids: Tensor) -> Launch:
+def scatter(staging: Tensor, pool: BlockPool, block_ids: Tensor) -> Launch:
     """Return what copies ``staging`` to blocks of every cache."""
-    staging = staging.view(torch.uint8).view(torch.int32)
-    return _launch(scatter_kernel, caches, len(block_ids), {"block_ids": block_ids, "staging": staging})
+    return _launch(scatter_kernel, pool, len(block_ids), {"block_ids": block_ids, "staging": _words(staging)})
 
 
-def _launch(kernel: object, caches: Sequence[Tensor], blocks: int, arguments: dict[str, Tensor]) -> Launch:
-    first = caches[0]
-    words = prod(first.shape[1:]) * first.element_size() // 4
-    piece = min(WORDS, triton.next_power_of_2(words))
+def _words(staging: Tensor) -> Tensor:
+    return staging.view(torch.uint8).view(torch.int32)
+
+
+def _launch(kernel: object, pool: BlockPool, blocks: int, arguments: dict[str, Tensor]) -> Launch:
+    words = pool.words
+    piece = min(WORDS, 1 << (words - 1).bit_length())
     return Launch(
         kernel,
-        (triton.cdiv(words, piece) * blocks, len(caches)),
+        (-(-words // piece) * blocks, len(pool)),
         {
-            "addresses": _addresses(first.device, *(cache.data_ptr() for cache in caches)),
+            "addresses": pool.addresses,
             **arguments,
             "words_a_block": words,
-            "stride_block": first.stride(0) * first.element_size() // 4,
+            "stride_block": pool.stride,
             "WORDS": piece,
         },
     )
-
-
-@lru_cache(maxsize=64)
-def _addresses(device: torch.device, *addresses: int) -> Tensor:
-    """Return addresses as int64 on a device; kept, because making the array is a transfer of its own."""
-    return torch.tensor(addresses, dtype=torch.int64, device=device)

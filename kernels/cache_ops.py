@@ -9,165 +9,164 @@ from torch import Tensor
 
 from pagesim.errors import PagesimError
 from pagesim.kernels import reference
+from pagesim.kernels.cache import BlockPool, Cache, pool_of
 from pagesim.kernels.checks import (
-    CACHES,
-    FP8,
     QUERY_DTYPES,
     bounds_are_checked,
-    check_blocks,
-    check_caches,
+    check_cache,
     check_contexts,
     check_ids,
     check_lengths,
     check_tensor,
-    scales,
     use_triton,
 )
 from pagesim.kernels.launch import run_all
-from pagesim.kernels.layouts import NHD, Layout, find_layout
 
 
 def gather_sequences(
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: Cache,
     block_table: Tensor,
     context_lens: Tensor,
     *,
     max_context: int | None = None,
-    layout: str | Layout = NHD,
-    out: tuple[Tensor, Tensor] | None = None,
+    out: Cache | None = None,
     backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
+    check: bool = True,
+) -> Cache:
     """Copy paged contexts into a padded contiguous batch.
 
     Args:
-        key_cache: blocks of keys in ``layout``.
-        value_cache: blocks of values in ``layout``.
+        cache: whose contexts.
         block_table: int32 ``[batch, max_blocks]``.
         context_lens: int32 ``[batch]``; what lies beyond them in the result is left as it is.
-        max_context: how wide the batch is; without it as wide as the table.
-        layout: of the caches.
-        out: two tensors to write to.
+        max_context: how wide the batch is; without it as wide as ``out`` or the table.
+        out: what an earlier call for such a batch returned, to write to.
         backend: what does it.
+        check: whether the other arguments are looked at.
 
     Returns:
-        Keys and values, ``[batch, max_context, kv_heads, D]`` in the caches' type.
+        A contiguous cache of the same type and scales, its tensors ``[batch, max_context, kv_heads, D]``.
 
     Raises:
         PagesimError: an argument is off.
     """
-    layout = find_layout(layout)
-    sizes = check_caches(key_cache, value_cache, layout, names=CACHES)
     batch = len(context_lens)
-    check_contexts(batch, block_table, context_lens, sizes, key_cache.device)
+    if check:
+        check_cache(cache, Cache, paged=True)
+        check_contexts(batch, block_table, context_lens, cache.sizes, cache.device)
+        if out is not None:
+            check_cache(out, Cache, paged=False)
+    sizes = cache.sizes
     if max_context is None:
-        max_context = block_table.shape[1] * sizes.block_size
-    check_lengths(context_lens, max_context, "as max_context says")
+        max_context = block_table.shape[1] * sizes.block_size if out is None else out.sizes.block_size
+    if check:
+        check_lengths(context_lens, max_context, "as max_context says")
     shape = (batch, max_context, sizes.kv_heads, sizes.head_dim)
-    key, value = out or (key_cache.new_empty(shape), value_cache.new_empty(shape))
-    for name, tensor in (("out[0]", key), ("out[1]", value)):
-        check_tensor(name, tensor, shape, (key_cache.dtype,), key_cache.device)
-    if use_triton(backend, key_cache):
+    if out is None:
+        tensors = (cache.key_cache.new_empty(shape), cache.value_cache.new_empty(shape))
+        out = Cache(*tensors, k_scale=cache.k_scale, v_scale=cache.v_scale, paged=False)
+    elif check:
+        for name, tensor in (("out.key_cache", out.key_cache), ("out.value_cache", out.value_cache)):
+            check_tensor(name, tensor, shape, (cache.dtype,), cache.device)
+    if use_triton(backend, cache.key_cache):
         from pagesim.kernels import sequences
 
-        launch = sequences.launch(key_cache, value_cache, block_table, context_lens, layout, key, value)
-        run_all([launch], key)
+        run_all([sequences.launch(cache, block_table, context_lens, out)], out.key_cache)
     else:
         reference.gather_sequences(
-            key_cache, value_cache, block_table, context_lens, key, value, layout=layout
+            cache.key_cache,
+            cache.value_cache,
+            block_table,
+            context_lens,
+            out.key_cache,
+            out.value_cache,
+            layout=cache.layout,
         )
-    return key, value
+    return out
 
 
 def reshape_and_cache(
     key: Tensor,
     value: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: Cache,
     slot_mapping: Tensor,
     *,
-    layout: str | Layout = NHD,
-    k_scale: float | Tensor = 1.0,
-    v_scale: float | Tensor = 1.0,
     backend: str = "auto",
+    check: bool = True,
 ) -> None:
     """Write new tokens' keys and values into their slots, in the cache's layout and type.
 
     Args:
-        key: ``[tokens, kv_heads, D]``.
+        key: ``[tokens, kv_heads, D]``; in FP8 it is divided by the cache's scale, and what then exceeds ±448
+            becomes ±448.
         value: as ``key``.
-        key_cache: blocks of keys in ``layout``, of the type of ``key`` or FP8.
-        value_cache: blocks of values in ``layout``.
+        cache: of the type of ``key`` or FP8.
         slot_mapping: int64 ``[tokens]``, ``block · block_size + slot in it``; −1 for a token that is not
             written. No slot may occur twice.
-        layout: of the caches.
-        k_scale: what FP8 keys are divided by; what then exceeds ±448 becomes ±448.
-        v_scale: what FP8 values are divided by.
         backend: what does it.
+        check: whether the other arguments are looked at.
 
     Raises:
         PagesimError: an argument is off.
     """
-    layout = find_layout(layout)
-    sizes = check_caches(key_cache, value_cache, layout, names=CACHES)
-    dtypes = QUERY_DTYPES if key_cache.dtype == FP8 else (key_cache.dtype,)
-    check_tensor("key", key, ("tokens", sizes.kv_heads, sizes.head_dim), dtypes, key_cache.device)
-    check_tensor("value", value, key.shape, (key.dtype,), key_cache.device)
-    check_tensor("slot_mapping", slot_mapping, (len(key),), (torch.int64,), key_cache.device, contiguous=True)
-    check_ids("slot_mapping", slot_mapping, sizes.num_blocks * sizes.block_size, least=-1)
-    if bounds_are_checked(slot_mapping):
-        kept = slot_mapping[slot_mapping >= 0]
-        check_ids("slot_mapping", kept, sizes.num_blocks * sizes.block_size, distinct=True)
-    _, k_scale, v_scale = scales(None, k_scale, v_scale, sizes, key_cache)
-    if use_triton(backend, key_cache):
+    if check:
+        check_cache(cache, Cache, paged=True)
+        _check_new(key, value, cache, slot_mapping)
+    if use_triton(backend, cache.key_cache):
         from pagesim.kernels import cache_write
 
-        launch = cache_write.launch(
-            key, value, key_cache, value_cache, slot_mapping, layout, k_scale, v_scale
-        )
-        run_all([launch], key_cache)
+        run_all([cache_write.launch(key, value, cache, slot_mapping)], cache.key_cache)
     else:
-        reference.reshape_and_cache(
-            key, value, key_cache, value_cache, slot_mapping, layout=layout, k_scale=k_scale, v_scale=v_scale
-        )
+        pair = (cache.key_cache, cache.value_cache)
+        reference.reshape_and_cache(key, value, *pair, slot_mapping, **cache.as_stored)
 
 
-def copy_blocks(caches: Sequence[Tensor], pairs: Tensor, *, backend: str = "auto") -> None:
+def copy_blocks(
+    caches: BlockPool | Sequence[Tensor], pairs: Tensor, *, backend: str = "auto", check: bool = True
+) -> None:
     """Copy blocks within each of several caches, in one launch (copy-on-write).
 
     Args:
         caches: tensors of one shape whose first axis is the block: the key and value caches of all layers,
-            say.
+            say. A ``BlockPool`` of them was checked when it was made.
         pairs: int64 ``[pairs, 2]``, from and to. No block may be written twice, nor written and read.
         backend: what does it.
+        check: whether the pairs are looked at.
 
     Raises:
         PagesimError: an argument is off.
     """
-    caches = check_blocks(caches)
-    check_tensor("pairs", pairs, ("pairs", 2), (torch.int64,), caches[0].device, contiguous=True)
-    check_ids("pairs", pairs, len(caches[0]))
-    check_ids("pairs[:, 1]", pairs[:, 1], len(caches[0]), distinct=True)
-    if bounds_are_checked(pairs) and torch.isin(pairs[:, 1], pairs[:, 0]).any():
-        raise PagesimError("pairs holds a block that is both read and written; copies happen in no order")
-    if use_triton(backend, caches[0]):
+    pool = pool_of(caches)
+    if check:
+        check_tensor("pairs", pairs, ("pairs", 2), (torch.int64,), pool.device, contiguous=True)
+        check_ids("pairs", pairs, pool.num_blocks)
+        check_ids("pairs[:, 1]", pairs[:, 1], pool.num_blocks, distinct=True)
+        if bounds_are_checked(pairs) and torch.isin(pairs[:, 1], pairs[:, 0]).any():
+            raise PagesimError("pairs holds a block that is both read and written; copies happen in no order")
+    if use_triton(backend, pool.caches[0]):
         from pagesim.kernels import blocks
 
-        run_all([blocks.copy(caches, pairs)], pairs)
+        run_all([blocks.copy(pool, pairs)], pairs)
     else:
-        reference.copy_blocks(caches, pairs)
+        reference.copy_blocks(pool.caches, pairs)
 
 
 def gather_blocks(
-    caches: Sequence[Tensor], block_ids: Tensor, *, out: Tensor | None = None, backend: str = "auto"
+    caches: BlockPool | Sequence[Tensor],
+    block_ids: Tensor,
+    *,
+    out: Tensor | None = None,
+    backend: str = "auto",
+    check: bool = True,
 ) -> Tensor:
     """Copy blocks of several caches next to each other, in one launch: what a swap sends out in one piece.
 
     Args:
-        caches: tensors of one shape whose first axis is the block.
+        caches: tensors of one shape whose first axis is the block, or a ``BlockPool`` of them.
         block_ids: int64 ``[ids]``.
         out: ``[ids, caches, *block]`` to write to; beside caches on a GPU it may be pinned host memory.
         backend: what does it.
+        check: whether ids and memory are looked at.
 
     Returns:
         ``[ids, caches, *block]``: of each block its part in every cache.
@@ -175,54 +174,78 @@ def gather_blocks(
     Raises:
         PagesimError: an argument is off.
     """
-    caches = check_blocks(caches)
-    shape = _staging_shape(caches, block_ids)
+    pool = pool_of(caches)
+    if check:
+        _check_ids(pool, block_ids)
     if out is None:
-        out = caches[0].new_empty(shape)
-    _check_staging("out", out, shape, caches[0])
-    if use_triton(backend, caches[0]):
+        out = pool.caches[0].new_empty(_staging_shape(pool, block_ids))
+    elif check:
+        _check_staging("out", out, pool, block_ids)
+    if use_triton(backend, pool.caches[0]):
         from pagesim.kernels import blocks
 
-        run_all([blocks.gather(caches, block_ids, out)], block_ids)
+        run_all([blocks.gather(pool, block_ids, out)], block_ids)
     else:
-        reference.gather_blocks(caches, block_ids, out)
+        reference.gather_blocks(pool.caches, block_ids, out)
     return out
 
 
 def scatter_blocks(
-    staging: Tensor, caches: Sequence[Tensor], block_ids: Tensor, *, backend: str = "auto"
+    staging: Tensor,
+    caches: BlockPool | Sequence[Tensor],
+    block_ids: Tensor,
+    *,
+    backend: str = "auto",
+    check: bool = True,
 ) -> None:
     """Copy what ``gather_blocks`` gathered into blocks of several caches, in one launch.
 
     Args:
         staging: ``[ids, caches, *block]``; beside caches on a GPU it may be pinned host memory.
-        caches: tensors of one shape whose first axis is the block.
+        caches: tensors of one shape whose first axis is the block, or a ``BlockPool`` of them.
         block_ids: int64 ``[ids]``, none twice.
         backend: what does it.
+        check: whether ids and memory are looked at.
 
     Raises:
         PagesimError: an argument is off.
     """
-    caches = check_blocks(caches)
-    shape = _staging_shape(caches, block_ids)
-    check_ids("block_ids", block_ids, len(caches[0]), distinct=True)
-    _check_staging("staging", staging, shape, caches[0])
-    if use_triton(backend, caches[0]):
+    pool = pool_of(caches)
+    if check:
+        _check_ids(pool, block_ids, distinct=True)
+        _check_staging("staging", staging, pool, block_ids)
+    if use_triton(backend, pool.caches[0]):
         from pagesim.kernels import blocks
 
-        run_all([blocks.scatter(staging, caches, block_ids)], block_ids)
+        run_all([blocks.scatter(staging, pool, block_ids)], block_ids)
     else:
-        reference.scatter_blocks(staging, caches, block_ids)
+        reference.scatter_blocks(staging, pool.caches, block_ids)
 
 
-def _staging_shape(caches: Sequence[Tensor], block_ids: Tensor) -> tuple[int, ...]:
-    check_tensor("block_ids", block_ids, ("ids",), (torch.int64,), caches[0].device, contiguous=True)
-    check_ids("block_ids", block_ids, len(caches[0]))
-    return (len(block_ids), len(caches), *caches[0].shape[1:])
+def _check_new(key: Tensor, value: Tensor, cache: Cache, slot_mapping: Tensor) -> None:
+    sizes = cache.sizes
+    dtypes = QUERY_DTYPES if cache.is_fp8 else (cache.dtype,)
+    check_tensor("key", key, ("tokens", sizes.kv_heads, sizes.head_dim), dtypes, cache.device)
+    check_tensor("value", value, key.shape, (key.dtype,), cache.device)
+    check_tensor("slot_mapping", slot_mapping, (len(key),), (torch.int64,), cache.device, contiguous=True)
+    slots = sizes.num_blocks * sizes.block_size
+    check_ids("slot_mapping", slot_mapping, slots, least=-1)
+    if bounds_are_checked(slot_mapping):
+        check_ids("slot_mapping", slot_mapping[slot_mapping >= 0], slots, distinct=True)
 
 
-def _check_staging(name: str, staging: Tensor, shape: tuple[int, ...], cache: Tensor) -> None:
+def _staging_shape(pool: BlockPool, block_ids: Tensor) -> tuple[int, ...]:
+    return (len(block_ids), len(pool), *pool.block)
+
+
+def _check_ids(pool: BlockPool, block_ids: Tensor, *, distinct: bool = False) -> None:
+    check_tensor("block_ids", block_ids, ("ids",), (torch.int64,), pool.device, contiguous=True)
+    check_ids("block_ids", block_ids, pool.num_blocks, distinct=distinct)
+
+
+def _check_staging(name: str, staging: Tensor, pool: BlockPool, block_ids: Tensor) -> None:
     reachable = (
-        isinstance(staging, Tensor) and cache.is_cuda and staging.device.type == "cpu" and staging.is_pinned()
+        pool.is_cuda and isinstance(staging, Tensor) and staging.device.type == "cpu" and staging.is_pinned()
     )
-    check_tensor(name, staging, shape, (cache.dtype,), None if reachable else cache.device, contiguous=True)
+    shape = _staging_shape(pool, block_ids)
+    check_tensor(name, staging, shape, (pool.dtype,), None if reachable else pool.device, contiguous=True)

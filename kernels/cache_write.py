@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagesim.kernels.launch import Launch, per_head
-from pagesim.kernels.layouts import Layout
+from pagesim.kernels.cache import Cache
+from pagesim.kernels.launch import Launch
 from pagesim.kernels.tiles import in_vector
 
 TOKENS = 16
@@ -82,53 +81,23 @@ def write_kernel(
     tl.store(to_value, as_stored(new_value, v_scale, value_cache.dtype.element_ty, SCALED), mask=mask)
 
 
-def launch(
-    key: Tensor,
-    value: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    slot_mapping: Tensor,
-    layout: Layout,
-    k_scale: float | Tensor,
-    v_scale: float | Tensor,
-) -> Launch:
+def launch(key: Tensor, value: Tensor, cache: Cache, slot_mapping: Tensor) -> Launch:
     """Return what is to be run."""
-    tokens, kv_heads, head_dim = key.shape
-    keys, values = layout.key.strides(key_cache), layout.value.strides(value_cache)
-    head_scales = isinstance(k_scale, Tensor) or isinstance(v_scale, Tensor)
-    if head_scales:
-        k_scale, v_scale = (per_head(factor, kv_heads, key.device) for factor in (k_scale, v_scale))
+    tokens, kv_heads, _ = key.shape
     arguments = {
+        **cache.place,
+        **cache.factors,
         "key": key,
         "value": value,
-        "key_cache": key_cache,
-        "value_cache": value_cache,
         "slot_mapping": slot_mapping,
-        "k_scales": k_scale if head_scales else slot_mapping,
-        "v_scales": v_scale if head_scales else slot_mapping,
-        "k_scale": 1.0 if head_scales else float(k_scale),
-        "v_scale": 1.0 if head_scales else float(v_scale),
+        "k_scale": 1.0 if cache.has_head_scales else float(cache.k_scale),
         "tokens": tokens,
         "kv_heads": kv_heads,
         "stride_key_token": key.stride(0),
         "stride_key_head": key.stride(1),
         "stride_value_token": value.stride(0),
         "stride_value_head": value.stride(1),
-        "stride_k_block": keys.block,
-        "stride_k_head": keys.head,
-        "stride_v_block": values.block,
-        "stride_v_head": values.head,
-        "K_TOKEN": keys.token,
-        "K_CHUNK": keys.chunk,
-        "K_LANES": keys.lanes,
-        "V_TOKEN": values.token,
-        "V_CHUNK": values.chunk,
-        "V_LANES": values.lanes,
-        "HEAD_DIM": head_dim,
-        "PADDED_DIM": triton.next_power_of_2(head_dim),
-        "BLOCK_SIZE": layout.sizes(key_cache).block_size,
         "TOKENS": TOKENS,
-        "SCALED": key_cache.dtype == torch.float8_e4m3fn,
-        "HEAD_SCALES": head_scales,
+        "SCALED": cache.is_fp8,
     }
-    return Launch(write_kernel, (kv_heads * triton.cdiv(tokens, TOKENS),), arguments)
+    return Launch(write_kernel, (kv_heads * -(-tokens // TOKENS),), arguments)

@@ -48,18 +48,19 @@ class Case:
         """Return what the op gives, written over NaN."""
         op: Callable[..., Tensor] = api.prefill_attention if self.is_prefill else api.decode_attention
         out = torch.full_like(self.q, float("nan"))
-        return op(**self._arguments(), layout=self.layout, out=out, **options)
+        return op(*self.arguments, out=out, **options)
 
     def refer(self, compute_dtype: torch.dtype = torch.float64) -> Tensor:
         """Return what the reference gives if it computes in a type, as float64."""
         op: Callable[..., Tensor] = (
             reference.prefill_attention if self.is_prefill else reference.decode_attention
         )
-        arguments = self._arguments()
+        q, _, *batch = self.arguments
         if compute_dtype == torch.float64:
-            arguments["q"] = self.q.double()
-        scale = 1 / sqrt(self.q.shape[-1])
-        return op(**arguments, layout=self.layout, scale=scale, compute_dtype=compute_dtype).double()
+            q = q.double()
+        options = {**self.cache.as_stored, "scale": 1 / sqrt(self.q.shape[-1])}
+        pair = (self.key_cache, self.value_cache)
+        return op(q, *pair, *batch, **options, compute_dtype=compute_dtype).double()
 
     def to(self, device: torch.device | str) -> Case:
         """Return the same problem on another device."""
@@ -73,9 +74,17 @@ class Case:
         """Whether there are several queries a sequence."""
         return self.query_starts is not None
 
-    def _arguments(self) -> dict[str, Any]:
-        left_out = {"layout"} if self.is_prefill else {"layout", "query_starts"}
-        return {name: value for name, value in vars(self).items() if name not in left_out}
+    @property
+    def cache(self) -> api.Cache:
+        """The cache, checked."""
+        pair = (self.key_cache, self.value_cache)
+        return api.Cache(*pair, layout=self.layout, k_scale=self.k_scale, v_scale=self.v_scale)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the op takes by position."""
+        batch = (self.q, self.cache, self.block_table, self.context_lens)
+        return batch if self.query_starts is None else (*batch, self.query_starts)
 
 
 def largest_error(output: Tensor, exact: Tensor) -> float:

@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib.util import find_spec
-from math import isfinite, sqrt
+from functools import cache as kept
+from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pagesim.errors import PagesimError
 from pagesim.kernels.layouts import Layout, Sizes
+from pagesim.kernels.requirements import installed
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
 MAX_BLOCK_SIZE = 256
@@ -43,10 +45,6 @@ def checked_bounds(on: bool = True) -> Iterator[None]:
         _checked.reset(token)
 
 
-CACHES = ("key_cache", "value_cache")
-"""What errors call the two parts of a cache."""
-
-
 def bounds_are_checked(tensor: Tensor) -> bool:
     """Return whether what stands in this tensor is to be looked at."""
     return tensor.device.type == "cpu" or _checked.get()
@@ -62,7 +60,7 @@ def use_triton(backend: str, tensor: Tensor) -> bool:
         raise PagesimError(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}")
     if backend == "reference" or (backend == "auto" and tensor.device.type == "cpu"):
         return False
-    if find_spec("triton") is None:
+    if not _has_triton():
         raise PagesimError(
             "backend 'triton' needs triton, which is not installed: pip install 'pagesim[kernels]', or take"
             " backend='reference'"
@@ -73,6 +71,11 @@ def use_triton(backend: str, tensor: Tensor) -> bool:
             " TRITON_INTERPRET=1 in the environment"
         )
     return True
+
+
+@kept
+def _has_triton() -> bool:
+    return installed("triton")
 
 
 def check_tensor(
@@ -99,10 +102,7 @@ def check_tensor(
     """
     if not isinstance(tensor, Tensor):
         raise PagesimError(f"{name} is a {type(tensor).__name__}; a torch.Tensor is needed")
-    same = len(shape) == tensor.dim() and all(
-        isinstance(want, str) or want == have for want, have in zip(shape, tensor.shape, strict=True)
-    )
-    if not same:
+    if not _fits(tensor.shape, shape):
         raise PagesimError(
             f"{name} has the shape {list(tensor.shape)}; [{', '.join(map(str, shape))}] is needed"
         )
@@ -116,29 +116,34 @@ def check_tensor(
         raise PagesimError(f"{name} has the strides {list(tensor.stride())}; the last must be 1")
 
 
-def check_caches(
-    key_cache: Tensor, value_cache: Tensor, layout: Layout, *, names: tuple[str, str], paged: bool = True
-) -> Sizes:
+def _fits(have: Sequence[int], wanted: Sequence[int | str]) -> bool:
+    if len(have) != len(wanted):
+        return False
+    for size, want in zip(have, wanted, strict=True):
+        if size != want and not isinstance(want, str):
+            return False
+    return True
+
+
+def check_caches(key_cache: Tensor, value_cache: Tensor, layout: Layout, *, paged: bool = True) -> Sizes:
     """Check a pair of caches against their layout and each other, and return what they hold."""
-    storages = (layout.key, layout.value)
-    for name, cache, storage in zip(names, (key_cache, value_cache), storages, strict=True):
+    pair = (("key_cache", key_cache, layout.key), ("value_cache", value_cache, layout.value))
+    for name, cache, storage in pair:
         check_tensor(name, cache, storage.axes, (*QUERY_DTYPES, FP8))
     sizes = layout.sizes(key_cache)
     if not sizes.kv_heads:
-        raise PagesimError(
-            f"{names[0]} has the shape {list(key_cache.shape)}; at least one KV head is needed"
-        )
+        raise PagesimError(f"key_cache has the shape {list(key_cache.shape)}; at least one KV head is needed")
     if sizes.head_dim not in HEAD_DIMS:
-        raise PagesimError(f"{names[0]} has head size {sizes.head_dim}; one of {_list(HEAD_DIMS)} is needed")
+        raise PagesimError(f"key_cache has head size {sizes.head_dim}; one of {_list(HEAD_DIMS)} is needed")
     size = sizes.block_size
     if paged and (not 1 <= size <= MAX_BLOCK_SIZE or size & (size - 1)):
         raise PagesimError(
-            f"{names[0]} has block size {size}; a power of two from 1 to {MAX_BLOCK_SIZE} is needed"
+            f"key_cache has block size {size}; a power of two from 1 to {MAX_BLOCK_SIZE} is needed"
         )
-    for name, cache, storage in zip(names, (key_cache, value_cache), storages, strict=True):
+    for name, cache, storage in pair:
         shape = storage.shape(sizes, key_cache.element_size())
         check_tensor(name, cache, shape, (key_cache.dtype,), key_cache.device)
-    check_fp8(names[0], key_cache)
+    check_fp8("key_cache", key_cache)
     return sizes
 
 
@@ -164,18 +169,31 @@ def check_query(name: str, q: Tensor, first_axis: str, sizes: Sizes, cache: Tens
         raise PagesimError(f"{name} is {_short(q.dtype)}; {_short(cache.dtype)} is needed, as the cache is")
 
 
-def check_out(out: Tensor | None, like: Tensor) -> Tensor:
+def check_out(out: Tensor | None, like: Tensor, check: bool = True) -> Tensor:
     """Return where the result goes: ``out`` if it is given and fits, else a new tensor."""
     if out is None:
         return torch.empty_like(like, memory_format=torch.contiguous_format)
-    check_tensor("out", out, like.shape, (like.dtype,), like.device)
+    if check:
+        check_tensor("out", out, like.shape, (like.dtype,), like.device)
     return out
+
+
+def check_cache(cache: object, kind: type[Any], *, paged: bool | None = None) -> None:
+    """Check that an argument is a cache, a paged or a contiguous one if that is said."""
+    if not isinstance(cache, kind):
+        raise PagesimError(f"cache is a {type(cache).__name__}; Cache(key_cache, value_cache) is needed")
+    if paged is not None and cache.paged is not paged:
+        kinds = ("a contiguous cache", "a paged one")
+        raise PagesimError(f"cache is {kinds[cache.paged]}; {kinds[paged]} is needed")
 
 
 def check_scale(name: str, scale: float | Tensor, sizes: Sizes, cache: Tensor) -> None:
     """Check a factor of FP8 numbers: a positive number, or one a KV head; other caches have none."""
     if isinstance(scale, Tensor):
         check_tensor(name, scale, (sizes.kv_heads,), (torch.float32,), cache.device, contiguous=True)
+        if bounds_are_checked(scale) and not (fine := scale.isfinite() & (scale > 0)).all():
+            head = int(fine.logical_not().nonzero()[0])
+            raise PagesimError(f"{name}[{head}] is {float(scale[head])}; a positive number is needed")
     elif not (isinstance(scale, float | int) and isfinite(scale) and scale > 0):
         raise PagesimError(f"{name} is {scale!r}; a positive number or a tensor [kv_heads] is needed")
     if cache.dtype != FP8 and (isinstance(scale, Tensor) or scale != 1):
@@ -274,12 +292,7 @@ def check_contexts(
     check_table(block_table, context_lens, sizes)
 
 
-def scales(
-    scale: float | None, k_scale: float | Tensor, v_scale: float | Tensor, sizes: Sizes, cache: Tensor
-) -> tuple[float, float | Tensor, float | Tensor]:
-    """Return the factors of scores, keys and values, checked; 1/√D for scores where none is given."""
+def check_score_scale(scale: float | None) -> None:
+    """Check the factor of dot products, if one is given."""
     if scale is not None and not isfinite(scale):
         raise PagesimError(f"scale is {scale}; a finite number is needed")
-    for name, factor in (("k_scale", k_scale), ("v_scale", v_scale)):
-        check_scale(name, factor, sizes, cache)
-    return 1 / sqrt(sizes.head_dim) if scale is None else float(scale), k_scale, v_scale

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 import triton
@@ -32,9 +33,9 @@ def _meta(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _caches(layout: Layout, dtype: torch.dtype, sizes: Sizes) -> tuple[Tensor, Tensor]:
+def _cache(layout: Layout, dtype: torch.dtype, sizes: Sizes, **options: Any) -> api.Cache:
     keys, values = layout.shapes(sizes, dtype.itemsize)
-    return _meta(*keys, dtype=dtype), _meta(*values, dtype=dtype)
+    return api.Cache(_meta(*keys, dtype=dtype), _meta(*values, dtype=dtype), layout=layout, **options)
 
 
 def _decode(
@@ -55,23 +56,13 @@ def _decode(
 
     def build(target: int) -> Launch:
         sizes = Sizes(*((BLOCKS, block_size) if block_size else (BATCH, CONTEXT)), kv_heads, head_dim)
-        keys, values = _caches(layout, kv_dtype or dtype, sizes)
+        factor = _meta(kv_heads, dtype=F32) if head_scales else 1.0
+        scales = {"k_scale": factor, "v_scale": factor}
+        cache = _cache(layout, kv_dtype or dtype, sizes, paged=bool(block_size), **scales)
         q = _meta(BATCH, q_heads, head_dim, dtype=dtype)
         table = _meta(BATCH, CONTEXT // block_size) if block_size else None
-        plan = api.decode_plan(
-            q,
-            keys,
-            [CONTEXT] * BATCH,
-            layout=layout,
-            paged=bool(block_size),
-            num_splits=splits,
-            num_stages=stages,
-        )
-        factor = _meta(kv_heads, dtype=F32) if head_scales else 1.0
-        lens = _meta(BATCH)
-        launches = decode.launches(
-            q, keys, values, table, lens, layout, 0.1, factor, factor, plan, torch.empty_like(q)
-        )
+        plan = api.decode_plan(q, cache, [CONTEXT] * BATCH, num_splits=splits, num_stages=stages)
+        launches = decode.launches(q, cache, table, _meta(BATCH), 0.1, plan, torch.empty_like(q))
         return launches[1] if reduction else launches[0]
 
     return build
@@ -87,39 +78,36 @@ def _prefill(
     max_query_len: int = TOKENS,
 ) -> Build:
     def build(target: int) -> Launch:
-        keys, values = _caches(layout, kv_dtype or dtype, Sizes(BLOCKS, block_size, 8, head_dim))
+        cache = _cache(layout, kv_dtype or dtype, Sizes(BLOCKS, block_size, 8, head_dim))
         q = _meta(TOKENS, 32, head_dim, dtype=dtype)
         table, lens, starts = _meta(BATCH, CONTEXT // block_size), _meta(BATCH), _meta(BATCH + 1)
-        tensors = (q, keys, values, table, lens, starts)
         out = torch.empty_like(q)
-        return prefill.launch(*tensors, max_query_len, layout, 0.1, 1.0, 1.0, out, target)
+        return prefill.launch(q, cache, table, lens, starts, max_query_len, 0.1, out, target)
 
     return build
 
 
 def _write(layout: Layout, kv_dtype: torch.dtype = F16) -> Build:
     def build(target: int) -> Launch:
-        keys, values = _caches(layout, kv_dtype, Sizes(BLOCKS, 16, 8, 128))
         key, value = (_meta(TOKENS, 8, 128, dtype=F16) for _ in range(2))
         slots = _meta(TOKENS, dtype=torch.int64)
-        return cache_write.launch(key, value, keys, values, slots, layout, 1.0, 1.0)
+        return cache_write.launch(key, value, _cache(layout, kv_dtype, Sizes(BLOCKS, 16, 8, 128)), slots)
 
     return build
 
 
 def _pad(layout: Layout) -> Build:
     def build(target: int) -> Launch:
-        keys, values = _caches(layout, F16, Sizes(BLOCKS, 16, 8, 128))
-        key, value = (_meta(BATCH, CONTEXT, 8, 128, dtype=F16) for _ in range(2))
+        padded = api.Cache(*(_meta(BATCH, CONTEXT, 8, 128, dtype=F16) for _ in range(2)), paged=False)
         table, lens = _meta(BATCH, CONTEXT // 16), _meta(BATCH)
-        return sequences.launch(keys, values, table, lens, layout, key, value)
+        return sequences.launch(_cache(layout, F16, Sizes(BLOCKS, 16, 8, 128)), table, lens, padded)
 
     return build
 
 
 def _move(what: str) -> Build:
     def build(target: int) -> Launch:
-        caches = [_meta(BLOCKS, 16, 40, 128, dtype=F16) for _ in range(80)]
+        caches = api.BlockPool([_meta(BLOCKS, 16, 40, 128, dtype=F16) for _ in range(80)])
         ids = _meta(64, dtype=torch.int64)
         staging = _meta(64, 80, 16, 40, 128, dtype=F16)
         if what == "copy":

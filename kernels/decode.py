@@ -9,6 +9,8 @@ Decoding moves every key and value once and computes little, so what counts is b
 - Where a block is at least a tile, a tile needs one id, a scalar. Where it is smaller, each token needs its
   own.
 - Only the last tile of a split is masked; it stands outside of the loop.
+- How long a split is follows from the sequence's own length, so that a plan for the longest context there can
+  be, as a CUDA graph needs it, cuts short ones too.
 
 The contiguous kernel is this one with the sequence itself as the only block, so that the two differ in
 paging alone.
@@ -22,10 +24,10 @@ import triton.language as tl
 from torch import Tensor
 
 from pagesim.kernels import reduce
-from pagesim.kernels.launch import Launch, per_head
-from pagesim.kernels.layouts import Layout
+from pagesim.kernels.cache import Cache
+from pagesim.kernels.launch import Launch
 from pagesim.kernels.planner import DecodePlan, query_rows
-from pagesim.kernels.tiles import LOG2_E, attend, block_ids, in_vector, rounded, tile_pointers
+from pagesim.kernels.tiles import attend, block_ids, in_vector, rounded, split_tokens, tile_pointers
 
 
 @triton.jit
@@ -73,9 +75,9 @@ def decode_kernel(
     row = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(context_lens + row)
-    start = split * tokens_per_split
-    # The last split takes what is left, so that a plan for shorter contexts stays right.
-    end = tl.where(split == tl.num_programs(2) - 1, length, tl.minimum(start + tokens_per_split, length))
+    own_tokens = split_tokens(length, tokens_per_split, tl.num_programs(2), TILE)
+    start = split * own_tokens
+    end = tl.minimum(start + own_tokens, length)
     if not ONE_PASS:
         if start >= end:
             return
@@ -150,66 +152,41 @@ def decode_kernel(
 
 def launches(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: Cache,
     block_table: Tensor | None,
     context_lens: Tensor,
-    layout: Layout,
-    scale: float,
-    k_scale: float | Tensor,
-    v_scale: float | Tensor,
+    scale: float | None,
     plan: DecodePlan,
     out: Tensor,
 ) -> list[Launch]:
-    """Return what is to be run, in order; without a block table the caches are a padded contiguous batch."""
+    """Return what is to be run, in order; a cache that is not paged has no block table."""
     batch, q_heads, head_dim = q.shape
-    sizes = layout.sizes(key_cache)
-    keys, values = layout.key.strides(key_cache), layout.value.strides(value_cache)
-    group = q_heads // sizes.kv_heads
+    kv_heads = cache.sizes.kv_heads
+    group = q_heads // kv_heads
     rows = 1 if q.dtype == torch.float32 else query_rows(group, head_dim)
     one_pass = plan.num_splits == 1
-    head_scales = isinstance(k_scale, Tensor) or isinstance(v_scale, Tensor)
-    if head_scales:
-        k_scale, v_scale = (per_head(factor, sizes.kv_heads, q.device) for factor in (k_scale, v_scale))
     partial, lse = (out, out) if one_pass else reduce.workspace(q, plan.num_splits)
     arguments = {
+        **cache.place,
+        **cache.factors,
         "q": q,
-        "key_cache": key_cache,
-        "value_cache": value_cache,
         "block_table": context_lens if block_table is None else block_table,
         "context_lens": context_lens,
         "out": partial,
         "lse": lse,
-        "k_scales": k_scale if head_scales else context_lens,
-        "v_scales": v_scale if head_scales else context_lens,
-        "scale": scale * LOG2_E * (1.0 if head_scales else k_scale),
-        "v_scale": 1.0 if head_scales else v_scale,
+        "scale": cache.score_scale(scale),
         "stride_q_row": q.stride(0),
         "stride_q_head": q.stride(1),
         "stride_out_row": out.stride(0),
         "stride_out_head": out.stride(1),
         "stride_table": 0 if block_table is None else block_table.stride(0),
-        "stride_k_block": keys.block,
-        "stride_k_head": keys.head,
-        "stride_v_block": values.block,
-        "stride_v_head": values.head,
         "tokens_per_split": plan.tokens_per_split,
-        "K_TOKEN": keys.token,
-        "K_CHUNK": keys.chunk,
-        "K_LANES": keys.lanes,
-        "V_TOKEN": values.token,
-        "V_CHUNK": values.chunk,
-        "V_LANES": values.lanes,
         "GROUP": group,
         "ROWS": rows,
-        "HEAD_DIM": head_dim,
-        "PADDED_DIM": triton.next_power_of_2(head_dim),
-        "BLOCK_SIZE": 0 if block_table is None else sizes.block_size,
         "TILE": plan.tile,
         "STAGES": plan.num_stages,
-        "HEAD_SCALES": head_scales,
         "ONE_PASS": one_pass,
     }
-    grid = (sizes.kv_heads * triton.cdiv(group, rows), batch, plan.num_splits)
+    grid = (kv_heads * -(-group // rows), batch, plan.num_splits)
     attention = Launch(decode_kernel, grid, arguments, plan.num_warps, plan.num_stages)
     return [attention] if one_pass else [attention, reduce.launch(partial, lse, context_lens, plan, out)]

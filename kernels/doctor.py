@@ -20,7 +20,18 @@ from pagesim.kernels.requirements import INSTALL, Unavailable, installed
 PYTHON = (3, 11)
 """The oldest that will do."""
 
-REQUIRED = ("numpy", "pandas", "pyarrow", "simpy", "matplotlib", "typer", "rich", "pydantic", "joblib")
+REQUIRED = (
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "simpy",
+    "matplotlib",
+    "typer",
+    "rich",
+    "pydantic",
+    "joblib",
+    "plotly",
+)
 
 EXTRAS = {
     "scipy": ("calibrate", "scipy", "fits cost terms to measurements"),
@@ -116,6 +127,9 @@ def _kernels() -> Iterator[Finding]:
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
     yield Finding("torch", State.FINE, f"{torch.__version__}, {built}")
     yield _triton()
+    if not installed("numpy"):
+        yield Finding("CUDA GPU", State.ABSENT, "it is looked for once numpy is installed")
+        return
     yield _driver()
     gpu = _gpu(torch)
     yield gpu

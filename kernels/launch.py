@@ -41,13 +41,9 @@ class Launch:
         """Start the kernel on a tensor's device; an empty grid starts nothing."""
         if 0 in self.grid:
             return
-        with torch.cuda.device(on.device) if on.is_cuda else nullcontext():
+        elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
+        with torch.cuda.device(on.device) if elsewhere else nullcontext():
             self.kernel[self.grid](**self.arguments, **self.options)
-
-
-def per_head(factor: float | Tensor, kv_heads: int, device: torch.device) -> Tensor:
-    """Return a factor as float32 ``[kv_heads]``."""
-    return factor if isinstance(factor, Tensor) else torch.full((kv_heads,), factor, device=device)
 
 
 def run_all(launches: Iterable[Launch], out: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagesim.kernels.launch import Launch, per_head
-from pagesim.kernels.layouts import Layout
-from pagesim.kernels.tiles import LOG2_E, attend, block_ids, in_vector, rounded, tile_pointers
+from pagesim.kernels.cache import Cache
+from pagesim.kernels.launch import Launch
+from pagesim.kernels.tiles import attend, block_ids, in_vector, rounded, tile_pointers
 
 
 @triton.jit
@@ -162,67 +162,41 @@ def shape(q: Tensor, group: int, max_query_len: int, capability: int) -> Shape:
 
 def launch(
     q: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    cache: Cache,
     block_table: Tensor,
     context_lens: Tensor,
     query_starts: Tensor,
     max_query_len: int,
-    layout: Layout,
-    scale: float,
-    k_scale: float | Tensor,
-    v_scale: float | Tensor,
+    scale: float | None,
     out: Tensor,
     capability: int = 90,
 ) -> Launch:
     """Return what is to be run on a GPU of this compute capability (times ten)."""
-    _, q_heads, head_dim = q.shape
-    sizes = layout.sizes(key_cache)
-    keys, values = layout.key.strides(key_cache), layout.value.strides(value_cache)
-    group = q_heads // sizes.kv_heads
+    kv_heads = cache.sizes.kv_heads
+    group = q.shape[1] // kv_heads
     cut = shape(q, group, max_query_len, capability)
     heads = min(group, cut.rows)
-    head_scales = isinstance(k_scale, Tensor) or isinstance(v_scale, Tensor)
-    if head_scales:
-        k_scale, v_scale = (per_head(factor, sizes.kv_heads, q.device) for factor in (k_scale, v_scale))
     arguments = {
+        **cache.place,
+        **cache.factors,
         "q": q,
-        "key_cache": key_cache,
-        "value_cache": value_cache,
         "block_table": block_table,
         "context_lens": context_lens,
         "query_starts": query_starts,
         "out": out,
-        "k_scales": k_scale if head_scales else context_lens,
-        "v_scales": v_scale if head_scales else context_lens,
-        "scale": scale * LOG2_E * (1.0 if head_scales else k_scale),
-        "v_scale": 1.0 if head_scales else v_scale,
-        "kv_heads": sizes.kv_heads,
+        "scale": cache.score_scale(scale),
+        "kv_heads": kv_heads,
         "stride_q_token": q.stride(0),
         "stride_q_head": q.stride(1),
         "stride_out_token": out.stride(0),
         "stride_out_head": out.stride(1),
         "stride_table": block_table.stride(0),
-        "stride_k_block": keys.block,
-        "stride_k_head": keys.head,
-        "stride_v_block": values.block,
-        "stride_v_head": values.head,
-        "K_TOKEN": keys.token,
-        "K_CHUNK": keys.chunk,
-        "K_LANES": keys.lanes,
-        "V_TOKEN": values.token,
-        "V_CHUNK": values.chunk,
-        "V_LANES": values.lanes,
         "GROUP": group,
         "HEADS": heads,
         "ROWS": cut.rows,
-        "HEAD_DIM": head_dim,
-        "PADDED_DIM": triton.next_power_of_2(head_dim),
-        "BLOCK_SIZE": sizes.block_size,
         "TILE": cut.tile,
         "STAGES": cut.num_stages,
-        "HEAD_SCALES": head_scales,
     }
-    query_tiles = triton.cdiv(max_query_len, cut.rows // heads)
-    programs = query_tiles * sizes.kv_heads * triton.cdiv(group, heads)
+    query_tiles = -(-max_query_len // (cut.rows // heads))
+    programs = query_tiles * kv_heads * -(-group // heads)
     return Launch(prefill_kernel, (programs, len(context_lens)), arguments, cut.num_warps, cut.num_stages)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pagesim.kernels.launch import Launch
 from pagesim.kernels.planner import DecodePlan
-from pagesim.kernels.tiles import rounded
+from pagesim.kernels.tiles import rounded, split_tokens
 
 SPLIT_TILE = 16
 """Partial results that are in flight at once."""
@@ -27,13 +27,15 @@ def reduce_kernel(
     tokens_per_split,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
+    TILE: tl.constexpr,
     SPLIT_TILE: tl.constexpr,
 ):
     """Weigh the partial results of one query head of one sequence by their sums, and add them up."""
     head = tl.program_id(0)
     row = tl.program_id(1)
-    # What lies beyond the splits that the sequence's length fills was never written.
-    filled = tl.minimum(tl.cdiv(tl.load(context_lens + row), tokens_per_split), splits)
+    # Splits that hold no token have written nothing.
+    length = tl.load(context_lens + row)
+    filled = tl.cdiv(length, split_tokens(length, tokens_per_split, splits, TILE))
     first = (row.to(tl.int64) * tl.num_programs(0) + head) * splits
     dim = tl.arange(0, PADDED_DIM)
     is_dim = dim < HEAD_DIM
@@ -81,6 +83,7 @@ def launch(partial: Tensor, lse: Tensor, context_lens: Tensor, plan: DecodePlan,
         "tokens_per_split": plan.tokens_per_split,
         "HEAD_DIM": head_dim,
         "PADDED_DIM": triton.next_power_of_2(head_dim),
+        "TILE": plan.tile,
         "SPLIT_TILE": SPLIT_TILE,
     }
     return Launch(reduce_kernel, (q_heads, batch), arguments)

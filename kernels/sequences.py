@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pagesim.kernels.cache import Cache
 from pagesim.kernels.launch import Launch
-from pagesim.kernels.layouts import Layout
 from pagesim.kernels.tiles import in_vector
 
 TOKENS = 32
@@ -71,45 +71,23 @@ def gather_kernel(
     tl.store(to_value, values, mask=mask)
 
 
-def launch(
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    layout: Layout,
-    key: Tensor,
-    value: Tensor,
-) -> Launch:
-    """Return what is to be run."""
-    batch, max_context, kv_heads, head_dim = key.shape
-    keys, values = layout.key.strides(key_cache), layout.value.strides(value_cache)
+def launch(cache: Cache, block_table: Tensor, context_lens: Tensor, padded: Cache) -> Launch:
+    """Return what copies contexts from a paged cache to a padded one in layout NHD."""
+    key, value = padded.key_cache, padded.value_cache
+    batch, max_context, kv_heads, _ = key.shape
     arguments = {
-        "key_cache": key_cache,
-        "value_cache": value_cache,
+        **cache.place,
         "block_table": block_table,
         "context_lens": context_lens,
         "key": key,
         "value": value,
         "stride_table": block_table.stride(0),
-        "stride_k_block": keys.block,
-        "stride_k_head": keys.head,
-        "stride_v_block": values.block,
-        "stride_v_head": values.head,
         "stride_key_row": key.stride(0),
         "stride_key_token": key.stride(1),
         "stride_key_head": key.stride(2),
         "stride_value_row": value.stride(0),
         "stride_value_token": value.stride(1),
         "stride_value_head": value.stride(2),
-        "K_TOKEN": keys.token,
-        "K_CHUNK": keys.chunk,
-        "K_LANES": keys.lanes,
-        "V_TOKEN": values.token,
-        "V_CHUNK": values.chunk,
-        "V_LANES": values.lanes,
-        "HEAD_DIM": head_dim,
-        "PADDED_DIM": triton.next_power_of_2(head_dim),
-        "BLOCK_SIZE": layout.sizes(key_cache).block_size,
         "TOKENS": TOKENS,
     }
-    return Launch(gather_kernel, (kv_heads, triton.cdiv(max_context, TOKENS), batch), arguments)
+    return Launch(gather_kernel, (kv_heads, -(-max_context // TOKENS), batch), arguments)

@@ -8,9 +8,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LOG2_E = 1.4426950408889634
-
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def split_tokens(length, tokens_per_split, splits, TILE: tl.constexpr):
+    """Return the tokens of a split of a sequence of this length (``planner.DecodePlan.split_tokens``)."""
+    return tl.maximum(tokens_per_split, tl.cdiv(length, splits * TILE) * TILE)
 
 
 @triton.jit

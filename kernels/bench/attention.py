@@ -36,20 +36,11 @@ def prepare(point: Point, session: Session) -> Case:
 
 def _paged_decode(point: Point, session: Session) -> Case:
     given = inputs.paged(point, session, point["batch"])
-    plan = _plan(point, given.queries[0], given.key_cache, paged=True)
+    plan = _plan(point, given.queries[0], given.cache)
     outs = torch.empty_like(given.queries)
 
     def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
-        return lambda: api.decode_attention(
-            q,
-            given.key_cache,
-            given.value_cache,
-            table,
-            given.lengths,
-            layout=given.layout,
-            plan=plan,
-            out=out,
-        )
+        return lambda: api.decode_attention(q, given.cache, table, given.lengths, plan=plan, out=out)
 
     calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
     return _decode_case(point, given, calls, outs, plan)
@@ -57,37 +48,26 @@ def _paged_decode(point: Point, session: Session) -> Case:
 
 def _contiguous_decode(point: Point, session: Session) -> Case:
     given = inputs.contiguous(point, session, point["batch"], find_layout(point["layout"]))
-    plan = _plan(point, given.queries[0], given.keys[0], paged=False)
+    plan = _plan(point, given.queries[0], given.caches[0])
     outs = torch.empty_like(given.queries)
 
-    def call(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor) -> Call:
-        return lambda: api.contiguous_decode_attention(
-            q, keys, values, given.lengths, layout=given.layout, plan=plan, out=out
-        )
+    def call(q: torch.Tensor, cache: api.Cache, out: torch.Tensor) -> Call:
+        return lambda: api.contiguous_decode_attention(q, cache, given.lengths, plan=plan, out=out)
 
-    calls = [call(*each) for each in zip(given.queries, given.keys, given.values, outs, strict=True)]
+    calls = [call(*each) for each in zip(given.queries, given.caches, outs, strict=True)]
     return _decode_case(point, given, calls, outs, plan)
 
 
 def _gather_decode(point: Point, session: Session) -> Case:
     given = inputs.paged(point, session, point["batch"])
     shape = (point["batch"], point["context"], point["kv_heads"], point["head_size"])
-    room = [session.empty(*shape, dtype=DTYPES[point["dtype"]]) for _ in range(2)]
-    plan = _plan(point, given.queries[0], room[0], paged=False)
+    room = api.Cache(*(session.empty(*shape, dtype=DTYPES[point["dtype"]]) for _ in range(2)), paged=False)
+    plan = _plan(point, given.queries[0], room)
     outs = torch.empty_like(given.queries)
 
     def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
         return lambda: api.gather_decode_attention(
-            q,
-            given.key_cache,
-            given.value_cache,
-            table,
-            given.lengths,
-            max_context=point["context"],
-            layout=given.layout,
-            plan=plan,
-            workspace=(room[0], room[1]),
-            out=out,
+            q, given.cache, table, given.lengths, plan=plan, workspace=room, out=out
         )
 
     calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
@@ -135,30 +115,16 @@ def _paged_prefill(point: Point, session: Session) -> Case:
 
     def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
         return lambda: api.prefill_attention(
-            q,
-            given.key_cache,
-            given.value_cache,
-            table,
-            given.lengths,
-            starts,
-            max_query_len=query,
-            layout=given.layout,
-            out=out,
+            q, given.cache, table, given.lengths, starts, max_query_len=query, out=out
         )
 
     calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
     return _case(point, calls, query, _check_prefill(point, given, _poisoned(calls, outs)))
 
 
-def _plan(point: Point, q: torch.Tensor, cache: torch.Tensor, *, paged: bool) -> DecodePlan:
-    return api.decode_plan(
-        q,
-        cache,
-        [point["context"]] * point["batch"],
-        layout=point["layout"] if paged or point.op == "contiguous-decode" else "NHD",
-        paged=paged,
-        num_splits=point.parameters.get("splits"),
-    )
+def _plan(point: Point, q: torch.Tensor, cache: api.Cache) -> DecodePlan:
+    lengths = [point["context"]] * point["batch"]
+    return api.decode_plan(q, cache, lengths, num_splits=point.parameters.get("splits"))
 
 
 def _decode_case(

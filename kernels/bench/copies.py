@@ -48,6 +48,7 @@ def _reshape_and_cache(point: Point, session: Session) -> Case:
     blocks = -(-tokens // block_size) * sets + 1
     sizes = Sizes(blocks, block_size, heads, point["head_size"])
     keys, values = (session.random(*shape, dtype=dtype) for shape in layout.shapes(sizes, dtype.itemsize))
+    cache = api.Cache(keys, values, layout=layout)
     shape = (sets, tokens, heads, point["head_size"])
     new = [session.random(*shape, dtype=new_dtype) for _ in range(2)]
     # Whole blocks of neighbouring slots in random places, as a prompt's tokens fill them.
@@ -56,7 +57,7 @@ def _reshape_and_cache(point: Point, session: Session) -> Case:
     slots = slots.view(sets, tokens).to(session.device)
 
     def call(key: torch.Tensor, value: torch.Tensor, where: torch.Tensor) -> Call:
-        return lambda: api.reshape_and_cache(key, value, keys, values, where, layout=layout)
+        return lambda: api.reshape_and_cache(key, value, cache, where)
 
     def check() -> float:
         calls[0]()
@@ -73,52 +74,52 @@ def _reshape_and_cache(point: Point, session: Session) -> Case:
 
 
 def _copy_blocks(point: Point, session: Session) -> Case:
-    caches, ids, moved = _pool(point, session, of_each=2)
+    pool, ids, moved = _pool(point, session, of_each=2)
 
     def call(pairs: torch.Tensor) -> Call:
-        return lambda: api.copy_blocks(caches, pairs)
+        return lambda: api.copy_blocks(pool, pairs)
 
     def check() -> float:
         source, target = ids[0].view(-1, 2).unbind(1)
         calls[0]()
-        return _differ((cache[source], cache[target]) for cache in caches)
+        return _differ((cache[source], cache[target]) for cache in pool.caches)
 
     calls = [call(chosen.view(-1, 2)) for chosen in ids]
     return Case(calls, bytes_moved=moved, check=check)
 
 
 def _gather_blocks(point: Point, session: Session) -> Case:
-    caches, ids, moved = _pool(point, session)
-    out = session.empty(point["blocks"], len(caches), caches[0].shape[1], dtype=caches[0].dtype)
+    pool, ids, moved = _pool(point, session)
+    out = session.empty(point["blocks"], len(pool), *pool.block, dtype=pool.dtype)
     out.fill_(torch.nan)
 
     def call(chosen: torch.Tensor) -> Call:
-        return lambda: api.gather_blocks(caches, chosen, out=out)
+        return lambda: api.gather_blocks(pool, chosen, out=out)
 
     def check() -> float:
         calls[0]()
-        return _differ((cache[ids[0]], out[:, place]) for place, cache in enumerate(caches))
+        return _differ((cache[ids[0]], out[:, place]) for place, cache in enumerate(pool.caches))
 
     calls = [call(chosen) for chosen in ids]
     return Case(calls, bytes_moved=moved, check=check)
 
 
 def _scatter_blocks(point: Point, session: Session) -> Case:
-    caches, ids, moved = _pool(point, session)
-    staging = session.random(point["blocks"], len(caches), caches[0].shape[1], dtype=caches[0].dtype)
+    pool, ids, moved = _pool(point, session)
+    staging = session.random(point["blocks"], len(pool), *pool.block, dtype=pool.dtype)
 
     def call(chosen: torch.Tensor) -> Call:
-        return lambda: api.scatter_blocks(staging, caches, chosen)
+        return lambda: api.scatter_blocks(staging, pool, chosen)
 
     def check() -> float:
         calls[0]()
-        return _differ((cache[ids[0]], staging[:, place]) for place, cache in enumerate(caches))
+        return _differ((cache[ids[0]], staging[:, place]) for place, cache in enumerate(pool.caches))
 
     calls = [call(chosen) for chosen in ids]
     return Case(calls, bytes_moved=moved, check=check)
 
 
-def _pool(point: Point, session: Session, of_each: int = 1) -> tuple[list[torch.Tensor], torch.Tensor, int]:
+def _pool(point: Point, session: Session, of_each: int = 1) -> tuple[api.BlockPool, torch.Tensor, int]:
     """Return ``pieces`` caches, ids ``[S, of_each · blocks]`` without repetition, and the bytes of a call."""
     dtype = DTYPES[point["dtype"]]
     numbers = point["piece_bytes"] // dtype.itemsize
@@ -127,7 +128,7 @@ def _pool(point: Point, session: Session, of_each: int = 1) -> tuple[list[torch.
     wanted = of_each * point["blocks"]
     caches = [session.random(sets * wanted, numbers, dtype=dtype) for _ in range(point["pieces"])]
     order = torch.randperm(sets * wanted, generator=session.generator(point))
-    return caches, order.view(sets, wanted).to(session.device), moved
+    return api.BlockPool(caches), order.view(sets, wanted).to(session.device), moved
 
 
 def _differ(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:

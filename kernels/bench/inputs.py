@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from pagesim.kernels.bench.dtypes import DTYPES, query_dtype
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Session
+from pagesim.kernels.cache import Cache
 from pagesim.kernels.layouts import HND, Layout, Sizes, find_layout
 from pagesim.kernels.timing import rotations
 
@@ -40,6 +42,11 @@ class Paged:
         keys = self.layout.key.to_plain(self.key_cache[blocks]).flatten(0, 1)[:length]
         return keys, self.layout.value.to_plain(self.value_cache[blocks]).flatten(0, 1)[:length]
 
+    @cached_property
+    def cache(self) -> Cache:
+        """The cache as kernels take it."""
+        return Cache(self.key_cache, self.value_cache, layout=self.layout)
+
 
 @dataclass(frozen=True)
 class Contiguous:
@@ -63,6 +70,12 @@ class Contiguous:
         """Return the keys and values of a sequence of the first batch, ``[context, kv_heads, D]``."""
         keys, values = self.keys[0, row], self.values[0, row]
         return (keys.transpose(0, 1), values.transpose(0, 1)) if self.layout is HND else (keys, values)
+
+    @cached_property
+    def caches(self) -> list[Cache]:
+        """Each batch as kernels take it."""
+        pairs = zip(self.keys, self.values, strict=True)
+        return [Cache(*pair, layout=self.layout, paged=False) for pair in pairs]
 
 
 def kv_bytes(point: Point) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -175,7 +175,8 @@ class SwapStrategy(ABC):
             copies: (device block, host block); as `pagesim.kvcache.TabledKV` notes them in ``swaps_out``.
 
         Raises:
-            PagesimError: a block is outside its pool or named twice; then nothing was copied.
+            PagesimError: a block is outside its pool or named twice, or something is no pair of whole
+                numbers; then nothing was copied.
         """
         device, host = self._checked(copies, ("device", "host"))
         return self._start("out", device, host)
@@ -187,7 +188,8 @@ class SwapStrategy(ABC):
             copies: (host block, device block); as `pagesim.kvcache.TabledKV` notes them in ``swaps_in``.
 
         Raises:
-            PagesimError: a block is outside its pool or named twice; then nothing was copied.
+            PagesimError: a block is outside its pool or named twice, or something is no pair of whole
+                numbers; then nothing was copied.
         """
         host, device = self._checked(copies, ("host", "device"))
         return self._start("in", device, host)
@@ -197,7 +199,7 @@ class SwapStrategy(ABC):
         """Copy between device blocks ``[N]`` and host blocks ``[N]``, pair by pair, in any order."""
 
     def _checked(self, copies: Copies, sides: tuple[str, str]) -> tuple[BlockIds, BlockIds]:
-        ids = np.asarray(copies, np.int64).reshape(-1, 2)
+        ids = _pairs(copies)
         bounds = {"device": self.pools.device_blocks, "host": self.pools.host_blocks}
         for side, column in zip(sides, ids.T, strict=True):
             outside = (column < 0) | (column >= bounds[side])
@@ -206,14 +208,15 @@ class SwapStrategy(ABC):
                 raise PagesimError(
                     f"copies[{at}]: {side} block is {column[at]}; it must be from 0 to {bounds[side] - 1}"
                 )
-            _, first, counts = np.unique(column, return_index=True, return_counts=True)
+            _, at_first, counts = np.unique(column, return_index=True, return_counts=True)
             if (counts > 1).any():
-                block = column[first[counts > 1].min()]
+                block = column[at_first[counts > 1].min()]
                 again = int(np.flatnonzero(column == block)[1])
                 raise PagesimError(
                     f"copies[{again}]: {side} block {block} is named twice; a block is swapped at most once"
                 )
-        return np.ascontiguousarray(ids[:, 0]), np.ascontiguousarray(ids[:, 1])
+        first, second = ids.astype(np.int64, copy=False).T
+        return np.ascontiguousarray(first), np.ascontiguousarray(second)
 
     def _start(self, direction: Direction, device: BlockIds, host: BlockIds) -> Transfer:
         if not len(device):
@@ -227,6 +230,32 @@ class SwapStrategy(ABC):
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self.stream)
         return Transfer(event)
+
+
+def _pairs(copies: Copies) -> npt.NDArray[Any]:
+    """Return pairs of block ids, ``[N, 2]``, whose numbers are whole.
+
+    Raises:
+        PagesimError: there is something else among them.
+    """
+    if not len(copies):
+        return np.empty((0, 2), np.int64)
+    try:
+        ids = np.asarray(copies)
+    except ValueError:  # of different lengths
+        ids = np.empty(0)
+    if ids.ndim != 2 or ids.shape[1] != 2:
+        at = next((i for i, copy in enumerate(copies) if np.shape(copy) != (2,)), 0)
+        raise PagesimError(f"copies[{at}] is {copies[at]}; a pair of block ids, (from, to), is needed")
+    if ids.dtype.kind not in "iu":
+        for at, copy in enumerate(copies):
+            if not all(_is_whole(block) for block in copy):
+                raise PagesimError(f"copies[{at}] is {tuple(copy)}; whole numbers of blocks are needed")
+    return ids
+
+
+def _is_whole(block: object) -> bool:
+    return isinstance(block, int | np.integer) and not isinstance(block, bool)
 
 
 def _shown(tensor: torch.Tensor) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import ClassVar
 
 import numpy as np
 import torch
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.api import gather_blocks, scatter_blocks
+from pagesim.kernels.api import BlockPool, gather_blocks, scatter_blocks
 from pagesim.kernels.swap.base import BlockIds, Direction, Pools, SwapStrategy
 from pagesim.kernels.swap.kernel import check_pieces, ids_on, lacks_triton
 
@@ -17,7 +18,8 @@ from pagesim.kernels.swap.kernel import check_pieces, ids_on, lacks_triton
 class GatherCopy(SwapStrategy):
     """A kernel gathers the blocks side by side on the device, large copies take them across; and back.
 
-    Host blocks that are neighbours cross in one copy. Even a host block by itself is a copy of all layers,
+    The staging memory has two halves: while one crosses the link, the other is gathered or scattered. Host
+    blocks that are neighbours cross in one copy. Even a host block by itself is a copy of all layers,
     megabytes for a real model, which a link takes at nearly its full rate.
 
     Args:
@@ -38,11 +40,16 @@ class GatherCopy(SwapStrategy):
         if staging_bytes < 0:
             raise PagesimError(f"staging_bytes is {staging_bytes}; it must be at least 0")
         # The kernels take the dtypes of caches; bytes are moved four at a time and never looked at.
-        self._words = [row.view(torch.float32) for row in pools.rows()]
+        self._blocks = BlockPool([row.view(torch.float32) for row in pools.rows()])
         room = min(max(1, staging_bytes // pools.block_bytes), pools.device_blocks)
-        self._staging = torch.empty((room, *pools.host.shape[1:]), dtype=torch.uint8, device=pools.device)
-        if self.stream is not None:  # a strategy may be dropped while its last swap is under way
-            self._staging.record_stream(self.stream)
+        staging = torch.empty((room, *pools.host.shape[1:]), dtype=torch.uint8, device=pools.device)
+        half = max(1, room // 2)
+        self._halves = [Half(part) for part in (staging[:half], staging[half : 2 * half]) if len(part)]
+        self._link: torch.cuda.Stream | None = None
+        if self.stream is not None:
+            self._link = torch.cuda.Stream(pools.device)  # type: ignore[no-untyped-call]
+            for stream in (self.stream, self._link):  # a strategy may be dropped while a swap is under way
+                staging.record_stream(stream)
 
     @classmethod
     def lacks(cls, device: torch.device) -> str | None:
@@ -50,18 +57,71 @@ class GatherCopy(SwapStrategy):
 
     def _move(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
         order = np.argsort(host)  # so that neighbours on the host are neighbours in the staging buffer
-        for first in range(0, len(order), len(self._staging)):
-            part = order[first : first + len(self._staging)]
-            staged = self._staging[: len(part)]
-            ids, words = ids_on(self.pools.device, device[part]), staged.view(torch.float32)
+        ids, there = ids_on(self.pools.device, device[order]), host[order]
+        size = len(self._halves[0].memory)
+        if self.stream is not None and self._link is not None:
+            self._link.wait_stream(self.stream)
+        for turn, first in enumerate(range(0, len(order), size)):
+            part = slice(first, min(first + size, len(order)))
+            half = self._halves[turn % len(self._halves)]
             if direction == "out":
-                gather_blocks(self._words, ids, out=words)
-            for row, block, length in _runs(host[part]):
-                there, here = self.pools.host[block : block + length], staged[row : row + length]
+                half.wait_on(self.stream)  # for the copies of what it held before
+                self._gather(half, ids[part])
+                self._cross(direction, half, there[part])
+            else:
+                half.wait_on(self._link)
+                self._cross(direction, half, there[part])
+                self._scatter(half, ids[part])
+        if self.stream is not None and self._link is not None:
+            self.stream.wait_stream(self._link)
+
+    def _gather(self, half: Half, ids: torch.Tensor) -> None:
+        gather_blocks(self._blocks, ids, out=half.words(len(ids)), check=False)
+
+    def _scatter(self, half: Half, ids: torch.Tensor) -> None:
+        scatter_blocks(half.words(len(ids)), self._blocks, ids, check=False)
+        half.free_after(self.stream)
+
+    def _cross(self, direction: Direction, half: Half, blocks: BlockIds) -> None:
+        """Copy between a half and host blocks, beside the kernels of the other half."""
+        link, kernels = self._link, self.stream
+        if link is not None and kernels is not None and direction == "out":
+            link.wait_stream(kernels)
+        with nullcontext() if link is None else torch.cuda.stream(link):
+            for row, block, length in _runs(blocks):
+                there, here = self.pools.host[block : block + length], half.memory[row : row + length]
                 target, source = (there, here) if direction == "out" else (here, there)
                 target.copy_(source, non_blocking=True)
-            if direction == "in":
-                scatter_blocks(words, self._words, ids)
+        if direction == "out":
+            half.free_after(link)
+        elif link is not None and kernels is not None:
+            kernels.wait_stream(link)
+
+
+class Half:
+    """Half of the staging memory: while one is gathered or scattered, the other crosses the link.
+
+    Args:
+        memory: uint8 ``[blocks, P, piece_bytes]``.
+    """
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
+        self._free: torch.cuda.Event | None = None
+
+    def words(self, blocks: int) -> torch.Tensor:
+        """Return the first blocks as the kernels take them, float32."""
+        return self.memory[:blocks].view(torch.float32)
+
+    def free_after(self, stream: torch.cuda.Stream | None) -> None:
+        """Say that it is free when what a stream holds by now is done."""
+        if stream is not None:
+            self._free = stream.record_event()
+
+    def wait_on(self, stream: torch.cuda.Stream | None) -> None:
+        """Let a stream wait until it is free."""
+        if stream is not None and self._free is not None:
+            stream.wait_event(self._free)
 
 
 def _runs(blocks: BlockIds) -> Iterator[tuple[int, int, int]]:

@@ -1,8 +1,8 @@
-"""``pagesim doctor``: what is installed, seen and usable."""
+"""``pagesim doctor``: what is installed, seen and usable; it needs no library itself."""
 
 from __future__ import annotations
 
-import typer
+import sys
 
 
 def command() -> None:
@@ -12,15 +12,11 @@ def command() -> None:
 
     Example: pagesim doctor
     """
-    from rich.console import Console
-
     from pagesim.kernels.doctor import State, examine
 
-    console = Console()
     broken = False
     for finding in examine():
-        line = f"{finding.state.value} {finding.name:<22} {finding.detail}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        print(f"{finding.state.value} {finding.name:<22} {finding.detail}", flush=True)
         broken |= finding.required and finding.state is State.BROKEN
     if broken:
-        raise typer.Exit(1)
+        sys.exit(1)

@@ -67,7 +67,10 @@ def command(
     if out is not None and out.suffix != ".json":
         raise PagesimError(f"out is {out}; it must end in .json, or no command would find it")
     system, loads = reading.read(logs, hold_out or [], flags)
-    fitted = fitting.fit(loads[: len(logs)], system, start=_start(start, system), first=first)
+    operators = _start(start, system)
+    if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
+        system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})
+    fitted = fitting.fit(loads[: len(logs)], system, start=operators, first=first)
     tables = result.tables(fitted, loads[len(logs) :])
     summary = result.report(fitted, tables)
     if out is not None:
@@ -90,13 +93,13 @@ def command(
 def _start(name: str | None, system: System) -> Profile | None:
     """Return the profile of the operators, if one was named."""
     from pagesim.costs.profiles import find_profile
-    from pagesim.costs.specs import model
+    from pagesim.setup.served import served_model
 
     if name is None:
         return None
     return find_profile(
         name,
-        model=model(system.model),
+        model=served_model(system),
         tp=system.tensor_parallel_size,
         kv_dtype=system.kv_cache_dtype,
         block_size=system.block_size or 16,

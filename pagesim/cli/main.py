@@ -1,108 +1,18 @@
-"""The ``pagesim`` command."""
+"""The ``pagesim`` command, and the sentence for whatever ends it early."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-import typer
-
-from pagesim.cli.groups import Entry, LazyCommands
 from pagesim.errors import PagesimError
-
-TABLE = (
-    Entry(
-        "demo",
-        "Compare five systems on a ShareGPT-like load: where the KV cache goes, and "
-        "what that does to latency.",
-    ),
-    Entry("run", "Replay a trace under one policy and show what became of memory and latency."),
-    Entry("compare", "Replay a trace under several policies and show where the KV cache went under each."),
-    Entry(
-        "cluster", "Replay a trace on several replicas of a system and show how evenly the router loads them."
-    ),
-    Entry(
-        "plan",
-        "Say where a GPU's memory goes under vLLM and how many requests fit, before anything is served.",
-    ),
-    Entry(
-        "gallery",
-        "Show where all memory of a GPU goes under vLLM, model beside model, while requests wait for blocks.",
-    ),
-    Entry(
-        "report", "Write one HTML page about one or several results; it opens from disk and fetches nothing."
-    ),
-    Entry(
-        "sweep",
-        "Replay a scenario at every point of a grid under several seeds, on all cores or on a Ray cluster.",
-    ),
-    Entry(
-        "capacity",
-        "Find, for each policy, the highest request rate that keeps every goal: "
-        "by doubling, then by bisection.",
-    ),
-    Entry(
-        "live",
-        "Carry a trace out under one policy on this machine, and show what became of memory and latency.",
-    ),
-    Entry("calibrate", "Measure what iterations of a model cost here, part by part, and write a profile."),
-    Entry(
-        "validate",
-        "Run a trace live and simulated under several policies, and report by how much the two differ.",
-    ),
-    Entry(
-        "fit",
-        "Fit what a server's iterations take to logs of its requests, and write a profile.",
-    ),
-    Entry(
-        "golden",
-        "Replay the golden logs' traces and compare every iteration and every request with the logs.",
-    ),
-    Entry(
-        "reproduce",
-        "Redraw figures of the PagedAttention paper with its numbers beside ours; "
-        "write the document about them.",
-    ),
-    Entry("doctor", "Show what is installed, seen and usable here, and how to get what is not."),
-    Entry("trace", "Look at, convert, fit and make traces."),
-    Entry("bench", "Time the kernels on a GPU or the reference path on a CPU."),
-    Entry(
-        "profile",
-        "Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.",
-    ),
-    Entry("ablate", "What one choice is worth, from measurements: the block size, or how to preempt."),
-    Entry("list", "List what has a name: policies, models, GPUs, workloads or profiles.", module="listing"),
-)
-"""All commands, in the order in which ``--help`` lists them."""
-
-
-class Pagesim(LazyCommands):
-    """The commands of ``pagesim``."""
-
-    table = TABLE
-
-
-cli = typer.Typer(
-    name="pagesim",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # its panels cut long flags short on a narrow terminal
-)
-
-
-@cli.callback(cls=Pagesim)
-def pagesim() -> None:
-    """Replay LLM serving traces through KV-cache memory systems and see where the memory goes.
-
-    Example: pagesim demo
-    """
 
 
 def app() -> None:
     """Run the command line; what a user can mend is said in one sentence, with exit code 2."""
     try:
         try:
-            cli(prog_name="pagesim")
+            _run()
         finally:
             sys.stdout.flush()  # a full disk is noticed here, and not while Python shuts down
     except PagesimError as error:
@@ -117,6 +27,26 @@ def app() -> None:
         _abandon_stdout()
         print(f"pagesim: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _run() -> None:
+    """Run the command that the arguments name; the doctor without the command line's library if need be."""
+    try:
+        from pagesim.cli.commands import cli
+
+        cli(prog_name="pagesim")
+    except ModuleNotFoundError as missing:  # typer takes some libraries only when a command is run
+        name = (missing.name or "").partition(".")[0]
+        if name in ("", "pagesim"):
+            raise
+        if sys.argv[1:2] != ["doctor"]:
+            raise PagesimError(
+                f"{name} is not installed and this command needs it: pip install {name}; pagesim doctor "
+                "shows what else is missing"
+            ) from missing
+        from pagesim.cli.doctor import command
+
+        command()
 
 
 def _abandon_stdout() -> None:

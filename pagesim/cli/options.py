@@ -44,9 +44,11 @@ _MEMORY = {
     *(
         "reservation",
         "placement",
+        "weight_dtype",
         "kv_cache_dtype",
         "sizing",
         "gpu_memory_utilization",
+        "flashinfer_sampler",
         "block_size",
         "page_size",
     ),

@@ -63,6 +63,32 @@ def test_without_something_required_it_says_so_and_fails(without):
     assert "✗ simpy                  not installed: pip install simpy" in done.stdout
 
 
+# The command line's own libraries, and what the kernels import, among them.
+@pytest.mark.slow_but("pydantic")
+@pytest.mark.parametrize("name", REQUIRED)
+def test_whatever_required_thing_is_missing_every_line_is_there(name, without):
+    done = without(name, "torch", "triton")
+    assert done.returncode == 1, done.stderr
+    assert not done.stderr
+    said = {line[:24].strip(): line[25:] for line in done.stdout.splitlines()}
+    assert said[f"✗ {name}"] == f"not installed: pip install {name}"
+    assert {line[2:] for line in said} >= {"python", "pagesim", *REQUIRED, *PEERS, *EXTRAS}
+
+
+def test_without_numpy_a_torch_that_is_there_is_still_told(without):
+    done = without("numpy")
+    assert "– CUDA GPU               it is looked for once numpy is installed" in done.stdout
+
+
+def test_any_other_command_names_the_library_that_is_missing(environment):
+    program = BLOCKED.replace('"doctor"', '"list", "models"')
+    command = [sys.executable, "-c", program, "pydantic"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("pagesim: pydantic is not installed and this command needs it: pip install")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_gpu_is_described(monkeypatch):
     facts = SimpleNamespace(
         name="NVIDIA H200",

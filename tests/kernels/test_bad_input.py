@@ -11,6 +11,7 @@ from pagesim import PagesimError
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.kernels import (  # noqa: E402
+    Cache,
     DecodePlan,
     checked_bounds,
     checks,
@@ -32,8 +33,7 @@ def says(sentence):
 
 
 def run(case, **options):
-    tensors = (case.q, case.key_cache, case.value_cache, case.block_table, case.context_lens)
-    return decode_attention(*tensors, **{"k_scale": case.k_scale, "v_scale": case.v_scale} | options)
+    return decode_attention(*case.arguments, **options)
 
 
 def changed(tensor, index, value):
@@ -82,6 +82,11 @@ TABLE = CASE.block_table
         ({"context_lens": changed(CASE.context_lens, 0, 65)}, "context_lens holds 65; 0 to 64 is allowed"),
         ({"context_lens": changed(CASE.context_lens, 0, -1)}, "context_lens holds -1; 0 to 64 is allowed"),
         ({"k_scale": 2.0}, "k_scale is given; only a float8_e4m3fn cache is scaled, and this is float16"),
+        ({"layout": "HDN"}, "layout is 'HDN'; it must be one of NHD, HND, VLLM"),
+        (
+            {"layout": "VLLM"},
+            r"key_cache has the shape \[9, 16, 2, 64\]; \[block, head, chunk, token, lane\]",
+        ),
     ],
 )
 def test_decode_attention_says_what_is_off(change, sentence):
@@ -92,11 +97,6 @@ def test_decode_attention_says_what_is_off(change, sentence):
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ({"layout": "HDN"}, "layout is 'HDN'; it must be one of NHD, HND, VLLM"),
-        (
-            {"layout": "VLLM"},
-            r"key_cache has the shape \[9, 16, 2, 64\]; \[block, head, chunk, token, lane\]",
-        ),
         ({"scale": float("nan")}, "scale is nan; a finite number is needed"),
         ({"out": torch.empty(2, 4, 32)}, r"out has the shape \[2, 4, 32\]; \[2, 4, 64\] is needed"),
         ({"out": torch.empty(2, 4, 64)}, "out is float32; float16 is needed"),
@@ -115,6 +115,10 @@ def test_options_of_decode_attention(option, sentence):
         (float("inf"), "v_scale is inf"),
         (torch.ones(3), r"v_scale has the shape \[3\]; \[2\] is needed"),
         (torch.ones(2).half(), "v_scale is float16; float32 is needed"),
+        (torch.tensor([1.0, -0.5]), r"v_scale\[1\] is -0.5; a positive number is needed"),
+        (torch.tensor([0.0, 1.0]), r"v_scale\[0\] is 0.0; a positive number is needed"),
+        (torch.tensor([1.0, float("nan")]), r"v_scale\[1\] is nan; a positive number is needed"),
+        (torch.tensor([float("inf"), 1.0]), r"v_scale\[0\] is inf; a positive number is needed"),
     ],
 )
 def test_scales_of_fp8(scale, sentence):
@@ -135,9 +139,8 @@ def test_scales_of_fp8(scale, sentence):
 )
 def test_prefill_attention_says_what_is_off(starts, option, sentence):
     query_starts = torch.tensor(starts, dtype=torch.int32)
-    tensors = (PREFILL.q, PREFILL.key_cache, PREFILL.value_cache, PREFILL.block_table, PREFILL.context_lens)
     with says(sentence):
-        prefill_attention(*tensors, query_starts, **option)
+        prefill_attention(*PREFILL.arguments[:-1], query_starts, **option)
 
 
 def test_more_queries_than_context_are_refused():
@@ -158,13 +161,13 @@ def test_more_queries_than_context_are_refused():
 def test_reshape_and_cache_says_what_is_off(slots, sentence):
     new = torch.zeros(2, 2, 64, dtype=torch.float16)
     with says(sentence):
-        reshape_and_cache(new, new, CASE.key_cache, CASE.value_cache, torch.tensor(slots))
+        reshape_and_cache(new, new, CASE.cache, torch.tensor(slots))
 
 
 def test_reshape_and_cache_wants_the_caches_type():
     new = torch.zeros(1, 2, 64)
     with says("key is float32; float16 is needed"):
-        reshape_and_cache(new, new, CASE.key_cache, CASE.value_cache, torch.tensor([0]))
+        reshape_and_cache(new, new, CASE.cache, torch.tensor([0]))
 
 
 POOL = [torch.zeros(9, 16, 2, 64) for _ in range(2)]
@@ -218,23 +221,41 @@ def test_ids_and_staging_memory():
         scatter_blocks(torch.zeros(1, 2, 16, 2, 64, device="meta"), POOL, torch.tensor([1]))
 
 
+def contiguous(*shape):
+    return Cache(*(torch.zeros(shape, dtype=torch.float16) for _ in range(2)), paged=False)
+
+
 def test_contiguous_caches():
-    key = torch.zeros(2, 100, 2, 64, dtype=torch.float16)
     with says("layout is VLLM; a contiguous cache is NHD or HND"):
-        contiguous_decode_attention(CASE.q, key, key, CASE.context_lens, layout="VLLM")
-    with says(r"key has the shape \[3, 100, 2, 64\]; \[2, 100, 2, 64\] is needed"):
-        more = torch.zeros(3, 100, 2, 64, dtype=torch.float16)
-        contiguous_decode_attention(CASE.q, more, more, CASE.context_lens)
-    with says("context_lens holds 63; 0 to 40 is allowed, as key has room for"):
-        contiguous_decode_attention(CASE.q, key[:, :40], key[:, :40], CASE.context_lens)
+        Cache(CASE.key_cache, CASE.value_cache, layout="VLLM", paged=False)
+    with says("cache holds 3 sequences; 2 are needed, as many as q has rows"):
+        contiguous_decode_attention(CASE.q, contiguous(3, 100, 2, 64), CASE.context_lens)
+    with says("context_lens holds 63; 0 to 40 is allowed, as the cache has room for"):
+        contiguous_decode_attention(CASE.q, contiguous(2, 40, 2, 64), CASE.context_lens)
+
+
+def test_each_op_wants_its_kind_of_cache():
+    with says("cache is a contiguous cache; a paged one is needed"):
+        decode_attention(CASE.q, contiguous(2, 100, 2, 64), TABLE, CASE.context_lens)
+    with says("cache is a paged one; a contiguous cache is needed"):
+        contiguous_decode_attention(CASE.q, CASE.cache, CASE.context_lens)
+    for op in (decode_attention, prefill_attention):
+        with says(r"cache is a Tensor; Cache\(key_cache, value_cache\) is needed"):
+            op(
+                CASE.q,
+                CASE.key_cache,
+                TABLE,
+                CASE.context_lens,
+                *((TABLE,) if op is prefill_attention else ()),
+            )
 
 
 def test_a_padded_batch_must_be_wide_enough():
-    tensors = (CASE.key_cache, CASE.value_cache, CASE.block_table, CASE.context_lens)
+    batch = (CASE.cache, CASE.block_table, CASE.context_lens)
     with says("context_lens holds 63; 0 to 40 is allowed, as max_context says"):
-        gather_sequences(*tensors, max_context=40)
-    with says(r"out\[1\] has the shape \[2, 63, 2, 32\]; \[2, 64, 2, 64\] is needed"):
-        gather_sequences(*tensors, out=(torch.empty(2, 64, 2, 64).half(), torch.empty(2, 63, 2, 32).half()))
+        gather_sequences(*batch, max_context=40)
+    with says(r"out.key_cache has the shape \[2, 64, 2, 128\]; \[2, 64, 2, 64\] is needed"):
+        gather_sequences(*batch, out=contiguous(2, 64, 2, 128))
 
 
 def test_no_more_sequences_than_a_grid_has_room_for():
@@ -245,7 +266,7 @@ def test_no_more_sequences_than_a_grid_has_room_for():
 
 def test_a_plan_needs_heads_that_fit():
     with says("q_heads is 3; a multiple of kv_heads, which is 2, is needed"):
-        decode_plan(CASE.q[:, :3], CASE.key_cache, CASE.context_lens)
+        decode_plan(CASE.q[:, :3], CASE.cache, CASE.context_lens)
 
 
 def test_a_plan_can_be_made_by_hand():
@@ -259,7 +280,8 @@ def test_a_plan_can_be_made_by_hand():
         ((16, 24, 2, 4, 3), "tokens_per_split is 24; a multiple of tile, which is 16, is needed"),
         ((16, 0, 2, 4, 3), "tokens_per_split is 0"),
         ((16, 16, 0, 4, 3), "num_splits is 0; at least 1 is needed"),
-        ((16, 16, 1, 3, 3), "num_warps is 3; a power of two from 1 is needed"),
+        ((16, 16, 70_000, 4, 3), "num_splits is 70000; at most 65535 is allowed"),
+        ((16, 16, 1, 3, 3), "num_warps is 3; a power of two from 1 to 32 is needed"),
         ((16, 16, 1, 4, 0), "num_stages is 0"),
     ],
 )

@@ -55,13 +55,12 @@ def test_on_a_cpu_every_op_runs_without_triton():
         "case = make_case([63, 0])\n"
         "case.run()\n"
         "make_case([63], query_lens=[5]).run()\n"
-        "tensors = (case.q, case.key_cache, case.value_cache, case.block_table, case.context_lens)\n"
-        "gather_decode_attention(*tensors)\n"
+        "gather_decode_attention(*case.arguments)\n"
         "copy_blocks([case.key_cache], torch.tensor([[0, 1]]))\n"
         "moved = gather_blocks([case.key_cache], torch.tensor([0]))\n"
         "scatter_blocks(moved, [case.key_cache], torch.tensor([1]))\n"
         "key = torch.zeros(1, 2, 64, dtype=torch.float16)\n"
-        "reshape_and_cache(key, key, case.key_cache, case.value_cache, torch.tensor([3]))\n"
+        "reshape_and_cache(key, key, case.cache, torch.tensor([3]))\n"
     )
     assert done.returncode == 0, done.stderr
 

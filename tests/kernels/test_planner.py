@@ -75,8 +75,14 @@ def test_nothing_to_attend_to_is_one_split(lengths):
     [
         ({"tile": 8}, "tile is 8; a power of two from 16 is needed"),
         ({"tile": 48}, "tile is 48"),
-        ({"num_warps": 3}, "num_warps is 3"),
+        ({"num_warps": 3}, "num_warps is 3; a power of two from 1 to 32 is needed"),
+        ({"num_warps": 64}, "num_warps is 64"),
         ({"num_splits": 0}, "num_splits is 0; at least 1 is needed"),
+        ({"num_splits": 70_000}, "num_splits is 70000; at most 65535 is allowed"),
+        ({"num_splits": 1.5}, "num_splits is 1.5; a whole number is needed"),
+        ({"head_dim": 0}, "head_dim is 0; at least 1 is needed"),
+        ({"block_size": -1}, "block_size is -1; at least 0 is needed"),
+        ({"kv_bytes": 0}, "kv_bytes is 0; at least 1 is needed"),
         ({"num_stages": 0}, "num_stages is 0"),
         ({"q_heads": 30}, "q_heads is 30; a multiple of kv_heads, which is 8, is needed"),
     ],
@@ -84,3 +90,62 @@ def test_nothing_to_attend_to_is_one_split(lengths):
 def test_what_cannot_be_is_said(wrong, said):
     with pytest.raises(PagesimError, match=said):
         plan_decode([100], **SHAPE | wrong)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [([-5], "holds -5; at least 0 is needed"), ([7, 2.5], "holds 2.5; a whole number is needed")],
+)
+def test_lengths_are_whole_numbers_from_0(lengths, said):
+    with pytest.raises(PagesimError, match=f"context_lens {said}"):
+        plan_decode(lengths, **SHAPE)
+
+
+def test_a_gpu_has_something():
+    with pytest.raises(PagesimError, match="sms is 0; at least 1 is needed"):
+        Gpu(sms=0)
+    with pytest.raises(PagesimError, match="shared_bytes is -1; at least 1 is needed"):
+        Gpu(shared_bytes=-1)
+
+
+def test_no_more_splits_than_a_grid_has_room_for():
+    assert plan_decode([2**31 - 1], **SHAPE, gpu=Gpu(sms=10**6)).num_splits <= 65_535
+
+
+MHA = {"q_heads": 40, "kv_heads": 40, "head_dim": 128, "block_size": 16}
+
+
+def cut(plan, length):
+    """Return how many splits of a sequence hold tokens, and the tiles of the longest."""
+    return plan.splits(length), -(-min(plan.split_tokens(length), length) // plan.tile)
+
+
+@pytest.mark.parametrize("longest", [8192, 32_768, 131_072])
+@pytest.mark.parametrize("length", [300, 2048, 8192])
+def test_a_short_context_is_cut_alike_whatever_the_longest_may_be(length, longest):
+    splits, chain = cut(plan_decode([longest], **SHAPE, capacity=True), length)
+    own_splits, own_chain = cut(plan_decode([length], **SHAPE), length)
+    assert chain <= 1.5 * own_chain
+    assert splits >= own_splits - 1
+    if length == 2048:
+        assert splits <= own_splits + 1
+
+
+@pytest.mark.parametrize("shape", [SHAPE, MHA], ids=["32/8", "40/40"])
+@pytest.mark.parametrize("batch", [1, 8, 64, 256])
+def test_no_batch_of_2048_tokens_loses_by_a_plan_for_131072(batch, shape):
+    splits, chain = cut(plan_decode([131_072] * batch, **shape, capacity=True), 2048)
+    own_splits, own_chain = cut(plan_decode([2048] * batch, **shape), 2048)
+    assert chain <= 1.15 * own_chain
+    assert splits <= 1.15 * own_splits
+
+
+def test_sequences_of_no_tokens_take_no_splits():
+    plan = plan_decode([131_072], **SHAPE, capacity=True)
+    assert plan.splits(0) == 0
+    assert plan_decode([0, 0], **SHAPE, capacity=True).num_splits == 1
+
+
+def test_lengths_beyond_a_plan_make_splits_longer_and_not_more():
+    plan = plan_decode([4096], **SHAPE, num_splits=4)
+    assert [cut(plan, length) for length in (1024, 1025, 4096, 8192)] == [(1, 16), (2, 16), (4, 16), (4, 32)]

@@ -13,6 +13,7 @@ from pagesim.kernels import (  # noqa: E402
     LAYOUTS,
     NHD,
     VLLM,
+    Cache,
     Sizes,
     copy_blocks,
     gather_blocks,
@@ -121,7 +122,7 @@ def test_what_is_written_is_what_is_attended_to(layout):
     key, value = torch.randn(2, 40, 2, 64)
     table = torch.tensor([[4, 1, 3]], dtype=torch.int32)
     slots = table[0].long().repeat_interleave(16)[:40] * 16 + torch.arange(40) % 16
-    reshape_and_cache(key, value, *caches, slots, layout=layout)
+    reshape_and_cache(key, value, Cache(*caches, layout=layout), slots)
     q = torch.randn(1, 4, 64)
     paged = reference.decode_attention(
         q, *caches, table, torch.tensor([40], dtype=torch.int32), layout=layout, scale=0.125
@@ -133,8 +134,7 @@ def test_what_is_written_is_what_is_attended_to(layout):
 @pytest.mark.parametrize("layout", [NHD, HND, VLLM], ids=lambda layout: layout.name)
 def test_gathering_first_gives_the_same(layout):
     case = make_case([63, 0, 40], group=2, layout=layout)
-    tensors = (case.q, case.key_cache, case.value_cache, case.block_table, case.context_lens)
-    assert largest_error(gather_decode_attention(*tensors, layout=layout), case.run().double()) == 0
+    assert largest_error(gather_decode_attention(*case.arguments), case.run().double()) == 0
 
 
 def test_blocks_are_moved_in_every_cache():

@@ -147,6 +147,12 @@ OUT_OF_RANGE = {
         ([(0, 6)], "copies[0]: host block is 6; it must be from 0 to 5"),
         ([(0, 1), (1, 0), (0, 2)], "copies[2]: device block 0 is named twice"),
         ([(0, 5), (1, 5)], "copies[1]: host block 5 is named twice"),
+        ([(0, 1, 2), (3, 0, 1)], "copies[0] is (0, 1, 2); a pair of block ids, (from, to), is needed"),
+        ([(0, 1), (2, 3, 4)], "copies[1] is (2, 3, 4); a pair of block ids, (from, to), is needed"),
+        ((0, 1), "copies[0] is 0; a pair of block ids, (from, to), is needed"),
+        ([(0, 1), (0.5, 1)], "copies[1] is (0.5, 1); whole numbers of blocks are needed"),
+        ([(0, 1), (1, "2")], "copies[1] is (1, '2'); whole numbers of blocks are needed"),
+        ([(0, 2**64)], "copies[0]: host block is 18446744073709551616; it must be from 0 to 5"),
     ],
     "swap_in": [
         ([(6, 0)], "copies[0]: host block is 6; it must be from 0 to 5"),

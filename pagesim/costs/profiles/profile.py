@@ -205,7 +205,7 @@ class Profile(Strict):
         sentence: what it is, for a listing.
         model: the shape that it is for.
         tp: GPUs over which the model is divided.
-        dtype: of weights and activations.
+        dtype: of weights, as `ModelSpec.weights_in_words` has them.
         kv_dtype: of the cache.
         gpu: as the catalogue calls it; None if it is not there.
         terms: see `Terms`.

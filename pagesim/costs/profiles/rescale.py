@@ -159,6 +159,7 @@ def rescale(
             "kind": "rescaled",
             "sentence": f"{profile.name}, carried to {model.name} on {where} by the shares of its bounds",
             "model": Shape.of(model),
+            "dtype": model.weights_in_words,
             "gpu": gpu.name,
             "tp": tp,
             "terms": terms,

@@ -52,7 +52,7 @@ class Harness:
         block_size: tokens a block.
         strategy: how blocks are swapped.
         longest: tokens of the longest sequence.
-        cuda_graphs: whether decode attention is planned as in a graph, for the longest context there can be.
+        cuda_graphs: whether decode attention is planned as in a graph, for contexts of any length.
         seed: of the block tables.
     """
 
@@ -81,9 +81,9 @@ class Harness:
             device=model.device,
             strategy=strategy,
         )
-        for pair in self.pools.caches:
-            for cache in pair:
-                cache.normal_()  # zeros would be faster
+        for cache in self.pools.caches:  # zeros would be faster
+            cache.key_cache.normal_()
+            cache.value_cache.normal_()
         self._random = np.random.default_rng(seed)
         spec = model.spec
         self._token_bytes = 2 * spec.layers * spec.kv_heads * spec.head_dim * model.dtype.itemsize
@@ -193,10 +193,12 @@ class Harness:
         if self.device.type == "cpu":
             return None
         contexts = list(batch.contexts)
-        if self.cuda_graphs and not splits:
-            # A graph does not know how long contexts will be.
+        # A graph does not know how long contexts will be.
+        unknown = self.cuda_graphs and not splits
+        if unknown:
             contexts = [self.longest] * len(contexts)
-        return decode_plan(queries, self.pools.caches[0][0], contexts, num_splits=splits or None)
+        cache = self.pools.caches[0]
+        return decode_plan(queries, cache, contexts, capacity=unknown, num_splits=splits or None)
 
     def _prefill(self, point: Point) -> Work:
         spec = self.model.spec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,10 +10,12 @@ from torch import Tensor
 from pagesim.device.live.batch import DeviceBatch
 from pagesim.device.live.pools import KvPools
 from pagesim.kernels import (
+    Cache,
     DecodePlan,
     decode_attention,
     decode_plan,
     gather_decode_attention,
+    gather_sequences,
     prefill_attention,
     reshape_and_cache,
 )
@@ -27,6 +29,8 @@ batch first, in every layer of every step, as is done without a paged kernel. Pr
 
 class CachedAttention:
     """Writes a batch's keys and values into the cache and attends to it: an ``Attend`` of the model.
+
+    The kernels' arguments are checked in layer 0: those of the other layers are like them.
 
     Args:
         pools: the cache.
@@ -42,6 +46,7 @@ class CachedAttention:
         self.batch = batch
         self.kind = kind
         self._plan = plan
+        self._padded: Cache | None = None  # contexts as ``gather`` copies them, in every layer anew
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         batch = self.batch
@@ -56,39 +61,32 @@ class CachedAttention:
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Keep the keys and values of all new tokens, ``[T, KV heads, head size]``."""
-        reshape_and_cache(keys, values, *self.pools.caches[layer], self.batch.slots)
+        reshape_and_cache(keys, values, self.pools.caches[layer], self.batch.slots, check=layer == 0)
 
     def prefill(self, layer: int, queries: Tensor, out: Tensor) -> None:
         """Attend with all queries of the sequences that have several, ``[T − D, heads, head size]``."""
-        key_cache, value_cache = self.pools.caches[layer]
         batch = self.batch
         prefill_attention(
             queries,
-            key_cache,
-            value_cache,
+            self.pools.caches[layer],
             batch.tables[batch.decodes :],
             batch.prompt_lengths,
             batch.starts,
             max_query_len=batch.longest_query,
             out=out,
+            check=layer == 0,
         )
 
     def decode(self, layer: int, queries: Tensor, tables: Tensor, lengths: Tensor, out: Tensor) -> None:
         """Attend with one query a sequence, ``[D, heads, head size]``, as this kind does."""
-        key_cache, value_cache = self.pools.caches[layer]
-        contexts = self.batch.contexts
+        cache = self.pools.caches[layer]
         if self._plan is None and queries.is_cuda:
-            self._plan = decode_plan(queries, key_cache, contexts, paged=self.kind == "paged")
+            self._plan = decode_plan(queries, cache, self.batch.contexts)
+        options: dict[str, Any] = {"plan": self._plan, "out": out, "check": layer == 0}
         if self.kind == "paged":
-            decode_attention(queries, key_cache, value_cache, tables, lengths, plan=self._plan, out=out)
-        else:
-            gather_decode_attention(
-                queries,
-                key_cache,
-                value_cache,
-                tables,
-                lengths,
-                max_context=max(contexts),
-                plan=self._plan,
-                out=out,
-            )
+            decode_attention(queries, cache, tables, lengths, **options)
+            return
+        if self._padded is None:
+            longest = max(self.batch.contexts)
+            self._padded = gather_sequences(cache, tables, lengths, max_context=longest)
+        gather_decode_attention(queries, cache, tables, lengths, workspace=self._padded, **options)

@@ -143,8 +143,9 @@ class Checker:
         errors = dict.fromkeys(MEASURES, 0.0)
         for layer in layers:
             queries, keys, values, read = alone.seen[layer]
-            for cache, right in zip(executor.pools.caches[layer], (keys, values), strict=True):
-                stored = cache[blocks[0].long()].flatten(0, 1)[:length]
+            cache = executor.pools.caches[layer]
+            for here, right in ((cache.key_cache, keys), (cache.value_cache, values)):
+                stored = here[blocks[0].long()].flatten(0, 1)[:length]
                 errors["keys_values"] = _larger(errors["keys_values"], _error(stored, right))
             ours = torch.empty_like(queries[-1:])
             lengths = torch.tensor([length], dtype=torch.int32, device=device)

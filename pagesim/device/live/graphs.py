@@ -25,9 +25,9 @@ idle."""
 class DecodeGraphs:
     """Captured once and replayed over the same tensors, into which every batch is copied.
 
-    A graph does not know how long contexts will be: the decode kernel is planned for the longest there can
-    be, as in vLLM, and programs that find nothing to read end at once. Beside a CPU nothing is captured, and
-    the padded batch is computed like any other.
+    A graph does not know how long contexts will be: the decode kernel has a plan for any length up to the
+    longest there can be, and programs that find nothing to read end at once. Beside a CPU nothing is
+    captured, and the padded batch is computed like any other.
 
     Args:
         model: what is captured.
@@ -96,7 +96,7 @@ class DecodeGraphs:
         if model.device.type == "cuda":
             shape = (size, model.spec.heads, model.spec.head_dim)
             queries = torch.empty(shape, dtype=model.dtype, device=model.device)
-            plan = decode_plan(queries, self.pools.caches[0][0], batch.contexts)
+            plan = decode_plan(queries, self.pools.caches[0], batch.contexts, capacity=True)
         attend = CachedAttention(self.pools, batch, "paged", plan)
         model.forward(batch.tokens, batch.positions, batch.last, attend, out=self._logits[:size])
 

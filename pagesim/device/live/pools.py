@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagesim.costs.specs import ModelSpec
-from pagesim.kernels import copy_blocks
+from pagesim.kernels import BlockPool, Cache, copy_blocks
 from pagesim.kernels.swap import Pools, SwapStrategy, make_strategy
 from pagesim.kvcache import Copy
 
@@ -27,7 +27,7 @@ class KvPools:
         poisoned: whether unwritten slots hold NaN, so that reading one is found out.
 
     Attributes:
-        caches: of each layer its key cache and value cache, ``[num_blocks, block_size, kv_heads, D]``.
+        caches: of each layer its cache, blocks of ``[block_size, kv_heads, D]``.
     """
 
     def __init__(
@@ -52,11 +52,12 @@ class KvPools:
         self.num_blocks = num_blocks
         self.host_blocks = host_blocks
         self.device = device
-        self.caches = [(cache(), cache()) for _ in range(spec.layers)]
-        self._flat = [each for pair in self.caches for each in pair]
+        self.caches = [Cache(cache(), cache()) for _ in range(spec.layers)]
+        flat = [each for layer in self.caches for each in (layer.key_cache, layer.value_cache)]
+        self._blocks = BlockPool(flat)
         self._swaps: SwapStrategy | None = None
         if host_blocks:
-            self._swaps = make_strategy(strategy, Pools.beside(self._flat, host_blocks))
+            self._swaps = make_strategy(strategy, Pools.beside(flat, host_blocks))
 
     def swap_out(self, copies: Sequence[Copy]) -> None:
         """Move blocks to the host, (device block, host block); what is launched next waits for it."""
@@ -70,4 +71,4 @@ class KvPools:
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Copy blocks on the device, (from, to), in every layer."""
-        copy_blocks(self._flat, torch.tensor(copies, dtype=torch.int64).to(self.device))
+        copy_blocks(self._blocks, torch.tensor(copies, dtype=torch.int64).to(self.device))

@@ -75,9 +75,8 @@ def _try_splits(executor: MeasuredExecutor) -> None:
     queries = torch.zeros(
         (1, spec.heads, spec.head_dim), dtype=executor.model.dtype, device=executor.model.device
     )
-    paged = executor.attention == "paged"
     for splits in (1, 2, 16):
-        plan = decode_plan(queries, pools.caches[0][0], [1 << 15], paged=paged, num_splits=splits)
+        plan = decode_plan(queries, pools.caches[0], [1 << 15], num_splits=splits)
         attend = CachedAttention(pools, batch, executor.attention, plan)
         attend.decode(0, queries, batch.tables, batch.decode_lengths, torch.empty_like(queries))
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pagesim.costs.profiles import Curve, DecodeAttention, PrefillAttention, Profile, Shape, Terms
+from pagesim.costs.profiles import (
+    BLOCK_CURVES,
+    Curve,
+    DecodeAttention,
+    PrefillAttention,
+    Profile,
+    Shape,
+    Terms,
+)
 from pagesim.costs.specs import ModelSpec
 
 NOTHING = Curve(at=(1,), seconds=(0.0,))
@@ -38,6 +46,7 @@ def profile_of(
     kv_dtype: str,
     block_size: int,
     tokens: Curve = NOTHING,
+    moves: Terms | None = None,
 ) -> Profile:
     """Return the profile of these coefficients, without operators, and without what it is called.
 
@@ -48,8 +57,13 @@ def profile_of(
         kv_dtype: of its cache.
         block_size: tokens a block.
         tokens: seconds of an iteration by its tokens, of prompts or not, in addition.
+        moves: of which copies and swaps are taken, which no log shows; they take no time when left out.
     """
     each = coefficients
+    nothing = {block_size: NOTHING}
+    copy, swap_out, swap_in = (
+        (nothing,) * 3 if moves is None else (moves.copy_, moves.swap_out, moves.swap_in)
+    )
     terms = Terms(
         linear=tokens,
         head=NOTHING,
@@ -60,9 +74,9 @@ def profile_of(
                 launch_s=each.prompts_s, token_s=each.prompt_token_s, pair_s=each.pair_s, key_s=0.0
             )
         },
-        copy={block_size: NOTHING},
-        swap_out={block_size: NOTHING},
-        swap_in={block_size: NOTHING},
+        copy=copy,
+        swap_out=swap_out,
+        swap_in=swap_in,
         overhead=Curve(at=(1,), seconds=(each.iteration_s,)),
     )
     made = Profile(
@@ -71,9 +85,10 @@ def profile_of(
         sentence=f"fitted to the logs of a server of {model.name}",
         model=Shape.of(model),
         tp=tp,
+        dtype=model.weights_in_words,
         kv_dtype=kv_dtype,
         terms=terms,
-        origins=dict.fromkeys(terms.names(), "measured"),
+        origins={**dict.fromkeys(terms.names(), "measured"), **dict.fromkeys(BLOCK_CURVES, "datasheet")},
         ranges={},
         errors={},
     )

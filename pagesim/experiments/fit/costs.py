@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
-from pagesim.costs.profiles import Curve, Profile
+from pagesim.costs.profiles import Curve, Profile, Terms, analytic_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_of
 from pagesim.experiments.fit.equations import COLUMNS
@@ -18,6 +18,7 @@ from pagesim.setup.equip import engine_of
 from pagesim.setup.prepare import prepare
 from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
+from pagesim.setup.served import served_model
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 SHORTEST_S = 1e-9
@@ -66,11 +67,12 @@ class Costs:
             return self.start.with_overhead(iteration_s, others[0])
         return profile_of(
             Coefficients(iteration_s, *others),
-            model(self.system.model),
+            served_model(self.system),
             tp=self.system.tensor_parallel_size,
             kv_dtype=self.system.kv_cache_dtype,
             block_size=self.block_size,
             tokens=tokens_curve([named[name] for name in RISES]),
+            moves=self._moves(),
         )
 
     def cost(self, values: Floats) -> Profiled:
@@ -87,7 +89,7 @@ class Costs:
         if "gpu" not in system.model_fields_set:
             return None
         bound = Roofline(
-            model(system.model),
+            served_model(system),
             gpu(system.gpu),
             tp=system.tensor_parallel_size,
             block_size=self.block_size,
@@ -102,11 +104,25 @@ class Costs:
             system, parts_of(system.policy, system.scheduler, system.reservation, system.placement)
         )
 
+    def _moves(self) -> Terms | None:
+        """Return what copies and swaps take by the GPU's datasheet; None where no GPU was named."""
+        system = self.system
+        if "gpu" not in system.model_fields_set:
+            return None
+        by_datasheet = analytic_profile(
+            gpu(system.gpu),
+            model(system.model),
+            tp=system.tensor_parallel_size,
+            kv_dtype=system.kv_cache_dtype,
+            block_sizes=(self.block_size,),
+        )
+        return by_datasheet.terms
+
     def _priced(self, profile: Profile) -> Profiled:
         system = self.system
         return Profiled(
             profile,
-            model(system.model),
+            served_model(system),
             tp=system.tensor_parallel_size,
             block_size=self.block_size,
             kv_dtype=system.kv_cache_dtype,

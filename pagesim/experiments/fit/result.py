@@ -20,6 +20,9 @@ NAMES = dict(zip((*AFFINE, PAIRS, COLUMNS[-1]), (*Coefficients._fields, "front_e
 """What the values of columns are called, but for those of the curve over tokens."""
 
 
+NO_MOVES = "copies and swaps of blocks take no time: no gpu was named, whose datasheet would say how long"
+
+
 def tables(fitted: Fitted, held_out: Sequence[Load] = ()) -> dict[str, dict[str, Pairs]]:
     """Return the metrics of each load, measured and simulated, by its name.
 
@@ -79,6 +82,7 @@ def profile(fitted: Fitted, name: str, summary: dict[str, Any]) -> Profile:
         f"of context each, and at most {ranges['prefill'].most:,} prompt tokens: beyond these it is "
         "extrapolated",
         *fitted.notes,
+        *(() if costs.start or "gpu" in system.model_fields_set else (NO_MOVES,)),
     )
     update: dict[str, Any] = {
         "name": name,

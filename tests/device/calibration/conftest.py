@@ -81,17 +81,13 @@ class FakeDevice:
         monkeypatch.setattr(Model, "logits", logits)
         layers = 2  # of the tiny model
 
-        def write(keys: Any, values: Any, key_cache: Any, value_cache: Any, slots: Any) -> None:
+        def write(keys: Any, values: Any, cache: Any, slots: Any, **_: Any) -> None:
             self.take(costs.write(len(keys)) / layers)
 
-        def decode(
-            queries: Any, key_cache: Any, value_cache: Any, tables: Any, lengths: Any, **_: Any
-        ) -> Any:
+        def decode(queries: Any, cache: Any, tables: Any, lengths: Any, **_: Any) -> Any:
             self.take(costs.decode(len(queries), int(lengths.sum())) / layers)
 
-        def prefill(
-            queries: Any, key_cache: Any, value_cache: Any, tables: Any, lengths: Any, starts: Any, **_: Any
-        ) -> None:
+        def prefill(queries: Any, cache: Any, tables: Any, lengths: Any, starts: Any, **_: Any) -> None:
             new = starts.diff()
             pairs = int((new * (lengths - new) + new * (new + 1) // 2).sum())
             self.take(costs.prefill(len(queries), pairs) / layers)

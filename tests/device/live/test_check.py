@@ -101,8 +101,8 @@ def test_a_token_that_stands_at_the_wrong_position(check_of, monkeypatch):
 
 
 def test_attention_that_leaves_out_the_newest_token(check_of, monkeypatch):
-    def short(q, keys, values, table, lengths, **options):
-        return decode_attention(q, keys, values, table, (lengths - 1).clamp(min=1), **options)
+    def short(q, cache, table, lengths, **options):
+        return decode_attention(q, cache, table, (lengths - 1).clamp(min=1), **options)
 
     monkeypatch.setattr(attention, "decode_attention", short)
     check = check_of("sosp, recompute")

@@ -133,6 +133,15 @@ def test_without_a_gpu_context_counts_with_the_sequences(affine_loads: list[Load
     fitted = fit(affine_loads[1:2], type(SYSTEM)(**fields))
     assert fitted.value("context") == 0
     assert "name the gpu" in fitted.notes[0]
+    made = profile(fitted, "mine", report(fitted, tables(fitted)))
+    assert any("copies and swaps of blocks take no time" in note for note in made.notes)
+
+
+def test_swaps_are_those_of_the_datasheet(affine_loads: list[Load]) -> None:
+    fitted = fit(affine_loads[1:2], SYSTEM)
+    made = profile(fitted, "mine", report(fitted, tables(fitted)))
+    assert made.terms.swap_out == find_profile("analytic-h100", model=MODEL).terms.swap_out
+    assert made.origins["swap_out"] == "datasheet"
 
 
 def test_loads_that_are_alike_tell_no_more_than_one(affine_loads: list[Load]) -> None:

@@ -9,6 +9,7 @@ from pagesim.kernels import (
     HND,
     NHD,
     VLLM,
+    Cache,
     Sizes,
     copy_blocks,
     gather_blocks,
@@ -38,14 +39,10 @@ def check_write(device, key, value, slots, theirs, layout, scale=1.0):
     """Write tokens on a device and, by the reference, on the CPU; return what was written there."""
     ours = [cache.to(device) for cache in theirs]
     there = scale.to(device) if isinstance(scale, torch.Tensor) else scale
-    reshape_and_cache(
-        *(key.to(device), value.to(device), *ours, slots.to(device)),
-        layout=layout,
-        k_scale=there,
-        v_scale=there,
-        backend="triton",
-    )
-    reshape_and_cache(key, value, *theirs, slots, layout=layout, k_scale=scale, v_scale=scale)
+    cache = Cache(*ours, layout=layout, k_scale=there, v_scale=there)
+    reshape_and_cache(key.to(device), value.to(device), cache, slots.to(device), backend="triton")
+    on_cpu = Cache(*theirs, layout=layout, k_scale=scale, v_scale=scale)
+    reshape_and_cache(key, value, on_cpu, slots, backend="reference")
     assert same(ours, theirs)
     return ours
 

@@ -8,7 +8,17 @@ from itertools import cycle, product
 import pytest
 import torch
 
-from pagesim.kernels import HND, NHD, VLLM, DecodePlan, api, decode_plan, gather_decode_attention
+from pagesim.kernels import (
+    HND,
+    NHD,
+    VLLM,
+    Cache,
+    DecodePlan,
+    api,
+    decode,
+    decode_plan,
+    gather_decode_attention,
+)
 from pagesim.kernels.cases import Case, largest_error, make_case
 
 F16, BF16, F32, FP8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -24,7 +34,7 @@ def check(case: Case, output: torch.Tensor) -> None:
 
 
 def run(case: Case, device: torch.device, **plan: int) -> torch.Tensor:
-    chosen = decode_plan(case.q.to(device), case.key_cache, case.context_lens, layout=case.layout, **plan)
+    chosen = decode_plan(case.q.to(device), case.cache, case.context_lens, **plan)
     assert chosen.num_splits == plan.get("num_splits", chosen.num_splits)
     return run_planned(case, device, chosen)
 
@@ -102,14 +112,38 @@ def test_paged_decode_on_a_grid(problem, device):
     longest = max(problem["context_lens"])
     given = {name: value for name, value in problem.items() if name != "num_splits"}
     case = make_case(**given, kv_heads=1)
-    plan = decode_plan(case.q, case.key_cache, [longest], layout=case.layout, num_splits=splits)
+    plan = decode_plan(case.q, case.cache, [longest], num_splits=splits)
     check(case, run_planned(case, device, plan))
 
 
 def test_a_plan_for_shorter_contexts_is_right_too(device):
     case = make_case([300, 40])
-    for plan in (decode_plan(case.q, case.key_cache, [64, 64]), decode_plan(case.q, case.key_cache, [0])):
+    for plan in (decode_plan(case.q, case.cache, [64, 64]), decode_plan(case.q, case.cache, [0])):
         check(case, run_planned(case, device, plan))
+
+
+@pytest.mark.parametrize("splits", [1, 3, 5])
+def test_the_kernel_fills_as_many_splits_as_the_plan_says(splits, device):
+    """A split that holds tokens writes the logarithm of its sum, another writes nothing."""
+    case = make_case([300, 0, 17, 64], block_size=32)
+    plan = DecodePlan(tile=16, tokens_per_split=32, num_splits=splits + 1, num_warps=4, num_stages=3)
+    there = case.to(device)
+    out = torch.empty_like(there.q)
+    attention, reduction = decode.launches(*there.arguments, None, plan, out)
+    lse = attention.arguments["lse"].fill_(float("nan"))  # [batch, q_heads, splits]
+    attention.run(out)
+    reduction.run(out)
+    written = (~lse.isnan()).sum(dim=2)
+    assert written.tolist() == [2 * [plan.splits(length)] for length in case.context_lens.tolist()]
+    check(case, out.cpu())
+
+
+@pytest.mark.parametrize("batch", [[300], [300, 4, 0]], ids=len)
+def test_a_plan_for_a_capacity_is_right_for_any_length(batch, device):
+    case = make_case(batch, group=2)
+    plan = decode_plan(case.q, case.cache, [100_000] * len(batch), capacity=True)
+    assert plan.num_splits > 1
+    check(case, run_planned(case, device, plan))
 
 
 def test_without_a_plan_the_tables_width_is_planned_for(device):
@@ -133,11 +167,10 @@ def test_contiguous_decode_is_paged_decode_without_the_paging(layout, splits, de
     case = make_case([63, 0, 129], group=2, block_size=256, layout=layout)
     there = case.to(device)
     rows = there.block_table[:, 0].long().clamp_min(0)
-    key, value = there.key_cache[rows], there.value_cache[rows]
-    plan = decode_plan(there.q, key, case.context_lens, layout=layout, paged=False, num_splits=splits)
+    cache = Cache(there.key_cache[rows], there.value_cache[rows], layout=layout, paged=False)
+    plan = decode_plan(there.q, cache, case.context_lens, num_splits=splits)
     output = api.contiguous_decode_attention(
-        *(there.q, key, value, there.context_lens),
-        layout=layout,
+        *(there.q, cache, there.context_lens),
         plan=plan,
         out=torch.full_like(there.q, float("nan")),
         backend="triton",
@@ -151,10 +184,8 @@ def test_gathering_first_gives_the_same(layout, device):
     case = make_case([63, 0, 40], group=2, head_dim=80, layout=layout)
     room = torch.full((2, 3, 64, 2, 80), 99.0, dtype=F16, device=device)
     there = case.to(device)
-    tensors = (there.q, there.key_cache, there.value_cache, there.block_table, there.context_lens)
-    output = gather_decode_attention(
-        *tensors, max_context=64, layout=layout, workspace=tuple(room), backend="triton"
-    )
+    padded = Cache(*room, paged=False)
+    output = gather_decode_attention(*there.arguments, workspace=padded, backend="triton")
     check(case, output.cpu())
     for row, length in enumerate(case.context_lens.tolist()):
         assert (room[:, row, length:] == 99).all(), "what lies beyond a context is left as it is"
