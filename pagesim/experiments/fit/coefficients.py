@@ -85,6 +85,7 @@ def profile_of(
         sentence=f"fitted to the logs of a server of {model.name}",
         model=Shape.of(model),
         tp=tp,
+        dtype=model.weights_in_words,
         kv_dtype=kv_dtype,
         terms=terms,
         origins={**dict.fromkeys(terms.names(), "measured"), **dict.fromkeys(BLOCK_CURVES, "datasheet")},
