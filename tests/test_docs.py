@@ -40,7 +40,7 @@ COMMAND = re.compile(r"^    (pagesim (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 STEP = re.compile(rf"{COMMAND.pattern}|{FENCE.pattern}|^```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 NEEDS = {
-    "pagesim profile import": "needs CSV files in Vidur's schema, which are others'",
+    "pagesim profile import": "needs tables of operators, which are others'",
 }
 """What some commands need that is not here."""
 

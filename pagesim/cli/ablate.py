@@ -122,10 +122,10 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     from pagesim.api import trace_of
     from pagesim.cli import show
     from pagesim.cli.runs import counted
-    from pagesim.costs.specs import model
     from pagesim.experiments.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
+    from pagesim.setup.served import served_model
 
-    alone = undo(asked.profile, model(chosen.model), asked.sizes, tokens)
+    alone = undo(asked.profile, served_model(chosen), asked.sizes, tokens)
     micro = {
         "swap out and in": {each.block_size: each.swap_s for each in alone},
         "recompute": {each.block_size: each.recompute_s for each in alone},
@@ -192,10 +192,11 @@ def _prepared(
 def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked:
     from pagesim.costs.profiles import find_profile
     from pagesim.costs.profiles.analytic import analytic_profile
-    from pagesim.costs.specs import gpu, model
+    from pagesim.costs.specs import gpu
     from pagesim.experiments.ablations import sizes_of
+    from pagesim.setup.served import served_model
 
-    spec = model(chosen.model)
+    spec = served_model(chosen)
     profile = find_profile(name, model=spec, tp=chosen.tensor_parallel_size, kv_dtype=chosen.kv_cache_dtype)
     if profile.kind == "analytic" and profile.gpu is not None:  # made for whatever is asked
         profile = analytic_profile(

@@ -78,7 +78,7 @@ def _profiles() -> Iterable[str]:
 
 
 def _costs() -> Iterable[str]:
-    return ["roofline", "affine:", *(f"profile:{name}" for name in _profiles())]
+    return ["auto", "roofline", "affine:", *(f"profile:{name}" for name in _profiles())]
 
 
 def _figures() -> Iterable[str]:

@@ -93,13 +93,13 @@ def command(
 def _start(name: str | None, system: System) -> Profile | None:
     """Return the profile of the operators, if one was named."""
     from pagesim.costs.profiles import find_profile
-    from pagesim.costs.specs import model
+    from pagesim.setup.served import served_model
 
     if name is None:
         return None
     return find_profile(
         name,
-        model=model(system.model),
+        model=served_model(system),
         tp=system.tensor_parallel_size,
         kv_dtype=system.kv_cache_dtype,
         block_size=system.block_size or 16,

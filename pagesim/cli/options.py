@@ -44,6 +44,7 @@ _MEMORY = {
     *(
         "reservation",
         "placement",
+        "weight_dtype",
         "kv_cache_dtype",
         "sizing",
         "gpu_memory_utilization",

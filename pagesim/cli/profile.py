@@ -158,13 +158,30 @@ def rescale(
     target: TARGET,
     model: Annotated[str | None, typer.Option(help="The new model; the profile's when left out.")] = None,
     gpu: Annotated[str | None, typer.Option(help="The new GPU; the profile's when left out.")] = None,
+    tensor_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            "--tensor-parallel-size",
+            "--tp",
+            help="GPUs over which it is divided; as many as before when left out.",
+            min=1,
+        ),
+    ] = None,
+    launch_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds of a kernel however little it has to do; 4e-6 when left out, 0 for shares alone.",
+            min=0,
+            max=1e-3,
+        ),
+    ] = None,
 ) -> None:
-    """Carry a profile to another model or GPU by the shares of the datasheet's rates that it reached.
+    """Carry a profile to another model, GPU or division, by the shares of the datasheet's rates it reached.
 
-    Example: pagesim profile rescale a100.json opt.json --model opt-13b --gpu a100-40gb
+    Example: pagesim profile rescale a100.json h100.json --model llama-3-8b --gpu h100 --tp 4
     """
     from pagesim.cli import show, show_profile
-    from pagesim.costs.profiles import find_profile
+    from pagesim.costs.profiles import LAUNCH_S, find_profile
     from pagesim.costs.profiles import rescale as carry
     from pagesim.costs.specs import gpu as gpu_of
     from pagesim.costs.specs import model as model_of
@@ -180,7 +197,9 @@ def rescale(
         gpu_of(old.gpu),
         model=model_of(model) if model else before,
         gpu=gpu_of(gpu or old.gpu),
+        tp=tensor_parallel_size,
         name=target.stem,
+        launch_s=LAUNCH_S if launch_s is None else launch_s,
     )
     new.save(target)
     show_profile.terms(new)

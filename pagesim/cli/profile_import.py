@@ -89,6 +89,49 @@ def vidur(
     show.say(f"profile {profile.name} written to {target}")
 
 
+@cli.command("llmservingsim")
+def llmservingsim(
+    *,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="With dense.csv, per_sequence.csv, attention.csv, or tpN.")
+    ],
+    target: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT.json]", help="Where the profile goes; MODEL-GPU-tpN.json if left out."),
+    ] = None,
+    model: MODEL,
+    gpu: Annotated[
+        str, typer.Option(help="The GPU that it was measured on.", autocompletion=complete("gpu"))
+    ],
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", "--tp", help="GPUs over which it was divided.", min=1)
+    ] = 1,
+    source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "LLMServingSim",
+) -> None:
+    """Make a profile of operators that LLMServingSim's profiler timed.
+
+    Example: pagesim profile import llmservingsim perf/bf16 --model llama-3.1-8b --gpu rtx-4090
+    """
+    from pagesim.cli import show, show_profile
+    from pagesim.costs.profiles import import_llmservingsim
+    from pagesim.costs.specs import gpu as gpu_of
+    from pagesim.costs.specs import model as model_of
+
+    target = target or Path(f"{model}-{gpu}-tp{tensor_parallel_size}.json")
+    profile = import_llmservingsim(
+        folder,
+        model=model_of(model),
+        gpu=gpu_of(gpu),
+        tp=tensor_parallel_size,
+        name=target.stem,
+        source=source,
+    )
+    profile.save(target)
+    show_profile.terms(profile)
+    show.say_notes(profile.notes)
+    show.say(f"profile {profile.name} written to {target}")
+
+
 @cli.command("aiconfigurator")
 def aiconfigurator(
     *,

@@ -28,7 +28,8 @@ def bundled(entries: Sequence[Entry]) -> None:
     """Print over how many GPUs there is a profile of each model, and why there is none over others."""
     of: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
-        of.setdefault((entry.model, entry.gpu), []).append(entry)
+        name = entry.model if entry.weights is None else f"{entry.model}, {entry.weights}"
+        of.setdefault((name, entry.gpu), []).append(entry)
     rows = []
     for (model, gpu), each in of.items():
         there = ", ".join(str(entry.tp) for entry in each if entry.profile is not None)

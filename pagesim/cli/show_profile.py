@@ -16,6 +16,7 @@ UNITS = {
     "head": "sequences",
     "write": "tokens",
     "decode": "sequences",
+    "decode_mixed": "sequences",
     "prefill": "prompt tokens",
     "copy": "blocks",
     "swap_out": "blocks",

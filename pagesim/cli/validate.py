@@ -1,16 +1,17 @@
-"""``pagesim validate``: a trace carried out and simulated, and by how much the two differ."""
+"""``pagesim validate``: recorded runs simulated, or a trace carried out and simulated, and the errors."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BaseModel, Field
 
-from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_fields
-from pagesim.setup.scenario import Scenario
+from pagesim.cli.options import JSON, OUT, scenario_from, with_fields
+from pagesim.errors import PagesimError
+from pagesim.setup.scenario import Scenario, System
 
 if TYPE_CHECKING:
     from pagesim.costs.profiles import Profile
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 POLICIES = "vllm-sosp,vllm-v0,vllm-v1"
 
 LEFT_OUT = ("policy", "preemption", "cost")
-"""Fields of a scenario that a validation sets itself."""
+"""Fields of a scenario that a live validation sets itself."""
 
 
 class Validation(BaseModel):
@@ -40,25 +41,70 @@ class Validation(BaseModel):
     check: bool = Field(True, description="Compare sequences with the same ones computed in one piece.")
 
 
-_FIELDS = {name: field for name, field in Scenario.model_fields.items() if name not in LEFT_OUT}
+_FIELDS = {**Validation.model_fields, **Scenario.model_fields}
 
 
-@with_fields({**Validation.model_fields, **_FIELDS}, of_scenario=True)
+@with_fields(_FIELDS, of_scenario=True)
 def command(
     *,
-    scenario: SCENARIO = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILES…", help="Further recordings, or SCENARIO.toml of a live run."),
+    ] = None,
+    truth: Annotated[
+        list[Path] | None,
+        typer.Option("--truth", metavar="FILE", help="Simulate this recorded run; may be repeated."),
+    ] = None,
+    within: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Exit with 1 if a recorded mean is missed by more, e.g. 5%."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Carry a trace out on this machine, and simulate it.")
+    ] = False,
     out: OUT = None,
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
-    """Run a trace live and simulated under several policies, and report by how much the two differ.
+    """Simulate runs that were recorded, or a trace that is run live, and report by how much the two differ.
 
-    The exit code is 1 if a live run's check finds a sequence whose keys and values are not its own.
+    With --truth: latencies by percentile, requests and KV use over time. What the recording does not say of
+    the server is given by flags. With --live, the exit code is 1 if a check finds a sequence whose keys and
+    values are not its own.
 
-    Example: pagesim validate --model tiny --num-blocks 200 --trace uniform:20-200,10-60 --num-requests 40
+    Example: pagesim validate --truth run/requests.jsonl --cost roofline
     """
+    if bool(truth) == live:
+        raise PagesimError(
+            "validate compares with recorded runs, or with live ones: give --truth FILE or --live"
+        )
+    given = files or []
+    if live:
+        if within is not None:
+            raise PagesimError(
+                f"within is {within[:40]!r}; it is about recorded runs, leave it out with --live"
+            )
+        if wrong := [name for name in LEFT_OUT if name in flags]:
+            raise PagesimError(
+                f"{wrong[0]} is {flags[wrong[0]]}; a live validation sets it itself, leave it out"
+            )
+        if len(given) > 1:
+            raise PagesimError(f"{len(given)} files are given; a live validation takes one scenario")
+        _live(given[0] if given else None, out, json, flags)
+        return
+    if wrong := [name for name in flags if name not in System.model_fields]:
+        raise PagesimError(
+            f"{wrong[0]} is not an option of a system; recordings say what was sent, leave it out"
+        )
+    from pagesim.cli.truth import truth as simulated
+
+    if not simulated([*(truth or []), *given], flags, within=within, out=out, as_json=json):
+        raise typer.Exit(1)
+
+
+def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, Any]) -> None:
+    """Run a trace live and simulated, and print both comparisons."""
     from pagesim.cli.calibrate import words
-    from pagesim.errors import PagesimError
 
     asked = Validation(**{name: flags.pop(name) for name in Validation.model_fields if name in flags})
     chosen = scenario_from(Scenario, scenario, flags)
@@ -116,13 +162,13 @@ def command(
 def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> tuple[Profile, str]:
     """Return the profile, and what names it for a cost model."""
     from pagesim.costs.profiles import find_profile
-    from pagesim.costs.specs import model
+    from pagesim.setup.served import served_model
 
     if asked.profile is not None:
         file = Path(asked.profile)
         found = find_profile(
             asked.profile,
-            model=model(chosen.model),
+            model=served_model(chosen),
             tp=chosen.tensor_parallel_size,
             kv_dtype=chosen.kv_cache_dtype,
             block_size=chosen.block_size or 16,

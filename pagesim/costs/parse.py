@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from pagesim.costs.affine import Affine
+from pagesim.costs.auto import best_cost
 from pagesim.costs.base import CostModel
 from pagesim.costs.engines import BY_HAND, UNKNOWN, EngineTime
 from pagesim.costs.profiled import Profiled
@@ -26,6 +27,7 @@ class Target:
     block_size: int
     kv_dtype: str
     engine: EngineTime = UNKNOWN
+    release: str = ""
 
 
 _OF_ENGINE = {"overhead_s": "iteration_s", "sequence_s": "sequence_s"}
@@ -44,6 +46,7 @@ def parse_cost(
     block_size: int,
     kv_dtype: str,
     engine: EngineTime = UNKNOWN,
+    release: str = "",
 ) -> CostModel:
     """Return the cost model that the text names, for this model on this GPU.
 
@@ -55,6 +58,7 @@ def parse_cost(
         block_size: tokens a block.
         kv_dtype: fp16, bf16 or fp8.
         engine: its own time, where the text gives none and a cost model has none of its own.
+        release: of the engine, such as ``vllm 0.33.0``, for what is said of a profile.
 
     Raises:
         PagesimError: the text names none, or a number is missing, unknown or out of bounds.
@@ -63,11 +67,17 @@ def parse_cost(
     if kind not in COST_MODELS:
         others = "".join(f", {name}[:…]" for name in COST_MODELS.foreign())
         raise PagesimError(
-            f"cost is {text!r}; it must be roofline[:name=value,…], affine:a,b,c[,d]{others} or "
+            f"cost is {text!r}; it must be auto, roofline[:name=value,…], affine:a,b,c[,d]{others} or "
             "profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds]"
         )
-    target = Target(model, gpu, tp, block_size, kv_dtype, engine)
+    target = Target(model, gpu, tp, block_size, kv_dtype, engine, release)
     return COST_MODELS.make(kind, lambda make: make(rest, target))
+
+
+def _auto(rest: str, target: Target) -> CostModel:
+    if rest:
+        raise PagesimError(f"cost is 'auto:{rest}'; auto takes nothing more: name a profile, or roofline")
+    return best_cost(target)
 
 
 def _roofline(rest: str, target: Target) -> Roofline:
@@ -156,6 +166,8 @@ def _number(text: str, part: str) -> float:
 
 
 COST_MODELS: Plugins[MakeCost] = Plugins(
-    "cost", "pagesim.cost_models", {"roofline": _roofline, "affine": _affine, "profile": _profiled}
+    "cost",
+    "pagesim.cost_models",
+    {"auto": _auto, "roofline": _roofline, "affine": _affine, "profile": _profiled},
 )
 """Cost models, by the name before the colon."""

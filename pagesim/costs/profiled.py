@@ -54,6 +54,7 @@ class Profiled:
         measured_at = block_size if block_size in profile.block_sizes else ANY_BLOCK
         self._a_block = 1 if measured_at else block_size
         self._decode = terms.decode[measured_at]
+        self._mixed = terms.decode_mixed.get(measured_at, self._decode)
         self._prefill = terms.prefill[measured_at]
         self._copy = terms.copy_[measured_at]
         self._out = terms.swap_out[measured_at]
@@ -92,7 +93,8 @@ class Profiled:
             attention = self._of_prompts(shape, prompt)
             self._note("prefill", "prompt tokens in an iteration", prompt)
         if shape.decoding:
-            attention += self._attend(shape.decoding, shape.decode_context)[0]
+            term = self._mixed if shape.query_key_pairs else self._decode
+            attention += self._attend(shape.decoding, shape.decode_context, term)[0]
             attention += self._look_back(shape)
         device, overhead = self._of(shape.tokens, shape.sampled, shape.query_key_pairs > 0)
         return moving + overhead + max(host, device + attention)
@@ -118,9 +120,9 @@ class Profiled:
             "decode attention": 0,
         }
         if shape.decoding:
-            computing["decode attention"] = self._attend(shape.decoding, shape.decode_context)[
-                0
-            ] + self._look_back(shape)
+            term = self._mixed if prompted else self._decode
+            attention = self._attend(shape.decoding, shape.decode_context, term)[0]
+            computing["decode attention"] = attention + self._look_back(shape)
         overhead = self._of(tokens, shape.sampled, prompted)[1]
         waiting = self.iteration(shape) - sum(moving.values()) - sum(computing.values()) - overhead
         computing = {name: ticks for name, ticks in computing.items() if ticks or name != "experts"}
@@ -128,13 +130,13 @@ class Profiled:
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
         if self.reaches is None:
-            return self._run(sequences, *self._attend(sequences, context))
+            return self._run(sequences, *self._attend(sequences, context, self._decode))
         # Everything is within reach.
         everywhere = [(context, sequences, UNBOUNDED)] * len(self._within)
         return self.decode_reached(sequences, context, everywhere)
 
     def decode_reached(self, sequences: int, context: int, reached: Sequence[ReachAhead]) -> DecodeRun:
-        attention, increment, steps = self._attend(sequences, context)
+        attention, increment, steps = self._attend(sequences, context, self._decode)
         increment *= sequences
         for each, (tokens, growth, holds) in zip(self._within, reached, strict=True):
             ticks, a_token, until = _line(each.decode, sequences, tokens)
@@ -184,9 +186,9 @@ class Profiled:
             ticks += to_ticks(self._terms.states.decode(shape.decoding))
         return ticks
 
-    def _attend(self, sequences: int, context: int) -> tuple[int, int, int]:
+    def _attend(self, sequences: int, context: int, term: Decode) -> tuple[int, int, int]:
         """Return ticks of decode attention, ticks a token of context, and for how many steps these hold."""
-        ticks, a_token, until = _line(self._decode, sequences, context)
+        ticks, a_token, until = _line(term, sequences, context)
         mean = context // sequences
         batch, longest = self._most_decode
         if batch:
@@ -261,14 +263,17 @@ def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtyp
         )
     if tp != profile.tp:
         raise PagesimError(f"{name} is for tp {profile.tp}, not {tp}; calibrate with --tp {tp}")
-    if _width(model.weights_in_words) != _width(profile.dtype):
-        raise PagesimError(
-            f"{name} is of weights in {profile.dtype}, and those of {model.name} are in "
-            f"{model.weights_in_words}; import or calibrate one of these, or change --weight-dtype"
-        )
     if _width(kv_dtype) != _width(profile.kv_dtype):
         raise PagesimError(
             f"{name} was measured with kv_dtype {profile.kv_dtype}, not {kv_dtype}; calibrate with that"
+        )
+    # Reference kernels are calibrated in fp32, on a CPU.
+    dtype = "bf16" if profile.dtype in ("fp16", "fp32") else profile.dtype
+    # Of a datasheet's profile the model is this one.
+    if profile.kind != "analytic" and dtype != model.weights_in_words:
+        raise PagesimError(
+            f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of those, "
+            "or choose cost roofline"
         )
     needed = {_name(reach) for reach in _reaches(model, kv_dtype, tp)} - set(profile.terms.reached)
     if needed or (model.state_layers and profile.terms.states is None):

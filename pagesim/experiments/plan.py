@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pagesim.api import run
-from pagesim.costs.specs import BlockGroup, BlockPlan, Capacity, Division, capacity, divide, gpu, model
+from pagesim.costs.specs import BlockGroup, BlockPlan, Capacity, Division, capacity, divide, gpu
 from pagesim.costs.specs.division import requested_bytes
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError, PagesimError
@@ -20,6 +20,7 @@ from pagesim.setup.block_plans import block_plan
 from pagesim.setup.equip import memory_of, options_of
 from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
+from pagesim.setup.served import served_model
 from pagesim.workloads.trace import Trace
 
 POLICY = "vllm-v1"
@@ -166,7 +167,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
     options = options_of(system, policy)
     if not isinstance(options, VllmV1Options) or policy.placement != "paged":
         raise PagesimError(f"policy is {system.policy}; a plan is one of vLLM's memory: choose {POLICY}")
-    spec, device = model(system.model), gpu(system.gpu)
+    spec, device = served_model(system), gpu(system.gpu)
     blocks = block_plan(system, options, spec)
     longest = blocks.max_model_len
     how = memory_of(system.model_copy(update={"sizing": "vllm"}), policy)
@@ -185,6 +186,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
     division = divide(spec, device, **how) if cache_bytes is None else None
     settled = {
         "tensor_parallel_size": system.tensor_parallel_size,
+        **({"weight_dtype": spec.weights_in_words} if spec.has_weights else {}),
         "kv_cache_dtype": system.kv_cache_dtype,
         "gpu_memory_utilization": how["gpu_memory_utilization"],
         "max_model_len": longest,

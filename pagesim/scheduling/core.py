@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from heapq import heappop, heappush
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch, Choice
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.drafts import Speculation
+from pagesim.scheduling.forks import Forks
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.options import Machine, MemoryKind, Preemption, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
@@ -68,7 +68,6 @@ class Scheduler(ABC):
 
     __slots__ = (
         "_finishing",
-        "_fork_copies",
         "_forks",
         "_orders",
         "context",
@@ -216,9 +215,7 @@ class Scheduler(ABC):
         self.swapped: list[EngineRequest] = []
         # Decoding requests by the step at which one of their samples is over.
         self._finishing: list[tuple[int, int, EngineRequest]] = []
-        self._forks: list[tuple[int, int, EngineRequest]] = []  # a heap: whose beams fork at which step
-        # Blocks that beams' forks copied since the last iteration, where memory cannot share.
-        self._fork_copies: list[tuple[EngineRequest, int]] = []
+        self._forks = Forks()
         self._orders = 0
         self.widest = 1
 
@@ -267,9 +264,10 @@ class Scheduler(ABC):
             return 0
         memory = self.memory
         steps = finishing[0][0] - memory.steps
-        if self._forks:
-            steps = min(steps, self._next_fork() - memory.steps)
-        if steps <= 0 or self._fork_copies:
+        forks = self._forks
+        if forks.heap:
+            steps = min(steps, forks.next_step() - memory.steps)
+        if steps <= 0 or forks.copied:
             return 0
         if memory.releases and (self.queue.waiting or self.swapped):
             enough = self.blocks_for_head()
@@ -317,8 +315,8 @@ class Scheduler(ABC):
                     self._over(request, now)
                 else:
                     self._end_some(request, now)
-        if self._forks:
-            self._fork_beams(step)
+        if self._forks.heap:
+            self._forks.fork(step, self.memory, self.events)
         return done
 
     def abort(self, row: int, now: int) -> int:
@@ -367,7 +365,7 @@ class Scheduler(ABC):
         request.last_step = last = memory.steps + (missing if growth == 1 else -(-missing // growth))
         insort(self._finishing, (last, request.order, request))
         if family is not None and family.beams is not None:
-            self._await_fork(request)
+            self._forks.expect(request)
 
     def start(self, request: EngineRequest) -> None:
         """Let a request run that was just admitted whole, behind those that run or in order of arrival."""
@@ -408,10 +406,8 @@ class Scheduler(ABC):
             copies = memory.grow(1)
         if copies:
             batch.blocks_copied = copies
-        if self._fork_copies:
-            # What a request would have copied that has lost its place since is not.
-            forks, self._fork_copies = self._fork_copies, []
-            batch.blocks_copied += sum([blocks for request, blocks in forks if request.last_step >= 0])
+        if self._forks.copied:
+            batch.blocks_copied += self._forks.take_copied()
         self.context += self.running_sequences * self.growth
 
     def all_fit(self) -> bool:
@@ -549,40 +545,3 @@ class Scheduler(ABC):
         self.memory.release(request)
         # The token sampled last has no KV yet.
         return request.generated_before + samples * max(0, held + 1 - request.prompt)
-
-    # Beams
-
-    def _next_fork(self) -> int:
-        """Return the step at which the next beams fork; there may be none left."""
-        forks = self._forks
-        while forks and not self._forks_at(*forks[0]):
-            heappop(forks)
-        return forks[0][0] if forks else 1 << 62
-
-    def _forks_at(self, step: int, order: int, request: EngineRequest) -> bool:
-        """Whether an entry of the heap still holds: its request may have lost its place since."""
-        return request.order == order and request.last_step >= step
-
-    def _fork_beams(self, step: int) -> None:
-        forks = self._forks
-        while forks and forks[0][0] <= step:
-            at, order, request = heappop(forks)
-            if not self._forks_at(at, order, request):
-                continue
-            assert request.family is not None
-            assert request.family.beams is not None
-            for dropped, survivor in request.family.beams.fork():
-                blocks = self.memory.fork(request, dropped, survivor)
-                if blocks:
-                    self._fork_copies.append((request, blocks))
-                self.events.forked(request, dropped, survivor)
-            self._await_fork(request)
-
-    def _await_fork(self, request: EngineRequest) -> None:
-        """Note when a running request's beams fork next, if it runs so long."""
-        assert request.family is not None
-        assert request.family.beams is not None
-        # Token t is sampled at the step at which a beam holds t − 1 tokens beyond the prompt.
-        step = request.prompt + request.family.beams.token - 1 - request.base
-        if step < request.last_step:
-            heappush(self._forks, (step, request.order, request))

@@ -16,6 +16,7 @@ from pagesim.setup.options import chosen
 from pagesim.setup.presets import TYPED, Policy, granularity
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import MOST_BLOCKS, System
+from pagesim.setup.served import served_model
 
 
 def asked_of(system: System, policy: Policy) -> SchedulerOptions:
@@ -64,6 +65,16 @@ def engine_of(system: System, policy: Policy) -> EngineTime:
     )
 
 
+def release_of(system: System, policy: Policy) -> str:
+    """Return the engine and release that a system's scheduler decides as, empty where it has no releases.
+
+    Raises:
+        PagesimError: see `options_of`.
+    """
+    release = getattr(options_of(system, policy), "vllm_version", None)
+    return f"vllm {release}" if release else ""
+
+
 def memory_of(system: System, policy: Policy) -> dict[str, Any]:
     """Return what of a system decides how much memory its cache gets, as `capacity` and `divide` take it.
 
@@ -90,7 +101,7 @@ def block_bytes(system: System, policy: Policy) -> int:
     Raises:
         PagesimError: an option is off.
     """
-    spec = model(system.model)
+    spec = served_model(system)
     blocks = _blocks_of(system, policy, spec)
     if blocks is not None:
         return blocks.bytes_per_block
@@ -118,7 +129,7 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
     Raises:
         PagesimError: an option is off, or the model does not fit.
     """
-    spec, device = model(system.model), gpu(system.gpu)
+    spec, device = served_model(system), gpu(system.gpu)
     max_model_len = system.max_model_len or spec.max_model_len
     # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later ones
     # refuse to.
@@ -169,5 +180,6 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
         block_size=sized.block_size,
         kv_dtype=system.kv_cache_dtype,
         engine=engine_of(system, policy),
+        release=release_of(system, policy),
     )
     return sized, max_model_len, cost

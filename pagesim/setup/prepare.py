@@ -14,7 +14,7 @@ from pagesim.accounting.metrics import MemoryMeans, TokenGaps, latencies, prefix
 from pagesim.accounting.records import Recorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.costs import Assuming, CostModel, PreemptionPrices
-from pagesim.costs.specs import Capacity, model
+from pagesim.costs.specs import Capacity
 from pagesim.errors import PagesimError
 from pagesim.kvcache import TabledKV
 from pagesim.results.result import request_columns
@@ -32,6 +32,7 @@ from pagesim.setup.reaches import let_follow, unfollowed
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.requests import aborts, accepted_rows, take_in
 from pagesim.setup.scenario import System
+from pagesim.setup.served import served_model
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.closed_loop import ClosedLoop, SentArrivals
@@ -215,7 +216,7 @@ class PreparedSystem:
         of_policy = (
             [f"{self.system.policy}: {self.policy.note}"] if self.policy.note and self.sized.plan else []
         )
-        of_model = model(self.system.model).notes
+        of_model = served_model(self.system).notes
         return (*self.trace.notes, *of_model, *assumed, *blind, *beyond, *as_served, *of_policy)
 
     def stopped(self, error: StrictCompatError) -> PagesimError:

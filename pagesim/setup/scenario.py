@@ -33,6 +33,8 @@ from pagesim.setup.presets import (
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.sim.clock import LONGEST_S
 
+WeightDtypeName = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4"]
+
 NEEDS = "needs"
 """The table of a scenario file that says where the plug-ins come from that it names."""
 
@@ -66,6 +68,9 @@ class SystemFields(BaseModel):
     )
     gpu: str = Field("a100-40gb", description="GPU by name.")
     tensor_parallel_size: int = Field(1, ge=1, le=1024, description="GPUs over which the model is divided.")
+    weight_dtype: WeightDtypeName | None = Field(
+        None, description="Type of the weights of linear layers but the LM head; as released when left out."
+    )
     kv_cache_dtype: Literal["fp16", "bf16", "fp8"] = Field(
         "fp16", description="Type of the cached keys and values."
     )
@@ -115,8 +120,9 @@ class SystemFields(BaseModel):
         description="Requests that are outstanding at most; the next is sent when one is over.",
     )
     cost: str = Field(
-        "roofline",
-        description="profile:NAME, roofline[:name=value,…], or affine:s,s/token,s/context token[,s/block].",
+        "auto",
+        description="auto (the best profile there is, else roofline), profile:NAME, roofline[:name=value,…], "
+        "or affine:s,s/token,s/context token[,s/block].",
     )
     frontend: str | None = Field(
         None,

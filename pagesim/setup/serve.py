@@ -11,6 +11,7 @@ from typing import Any
 
 from pagesim.costs.specs import model
 from pagesim.costs.specs.catalogue import is_config, known_as
+from pagesim.costs.specs.weights import GROUPS
 from pagesim.errors import PagesimError, brief, escaped
 from pagesim.setup.serve_flags import (
     ALIASES,
@@ -19,6 +20,7 @@ from pagesim.setup.serve_flags import (
     HARMLESS_VARIABLES,
     LAYERED,
     NOTED,
+    QUANTIZATIONS,
     REFUSED,
     TAKEN,
 )
@@ -106,6 +108,8 @@ def read_serve(line: str) -> Served:
     for name in flags:
         _check(name, flags[name])
     options = {"model": _model(models[0]), **_options(flags)}
+    if "quantization" in flags:
+        options |= _quantization(options["model"], flags["quantization"][-1])
     _check_length(options)
     _check_layers(options["model"], flags)
     without = [*variables, *(f"--{name}" for name in flags if name not in TAKEN)]
@@ -281,7 +285,7 @@ def _options(flags: Mapping[str, list[str]]) -> dict[str, Any]:
     """Return the options that flags stand for."""
     options: dict[str, Any] = {}
     for name, values in flags.items():
-        if name not in TAKEN:
+        if name not in TAKEN or name == "quantization":  # what that does depends on the model
             continue
         if TAKEN[name] == "none":
             options[name.replace("-", "_")] = values != ["false"]
@@ -302,6 +306,21 @@ def _element(text: str) -> dict[str, str]:
         known = ", ".join(("auto", *_ELEMENTS))
         raise PagesimError(f"--serve: --kv-cache-dtype {brief(text, 80)} is not modelled; it may be {known}")
     return {"kv_cache_dtype": _ELEMENTS[text]}
+
+
+def _quantization(name: str, method: str) -> dict[str, str]:
+    """Return the weight dtype that a method of quantization gives a model, if it is not the model's own."""
+    spec = model(name)
+    own = {dtype.name for group in GROUPS if (dtype := spec.weights.of(group)) and dtype.quantized}
+    if method.lower() == "none" or own & set(QUANTIZATIONS.get(method, ())):
+        return {}
+    if method == "fp8" and not own:
+        return {"weight_dtype": "fp8"}
+    remedy = "leave it out" if own else "it may be none or fp8, or name a quantized config.json as the model"
+    raise PagesimError(
+        f"--serve: --quantization {escaped(method)[:80]} would change what is decided, and is not modelled "
+        f"for {brief(name, 80)}, whose weights are {spec.weights_in_words}; {remedy}"
+    )
 
 
 def _model(word: str) -> str:

@@ -23,7 +23,7 @@ TAKEN = _flags("""
     model max-model-len kv-cache-dtype tensor-parallel-size gpu-memory-utilization block-size
     num-gpu-blocks-override enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens
     max-num-seqs long-prefill-token-threshold scheduling-policy scheduler-reserve-full-isl! watermark
-    async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval
+    async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval quantization
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
 
@@ -112,8 +112,20 @@ REFUSED = _flags("""
 """)
 """Flags that would change what is decided, and are not modelled."""
 
+QUANTIZATIONS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("awq", "awq_marlin"), ("int4",)),
+    **dict.fromkeys(("gptq", "gptq_marlin"), ("int2", "int3", "int4", "int8")),
+    "compressed-tensors": ("int4", "int8", "fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4"),
+    "fbgemm_fp8": ("fp8",),
+    "fp8": ("fp8", "fp8_block"),
+    **dict.fromkeys(("modelopt", "modelopt_mixed"), ("fp8", "fp8_block", "mxfp8", "nvfp4")),
+    "modelopt_fp4": ("nvfp4",),
+    "mxfp4": ("mxfp4",),
+}
+"""Values of ``--quantization``, and the weight dtypes of checkpoints for which they say nothing new. With
+``fp8`` a checkpoint of 16 bits is quantized when it is loaded."""
+
 HARMLESS: dict[str, tuple[str, ...]] = {
-    "quantization": ("none",),
     "cpu-offload-gb": (
         "0",
         "0.0",

@@ -65,13 +65,13 @@ def test_a_profile_needs_a_name_that_commands_find(refused, tmp_path):
     ],
 )
 def test_what_cannot_be_validated_is_one_sentence(flags, said, refused, profile):
-    assert said in refused("validate", *LOAD, "--profile", profile, "--device", "cpu", *flags)
+    assert said in refused("validate", "--live", *LOAD, "--profile", profile, "--device", "cpu", *flags)
 
 
 @pytest.mark.slow
 def test_validate_says_that_a_profile_was_not_measured_here(succeeds, profile):
     done = succeeds(
-        "validate", *LOAD, "--num-requests", 3, "--profile", profile, "--device", "cpu",
+        "validate", "--live", *LOAD, "--num-requests", 3, "--profile", profile, "--device", "cpu",
         "--policies", "vllm-v1", "--preemptions", "default",
     )  # fmt: skip
     assert "profile p is imported: it was not measured on this machine" in done.err

@@ -90,7 +90,7 @@ def test_models_are_listed_as_json_with_what_their_layers_keep_and_whether_they_
     assert list(listed) == [model.name for model in models()]
     assert listed["gemma3-27b"]["layers"] == "10 full, 52 window 1024"
     assert not listed["gemma3-27b"]["unverified"]
-    assert listed["gpt-oss-120b"]["unverified"]
+    assert listed["mistral-small-3"]["unverified"]
     assert listed["deepseek-v3.2"]["attention"] == "MLA"
 
 

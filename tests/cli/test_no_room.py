@@ -40,8 +40,8 @@ WRITERS = {
     "profile rescale": ("profile", "rescale", "llama-2-7b-a100-tp1", "{}.json", "--model", "opt-13b"),
     "bench copy": ("bench", "copy", "--device", "cpu", "--quick", "--seconds", "0.001", "--out", "{}"),
     "live": ("live", *TINY, "--trace", "fixed:30,4", "--num-requests", "2", "--out", "{}"),
-    "validate": ("validate", *TINY, "--profile", "{profile}", "--trace", "fixed:30,4", "--num-requests", "2",
-                 "--policies", "vllm-sosp", "--out", "{}"),
+    "validate": ("validate", "--live", *TINY, "--profile", "{profile}", "--trace", "fixed:30,4",
+                 "--num-requests", "2", "--policies", "vllm-sosp", "--out", "{}"),
 }  # fmt: skip
 """Commands that write, and where their path goes."""
 

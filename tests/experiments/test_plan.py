@@ -9,8 +9,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import pagesim as ps
 from pagesim.costs.specs import capacity, gpu, model
 from pagesim.costs.specs.division import OTHER_BYTES
 from pagesim.costs.specs.gpus import GIB
@@ -210,3 +212,19 @@ def test_only_vllms_own_scheduler_has_a_plan():
         PagesimError, match="policy is orca-max; a plan is one of vLLM's memory: choose vllm-v1"
     ):
         plan(System(policy="orca-max"))
+
+
+def test_a_weight_dtype_leaves_the_cache_what_it_saves() -> None:
+    asked = {"policy": "vllm-v1", "model": "llama-3.1-8b", "gpu": "h100", "max_model_len": 8192}
+    plain, packed = plan(System(**asked)), plan(System(**asked, weight_dtype="int4"))
+    spec = model("llama-3.1-8b")
+    saved = spec.weight_bytes - spec.with_weights("int4").weight_bytes
+    assert packed.cache_bytes - plain.cache_bytes == saved
+    assert packed.sized.num_blocks - plain.sized.num_blocks == pytest.approx(saved / (16 * 131072), abs=1)
+    assert packed.settled["weight_dtype"] == "int4"
+
+
+def test_a_run_says_in_what_its_products_were_computed() -> None:
+    trace = ps.Trace(arrival_s=np.zeros(2), prompt_tokens=np.full(2, 64), output_tokens=np.full(2, 4))
+    found = ps.simulate(trace, "vllm-v1", model="llama-3.1-8b", gpu="h100", weight_dtype="fp8")
+    assert any("fp8 weights of llama-3.1-8b (attention, mlp) to be computed in fp8" in n for n in found.notes)

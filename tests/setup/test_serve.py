@@ -276,3 +276,22 @@ def test_what_is_given_beside_a_line_must_not_contradict_it() -> None:
         with pytest.raises(ps.PagesimError) as caught:
             served.over(given)
         assert str(caught.value).startswith(sentence)
+
+
+def test_fp8_quantizes_a_checkpoint_of_16_bits_when_it_is_loaded() -> None:
+    assert options_of(f"vllm serve {MODEL} --quantization fp8")["weight_dtype"] == "fp8"
+    assert "weight_dtype" not in options_of(f"vllm serve {MODEL} -q none")
+
+
+@pytest.mark.parametrize(("name", "method"), [("deepseek-v3", "fp8"), ("gpt-oss-20b", "mxfp4")])
+def test_a_method_that_a_checkpoint_has_already_changes_nothing(name, method) -> None:
+    assert "weight_dtype" not in options_of(f"vllm serve {name} -q {method}")
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("deepseek-v3", "awq"), ("gpt-oss-20b", "fp8"), ("opt-13b", "gguf")]
+)
+def test_a_method_that_a_checkpoint_does_not_have_is_refused(name, method) -> None:
+    assert f"--quantization {method} would change what is decided" in refusal(
+        f"vllm serve {name} -q {method}"
+    )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pagesim.costs.base import Reach
-from pagesim.costs.operators.dtypes import BF16, Dtypes, dtypes
+from pagesim.costs.operators.dtypes import BF16, Dtypes, dtypes, in_types
 from pagesim.costs.operators.held_out import Score, held_out_of
 from pagesim.costs.operators.iteration import Operators, operators
 from pagesim.costs.operators.planes import Plane
@@ -130,6 +130,7 @@ def import_operators(
     tp: int = 1,
     moe_ep: int = 1,
     weight_dtype: str | None = None,
+    expert_dtype: str | None = None,
     kv_dtype: str = "bf16",
     name: str | None = None,
     scores: Sequence[Score] | None = None,
@@ -141,7 +142,8 @@ def import_operators(
         model: see `operator_profile`.
         tp: GPUs over which the model is divided.
         moe_ep: of these, those over which experts are dealt out; it divides ``tp``.
-        weight_dtype: of the model, see `ModelSpec.with_weights`; its own when left out.
+        weight_dtype: see `in_types`; as the model is released when left out.
+        expert_dtype: see `in_types`.
         kv_dtype: of the cache.
         name: of the profile; MODEL-GPU-tpN when left out, and further types behind it.
         scores: of these tables, if they are at hand.
@@ -158,10 +160,14 @@ def import_operators(
     if tp % moe_ep:
         raise PagesimError(f"expert_parallel_size is {moe_ep}; it must divide the {tp} GPUs")
     gpu = gpu_of(GPUS[store.system])
-    if weight_dtype is not None:
-        model = model.with_weights(weight_dtype)
+    model = in_types(model, weight_dtype, expert_dtype)
     types = dtypes(model, kv_dtype)
-    further = (weight_dtype, f"ep{moe_ep}" if moe_ep > 1 else None, "kv-fp8" if kv_dtype == "fp8" else None)
+    further = (
+        weight_dtype,
+        f"experts-{expert_dtype}" if expert_dtype else None,
+        f"ep{moe_ep}" if moe_ep > 1 else None,
+        "kv-fp8" if kv_dtype == "fp8" else None,
+    )
     return operator_profile(
         tables,
         model,
@@ -183,9 +189,9 @@ def errors_of(scores: Sequence[Score], types: Dtypes, model: ModelSpec) -> dict[
         types: of its weights and cache.
         model: with latent attention or without.
     """
-    latent = f"{types.weights}, KV {types.cache}"
+    latent = f"{types.attention}, KV {types.cache}"
     of = {
-        "linear": ("linear", types.weights),
+        "linear": ("linear", types.shared if model.moe else types.mlp),
         "head": ("linear", BF16),
         "experts": ("experts", types.experts),
         "all_reduce": ("all_reduce", BF16),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pagesim.costs.operators.assemble import GPUS, import_operators
-from pagesim.costs.operators.dtypes import dtypes
+from pagesim.costs.operators.dtypes import dtypes, in_types
 from pagesim.costs.operators.held_out import held_out_of
 from pagesim.costs.operators.iteration import operators
 from pagesim.costs.operators.store import Store
@@ -17,10 +17,13 @@ from pagesim.costs.specs import GpuSpec, ModelSpec
 from pagesim.costs.specs import gpu as gpu_of
 from pagesim.costs.specs import model as model_of
 
-MODELS = (
-    *("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "qwen3-30b-a3b"),
-    *("gpt-oss-20b", "gpt-oss-120b", "deepseek-v3"),
+MODELS: tuple[tuple[str, str | None], ...] = (
+    *(("llama-3.1-8b", None), ("llama-3.1-70b", None), ("llama-3.1-8b", "fp8"), ("llama-3.1-70b", "fp8")),
+    *(("qwen3-8b", None), ("qwen3-14b", None), ("qwen3-32b", None), ("qwen3-30b-a3b", None)),
+    *(("gpt-oss-20b", None), ("gpt-oss-120b", None), ("deepseek-v3", None)),
 )
+"""Models, and the type of their weights where it is not the one that they are released in."""
+
 SYSTEMS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm")
 DEGREES = (1, 2, 4, 8)
 
@@ -32,6 +35,7 @@ class Entry(NamedTuple):
     """A model on some GPUs of a system: its profile, or why there is none."""
 
     model: str
+    weights: str | None
     gpu: str
     tp: int
     profile: Profile | None
@@ -41,7 +45,7 @@ class Entry(NamedTuple):
 def bundle(
     tables: Path | None = None,
     *,
-    models: Sequence[str] = MODELS,
+    models: Sequence[tuple[str, str | None]] = MODELS,
     systems: Sequence[str] = SYSTEMS,
     degrees: Sequence[int] = DEGREES,
     note: Callable[[str], None] = lambda line: None,
@@ -50,7 +54,7 @@ def bundle(
 
     Args:
         tables: a folder of them; the installed package when left out.
-        models: of the catalogue, in their own types.
+        models: of the catalogue, and their weights' type.
         systems: as the tables call them.
         degrees: of tensor parallelism.
         note: told which system is looked at.
@@ -63,18 +67,19 @@ def bundle(
         opened = Tables(Store(system, tables=tables))
         scores = held_out_of(opened)
         gpu = gpu_of(GPUS[system])
-        for name in models:
-            model = model_of(name)
+        for name, weights in models:
+            model = in_types(model_of(name), weights, None)
             for tp in degrees:
                 if not fits(model, gpu, tp):
-                    yield Entry(name, gpu.name, tp, None, "its weights do not fit")
+                    yield Entry(name, weights, gpu.name, tp, None, "its weights do not fit")
                     continue
                 lacking = operators(opened, model, tp, dtypes(model)).missing
                 if lacking:
-                    yield Entry(name, gpu.name, tp, None, f"no table of {', '.join(sorted(lacking))}")
+                    why = f"no table of {', '.join(sorted(lacking))}"
+                    yield Entry(name, weights, gpu.name, tp, None, why)
                     continue
-                profile = import_operators(opened, model, tp=tp, scores=scores)
-                yield Entry(name, gpu.name, tp, profile)
+                profile = import_operators(opened, model, tp=tp, weight_dtype=weights, scores=scores)
+                yield Entry(name, weights, gpu.name, tp, profile)
 
 
 def fits(model: ModelSpec, gpu: GpuSpec, tp: int) -> bool:

@@ -1,10 +1,12 @@
-"""Types of weights and of the cache, as pagesim and as the tables call them."""
+"""Types of weights and of the cache, as the tables call them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from pagesim.costs.specs import ModelSpec
+from pagesim.costs.specs.weights import weight_dtype
 from pagesim.errors import PagesimError
 
 BF16 = "bfloat16"
@@ -14,25 +16,28 @@ WEIGHTS = {
     "fp16": BF16,
     "fp8": "fp8",
     "fp8_block": "fp8_block",
+    "int8": "int8_wo",
     "int4": "int4_wo",
     "nvfp4": "nvfp4",
     "mxfp4": "w4a16_mxfp4",
 }
-"""Weight dtypes, and what the tables call them."""
+"""Types of weights, and what the tables call them."""
 
 CACHES = {"bf16": BF16, "fp16": BF16, "fp8": "fp8"}
 
 
 class Dtypes(NamedTuple):
-    """Types as the tables call them.
+    """Types as the tables call them; the LM head and routers have 16 bits.
 
     Attributes:
-        weights: of matrices but the LM head and routers, which are 16 bits.
-        experts: of experts that are not shared.
+        attention, recurrent, mlp, shared, experts: of the weights of these layers (see `Weights`).
         cache: of keys and values.
     """
 
-    weights: str
+    attention: str
+    recurrent: str
+    mlp: str
+    shared: str
     experts: str
     cache: str
 
@@ -41,25 +46,33 @@ def dtypes(model: ModelSpec, kv: str = "bf16") -> Dtypes:
     """Return the types that the tables are asked for.
 
     Args:
-        model: with the dtypes of its weights.
-        kv: one of `CACHES`.
+        model: whose weights have types.
+        kv: of the cache: one of `CACHES`.
 
     Raises:
-        PagesimError: a type of which no table is.
+        PagesimError: an unknown type.
     """
-    weights, experts = model.weights.attention.name, model.weights.experts.name
-    for name, value, known in (
-        ("weight_dtype", weights, WEIGHTS),
-        ("weight_dtype of experts", experts, WEIGHTS),
-        ("kv_dtype", kv, CACHES),
-    ):
-        if value not in known:
-            raise PagesimError(
-                f"{name} of {model.name} is {value!r}; operators are timed in {', '.join(known)}"
-            )
-    # Without scales by block there is no product of weights in MXFP4: only experts are stored so.
-    if weights == "mxfp4":
-        raise PagesimError(
-            f"weight_dtype of {model.name} is 'mxfp4'; operators are timed in it for experts only"
-        )
-    return Dtypes(WEIGHTS[weights], WEIGHTS[experts if model.moe else weights], CACHES[kv])
+    if kv not in CACHES:
+        raise PagesimError(f"kv_dtype is {kv!r}; it must be one of {', '.join(CACHES)}")
+    weights = model.weights
+    of_groups = (weights.attention, weights.recurrent, weights.mlp, weights.shared, weights.experts)
+    attention, recurrent, mlp, shared, experts = (WEIGHTS[each.name] for each in of_groups)
+    return Dtypes(attention, recurrent, mlp, shared, experts, CACHES[kv])
+
+
+def in_types(model: ModelSpec, weights: str | None, experts: str | None) -> ModelSpec:
+    """Return a model with weights of other types.
+
+    Args:
+        model: any; its own types stay where none is named.
+        weights: of all layers, as checkpoints in it are usually released.
+        experts: of experts that are not shared.
+
+    Raises:
+        PagesimError: there is no such type.
+    """
+    if weights is not None:
+        model = model.with_weights(weights)
+    if experts is not None:
+        model = replace(model, weights=replace(model.weights, experts=weight_dtype(experts)))
+    return model

@@ -200,10 +200,9 @@ def _reduces(tables: Tables) -> Iterator[Score | None]:
     rows, version = tables.reduces
     errors = Errors()
     # So few points that a fifth of them says little: each fifth is held out in its turn.
-    for key, each in rows.groups("backend", "num_gpus"):
-        salt = f"all_reduce,{','.join(map(str, key))}"
-        for fifth in range(EVERY):
-            _note(errors, Grid.of(each, "message_size"), salt, 0, reduces.guess, _any, fifth=fifth)
+    grid = reduces.series(rows)
+    for fifth in range(EVERY):
+        _note(errors, grid, "all_reduce", 0, reduces.guess, _any, fifth=fifth)
     yield errors.score("all_reduce", "bfloat16", version, BARS["all_reduce"])
 
 

@@ -111,17 +111,19 @@ def _linear(found: Operators, tables: Tables, model: ModelSpec, tp: int, types: 
         return
     rows, version = tables.gemm
     known = rows.values("gemm_dtype")
-    gemms = {dtype: Gemm.read(rows, dtype) for dtype in {BF16, types.weights} if dtype in known}
+    needed = {BF16, *(each.dtype for each in wanted)}
+    gemms = {dtype: Gemm.read(rows, dtype) for dtype in sorted(needed) if dtype in known}
     if BF16 in gemms:
         found.head = knots(_product(gemms, [head]), SEQUENCES)
         found.origins["head"] = f"gemm_perf {version}"
     else:
         found.missing["head"] = "the table of products has none of bfloat16"
-    if types.weights not in gemms or BF16 not in gemms:
-        found.missing["linear"] = f"the table of products has none of {types.weights}"
+    lacking = sorted({each.dtype for each in wanted} - set(gemms))
+    if lacking:
+        found.missing["linear"] = f"the table of products has none of {', '.join(lacking)}"
         return
-    if types.weights == "fp8_block" and "fp8" in known:
-        gemms[types.weights], changed = launched_by_graphs(gemms[types.weights], Gemm.read(rows, "fp8"))
+    if "fp8_block" in gemms and "fp8" in known:
+        gemms["fp8_block"], changed = launched_by_graphs(gemms["fp8_block"], Gemm.read(rows, "fp8"))
         if changed:
             found.notes.append(
                 "products of fp8_block were timed as the host launches them: those that take less than twice "
@@ -196,7 +198,7 @@ def _latent(found: Operators, tables: Tables, model: ModelSpec, tp: int, types: 
         found.missing["decode"] = found.missing["prefill"] = said
         return
     (context, version), (generation, other) = tables.latent_prompts, tables.latent_decoding
-    module = Latent(context, generation, types.weights, types.cache)
+    module = Latent(context, generation, types.attention, types.cache)
     heads = model.heads // tp
     prompts, decode = module.prompts(heads), module.decoding(heads)
     if prompts is None or decode is None:

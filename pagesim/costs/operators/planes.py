@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagesim.costs.operators.rows import Floats, Ints
-from pagesim.costs.operators.sums import risen
+from pagesim.costs.profiles.curves import risen
 from pagesim.costs.profiles.tables import DecodeTable, PrefillTable
 
 

@@ -57,7 +57,7 @@ def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[
     model.kv_heads_per_gpu(tp)
     found: Counter[Product] = Counter()
 
-    def add(name: str, n: int, k: int, layers: int, dtype: str = types.weights) -> None:
+    def add(name: str, n: int, k: int, layers: int, dtype: str) -> None:
         if layers and n and k:
             found[Product(name, n, k, dtype, 0)] += layers
 
@@ -65,25 +65,25 @@ def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[
         if isinstance(layer, FullLayer):
             kv = max(1, layer.kv_heads // tp) * layer.head_dim
             queries = model.heads // tp * layer.head_dim
-            add("qkv", queries * (2 if model.output_gate else 1) + 2 * kv, model.hidden, 1)
-            add("out", model.hidden, queries, 1)
+            add("qkv", queries * (2 if model.output_gate else 1) + 2 * kv, model.hidden, 1, types.attention)
+            add("out", model.hidden, queries, 1, types.attention)
         elif isinstance(layer, LatentLayer) and latent and model.mla:
-            _add_latent(model, tp, add)
+            _add_latent(model, tp, add, types.attention)
         elif isinstance(layer, StateLayer) and model.recurrence:
             values = model.recurrence.layer().state[0] * model.recurrence.layer().state[1] // tp
             into = model.recurrence.weights(model.hidden)[0] // tp // model.hidden - values
-            add("state in", into, model.hidden, 1)
-            add("state out", model.hidden, values, 1)
+            add("state in", into, model.hidden, 1, types.recurrent)
+            add("state out", model.hidden, values, 1, types.recurrent)
     gated = 2 if model.gated else 1
     mlps = model.mlp_layers or model.layers
     dense = min(model.moe.dense_layers, mlps) if model.moe else mlps
-    add("gate up", gated * model.ffn // tp, model.hidden, dense)
-    add("down", model.hidden, model.ffn // tp, dense)
+    add("gate up", gated * model.ffn // tp, model.hidden, dense, types.mlp)
+    add("down", model.hidden, model.ffn // tp, dense, types.mlp)
     if model.moe:
         add("router", model.moe.experts, model.hidden, mlps - dense, BF16)
         shared = _shared(model) // tp
-        add("shared gate up", gated * shared, model.hidden, mlps - dense)
-        add("shared down", model.hidden, shared, mlps - dense)
+        add("shared gate up", gated * shared, model.hidden, mlps - dense, types.shared)
+        add("shared down", model.hidden, shared, mlps - dense, types.shared)
     return [each._replace(layers=layers) for each, layers in found.items()]
 
 
@@ -99,18 +99,18 @@ def elementwise(model: ModelSpec, tp: int) -> Halves:
     return Halves(2 * model.layers, widths)
 
 
-def _add_latent(model: ModelSpec, tp: int, add: object) -> None:
+def _add_latent(model: ModelSpec, tp: int, add: object, dtype: str) -> None:
     assert model.mla is not None
     assert callable(add)
     mla, heads = model.mla, model.heads // tp
     query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
     if mla.q_lora_rank:
-        add("latent down", mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim, model.hidden, 1)
-        add("latent queries", query, mla.q_lora_rank, 1)
+        add("latent down", mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim, model.hidden, 1, dtype)
+        add("latent queries", query, mla.q_lora_rank, 1, dtype)
     else:
-        add("latent down", query + mla.kv_lora_rank + mla.qk_rope_head_dim, model.hidden, 1)
-    add("latent keys and values", heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank, 1)
-    add("out", model.hidden, heads * mla.v_head_dim, 1)
+        add("latent down", query + mla.kv_lora_rank + mla.qk_rope_head_dim, model.hidden, 1, dtype)
+    add("latent keys and values", heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank, 1, dtype)
+    add("out", model.hidden, heads * mla.v_head_dim, 1, dtype)
 
 
 def _shared(model: ModelSpec) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from pagesim.costs.operators.gemm import beyond
 from pagesim.costs.operators.grids import Grid, Point
 from pagesim.costs.operators.rows import Rows
@@ -31,14 +33,6 @@ class Reduces:
         self._rows = rows
         self._nccl = None if nccl is None else nccl.where(op_name="all_reduce", nccl_dtype="half")
 
-    def gpus(self) -> list[int]:
-        """Return among how many GPUs all-reduces were measured."""
-        return self._rows.values("num_gpus")
-
-    def grid(self, gpus: int, backend: str) -> Grid:
-        """Return what was measured among so many GPUs, over elements."""
-        return Grid.of(self._rows.where(num_gpus=gpus, backend=backend), "message_size")
-
     def curve(self, gpus: int, *, graph: bool) -> Callable[[float], float] | None:
         """Return the seconds of one all-reduce by elements; None if none was measured among so many GPUs."""
         rows = self._rows.where(num_gpus=gpus, backend=GRAPH if graph else EAGER)
@@ -58,6 +52,31 @@ class Reduces:
         return seconds
 
 
+def series(rows: Rows) -> Grid:
+    """Return all that was measured over elements, GPUs and the way of launching, in order of its name."""
+    launches = rows.values("backend")
+    numbered = {name: rows[name] for name in (*INTS, "kernel_source", "seconds")}
+    numbered["launch"] = np.array([launches.index(each) for each in rows["backend"].tolist()], np.int64)
+    return Grid.of(Rows(rows.file, numbered), "message_size", "num_gpus", "launch")
+
+
 def guess(grid: Grid, point: Point) -> float:
-    """Return what an all-reduce takes by its neighbours, on a line over elements."""
-    return grid.line(point, 0)
+    """Return what an all-reduce takes by its neighbours, of a `series`.
+
+    It is the middle one of a line over elements, and of what other all-reduces of as many elements took
+    (among other GPUs, or launched otherwise), each times what it differs by before and after. All jump where
+    the engine goes over to another algorithm.
+    """
+    size, gpus, launch = point
+    found = [grid.line(point, 0)]
+    if not np.isfinite(found[0]):
+        return found[0]
+    sizes, mine = np.log(grid.axes[0]), grid.seconds[:, gpus, launch]
+    for other in np.ndindex(*grid.seconds.shape[1:]):
+        theirs = grid.seconds[:, other[0], other[1]]
+        both = np.isfinite(mine) & np.isfinite(theirs)
+        both[size] = False
+        if (other[0] == gpus) != (other[1] == launch) and np.isfinite(theirs[size]) and both.sum() > 1:
+            ratio = np.interp(sizes[size], sizes[both], np.log(mine[both] / theirs[both]))
+            found.append(float(theirs[size] * np.exp(ratio)))
+    return float(np.exp(np.median(np.log(found))))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.costs.operators.rows import Floats, Ints
+from pagesim.costs.profiles.curves import risen
 
 SIZES = tuple(
     sorted(
@@ -39,27 +40,6 @@ class Knots(NamedTuple):
             slope = (self.seconds[-1] - self.seconds[-2]) / (self.at[-1] - self.at[-2])
             return self.seconds[-1] + slope * (size - self.at[-1])
         return float(np.interp(size, self.at, self.seconds))
-
-
-def risen(seconds: Floats) -> Floats:
-    """Return seconds that never fall along the last axis, as near as can be in their logarithms.
-
-    Where a smaller size takes longer than a larger one, both take their geometric mean (pool adjacent
-    violators).
-    """
-    if seconds.ndim > 1:
-        return np.stack([risen(row) for row in seconds])
-    means: list[float] = []
-    counts: list[int] = []
-    for value in np.log(np.maximum(seconds, 1e-12)).tolist():
-        means.append(value)
-        counts.append(1)
-        while len(means) > 1 and means[-2] > means[-1]:
-            count = counts[-2] + counts[-1]
-            mean = (means[-2] * counts[-2] + means[-1] * counts[-1]) / count
-            means[-2:], counts[-2:] = [mean], [count]
-    found: Floats = np.exp(np.repeat(means, counts))
-    return found
 
 
 def knots(seconds: Callable[[int], float], sizes: Sequence[int] = SIZES, near: float = 0.002) -> Knots:

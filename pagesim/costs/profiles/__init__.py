@@ -15,6 +15,7 @@ from pagesim.costs.profiles.fit import (
     relative_error,
     unseen_of,
 )
+from pagesim.costs.profiles.llmservingsim import import_llmservingsim
 from pagesim.costs.profiles.profile import (
     ANY_BLOCK,
     Decode,
@@ -30,17 +31,19 @@ from pagesim.costs.profiles.profile import (
     check_attends_to_all,
     load_profile,
 )
-from pagesim.costs.profiles.rescale import rescale
+from pagesim.costs.profiles.rescale import LAUNCH_S, rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
-from pagesim.costs.profiles.tables import DecodeTable, PrefillTable
+from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.profiles.vidur import import_vidur
 
 __all__ = [
     "ANY_BLOCK",
     "BLOCK_CURVES",
     "CURVES",
+    "LAUNCH_S",
     "SLOTS",
     "TERMS",
+    "ChunkTable",
     "Curve",
     "Decode",
     "DecodeAttention",
@@ -67,6 +70,7 @@ __all__ = [
     "find_profile",
     "fit_rest",
     "fit_terms",
+    "import_llmservingsim",
     "import_vidur",
     "load_profile",
     "predict",

@@ -65,6 +65,7 @@ def analytic_profile(
         sentence=f"{gpu.name} by its datasheet and rules of thumb, any model: nothing was measured",
         model=Shape.of(model),
         tp=tp,
+        dtype=model.weights_in_words,
         kv_dtype=kv_dtype,
         gpu=gpu.name,
         terms=terms,

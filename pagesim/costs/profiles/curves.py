@@ -117,6 +117,27 @@ def fit_rest(sizes: Sequence[int], parts: Sequence[float], wholes: Sequence[floa
     return _risen(knots, non_negative(_rises(x, knots), whole, np.asarray(parts, np.float64)))
 
 
+def risen(seconds: Floats) -> Floats:
+    """Return seconds that never fall along the last axis, as near as can be in their logarithms.
+
+    Where a smaller size takes longer than a larger one, both take their geometric mean (pool adjacent
+    violators).
+    """
+    if seconds.ndim > 1:
+        return np.stack([risen(row) for row in seconds])
+    means: list[float] = []
+    counts: list[int] = []
+    for value in np.log(np.maximum(seconds, 1e-12)).tolist():
+        means.append(value)
+        counts.append(1)
+        while len(means) > 1 and means[-2] > means[-1]:
+            count = counts[-2] + counts[-1]
+            mean = (means[-2] * counts[-2] + means[-1] * counts[-1]) / count
+            means[-2:], counts[-2:] = [mean], [count]
+    found: Floats = np.exp(np.repeat(means, counts))
+    return found
+
+
 def _rises(x: npt.NDArray[np.int64], knots: npt.NDArray[np.int64]) -> Floats:
     """Return how much of each knot's rise over the one before counts at each size, ``[N, knots]``."""
     # Seconds at a knot are the sum of all rises up to it: rises that are not negative never fall.

@@ -11,7 +11,7 @@ from pagesim.costs.engines import EngineTime
 from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.curves import Curve, Seconds, Strict
 from pagesim.costs.profiles.samples import TERMS, Sample
-from pagesim.costs.profiles.tables import DecodeTable, PrefillTable
+from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.setup.files import put
@@ -27,7 +27,7 @@ Kind = Literal["measured", "imported", "rescaled", "analytic"]
 Origin = Literal["measured", "imported", "rescaled", "datasheet", "given"]
 ByBlock = Annotated[dict[int, Curve], Field(min_length=1)]
 Decode = DecodeAttention | DecodeTable
-Prefill = PrefillAttention | PrefillTable
+Prefill = PrefillAttention | PrefillTable | ChunkTable
 
 ANY_BLOCK = 0
 """In place of a block size: whatever it is. Copies and swaps are then over tokens, not over blocks."""
@@ -85,6 +85,8 @@ class Terms(Strict):
         write: keys and values into the cache, over tokens.
         decode: decode attention of layers that look back on all tokens, by block size.
         prefill: their prompts' attention, by block size.
+        decode_mixed: what decode attention adds to prompts' in the same iteration, by block size; empty where
+            it adds what it takes alone.
         copy: copies on write, over blocks.
         swap_out, swap_in: transfers between device and host, over blocks.
         overhead: everything that an iteration takes beside these, over running sequences; None where no
@@ -104,6 +106,7 @@ class Terms(Strict):
     write: Curve
     decode: Annotated[dict[int, Decode], Field(min_length=1)]
     prefill: Annotated[dict[int, Prefill], Field(min_length=1)]
+    decode_mixed: dict[int, Decode] = Field(default_factory=dict)
     copy_: ByBlock = Field(alias="copy")
     swap_out: ByBlock
     swap_in: ByBlock
@@ -202,7 +205,7 @@ class Profile(Strict):
         sentence: what it is, for a listing.
         model: the shape that it is for.
         tp: GPUs over which the model is divided.
-        dtype: of weights and activations.
+        dtype: of weights, as `ModelSpec.weights_in_words` has them.
         kv_dtype: of the cache.
         gpu: as the catalogue calls it; None if it is not there.
         terms: see `Terms`.
@@ -259,7 +262,8 @@ class Profile(Strict):
     def block_sizes(self) -> tuple[int, ...]:
         """Block sizes at which everything is known that depends on them; `ANY_BLOCK` stands for all."""
         terms = self.terms
-        known = (terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
+        mixed = terms.decode_mixed or terms.decode
+        known = (mixed, terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
         return tuple(sorted(size for size in terms.decode if all(size in each for each in known)))
 
     def with_overhead(self, iteration_s: float | None = None, sequence_s: float = 0.0) -> Profile:

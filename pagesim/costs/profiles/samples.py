@@ -15,7 +15,7 @@ BLOCK_CURVES = ("copy", "swap_out", "swap_in")
 
 ATTENTION = ("decode", "prefill")
 
-TERMS = (*CURVES[:3], *ATTENTION, *BLOCK_CURVES, *CURVES[3:], "reached", "states")
+TERMS = (*CURVES[:3], *ATTENTION, "decode_mixed", *BLOCK_CURVES, *CURVES[3:], "reached", "states")
 
 
 class Sample(NamedTuple):

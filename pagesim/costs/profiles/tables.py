@@ -126,6 +126,54 @@ class PrefillTable(Strict):
         return seconds[left] + share * (seconds[right] - seconds[left])
 
 
+class ChunkTable(Strict):
+    """Seconds of one iteration's prompts in attention, all layers, over new tokens and those before them.
+
+    What was measured are chunks of one prompt, each behind a history. Tokens of several prompts take what as
+    many tokens of one do that attend to as many keys in the mean. Where these are fewer than those of a chunk
+    without a history, seconds are straight between a launch and that chunk.
+
+    Attributes:
+        tokens: of a chunk, rising, ``[T]``.
+        histories: tokens of the prompt before the chunk, rising, ``[H]``.
+        seconds: ``[T, H]``, never falling with the history.
+        launch_s: of an iteration with a prompt.
+    """
+
+    tokens: Axis
+    histories: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False)]
+    seconds: Rows
+    launch_s: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _check(self) -> ChunkTable:
+        _check_axes(self.tokens, self.histories, self.seconds)
+        if any(a > b for row in self.seconds for a, b in pairwise(row)):
+            raise ValueError("its times must not fall with the history")
+        if any(row[0] < self.launch_s for row in self.seconds):
+            raise ValueError("a chunk must not take less than a launch")
+        return self
+
+    def __call__(self, tokens: int, pairs: int) -> float:
+        """Return the seconds of so many new tokens that attend to so many pairs."""
+        if not tokens:
+            return 0.0
+        keys = pairs / tokens
+        left, share = _between(self.tokens, tokens)
+        low, high = self._of(left, keys), self._of(min(left + 1, len(self.tokens) - 1), keys)
+        return max(self.launch_s, low + share * (high - low))
+
+    def _of(self, row: int, keys: float) -> float:
+        """Return what one of the chunks takes whose tokens attend to so many keys in the mean."""
+        seconds, own = self.seconds[row], (self.tokens[row] + 1) / 2
+        history = keys - own
+        if history < self.histories[0]:
+            return self.launch_s + (seconds[0] - self.launch_s) * keys / (own + self.histories[0])
+        left, share = _between(self.histories, history)
+        right = min(left + 1, len(seconds) - 1)
+        return seconds[left] + share * (seconds[right] - seconds[left])
+
+
 def _between(knots: Sequence[int], at: float) -> tuple[int, float]:
     """Return the knot to the left, and how far towards the next: above 1 beyond the last, never below 0."""
     if len(knots) == 1:

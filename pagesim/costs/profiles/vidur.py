@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pagesim.costs.profiles.analytic import analytic_profile
+from pagesim.costs.profiles.columns import MOST_MS, counts, flags, numbers, one, read
 from pagesim.costs.profiles.fit import fit_terms
 from pagesim.costs.profiles.profile import Profile, Shape, Terms
 from pagesim.costs.profiles.samples import Sample
 from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec
-from pagesim.errors import PagesimError, brief, reason
+from pagesim.errors import PagesimError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,15 +29,6 @@ LAYER = (
     "add",
 )
 """What a layer computes besides attention, as the linear file's columns call it."""
-
-
-FLAGS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
-
-MOST = 1e9
-"""A larger number of tokens or bytes is taken for a mistake."""
-
-MOST_MS = 1e6
-"""Likewise a longer time."""
 
 
 def import_vidur(
@@ -70,14 +62,14 @@ def import_vidur(
         PagesimError: a file cannot be read, lacks a column, or holds no row of this model.
     """
     notes: list[str] = []
-    samples = [*_linear(_read(linear), linear, model, tp)]
-    attention_rows = _read(attention)
-    block_size = _one(attention_rows, "block_size", attention)
+    samples = [*_linear(read(linear), linear, model, tp)]
+    attention_rows = read(attention)
+    block_size = one(attention_rows, "block_size", attention)
     samples += _attention(attention_rows, attention, model, tp, block_size, notes)
     if tp > 1:
         if all_reduce is None:
             raise PagesimError(f"tp is {tp}; a file of all-reduces is needed")
-        samples += _all_reduces(_read(all_reduce), all_reduce, model, tp, notes)
+        samples += _all_reduces(read(all_reduce), all_reduce, model, tp, notes)
     for term, file in (
         ("linear", linear),
         ("prefill", attention),
@@ -116,10 +108,10 @@ def _linear(rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int) -> Iterat
     rows = _of_model(
         rows, file, {"n_embd": model.hidden, "n_head": model.heads, "n_expanded_embd": model.ffn}
     )
-    rows = rows[_numbers(rows, "num_tensor_parallel_workers", file) == tp]
+    rows = rows[numbers(rows, "num_tensor_parallel_workers", file) == tp]
     layer = sum(_median(rows, name, file) for name in LAYER)
     seconds = (model.layers * layer + _median(rows, "emb", file)) / 1e3
-    for tokens, each in zip(_counts(rows, "num_tokens", file), seconds, strict=True):
+    for tokens, each in zip(counts(rows, "num_tokens", file), seconds, strict=True):
         if not (tokens and each > 0):
             raise PagesimError(f"{file}: a row of {tokens} tokens took {each} s; both must be above 0")
         yield Sample("linear", 0, tokens, 0, float(each))
@@ -131,7 +123,7 @@ def _attention(
     rows = _of_model(
         rows, file, {"n_embd": model.hidden, "n_q_head": model.heads, "n_kv_head": model.kv_heads}
     )
-    measured_tp = _numbers(rows, "num_tensor_parallel_workers", file)
+    measured_tp = numbers(rows, "num_tensor_parallel_workers", file)
     share = 1.0
     if tp not in set(measured_tp):
         # Heads are divided among GPUs, and each has its share of the work.
@@ -139,10 +131,10 @@ def _attention(
     rows = rows[measured_tp == tp]
     to_s = model.layers * share / 1e3
     columns = zip(
-        _flags(rows, "is_prefill", file),
-        _counts(rows, "batch_size", file),
-        _counts(rows, "prefill_chunk_size", file),
-        _counts(rows, "kv_cache_size", file),
+        flags(rows, "is_prefill", file),
+        counts(rows, "batch_size", file),
+        counts(rows, "prefill_chunk_size", file),
+        counts(rows, "kv_cache_size", file),
         # Of the two kinds of attention each row holds one.
         _median(rows, "attn_prefill", file, needed=False) * to_s,
         _median(rows, "attn_decode", file, needed=False) * to_s,
@@ -170,13 +162,13 @@ def _attention(
 def _all_reduces(
     rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int, notes: list[str]
 ) -> Iterator[Sample]:
-    workers, nodes = _numbers(rows, "num_workers", file), _numbers(rows, "devices_per_node", file)
+    workers, nodes = numbers(rows, "num_workers", file), numbers(rows, "devices_per_node", file)
     rows = rows[(workers == tp) & (nodes == min(tp, 8))]
     if rows.empty:
         raise PagesimError(f"{file}: holds no row of {tp} workers")
     times = _median(rows, "all_reduce", file) * (ALL_REDUCES_PER_LAYER * model.layers / 1e3)
     left_out = 0
-    for size, seconds in zip(_counts(rows, "size", file), times, strict=True):
+    for size, seconds in zip(counts(rows, "size", file), times, strict=True):
         tokens = round(size / (2 * model.hidden))
         if tokens and seconds > 0:
             yield Sample("all_reduce", 0, tokens, 0, float(seconds))
@@ -188,75 +180,14 @@ def _all_reduces(
         )
 
 
-def _read(file: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    try:
-        # Read as text: what is no number is then found column by column, and not guessed at.
-        return pd.read_csv(file, dtype=str, encoding="utf-8")
-    except OSError as error:
-        raise PagesimError(f"{file}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, OverflowError) as error:
-        raise PagesimError(f"{file}: is no CSV that can be read ({reason(error)})") from None
-
-
-def _column(rows: pd.DataFrame, name: str, file: Path) -> str:
-    if name not in rows:
-        raise PagesimError(f"{file}: has no column {name}; a file in Vidur's schema is needed")
-    return name
-
-
 def _median(rows: pd.DataFrame, operator: str, file: Path, *, needed: bool = True) -> pd.Series[float]:
     """Return milliseconds; NaN where there are none and none are needed."""
-    return _numbers(rows, f"time_stats.{operator}.median", file, MOST_MS, needed=needed)
-
-
-def _counts(rows: pd.DataFrame, name: str, file: Path) -> list[int]:
-    """Return a column of whole numbers."""
-    column = _numbers(rows, name, file, MOST)
-    if (column % 1).any():
-        raise PagesimError(
-            f"{file}: {name} holds {column[column % 1 > 0].iloc[0]}; it must hold whole numbers"
-        )
-    return [int(value) for value in column]
-
-
-def _flags(rows: pd.DataFrame, name: str, file: Path) -> list[bool]:
-    """Return a column of yes and no."""
-    read = [FLAGS.get(str(value).strip().lower()) for value in rows[_column(rows, name, file)]]
-    if None in read:
-        value = rows[name].iloc[read.index(None)]
-        raise PagesimError(f"{file}: {name} holds {brief(value)}; it must hold True or False")
-    return [bool(value) for value in read]
-
-
-def _numbers(
-    rows: pd.DataFrame, name: str, file: Path, most: float = MOST, *, needed: bool = True
-) -> pd.Series[float]:
-    """Return a column of numbers from 0 on."""
-    import pandas as pd
-
-    given = rows[_column(rows, name, file)]
-    column = pd.to_numeric(given, errors="coerce").astype("float64")
-    good = (column >= 0) & (column <= most)
-    if not needed:
-        good |= given.isna()
-    if not good.all():
-        value = given[~good].iloc[0]
-        raise PagesimError(f"{file}: {name} holds {brief(value)}; it must hold numbers from 0 to {most:g}")
-    return column
-
-
-def _one(rows: pd.DataFrame, name: str, file: Path) -> int:
-    values = sorted(set(_counts(rows, name, file)))
-    if len(values) != 1 or not values[0]:
-        raise PagesimError(f"{file}: {name} is {brief(values)}; rows of one, above 0, are needed")
-    return values[0]
+    return numbers(rows, f"time_stats.{operator}.median", file, MOST_MS, needed=needed)
 
 
 def _of_model(rows: pd.DataFrame, file: Path, shape: dict[str, int]) -> pd.DataFrame:
     for name, wanted in shape.items():
-        rows = rows[_numbers(rows, name, file) == wanted]
+        rows = rows[numbers(rows, name, file) == wanted]
         if rows.empty:
             raise PagesimError(f"{file}: holds no row with {name} {wanted}, as the model has it")
     return rows

@@ -29,8 +29,10 @@ TRAITS: dict[str, dict[str, Any]] = {
     "granite": {},
     "granitemoehybrid": {},
     "jamba": {},
+    "kimi_k2": {},
     "llama": {},
     "llama4": {},
+    "minimax_m2": {"wide_qk_norm": True},
     "ministral": {},
     "ministral3": {},
     "mistral": {},
@@ -72,6 +74,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "bamba": _MAMBA2,
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "deepseek_v3": {"topk_method": "noaux_tc"},
+    "kimi_k2": {"topk_method": "noaux_tc"},
     "deepseek_v32": {
         "index_head_dim": 128,
         "index_n_heads": 64,

@@ -52,6 +52,7 @@ READ: dict[str, tuple[str, ...]] = {
     "granitemoehybrid": ("mamba_d_state",),
     "jamba": ("attn_layer_period", "mamba_d_state"),
     "llama4": ("attention_chunk_size",),
+    "minimax_m2": ("attn_type_list",),
     "ministral": _WINDOWS,
     "ministral3": _WINDOWS,
     "mistral": _WINDOWS,
@@ -279,6 +280,14 @@ def _nemotron_h(config: HfConfig, layers: int) -> tuple[str, ...]:
     return tuple(_LETTERS[letter] for letter in pattern)
 
 
+def _minimax_m2(config: HfConfig, layers: int) -> tuple[str, ...]:
+    """MiniMax-M2: 1 for each layer that is full attention, as all released ones are."""
+    types = config.entries("attn_type_list") or (1,) * layers
+    if len(types) != layers or set(types) != {1}:
+        raise config.error("attn_type_list", types, f"1 for each of the {layers} layers")
+    return _full(config, layers)
+
+
 def _of_all(kind: str) -> Pattern:
     return lambda config, layers: (kind,) * layers
 
@@ -294,6 +303,7 @@ _PATTERNS: dict[str, Pattern] = {
     "granitemoehybrid": _of_all("state"),
     "jamba": _jamba,
     "llama4": _llama4,
+    "minimax_m2": _minimax_m2,
     "ministral": _all_windows,
     "ministral3": _all_windows,
     "mistral": _all_windows,

@@ -17,7 +17,7 @@ from pagesim.costs.specs.layers import (
 )
 from pagesim.costs.specs.parameters import REST, count
 from pagesim.costs.specs.recurrent import Recurrence
-from pagesim.costs.specs.weights import ALL_BF16, Compute, Weights, usual_weights
+from pagesim.costs.specs.weights import ALL_BF16, BF16, Compute, Weights, usual_weights
 from pagesim.errors import PagesimError, brief
 
 MOST_PARTS = 65_536
@@ -111,6 +111,7 @@ class ModelSpec:
         out_bias: a bias on attention's output projection.
         mlp_bias: biases in the MLP.
         qk_norm: a norm of width ``head_dim`` on queries and one on keys.
+        wide_qk_norm: likewise, but over all heads together.
         output_gate: the query projection gives a gate for attention's output, too.
         sinks: a learned weight a head for attending to nothing.
         position_rows: rows of a learned position table, 0 without one.
@@ -151,6 +152,7 @@ class ModelSpec:
     out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    wide_qk_norm: bool = False
     output_gate: bool = False
     sinks: bool = False
     position_rows: int = 0
@@ -308,9 +310,14 @@ class ModelSpec:
 
     @property
     def weights_in_words(self) -> str:
-        """The dtypes of its weights, such as ``bf16`` or ``bf16, experts mxfp4``."""
-        name, experts = self.weights.attention.name, self.weights.experts.name
-        return name if self.moe is None or experts == name else f"{name}, experts {experts}"
+        """The dtypes of its weights but the LM head's, such as ``bf16, experts mxfp4``; fp16 is ``bf16``."""
+        if not self.has_weights:
+            return BF16.name
+        groups = (group for group, shares in count(self).items() if any(shares) and group != "head")
+        names = {group: dtype.name for group in groups if (dtype := self.weights.of(group)) is not None}
+        alike = {group: BF16.name if name == "fp16" else name for group, name in names.items()}
+        base = alike.get("attention", BF16.name)
+        return ", ".join((base, *(f"{group} {name}" for group, name in alike.items() if name != base)))
 
     @property
     def weight_bytes(self) -> int:

@@ -43,7 +43,8 @@ def count(spec: ModelSpec, *, active: bool = False) -> Groups:
 
     embeddings  vocab·E (twice unless tied) + position_rows·H + 2·E·H if E ≠ H (E: the token table's width)
     norms       norms_per_layer·N a layer, where N = H for RMSNorm and 2·H for LayerNorm; N at the end, if any
-    attention   2·H·heads·d + 2·H·kv_heads·d + biases + 2·d if queries and keys are normed; H·heads·d more for
+    attention   2·H·heads·d + 2·H·kv_heads·d + biases + 2·d if queries and keys are normed
+                (heads·d + kv_heads·d if over all heads); H·heads·d more for
                 an output gate, heads more for sinks; MLA: ``_latent``
     recurrence  ``Recurrence.weights``
     MLP         m·H·F + biases, m = 3 if gated, else 2; experts: ``_experts``
@@ -88,6 +89,7 @@ def _heads(spec: ModelSpec) -> tuple[Shares, int]:
     biases = query + 2 * spec.kv_heads * spec.head_dim if spec.qkv_bias else 0
     biases += spec.hidden if spec.out_bias else 0
     norms = 2 * spec.head_dim if spec.qk_norm else 0
+    norms += (spec.heads + spec.kv_heads) * spec.head_dim if spec.wide_qk_norm else 0
     matrices = Shares(
         split=spec.hidden * (query + spec.heads * spec.head_dim),
         kv=2 * spec.hidden * spec.kv_heads * spec.head_dim,

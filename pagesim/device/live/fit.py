@@ -52,6 +52,10 @@ def check_options(
             f"tensor_parallel_size is {system.tensor_parallel_size}; pagesim live runs on one device, so it "
             "must be 1"
         )
+    if system.weight_dtype not in (None, "bf16", "fp16"):
+        raise PagesimError(
+            f"weight_dtype is {system.weight_dtype}; pagesim live has fp16 or bf16 (and fp32 on a CPU)"
+        )
     if system.kv_cache_dtype == "fp8":
         raise PagesimError("kv_cache_dtype is fp8; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)")
     if system.option("speculative_tokens") is not None:

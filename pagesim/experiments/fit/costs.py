@@ -18,6 +18,7 @@ from pagesim.setup.equip import engine_of
 from pagesim.setup.prepare import prepare
 from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
+from pagesim.setup.served import served_model
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 SHORTEST_S = 1e-9
@@ -66,7 +67,7 @@ class Costs:
             return self.start.with_overhead(iteration_s, others[0])
         return profile_of(
             Coefficients(iteration_s, *others),
-            model(self.system.model),
+            served_model(self.system),
             tp=self.system.tensor_parallel_size,
             kv_dtype=self.system.kv_cache_dtype,
             block_size=self.block_size,
@@ -88,7 +89,7 @@ class Costs:
         if "gpu" not in system.model_fields_set:
             return None
         bound = Roofline(
-            model(system.model),
+            served_model(system),
             gpu(system.gpu),
             tp=system.tensor_parallel_size,
             block_size=self.block_size,
@@ -121,7 +122,7 @@ class Costs:
         system = self.system
         return Profiled(
             profile,
-            model(system.model),
+            served_model(system),
             tp=system.tensor_parallel_size,
             block_size=self.block_size,
             kv_dtype=system.kv_cache_dtype,

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pagesim.costs.specs import gpus, model
 from pagesim.errors import PagesimError
-from pagesim.experiments.fit import bench_json, engine_log, fields
 from pagesim.experiments.fit.loads import Load
-from pagesim.scheduling.vllm_releases import RELEASES
+from pagesim.experiments.recorded import find
 from pagesim.setup.scenario import System, checked
 
 OF_ALL = ("model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")
@@ -67,52 +65,9 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 def _one(file: Path) -> tuple[Load, dict[str, Any]]:
     """Return the load of a file, and what it says of the server, by options' names."""
-    data = fields.json_of(file)
-    if bench_json.fits(data):
-        settings = {"model": data["model_id"]} if isinstance(data.get("model_id"), str) else {}
-        return bench_json.read(str(file), data), _known(settings)
-    if isinstance(data, list) and engine_log.fits(data):
-        load, settings = engine_log.read(file, data)
-        return load, _known(settings)
-    raise PagesimError(
-        f"{file}: is no log that pagesim reads: the JSON of vllm bench serve --save-result --save-detailed, "
-        "or LLMServingSim's requests.jsonl"
-    )
-
-
-def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with names as the catalogue has them; what it does not know is left to flags."""
-    found = dict(settings)
-    for name, look in (("model", _model), ("gpu", _gpu), ("vllm_version", _release)):
-        if name in found:
-            value = look(str(found.pop(name)))
-            found |= {} if value is None else {name: value}
-    return found
-
-
-def _model(name: str) -> str | None:
-    """Return the catalogue's name of a model that a server calls by its path or its repository."""
-    last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-    for known in (last, last.removesuffix("-instruct"), last.removesuffix("-hf"), last.removeprefix("meta-")):
-        try:
-            return model(known).name
-        except PagesimError:
-            continue
-    return None
-
-
-def _gpu(device: str) -> str | None:
-    """Return the GPU whose name's parts are all in that of a device; of several the one with most."""
-    plain = device.lower().replace(" ", "").replace("-", "")
-    named = [spec.name for spec in gpus() if all(part in plain for part in spec.name.split("-"))]
-    return max(named, key=len, default=None)
-
-
-def _release(version: str) -> str | None:
-    """Return the release of those that are modelled that is this one, or the newest older one."""
-
-    def numbers(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text[:40].split(".")[:2] if part.isdecimal())
-
-    older = [each for each in RELEASES if numbers(each) <= numbers(version)]
-    return version if version in RELEASES else older[-1] if older else None
+    runs = find.read(file)
+    if len(runs) != 1:
+        raise PagesimError(f"{file}: holds {len(runs)} runs; a fit takes a file a load, give each its own")
+    (run,) = runs
+    settings = dict(run.server)
+    return Load.of(run, int(settings.get("block_size", 16))), settings

@@ -44,10 +44,15 @@ class PieceIndex:
 
     @property
     def findable(self) -> int:
-        """Blocks of different content that can be found; counted here, place by place."""
-        return sum(
-            [len(places) for name, pieces in self.found.items() for places in self._by_group(pieces, name)]
-        )
+        """Blocks of different content that can be found; counted here, segment by segment."""
+        blocks = 0
+        for name, pieces in self.found.items():
+            if len(pieces) == 1:
+                start, end = pieces[0].span(name)
+                blocks += (end - start) * (pieces[0].last - pieces[0].first)
+            else:
+                blocks += sum(map(len, self._by_group(pieces, name)))
+        return blocks
 
     # Look-up
 
@@ -254,15 +259,12 @@ class PieceIndex:
 
     def _by_group(self, pieces: Sequence[Piece], name: int) -> list[set[int]]:
         """Return of each group the places at which it has a block."""
-        return [
-            {
-                place
-                for piece in pieces
-                if piece.first <= group < piece.last
-                for place in range(*piece.span(name))
-            }
-            for group in range(self.groups)
-        ]
+        found: list[set[int]] = [set() for _ in range(self.groups)]
+        for piece in pieces:
+            places = range(*piece.span(name))
+            for group in range(piece.first, piece.last):
+                found[group].update(places)
+        return found
 
     def _carve(self, name: int, start: int, end: int, first: int, last: int) -> list[Piece]:
         """Cut what is found first from one place and group to others out of its piece."""

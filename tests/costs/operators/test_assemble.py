@@ -73,8 +73,10 @@ def test_a_profile_says_where_each_term_comes_from_and_how_wrong_it_is(tmp_path:
 
 
 def test_what_the_tables_lack_is_the_datasheets_and_said(tables: Tables):
-    spec = LLAMA.with_weights("fp8")
-    profile = operator_profile(tables, spec, H100, dtypes(spec, "fp8"), kv_dtype="fp8", name="x")
+    fp8 = LLAMA.with_weights("fp8")
+    profile = operator_profile(tables, fp8, H100, dtypes(fp8, "fp8"), kv_dtype="fp8", name="x")
+    with pytest.raises(PagesimError, match="weights in fp8, not bf16"):
+        Profiled(profile, LLAMA, kv_dtype="fp8")
     lacking = {term for term, origin in profile.origins.items() if origin == "datasheet"}
     assert {"linear", "decode", "prefill"} <= lacking
     assert any(

@@ -11,13 +11,17 @@ from pagesim.costs import Profiled, step_shape
 from pagesim.costs.engines import EngineTime
 from pagesim.costs.operators import bundle as room
 from pagesim.costs.operators.assemble import GPUS
+from pagesim.costs.operators.dtypes import in_types
 from pagesim.costs.profiles import bundled_names, bundled_profile, find_profile
 from pagesim.costs.profiles.bundled import DATA
 from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
 
 ROOT = Path(__file__).resolve().parents[3]
-NAMED = re.compile(rf"({'|'.join(map(re.escape, room.MODELS))})-({'|'.join(GPUS.values())})-tp(\d+)")
+NAMED = re.compile(
+    rf"({'|'.join(re.escape(name) for name, _ in room.MODELS)})-({'|'.join(GPUS.values())})"
+    r"-tp(\d+)(?:-(fp8))?"
+)
 NONE = EngineTime()
 
 
@@ -38,7 +42,9 @@ def test_each_is_of_a_common_model_that_fits_and_has_every_term_timed():
         assert found is not None, name
         profile = bundled_profile(name)
         assert (profile.model.name, profile.gpu, profile.tp) == (found[1], found[2], int(found[3]))
-        assert room.fits(model(found[1]), gpu(found[2]), profile.tp)
+        spec = in_types(model(found[1]), found[4], None)
+        assert room.fits(spec, gpu(found[2]), profile.tp)
+        assert profile.dtype == spec.weights_in_words
         assert {term for term, origin in profile.origins.items() if origin != "imported"} == {
             *("copy", "swap_out", "swap_in")
         }
@@ -52,12 +58,14 @@ def test_the_page_lists_them_all():
     page = (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8")
     heads = ("a100-80gb", "h100", "h200", "b200")
     listed = set()
-    for name in room.MODELS:
-        row = re.search(rf"^\| {re.escape(name)} \|(.*)\|$", page, re.MULTILINE)
-        assert row is not None, name
+    for name, weights in room.MODELS:
+        title = name if weights is None else f"{name}, {weights}"
+        row = re.search(rf"^\| {re.escape(title)} \|(.*)\|$", page, re.MULTILINE)
+        assert row is not None, title
+        suffix = "" if weights is None else f"-{weights}"
         for chip, cell in zip(heads, row[1].split("|"), strict=True):
             degrees = cell.split("(")[0]
-            listed |= {f"{name}-{chip}-tp{tp}" for tp in re.findall(r"\d+", degrees)}
+            listed |= {f"{name}-{chip}-tp{tp}{suffix}" for tp in re.findall(r"\d+", degrees)}
     assert listed == set(of_operators())
 
 
@@ -94,7 +102,7 @@ def test_a_name_that_is_nearly_right_is_answered_with_those_that_are():
     [("llama-3.1-8b", "h100_sxm", 2), ("qwen3-30b-a3b", "a100_sxm", 1), ("gpt-oss-20b", "b200_sxm", 4)],
 )
 def test_they_can_be_made_again(installed: Path, name: str, system: str, tp: int):
-    (entry,) = room.bundle(installed, models=(name,), systems=(system,), degrees=(tp,))
+    (entry,) = room.bundle(installed, models=((name, None),), systems=(system,), degrees=(tp,))
     assert entry.profile is not None
     old = bundled_profile(entry.profile.name)
     spec = model(name)
@@ -107,7 +115,8 @@ def test_they_can_be_made_again(installed: Path, name: str, system: str, tp: int
 
 @pytest.mark.slow
 def test_what_cannot_be_made_is_said(installed: Path):
-    entries = list(room.bundle(installed, models=("gpt-oss-20b", "deepseek-v3"), systems=("a100_sxm",)))
+    models = (("gpt-oss-20b", None), ("deepseek-v3", None))
+    entries = list(room.bundle(installed, models=models, systems=("a100_sxm",)))
     assert [entry.profile for entry in entries] == [None] * 8
     assert {entry.why for entry in entries} == {
         *("no table of decode, experts, prefill", "its weights do not fit")

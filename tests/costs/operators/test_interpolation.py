@@ -176,11 +176,13 @@ def test_held_out_points_of_simple_rules_are_found_again(store: Path):
         *("layer, decode", "layer, prompts"),
     }
     # Linear in every size: nothing is wrong, wherever a point has neighbours.
-    for term in ("linear", "linear, shapes", "decode", "all_reduce", "experts"):
+    for term in ("linear", "linear, shapes", "decode", "experts"):
         assert scores[term].mean < 1e-9, term
         assert scores[term].points > 3
         assert scores[term].passes
     assert scores["prompts"].mean < 0.001  # a mean of two lines, in logarithms
+    assert scores["all_reduce"].mean < 0.01  # the middle one of lines and of ratios to others
+    assert scores["all_reduce"].passes
     assert scores["layer, decode"].mean < 1e-9
     assert scores["linear"].floor == pytest.approx(0, abs=1e-9)
 

@@ -12,7 +12,7 @@ import pytest
 
 from pagesim.costs.base import Reach
 from pagesim.costs.operators import Store, Tables
-from pagesim.costs.operators.dtypes import dtypes
+from pagesim.costs.operators.dtypes import dtypes, in_types
 from pagesim.costs.operators.gemm import Gemm, launched_by_graphs
 from pagesim.costs.operators.grids import Grid
 from pagesim.costs.operators.iteration import operators
@@ -81,17 +81,20 @@ def test_latent_attention_has_products_of_its_own_unless_a_module_was_timed():
 
 
 def test_types_are_the_models_own_unless_others_are_named():
-    assert dtypes(LLAMA) == ("bfloat16", "bfloat16", "bfloat16")
-    assert dtypes(model("deepseek-v3")) == ("fp8_block", "fp8_block", "bfloat16")
-    assert dtypes(model("gpt-oss-20b")) == ("bfloat16", "w4a16_mxfp4", "bfloat16")
-    assert dtypes(LLAMA.with_weights("fp8"), "fp8") == ("fp8", "fp8", "fp8")
-    assert dtypes(LLAMA.with_weights("int4")) == ("int4_wo", "int4_wo", "bfloat16")
-    with pytest.raises(PagesimError, match=r"weight_dtype of .* is 'int8'; operators are timed in bf16"):
-        dtypes(LLAMA.with_weights("int8"))
-    with pytest.raises(PagesimError, match="timed in it for experts only"):
-        dtypes(LLAMA.with_weights("mxfp4"))
-    with pytest.raises(PagesimError, match=r"kv_dtype of .* is 'int8'"):
-        dtypes(LLAMA, kv="int8")
+    assert set(dtypes(LLAMA)) == {"bfloat16"}
+    assert set(dtypes(LLAMA, "fp8")[:-1]) == {"bfloat16"}
+    assert dtypes(LLAMA, "fp8").cache == "fp8"
+    assert dtypes(model("deepseek-v3"))[2:] == ("fp8_block",) * 3 + ("bfloat16",)
+    oss = dtypes(model("gpt-oss-20b"))
+    assert (oss.attention, oss.experts) == ("bfloat16", "w4a16_mxfp4")
+    fp8 = dtypes(in_types(LLAMA, "fp8", None))
+    assert (fp8.attention, fp8.mlp) == ("fp8", "fp8")
+    mixed = dtypes(in_types(model("qwen3-30b-a3b"), "int4", "bf16"))
+    assert (mixed.attention, mixed.experts) == ("int4_wo", "bfloat16")
+    with pytest.raises(PagesimError, match="weight_dtype is 'int3'"):
+        in_types(LLAMA, "int3", None)
+    with pytest.raises(PagesimError, match="kv_dtype is 'int8'"):
+        dtypes(LLAMA, "int8")
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 1000, 4096])
@@ -153,7 +156,9 @@ def test_experts_are_a_term_of_their_own_and_what_is_missing_is_named(tables: Ta
     assert lacking.experts is None
     assert "over 4 and 1 GPUs" in lacking.missing["experts"]
     assert "among 4" not in str(lacking.missing)
-    assert "none of fp8" in operators(tables, LLAMA, 1, dtypes(LLAMA.with_weights("fp8"))).missing["linear"]
+    assert (
+        "none of fp8" in operators(tables, LLAMA, 1, dtypes(in_types(LLAMA, "fp8", None))).missing["linear"]
+    )
 
 
 def test_experts_that_a_version_lacks_are_of_the_next_best(store: Path, put_table: Put):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagesim.costs import Efficiency, IterationShape, Profiled, Roofline
-from pagesim.costs.profiles import Profile, analytic_profile, bundled_profile, import_vidur, rescale
+from pagesim.costs.profiles import LAUNCH_S, Profile, analytic_profile, bundled_profile, import_vidur, rescale
 from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
 
@@ -62,6 +62,63 @@ def test_rescaling_keeps_the_share_of_the_roof(measured: Profile) -> None:
     assert carried.terms.swap_in[16](100) == pytest.approx(there.terms.swap_in[16](100))
     assert "rescaled from mine" in carried.notes[-1]
     assert carried.samples == ()
+
+
+@pytest.mark.parametrize("tp", [4, 8])
+def test_carried_to_more_gpus_linear_layers_take_what_was_measured_there(tp) -> None:
+    one, there = bundled_profile("llama-2-7b-a100-tp1"), bundled_profile(f"llama-2-7b-a100-tp{tp}").terms
+    carried = rescale(one, LLAMA, A80, model=LLAMA, gpu=A80, tp=tp, name="new").terms
+    shares = rescale(one, LLAMA, A80, model=LLAMA, gpu=A80, tp=tp, name="new", launch_s=0.0).terms
+    for tokens in (1, 8, 32, 64, 128, 512, 1024, 2048, 4096):
+        assert carried.linear(tokens) == pytest.approx(there.linear(tokens), rel=0.08)
+    for tokens in (1, 8, 32, 64):
+        assert shares.linear(tokens) < 0.8 * there.linear(tokens), "a share of the roof has no launches"
+
+
+def test_any_division_can_be_carried_to_any_that_the_model_allows() -> None:
+    one = bundled_profile("llama-2-7b-a100-tp1")
+    two = rescale(one, LLAMA, A80, model=LLAMA, gpu=H200, tp=2, name="two")
+    assert Profiled(two, LLAMA, tp=2).iteration(decode(8, 500)) < Profiled(one, LLAMA).iteration(
+        decode(8, 500)
+    )
+    assert two.terms.decode[16].kv_heads == LLAMA.kv_heads // 2
+    assert two.terms.decode[16].launch_s == one.terms.decode[16].launch_s, "a launch is not divided"
+    assert two.terms.decode[16].sequence_s == pytest.approx(one.terms.decode[16].sequence_s / 2)
+    with pytest.raises(PagesimError, match="tp is 3"):
+        rescale(one, LLAMA, A80, model=LLAMA, gpu=H200, tp=3, name="three")
+    back = rescale(
+        bundled_profile("llama-2-7b-a100-tp4"), LLAMA, A80, model=LLAMA, gpu=A80, tp=1, name="back"
+    )
+    assert back.terms.all_reduce is None
+    assert back.terms.linear(32) == pytest.approx(one.terms.linear(32), rel=0.05)
+
+
+def test_launches_go_with_the_layers_and_are_no_shorter_on_a_faster_gpu() -> None:
+    one = bundled_profile("llama-2-7b-a100-tp1")
+    for gpu_there, faster in ((A80, 1.0), (H200, A80.hbm_bytes_per_s / H200.hbm_bytes_per_s)):
+        there = rescale(one, LLAMA, A80, model=LLAMA, gpu=gpu_there, name="new").terms
+        launches = 9 * LLAMA.layers * LAUNCH_S
+        assert there.linear(1) - launches == pytest.approx(faster * (one.terms.linear(1) - launches))
+
+
+def test_an_engines_overhead_does_not_grow_with_the_layers() -> None:
+    one = bundled_profile("llama-2-7b-a100-tp1").with_overhead(5e-3, 1e-4)
+    opt = rescale(one, LLAMA, A80, model=OPT, gpu=H200, name="new")
+    assert opt.terms.overhead == one.terms.overhead
+
+
+def test_all_reduces_of_another_link_are_the_datasheets() -> None:
+    eight = bundled_profile("llama-2-7b-a100-tp8")
+    h200 = rescale(eight, LLAMA, A80, model=LLAMA, gpu=H200, name="new")
+    assert h200.terms.all_reduce == analytic_profile(H200, LLAMA, tp=8).terms.all_reduce
+    assert h200.origins["all_reduce"] == "datasheet"
+    assert "all_reduce" not in h200.errors
+    assert "all-reduces are the datasheet's of 8 h200" in h200.notes[-1]
+    same_link = rescale(eight, LLAMA, A80, model=LLAMA, gpu=A40, name="new")
+    assert same_link.terms.all_reduce == eight.terms.all_reduce
+    assert same_link.origins["all_reduce"] == "rescaled"
+    four = rescale(eight, LLAMA, A80, model=LLAMA, gpu=A80, tp=4, name="new")
+    assert four.origins["all_reduce"] == "datasheet", "one more hop is another time"
 
 
 def test_a_rescaled_profile_is_not_rescaled_again(measured: Profile) -> None:
@@ -128,7 +185,7 @@ def test_the_boxed_import_is_what_its_command_gives(shared: Path) -> None:
     bundled = bundled_profile(name)
     assert made.terms.linear.seconds == pytest.approx(bundled.terms.linear.seconds, rel=1e-6)
     assert made.terms.decode[16].context_s == pytest.approx(bundled.terms.decode[16].context_s, rel=1e-6)
-    carried = rescale(made, LLAMA, A80, model=OPT, gpu=A40, name="opt-13b-a100-40gb-rescaled")
+    carried = rescale(made, LLAMA, A80, model=OPT, gpu=A40, name="opt-13b-a100-40gb-rescaled", launch_s=0)
     assert carried.terms.linear.seconds == pytest.approx(
         bundled_profile("opt-13b-a100-40gb-rescaled").terms.linear.seconds, rel=1e-6
     )

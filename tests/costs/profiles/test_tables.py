@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pagesim.costs.profiles import DecodeTable, PrefillTable
+from pagesim.costs.profiles import ChunkTable, DecodeTable, PrefillTable
 
 DECODE = DecodeTable(
     batches=(1, 8, 64),
@@ -59,6 +59,25 @@ def test_a_line_holds_until_it_says(batch, mean, more):
     assert DECODE(batch, grown) == pytest.approx(fixed + a_token * grown)
 
 
+CHUNKS = ChunkTable(
+    tokens=(16, 256, 2048),
+    histories=(0, 1024, 8192),
+    seconds=((1e-4, 2e-4, 5e-4), (2e-4, 6e-4, 4e-3), (6e-3, 1.2e-2, 5e-2)),
+    launch_s=1e-4,
+)
+
+
+def test_a_chunk_that_was_measured_comes_out_as_measured():
+    for tokens, row in zip(CHUNKS.tokens, CHUNKS.seconds, strict=True):
+        for history, seconds in zip(CHUNKS.histories, row, strict=True):
+            assert CHUNKS(tokens, tokens * history + tokens * (tokens + 1) // 2) == pytest.approx(seconds)
+
+
+@given(st.integers(1, 5000), st.integers(0, 30_000_000))
+def test_more_pairs_never_take_a_chunk_less_nor_less_than_a_launch(tokens, pairs):
+    assert CHUNKS.launch_s <= CHUNKS(tokens, pairs) <= CHUNKS(tokens, pairs + tokens) + 1e-12
+
+
 def test_a_table_of_one_point_is_a_constant():
     table = DecodeTable(batches=(4,), contexts=(100,), seconds=((1e-3,),))
     assert table(1, 7) == table(9, 100_000) == 1e-3
@@ -91,3 +110,12 @@ def test_more_history_never_takes_a_prompt_less(tokens, history):
 def test_a_table_that_makes_no_sense_is_refused(batches, contexts, seconds, says):
     with pytest.raises(ValidationError, match=says):
         DecodeTable(batches=batches, contexts=contexts, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(((1e-3, 9e-4),), "must not fall with the history"), (((1e-5, 1e-3),), "than a launch")],
+)
+def test_chunks_that_make_no_sense_are_refused(seconds, says):
+    with pytest.raises(ValidationError, match=says):
+        ChunkTable(tokens=(16,), histories=(0, 64), seconds=seconds, launch_s=1e-4)

@@ -8,6 +8,7 @@ import pytest
 
 from pagesim.costs.specs import ModelSpec, model, models
 from pagesim.costs.specs.catalogue import known_as
+from pagesim.costs.specs.catalogue.quantized import QUANTIZED
 from pagesim.costs.specs.catalogue.releases import RELEASES
 from pagesim.costs.specs.layers import StateLayer
 from pagesim.errors import PagesimError
@@ -26,6 +27,9 @@ TOTALS = [
     ("qwen3-235b-a22b", 235_093_634_560),
     ("qwen3-next-80b", 79_674_391_296),
     ("qwen3.5-35b-a3b", 34_660_610_688),
+    # What its files hold but for a scale for each block of 128 by 128.
+    ("minimax-m2.5", 228_703_644_928 - 62 * (256 * 3 * 288 + 2688)),
+    ("kimi-k2.5", 1_026_408_232_448),
     ("deepseek-v3.2", 671_877_929_216 + 58 * 256),  # with the routers' biases, which are buffers there
     ("jamba-1.5-mini", 51_570_323_328),
     ("granite-4-h-small", 32_207_337_984),
@@ -55,6 +59,8 @@ ACTIVE = [
     ("qwen3-235b-a22b", 235, 22),
     ("qwen3-next-80b", 80, 3),
     ("qwen3.5-35b-a3b", 35, 3),
+    ("minimax-m2.5", 229, 10),
+    ("kimi-k2.5", 1026, 32),
     ("deepseek-v3.2", 671, 37),
     ("jamba-1.5-mini", 52, 12),
     ("granite-4-h-small", 32, 9),
@@ -75,6 +81,23 @@ def test_parameters_are_about_those_that_the_makers_publish(name, total, active)
 def test_gpt_oss_weighs_what_its_release_weighs() -> None:
     assert model("gpt-oss-20b").weight_bytes / 1e9 == pytest.approx(13.76, abs=0.01)
     assert model("gpt-oss-120b").weight_bytes / 1e9 == pytest.approx(65.25, abs=0.01)
+
+
+def test_kimi_has_experts_in_four_bits_and_all_else_in_sixteen() -> None:
+    spec = model("kimi-k2.5")
+    experts = 60 * 384 * 3 * 7168 * 2048
+    assert spec.weight_bytes == 2 * (spec.parameters - experts) + experts * 4.5 / 8
+    assert spec.weights_in_words == "bf16, experts int4"
+
+
+@pytest.mark.parametrize("release", QUANTIZED, ids=lambda release: release.name)
+def test_a_quantized_release_is_its_base_in_another_weight_dtype(release) -> None:
+    spec, base = model(release.name), model(release.base)
+    assert spec.weights == base.with_weights(release.weight_dtype).weights
+    assert (spec.parameters, spec.cache_layers) == (base.parameters, base.cache_layers)
+    assert spec.weight_bytes < 0.57 * base.weight_bytes
+    assert {known_as(hub_id) for hub_id in release.hub_ids} == {release.name}
+    assert all(release.hub_ids[0] in text for text in (spec.source, *spec.notes))
 
 
 LAYERS = [
@@ -124,11 +147,10 @@ def test_a_release_is_found_by_its_ids_on_hugging_face() -> None:
 
 def test_a_release_whose_config_was_not_seen_says_so_and_why() -> None:
     unseen = {spec.name for spec in models() if spec.unverified}
-    assert unseen == {release.name for release in RELEASES if release.unverified}
-    assert model("gpt-oss-120b").notes == (
-        f"model gpt-oss-120b is unverified: {model('gpt-oss-120b').source}",
-    )
-    assert "the config.json of openai/gpt-oss-120b was not seen" in model("gpt-oss-120b").source
+    assert unseen == {release.name for release in (*RELEASES, *QUANTIZED) if release.unverified}
+    small = model("mistral-small-3")
+    assert small.notes == (f"model mistral-small-3 is unverified: {small.source}",)
+    assert "the config.json of mistralai/Mistral-Small-24B-Instruct-2501 was not seen" in small.source
     assert model("gpt-oss-20b").notes == ()
     assert model("gpt-oss-20b").source.startswith("config.json of openai/gpt-oss-20b, copied in ")
 

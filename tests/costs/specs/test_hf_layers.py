@@ -318,3 +318,14 @@ def test_only_layers_that_attend_count_for_attention() -> None:
     assert spec.kv_bytes_per_token() == 2 * 2 * 2 * 32 * 2
     assert spec.cache_layers[3] == FullLayer(2, 32)
     assert [len(list(run)) for _, run in groupby(kinds(spec))] == [3, 1, 3, 1]
+
+
+def test_minimax_attends_to_all_tokens_in_every_layer() -> None:
+    assert read("minimax_m2", attn_type_list=[1] * 8).is_plain
+    with pytest.raises(PagesimError, match=r"attn_type_list is .*; it must be 1 for each of the 8 layers"):
+        read("minimax_m2", attn_type_list=[1] * 7 + [0])
+
+
+def test_queries_and_keys_normed_over_all_heads_have_a_weight_a_channel() -> None:
+    spec = read("minimax_m2")
+    assert spec.parameters - read("llama").parameters == 8 * (spec.heads + spec.kv_heads) * spec.head_dim

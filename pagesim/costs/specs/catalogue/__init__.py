@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pagesim.costs.specs.catalogue.quantized import QUANTIZED, quantized
 from pagesim.costs.specs.catalogue.releases import RELEASES, released
 from pagesim.costs.specs.catalogue.shapes import SHAPES, TINY, hub_ids
 from pagesim.costs.specs.huggingface import from_hf_config
@@ -11,8 +12,15 @@ from pagesim.costs.specs.layer_file import from_layers, is_layer_file
 from pagesim.costs.specs.models import ModelSpec
 from pagesim.costs.specs.names import find
 
-_MODELS = {spec.name: spec for spec in (*SHAPES, *map(released, RELEASES), TINY)}
-_HUB_IDS = hub_ids() | {hub_id.lower(): release.name for release in RELEASES for hub_id in release.hub_ids}
+_RELEASED = {spec.name: spec for spec in (*SHAPES, *map(released, RELEASES))}
+_MODELS = {
+    **_RELEASED,
+    **{release.name: quantized(release, _RELEASED) for release in QUANTIZED},
+    TINY.name: TINY,
+}
+_HUB_IDS = hub_ids() | {
+    hub_id.lower(): release.name for release in (*RELEASES, *QUANTIZED) for hub_id in release.hub_ids
+}
 
 
 def known_as(name: str) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pagesim.errors import PagesimError, brief, reason
-from pagesim.experiments.fit.loads import Floats
+from pagesim.experiments.recorded.run import Floats
 from pagesim.setup.reading import parse_json
 from pagesim.sim.clock import LONGEST_S
 from pagesim.workloads.trace import MAX_TOKENS
@@ -35,7 +37,8 @@ def json_of(file: Path) -> Any:
     Raises:
         PagesimError: it cannot be read or is no JSON.
     """
-    text = text_of(file)
+    # SGLang's client writes a rate without a bound as Python does, which is no JSON.
+    text = text_of(file).replace('"request_rate": Infinity', '"request_rate": "inf"')
     try:
         return parse_json(text)
     except ValueError:
@@ -102,3 +105,38 @@ def tokens(where: str, field: str, values: Sequence[Any], least: int) -> Floats:
 def table(value: object) -> Mapping[str, Any]:
     """Return a table of JSON, an empty one where there is none."""
     return value if isinstance(value, Mapping) else {}
+
+
+def csv_of(file: Path, names: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a CSV with these columns.
+
+    Raises:
+        PagesimError: it cannot be read, a column is missing, or there is no row.
+    """
+    try:
+        reader = csv.DictReader(text_of(file).splitlines())
+        rows = list(reader)
+    except csv.Error as error:
+        raise PagesimError(f"{file}: is no CSV ({error})") from None
+    if missing := [name for name in names if name not in (reader.fieldnames or ())]:
+        raise PagesimError(f"{file}: has no column {missing[0]}; {', '.join(names)} are needed")
+    if not rows:
+        raise PagesimError(f"{file}: has no row; it may be cut off")
+    return rows
+
+
+def number(file: Path, line: int, name: str, text: str | None, least: float = 0.0) -> float:
+    """Return a cell of a CSV as a number from ``least`` to 10⁹.
+
+    Raises:
+        PagesimError: it is none.
+    """
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not is_number(value, 1e9, least):
+        raise PagesimError(
+            f"{file}: line {line}: {name} is {brief(text)}; a number from {least:g} to 1e+09 is needed"
+        )
+    return value

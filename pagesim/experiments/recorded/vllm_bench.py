@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pagesim.errors import PagesimError, brief
-from pagesim.experiments.fit import fields
-from pagesim.experiments.fit.loads import Floats, Load, Rows
+from pagesim.experiments.recorded import fields
+from pagesim.experiments.recorded.run import Floats, RecordedRun, Rows
 from pagesim.sim.clock import LONGEST_S
 
 LISTS = ("input_lens", "output_lens", "ttfts", "itls")
@@ -30,8 +30,8 @@ def fits(data: object) -> bool:
     return isinstance(data, Mapping) and ("completed" in data or "ttfts" in data or "mean_ttft_ms" in data)
 
 
-def read(name: str, data: Mapping[str, Any]) -> Load:
-    """Return the load.
+def read(name: str, data: Mapping[str, Any]) -> RecordedRun:
+    """Return the run.
 
     Args:
         name: of the file.
@@ -53,7 +53,7 @@ def read(name: str, data: Mapping[str, Any]) -> Load:
     decode = np.array([math.fsum(each) for each in gaps])
     errors = _list(name, data, "errors", size) if data.get("errors") else [""] * size
     failed = np.array([bool(each) for each in errors]) | (output < 1) | (prompt < 1)
-    notes = _failures(name, failed)
+    notes = failures(name, failed)
     most = _clients(name, data, size)
     if "start_times" in data:
         arrival = fields.seconds(name, "start_times", _list(name, data, "start_times", size), fields.INSTANT)
@@ -75,18 +75,26 @@ def read(name: str, data: Mapping[str, Any]) -> Load:
     notes += _chunks(name, np.array([len(each) for each in gaps])[good], output[good])
     order = np.flatnonzero(good)[np.argsort(arrival[good], kind="stable")]
     arrival, ttft, decode = arrival[order], ttft[order], decode[order]
-    load = Load(
+    whole = _whole_gaps(gaps, order, output)
+    return RecordedRun(
         name,
         arrival,
         prompt[order].astype(np.int64),
         output[order].astype(np.int64),
-        arrival + ttft,
-        arrival + ttft + decode,
+        ttft,
+        ttft + decode,
+        itl_s=whole,
         max_concurrency=most,
+        server={"model": data["model_id"]} if isinstance(data.get("model_id"), str) else {},
         notes=notes,
-    )
-    load.check()
-    return load
+    ).check()
+
+
+def _whole_gaps(gaps: list[list[float]], order: Any, output: Floats) -> list[Floats] | None:
+    """Return the gaps between tokens of these requests; None where a gap is not a token."""
+    if any(len(gaps[row]) != output[row] - 1 for row in order):
+        return None
+    return [np.array(gaps[row], np.float64) for row in order]
 
 
 def _list(name: str, data: Mapping[str, Any], field: str, size: int | None = None) -> list[Any]:
@@ -127,7 +135,12 @@ def _clients(name: str, data: Mapping[str, Any], size: int) -> int | None:
     return int(most) if most < size else None
 
 
-def _failures(name: str, failed: Rows) -> tuple[str, ...]:
+def failures(name: str, failed: Rows) -> tuple[str, ...]:
+    """Return a note on requests that failed, none if there are none.
+
+    Raises:
+        PagesimError: more than ``MOST_FAILED`` of them did.
+    """
     count = int(failed.sum())
     if count > MOST_FAILED * len(failed):
         raise PagesimError(
@@ -156,6 +169,7 @@ def _check_gaps(
         "mean_ttft_ms": 1e3 * ttft.mean(),
         "mean_tpot_ms": 1e3 * (decode[several] / (output[several] - 1)).mean() if several.any() else None,
         "mean_e2el_ms": 1e3 * (ttft + decode).mean(),
+        "mean_e2e_latency_ms": 1e3 * (ttft + decode).mean(),
         "duration": float((arrival + ttft + decode).max()),
     }
     for field, own in found.items():

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pagesim.errors import PagesimError, brief
-from pagesim.experiments.fit import fields
-from pagesim.experiments.fit.loads import Floats, Load
+from pagesim.experiments.recorded import fields
+from pagesim.experiments.recorded.run import Floats, RecordedRun, Series
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 LENGTHS = ("input_toks", "output_toks")
@@ -25,15 +25,15 @@ def fits(rows: Sequence[Any]) -> bool:
     return bool(rows) and isinstance(rows[0], Mapping) and "first_token_ts" in rows[0]
 
 
-def read(file: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Load, dict[str, Any]]:
-    """Return the load, and what ``meta.json`` says of the server.
+def read(file: Path, rows: Sequence[Mapping[str, Any]]) -> RecordedRun:
+    """Return the run, with what ``meta.json`` says of the server and ``timeseries.csv`` of its queue.
 
     Args:
         file: of the rows.
         rows: a request each.
 
     Raises:
-        PagesimError: a field is missing or no number, or ``meta.json`` is broken.
+        PagesimError: a field is missing or no number, or a file beside it is broken.
     """
     columns = _columns(file, rows)
     meta = fields.table(fields.json_of(beside) if (beside := file.with_name("meta.json")).is_file() else None)
@@ -47,36 +47,35 @@ def read(file: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Load, dict[str,
         notes = (
             f"{file}: the server caches prefixes, and prompts' tokens are not known: no hit is simulated",
         )
-    blocks = None if prompts is None else named(prompts, block_size)
     order = np.argsort(columns["queued_ts"], kind="stable")
     start = columns["queued_ts"].min()
     queued, first, last = (columns[name][order] - start for name in TIMES)
-    load = Load(
+    series = file.with_name("timeseries.csv")
+    return RecordedRun(
         str(file),
         queued,
         columns["input_toks"][order].astype(np.int64),
         columns["output_toks"][order].astype(np.int64),
-        first,
-        last,
-        hash_ids=None if blocks is None else [blocks[row] for row in order],
-        hash_block_size=block_size,
+        first - queued,
+        last - queued,
+        prompt_ids=None if prompts is None else [prompts[row] for row in order],
+        series=_series(series) if series.is_file() else None,
+        server=settings,
         notes=notes,
+    ).check()
+
+
+def _series(file: Path) -> Series:
+    """Return what the server said each second."""
+    names = ("t", "running", "waiting", "kv_cache_pct")
+    rows = fields.csv_of(file, names)
+    t, running, waiting, use = (
+        np.array([fields.number(file, at, name, row[name]) for at, row in enumerate(rows, 2)])
+        for name in names
     )
-    load.check()
-    return load, settings
-
-
-def named(prompts: Sequence[Sequence[int]], block_size: int) -> list[tuple[int, ...]]:
-    """Return names of each prompt's full blocks: alike where all tokens up to a block's end are."""
-    names: dict[tuple[int, tuple[int, ...]], int] = {}
-    found = []
-    for tokens in prompts:
-        before, own = -1, []
-        for start in range(0, len(tokens) // block_size * block_size, block_size):
-            before = names.setdefault((before, tuple(tokens[start : start + block_size])), len(names))
-            own.append(before)
-        found.append(tuple(own))
-    return found
+    if (np.diff(t) <= 0).any():
+        raise PagesimError(f"{file}: t does not rise; times of a clock that never runs backwards are needed")
+    return Series(t, running, waiting, use / 100)
 
 
 def _columns(file: Path, rows: Sequence[Any]) -> dict[str, Floats]:
@@ -109,6 +108,7 @@ def _settings(meta: Mapping[str, Any]) -> dict[str, Any]:
             "max_num_batched_tokens", given.get("max_num_batched_tokens")
         ),
         "async_scheduling": scheduling.get("async_scheduling"),
+        "enable_chunked_prefill": scheduling.get("enable_chunked_prefill"),
         "num_blocks": cache.get("num_gpu_blocks"),
         "block_size": cache.get("block_size"),
         "enable_prefix_caching": cache.get("enable_prefix_caching"),

@@ -1,0 +1,86 @@
+"""What a person sees of recorded runs that were simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pagesim.cli import show
+from pagesim.cli.tables import put_table
+from pagesim.experiments.recorded.errors import STATISTICS, Comparison, Miss
+
+OVER_TIME = {"running": "running, requests", "waiting": "waiting, requests", "kv_use": "KV use, %"}
+
+
+def absolute(found: Sequence[Comparison]) -> dict[str, float]:
+    """Return the mean absolute error of each metric's mean over all runs."""
+    metrics = dict.fromkeys(metric for each in found for metric in each.misses)
+    errors = {
+        metric: [
+            abs(error)
+            for each in found
+            if metric in each.misses and (error := each.misses[metric]["mean"].error) is not None
+        ]
+        for metric in metrics
+    }
+    return {metric: float(np.mean(each)) for metric, each in errors.items() if each}
+
+
+def tables(found: Sequence[Comparison], left_out: Mapping[str, str]) -> None:
+    """Print the errors of latencies, what was over time, and the runs that were left out."""
+    names = [each.name if len(found) > 1 else "" for each in found]
+    put_table(
+        "Simulated against recorded: latencies",
+        ("", "metric", "measured, mean", "simulated", *(f"error, {name}" for name in STATISTICS)),
+        [
+            (
+                name,
+                metric.upper(),
+                _seconds(by["mean"].measured),
+                _seconds(by["mean"].simulated),
+                *(_percent(by.get(statistic)) for statistic in STATISTICS),
+            )
+            for name, each in zip(names, found, strict=True)
+            for metric, by in each.misses.items()
+        ],
+        texts=(0, 1),
+    )
+    curves = [
+        (name, OVER_TIME[what], *(f"{(100 if what == 'kv_use' else 1) * means[way]:,.1f}" for way in means))
+        for name, each in zip(names, found, strict=True)
+        if each.curve is not None
+        for what, means in each.curve.means().items()
+    ]
+    if curves:
+        titles = ("", "", "measured, mean", "simulated", "apart at an instant, mean")
+        put_table("Over time", titles, curves, texts=(0, 1))
+    for name, each in zip(names, found, strict=True):
+        of = each.recorded_preemptions
+        recorded = "not recorded" if of is None else f"{of:,} recorded"
+        if of is not None or each.preemptions:
+            show.say(f"{name}{': ' if name else ''}preemptions: {each.preemptions:,} simulated, {recorded}")
+    if len(found) > 1:
+        means = ", ".join(
+            f"{metric.upper()} {100 * value:.1f} %" for metric, value in absolute(found).items()
+        )
+        show.say(f"mean absolute error over {len(found)} runs: {means}")
+    for reason, size in _reasons(left_out).items():
+        show.say(f"{size} left out: {reason}")
+
+
+def _reasons(left_out: Mapping[str, str]) -> dict[str, int]:
+    """Return why runs were left out, without their names, and how many for each reason."""
+    counted: dict[str, int] = {}
+    for name, sentence in left_out.items():
+        reason = sentence.removeprefix(f"{name}: ")
+        counted[reason] = counted.get(reason, 0) + 1
+    return counted
+
+
+def _percent(miss: Miss | None) -> str:
+    return "–" if miss is None or miss.error is None else f"{100 * miss.error:+.1f} %"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.4g} s" if seconds >= 1 else f"{1e3 * seconds:,.4g} ms"

@@ -1,0 +1,243 @@
+"""Import of operator timings in LLMServingSim's schema: CSV files of microseconds, one layer each."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from zlib import crc32
+
+from pagesim.costs.profiles.analytic import analytic_profile
+from pagesim.costs.profiles.columns import column, counts, numbers, read
+from pagesim.costs.profiles.curves import Curve
+from pagesim.costs.profiles.fit import EVERY, error_of, fit_terms
+from pagesim.costs.profiles.points import Points, gaps, whole
+from pagesim.costs.profiles.profile import ANY_BLOCK, Origin, Profile, Range, Shape, TermError, Terms
+from pagesim.costs.profiles.samples import Sample
+from pagesim.costs.profiles.tables import ChunkTable, DecodeTable
+from pagesim.costs.specs import GpuSpec, ModelSpec
+from pagesim.errors import PagesimError
+
+LAYER = {
+    "layernorm": 2,
+    "qkv_proj": 1,
+    "rotary_emb": 1,
+    "o_proj": 1,
+    "gate_up_proj": 1,
+    "act_fn": 1,
+    "down_proj": 1,
+}
+"""How often a layer computes what the file of dense operators holds."""
+
+ONCE = {"embedding": 1, "final_layernorm": 1}
+"""Likewise, a whole model."""
+
+HEAD = {"lm_head": 1, "sampler": 1}
+"""What a sequence takes that gets a token."""
+
+MOST_US = 1e9
+"""A longer time is taken for a mistake."""
+
+Mixed = Mapping[tuple[int, int, int, int], float]
+"""Seconds by a chunk's tokens, those before it, sequences that decode, and the context of each."""
+
+
+def import_llmservingsim(
+    folder: Path, *, model: ModelSpec, gpu: GpuSpec, tp: int = 1, name: str, source: str = "LLMServingSim"
+) -> Profile:
+    """Return a profile that rests on operators timed by LLMServingSim's profiler.
+
+    Attention was timed in batches that only decode, in chunks of a prompt, and in both at once. One kernel
+    computes such a mixed batch, and decoding takes another time in it than alone: that is a term of its own
+    (``decode_mixed``), which rests on them. All-reduces, copies and swaps come from the GPU's datasheet.
+
+    Args:
+        folder: with ``dense.csv``, ``per_sequence.csv`` and ``attention.csv``, or a folder ``tpN`` of them.
+        model: the dense one that was measured.
+        gpu: what it was measured on.
+        tp: GPUs over which it was divided.
+        name: of the profile.
+        source: whose measurements they are.
+
+    Raises:
+        PagesimError: a file cannot be read, lacks a column or an operator, or holds one that no term is of.
+    """
+    if model.moe is not None or not model.keeps_all:
+        raise PagesimError(
+            f"{model.name} has experts, or layers that do not look back on all tokens, and the import of "
+            "LLMServingSim's files knows neither; import tables of another format"
+        )
+    files = folder / f"tp{tp}" if (folder / f"tp{tp}").is_dir() else folder
+    layers = {**{operator: times * model.layers for operator, times in LAYER.items()}, **ONCE}
+    samples = [
+        *_operators(files / "dense.csv", "linear", "tokens", layers),
+        *_operators(files / "per_sequence.csv", "head", "sequences", HEAD),
+    ]
+    fit = fit_terms(samples, model.kv_heads_per_gpu(tp))
+    timed = _attention(files / "attention.csv", model.layers)
+    decode = {(batch, mean): each for (chunk, _, batch, mean), each in timed.items() if not chunk}
+    chunks = {(chunk, before): each for (chunk, before, batch, _), each in timed.items() if not batch}
+    if not decode or not chunks:
+        raise PagesimError(
+            f"{files / 'attention.csv'}: needs rows that only decode and rows that only compute a prompt"
+        )
+    mixed = {point: each for point, each in timed.items() if point[0] and point[2]}
+    prefill = whole(chunks)
+    launch_s = min(row[0] for row in prefill.seconds)
+    rest = analytic_profile(gpu, model, tp=tp, kv_dtype="bf16", block_sizes=(1,)).terms
+    beside, error, alone = _mixed(mixed, chunks, decode)
+    terms = Terms(
+        **fit.terms,
+        write=Curve(at=(1,), seconds=(0.0,)),
+        decode={ANY_BLOCK: _table(decode)},
+        decode_mixed={ANY_BLOCK: _table(beside)} if beside else {},
+        prefill={
+            ANY_BLOCK: ChunkTable(
+                tokens=prefill.rows, histories=prefill.columns, seconds=prefill.seconds, launch_s=launch_s
+            )
+        },
+        copy={ANY_BLOCK: rest.copy_[1]},
+        swap_out={ANY_BLOCK: rest.swap_out[1]},
+        swap_in={ANY_BLOCK: rest.swap_in[1]},
+        all_reduce=rest.all_reduce,
+    )
+    given = ("all_reduce", "copy", "swap_out", "swap_in")
+    origins: dict[str, Origin] = {
+        term: "datasheet" if term in given else "imported" for term in terms.names()
+    }
+    said = _said(files)
+    errors = {**fit.errors, "decode": error_of(gaps(decode)), "prefill": error_of(gaps(chunks))}
+    if beside:
+        errors["decode_mixed"] = error
+    return Profile(
+        name=name,
+        kind="imported",
+        sentence=f"{model.name} on {gpu.name}, operators timed by others ({source})",
+        model=Shape.of(model),
+        tp=tp,
+        dtype=said.get("variant", "bf16"),
+        kv_dtype="bf16",
+        gpu=gpu.name,
+        terms=terms,
+        origins=origins,
+        sources={
+            term: f"{source}, vLLM {said.get('vllm_version', 'of unknown release')}"
+            for term, origin in origins.items()
+            if origin == "imported"
+        },
+        ranges={**fit.ranges, **_ranges(decode, chunks, beside)},
+        errors=errors,
+        machine={"gpu": gpu.name, "source": source},
+        date=said.get("profiled_at", ""),
+        notes=(
+            "writes to the cache are a part of attention; all-reduces, copies and swaps were not measured: "
+            "they are the datasheet's; the engine's own time is that of the run's engine",
+            *_notes(error, alone),
+        ),
+    )
+
+
+def _operators(file: Path, term: str, size: str, times: Mapping[str, int]) -> Iterator[Sample]:
+    """Yield what all operators of a term take together, at the sizes at which each was timed."""
+    rows = read(file)
+    found: dict[int, dict[str, float]] = defaultdict(dict)
+    names = [str(each) for each in rows[column(rows, "layer", file)]]
+    us = numbers(rows, "time_us", file, MOST_US)
+    for operator, each, taken in zip(names, counts(rows, size, file), us, strict=True):
+        if operator not in times:
+            raise PagesimError(
+                f"{file}: holds the operator {operator!r}; of {term} these are known: {', '.join(times)}"
+            )
+        if not (each and taken > 0):
+            raise PagesimError(f"{file}: {operator} of {each} {size} took {taken} us; both must be above 0")
+        found[each][operator] = float(taken)
+    if missing := set(times) - set(names):
+        raise PagesimError(f"{file}: holds no row of {min(missing)}, which is a part of {term}")
+    for each, of in found.items():
+        if len(of) == len(times):
+            yield Sample(
+                term, 0, each, 0, sum(times[operator] * taken for operator, taken in of.items()) / 1e6
+            )
+
+
+def _attention(file: Path, layers: int) -> Mixed:
+    rows = read(file)
+    sizes = [counts(rows, name, file) for name in ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")]
+    us = numbers(rows, "time_us", file, MOST_US)
+    timed = {}
+    for chunk, before, batch, mean, taken in zip(*sizes, us, strict=True):
+        if not (taken > 0 and (chunk or batch) and (mean or not batch)):
+            raise PagesimError(
+                f"{file}: a row of {chunk} tokens behind {before} and {batch} sequences of {mean} took "
+                f"{taken} us; something that is computed, over some context, in a time above 0 is needed"
+            )
+        timed[chunk, before, batch, mean] = float(taken) * layers / 1e6
+    return timed
+
+
+def _mixed(
+    mixed: Mixed, chunks: Points, decode: Points
+) -> tuple[dict[tuple[int, int], float], TermError, TermError]:
+    """Return what decoding adds to a chunk, by batch and context, with the error of mixed batches held out.
+
+    It is what is least wrong over all chunks, by squares of relative errors of the whole. The last is the
+    error on all of them if decoding added what it takes alone.
+    """
+    points = [point for point in sorted(mixed) if point[:2] in chunks]
+    # By a hash: every so many-th would be the same batches and contexts behind each chunk.
+    unseen = {index for index, point in enumerate(points) if crc32(repr(point).encode()) % EVERY == 0}
+    above: dict[tuple[int, int], float] = defaultdict(float)
+    below: dict[tuple[int, int], float] = defaultdict(float)
+    for index, point in enumerate(points):
+        if index not in unseen:
+            above[point[2:]] += (mixed[point] - chunks[point[:2]]) / mixed[point] ** 2
+            below[point[2:]] += 1 / mixed[point] ** 2
+    adds = {of: max(0.0, above[of] / below[of]) for of in below}
+
+    def wrong(point: tuple[int, int, int, int], more: float) -> float:
+        return abs((chunks[point[:2]] + more) / mixed[point] - 1)
+
+    held_out = [points[index] for index in sorted(unseen)]
+    error = [wrong(point, adds[point[2:]]) for point in held_out if point[2:] in adds]
+    alone = [wrong(point, decode[point[2:]]) for point in points if point[2:] in decode]
+    return adds, error_of(error), error_of(alone)
+
+
+def _table(points: Points) -> DecodeTable:
+    grid = whole(points)
+    return DecodeTable(batches=grid.rows, contexts=grid.columns, seconds=grid.seconds)
+
+
+def _ranges(decode: Points, chunks: Points, beside: Points) -> dict[str, Range]:
+    pairs = max(tokens * before + tokens * (tokens + 1) // 2 for tokens, before in chunks)
+    tokens = [tokens for tokens, _ in chunks]
+    ranges = {"prefill": Range(least=min(tokens), most=max(tokens), most_context=pairs)}
+    for term, points in (("decode", decode), ("decode_mixed", beside)):
+        if points:
+            batches, means = ([point[side] for point in points] for side in (0, 1))
+            ranges[term] = Range(least=min(batches), most=max(batches), most_context=max(means))
+    return ranges
+
+
+def _notes(error: TermError, alone: TermError) -> tuple[str, ...]:
+    if not error.points:
+        return ()
+    return (
+        f"attention of batches with a prompt and sequences that decode is wrong by {100 * error.mean:.1f} % "
+        f"in the mean of {error.points:,} that were held out; decoding alone and prompts alone, added, are "
+        f"wrong by {100 * alone.mean:.1f} %",
+    )
+
+
+def _said(files: Path) -> dict[str, str]:
+    """Return what the profiler says of itself, in ``meta.yaml`` here or above."""
+    for file in (files / "meta.yaml", files.parent / "meta.yaml"):
+        if file.is_file():
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise PagesimError(f"{file}: cannot be read ({error})") from None
+            lines = re.findall(r"^(vllm_version|variant|profiled_at): *['\"]?([^'\"\n]+)", text, re.MULTILINE)
+            return dict(lines)
+    return {}

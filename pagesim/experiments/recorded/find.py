@@ -1,0 +1,96 @@
+"""Finding: which reader a file is for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pagesim.errors import PagesimError
+from pagesim.experiments.recorded import (
+    closed_loop_table,
+    fields,
+    guidellm,
+    inference_perf,
+    llmservingsim,
+    server_files,
+    sglang_bench,
+    vllm_bench,
+)
+from pagesim.experiments.recorded.catalogue import known
+from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.server_files import ServerFacts
+
+FORMATS = (
+    "the JSON of vllm bench serve --save-result --save-detailed, SGLang's bench --output-details, "
+    "GuideLLM's benchmarks.json, inference-perf's per_request_lifecycle_metrics.json, LLMServingSim's "
+    "requests.jsonl, or a table of closed-loop runs"
+)
+
+
+def read(file: Path) -> tuple[RecordedRun, ...]:
+    """Return the runs of a file, with the server's model, GPU and release as the catalogue has them.
+
+    Raises:
+        PagesimError: the file is of no format that can be read, or what it holds is wrong.
+    """
+    found = _read(file)
+    return tuple(replace(run, server=known(run.server)) for run in found)
+
+
+def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
+    """Return the runs of several files; server's logs and dumps of metrics among them are about all runs.
+
+    Raises:
+        PagesimError: a file is of no format that can be read, or there is no run among them.
+    """
+    runs: list[RecordedRun] = []
+    facts: dict[str, Any] = {}
+    preempted: int | None = None
+    for file in files:
+        about = _facts(file)
+        if about is None:
+            runs += read(file)
+        else:
+            facts |= about.options
+            preempted = preempted if about.preemptions is None else about.preemptions
+    if not runs:
+        raise PagesimError(f"{files[0]}: says what the server is, and holds no request; give a run, too")
+    if preempted is not None and len(runs) == 1:
+        runs = [replace(run, preemptions=preempted) for run in runs]
+    about_all = known(facts)
+    return tuple(replace(run, server={**about_all, **run.server}) for run in runs)
+
+
+def _facts(file: Path) -> ServerFacts | None:
+    """Return what a server's log, or a dump of its metrics, says; None if the file is neither."""
+    text = fields.text_of(file)
+    if text.lstrip()[:1] in ("{", "["):
+        return None
+    if server_files.is_metrics(text):
+        return server_files.metrics(str(file), text)
+    return server_files.log(str(file), text) if server_files.is_log(text) else None
+
+
+def _read(file: Path) -> tuple[RecordedRun, ...]:
+    name = str(file)
+    text = fields.text_of(file)
+    if not text.strip():
+        raise PagesimError(f"{file}: is empty, and so is no log that pagesim reads: {FORMATS}")
+    if closed_loop_table.fits(text):
+        return closed_loop_table.read(file)
+    data = fields.json_of(file)
+    if guidellm.fits(data):
+        return guidellm.read(name, data)
+    if sglang_bench.fits(data):
+        return (sglang_bench.read(name, data),)
+    if vllm_bench.fits(data):
+        return (vllm_bench.read(name, data),)
+    if inference_perf.fits(data):
+        return (inference_perf.read(name, data),)
+    if isinstance(data, list) and llmservingsim.fits(data):
+        return (llmservingsim.read(file, data),)
+    if isinstance(data, list) and data and all(map(sglang_bench.fits, data)):
+        return tuple(sglang_bench.read(f"{name}#{line}", each) for line, each in enumerate(data, 1))
+    raise PagesimError(f"{file}: is no log that pagesim reads: {FORMATS}")

@@ -1,0 +1,132 @@
+"""RecordedRun: what was measured of one run of a server under one load, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.errors import PagesimError
+from pagesim.workloads.trace import Trace
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.bool_]
+
+
+class Series(NamedTuple):
+    """What a server said of itself over time, ``[T]`` each.
+
+    Attributes:
+        t: seconds from the first arrival, rising.
+        running, waiting: requests.
+        kv_use: share of the KV blocks that are in use, 0 to 1.
+    """
+
+    t: Floats
+    running: Floats
+    waiting: Floats
+    kv_use: Floats
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """One run of a server under one load, its requests in the order in which they were sent.
+
+    Attributes:
+        name: of the run, for sentences and tables.
+        arrival_s: when each request was sent, from the first, ``[N]``, never falling; of no meaning where
+            only means are known.
+        prompt_tokens, output_tokens: of each, ``[N]``, at least 1.
+        ttft_s, e2e_s: seconds from sending to the first and to the last token, ``[N]``; empty where only
+            means are known.
+        itl_s: seconds between tokens, of each request ``[output_tokens - 1]``; None where they are not known.
+        prompt_ids: tokens of each prompt; None where they are not known.
+        max_concurrency: of a closed loop; None where each request was sent at its own time.
+        series: what the server said over time; None where it did not.
+        means: by metric (``ttft``, ``tpot``), in seconds, of a run that is known by means alone.
+        preemptions: how many the server counted; None where it did not.
+        server: options of a system that the recording states.
+        notes: what was noticed on reading.
+    """
+
+    name: str
+    arrival_s: Floats
+    prompt_tokens: Ints
+    output_tokens: Ints
+    ttft_s: Floats
+    e2e_s: Floats
+    itl_s: Sequence[Floats] | None = None
+    prompt_ids: Sequence[Sequence[int]] | None = None
+    max_concurrency: int | None = None
+    series: Series | None = None
+    means: Mapping[str, float] = field(default_factory=dict)
+    preemptions: int | None = None
+    server: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def tpot_s(self) -> Floats:
+        """Seconds a token after the first, of requests with several, ``[≤ N]``."""
+        if not len(self.ttft_s):
+            return np.empty(0)
+        several = self.output_tokens > 1
+        found: Floats = (self.e2e_s - self.ttft_s)[several] / (self.output_tokens[several] - 1)
+        return found
+
+    def trace(self, block_size: int = 16) -> Trace:
+        """Return the requests as the simulator takes them.
+
+        Args:
+            block_size: tokens a block, for what prompts share.
+        """
+        closed = self.max_concurrency is not None
+        return Trace(
+            arrival_s=np.zeros(len(self)) if closed else self.arrival_s,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            hash_ids=None if self.prompt_ids is None else named(self.prompt_ids, block_size),
+            hash_block_size=block_size,
+        )
+
+    def check(self) -> RecordedRun:
+        """Return the run, if a server can have done what it says.
+
+        Raises:
+            PagesimError: no request was answered, or clocks run backwards.
+        """
+        if not len(self):
+            raise PagesimError(f"{self.name}: no request was answered; record the run again")
+        for before, after, what in (
+            (np.zeros(len(self.ttft_s)), self.ttft_s, "its first token came before it was sent"),
+            (self.ttft_s, self.e2e_s, "its last token came before its first one"),
+        ):
+            wrong = np.flatnonzero(~(after >= before))
+            if len(wrong):
+                row = int(wrong[0])
+                start = self.arrival_s[row]
+                raise PagesimError(
+                    f"{self.name}: request {row}: {what} ({start + after[row]:.6f} s and "
+                    f"{start + before[row]:.6f} s), and so in {len(wrong)} of {len(self)} requests; times of "
+                    "one clock that never runs backwards are needed"
+                )
+        return self
+
+
+def named(prompts: Sequence[Sequence[int]], block_size: int) -> list[tuple[int, ...]]:
+    """Return names of each prompt's full blocks: alike where all tokens up to a block's end are."""
+    names: dict[tuple[int, tuple[int, ...]], int] = {}
+    found = []
+    for tokens in prompts:
+        before, own = -1, []
+        for start in range(0, len(tokens) // block_size * block_size, block_size):
+            before = names.setdefault((before, tuple(tokens[start : start + block_size])), len(names))
+            own.append(before)
+        found.append(tuple(own))
+    return found

@@ -1,0 +1,163 @@
+"""Simulation of a recorded run: the same requests at the same times, or in the same closed loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pagesim.api import run as replay
+from pagesim.errors import PagesimError
+from pagesim.experiments.recorded.errors import (
+    STATISTICS,
+    Comparison,
+    Curve,
+    Miss,
+    Pair,
+    statistics_of,
+)
+from pagesim.experiments.recorded.run import Floats, RecordedRun, Series
+from pagesim.results.result import Result
+from pagesim.setup.scenario import System, checked
+
+NEEDED = (
+    *("model", "gpu", "tensor_parallel_size", "vllm_version", "max_num_seqs", "max_num_batched_tokens"),
+    "enable_prefix_caching",
+)
+"""Options of a server without which nothing is simulated."""
+
+OF_VLLM_V1 = ("vllm_version", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching")
+"""Those of them that only policy ``vllm-v1`` is asked for."""
+
+
+def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
+    """Return the system of a recorded run.
+
+    Args:
+        run: the recording.
+        given: options that win over what it says.
+
+    Raises:
+        PagesimError: an option is neither in the recording nor given.
+    """
+    said = {name: value for name, value in run.server.items() if name in System.model_fields}
+    values = {"policy": "vllm-v1", **said, **given}
+    # Where no prompt is known, nothing is known to be shared, and caching prefixes decides nothing.
+    not_needed = set() if run.prompt_ids is not None else {"enable_prefix_caching"}
+    if values["policy"] != "vllm-v1":
+        not_needed |= set(OF_VLLM_V1)
+    if missing := [name for name in NEEDED if name not in values and name not in not_needed]:
+        flags = " and ".join("--" + name.replace("_", "-") for name in missing)
+        raise PagesimError(
+            f"{run.name}: does not say {' and '.join(missing)} of the server; give {flags}, as it was started"
+        )
+    return checked(System, {**values, "max_concurrency": run.max_concurrency}, run.name)
+
+
+def simulate_recorded(run: RecordedRun, **system: Any) -> Comparison:
+    """Simulate a recorded run and return what was measured beside what was simulated.
+
+    Args:
+        run: the recording.
+        **system: fields of `System`, such as ``cost="roofline"`` or ``frontend="0.01"``; they win over what
+            the recording says of the server.
+
+    Raises:
+        PagesimError: an option is missing, or the run and the system do not go together.
+    """
+    chosen = system_of(run, system)
+    result = replay(
+        chosen, run.trace(chosen.block_size or 16), steps="none" if run.series is None else "iterations"
+    )
+    columns = result.request_columns
+    answered = np.isfinite(columns["finish_s"]) & (columns["finish_s"] >= 0)
+    if not answered.any():
+        raise PagesimError(
+            f"{run.name}: none of its requests was answered in the simulation; look at the server's settings"
+        )
+    notes = (*run.notes, *result.notes, *_assumed(run, chosen))
+    if lost := int((~answered).sum()):
+        notes += (f"{run.name}: {lost} requests were not answered in the simulation and are left out",)
+    pairs = _pairs(run, columns, answered)
+    return Comparison(
+        name=run.name,
+        system=chosen,
+        requests=len(run),
+        pairs=pairs,
+        misses=_misses(run, pairs, result),
+        curve=None if run.series is None else _curve(run.series, result),
+        preemptions=sum(result.summary["preemptions"].values()),
+        recorded_preemptions=run.preemptions,
+        notes=notes,
+    )
+
+
+def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
+    """Return what was worked out and not recorded."""
+    notes = []
+    if system.num_blocks is None:
+        notes.append(f"{run.name}: num_blocks is not recorded, and is worked out by sizing")
+    if unknown := [name for name in run.server if name not in System.model_fields]:
+        values = ", ".join(f"{name} {run.server[name]}" for name in unknown)
+        notes.append(f"{run.name}: recorded, and not an option of a system: {values}")
+    return tuple(notes)
+
+
+def _pairs(run: RecordedRun, columns: Mapping[str, Any], answered: Any) -> dict[str, Pair]:
+    """Return a metric of each request, measured and simulated; measured is empty where means are known."""
+    front = columns.get("frontend_s", 0.0)
+    ttft = columns["first_token_s"] - columns["arrival_s"] + front
+    e2e = columns["finish_s"] - columns["arrival_s"] + front
+    several = answered & (run.output_tokens > 1)
+    gaps = np.maximum(1, run.output_tokens - 1)
+    nothing: Floats = np.empty(0)
+
+    def pair(measured: Floats, simulated: Floats, rows: Any) -> Pair:
+        return Pair(measured[rows] if len(measured) else nothing, simulated[rows])
+
+    return {
+        "ttft": pair(run.ttft_s, ttft, answered),
+        "tpot": pair(
+            (run.e2e_s - run.ttft_s) / gaps if len(run.ttft_s) else nothing, (e2e - ttft) / gaps, several
+        ),
+        "e2e": pair(run.e2e_s, e2e, answered),
+    }
+
+
+def _misses(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict[str, dict[str, Miss]]:
+    """Return by metric and statistic what was measured and what was simulated."""
+    if run.means:
+        return {
+            metric: {"mean": Miss(seconds, float(pairs[metric].simulated.mean()))}
+            for metric, seconds in run.means.items()
+            if len(pairs[metric].simulated)
+        }
+    found: dict[str, dict[str, Miss]] = {}
+    for metric, both in pairs.items():
+        if len(both.measured):
+            measured, simulated = (statistics_of(each) for each in both)
+            found[metric] = {name: Miss(measured[name], simulated[name]) for name in STATISTICS}
+    gaps = result.summary.get("itl") or {}
+    if run.itl_s is not None and (kept := [each for each in run.itl_s if len(each)]):
+        measured = statistics_of(np.concatenate(kept))
+        found["itl"] = {name: Miss(measured[name], gaps[name]) for name in STATISTICS if name in gaps}
+    return found
+
+
+def _curve(series: Series, result: Result) -> Curve:
+    """Return what the server said over time beside what the simulated one had at the same instants."""
+    steps = result.steps
+    assert steps is not None
+    # The null block of vllm-v1 is no block of memory: as the server counts, it is none.
+    use = 1 - steps["free_gpu_blocks"] / (steps["free_gpu_blocks"] + steps["num_physical_blocks"]).max()
+    start, end = steps["start"].to_numpy(), (steps["start"] + steps["step_s"]).to_numpy()
+    at = np.searchsorted(start, series.t, "right") - 1
+    busy = (at >= 0) & (series.t < end[np.maximum(at, 0)])
+
+    def then(column: Any) -> Floats:
+        found: Floats = np.where(busy, column.to_numpy(np.float64)[np.maximum(at, 0)], 0.0)
+        return found
+
+    own = Series(series.t, then(steps["num_running"]), then(steps["num_waiting"]), then(use))
+    return Curve(series, own)

@@ -1,0 +1,68 @@
+"""Forks of beams: at which step each running request's beams fork next, and what that copied."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from pagesim.kvcache import KVCache
+from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.request import EngineRequest
+
+NEVER = 1 << 62
+
+
+class Forks:
+    """The running requests whose beams fork again, by the step at which they do.
+
+    Attributes:
+        heap: of each such request the step, its order, and itself; an entry may have lost its place since.
+        copied: blocks that forks copied since they were last taken, where memory cannot share.
+    """
+
+    __slots__ = ("copied", "heap")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, EngineRequest]] = []
+        self.copied: list[tuple[EngineRequest, int]] = []
+
+    def expect(self, request: EngineRequest) -> None:
+        """Note when a running request's beams fork next, if it runs so long."""
+        assert request.family is not None
+        assert request.family.beams is not None
+        # Token t is sampled at the step at which a beam holds t − 1 tokens beyond the prompt.
+        step = request.prompt + request.family.beams.token - 1 - request.base
+        if step < request.last_step:
+            heappush(self.heap, (step, request.order, request))
+
+    def next_step(self) -> int:
+        """Return the step at which the next beams fork; there may be none left."""
+        heap = self.heap
+        while heap and not _holds(*heap[0]):
+            heappop(heap)
+        return heap[0][0] if heap else NEVER
+
+    def fork(self, step: int, memory: KVCache, events: Observer) -> None:
+        """Fork the beams that are due at a step."""
+        heap = self.heap
+        while heap and heap[0][0] <= step:
+            at, order, request = heappop(heap)
+            if not _holds(at, order, request):
+                continue
+            assert request.family is not None
+            assert request.family.beams is not None
+            for dropped, survivor in request.family.beams.fork():
+                blocks = memory.fork(request, dropped, survivor)
+                if blocks:
+                    self.copied.append((request, blocks))
+                events.forked(request, dropped, survivor)
+            self.expect(request)
+
+    def take_copied(self) -> int:
+        """Hand over how many blocks were copied, but for requests that have lost their place since."""
+        copied, self.copied = self.copied, []
+        return sum([blocks for request, blocks in copied if request.last_step >= 0])
+
+
+def _holds(step: int, order: int, request: EngineRequest) -> bool:
+    """Whether an entry of the heap still holds: its request may have lost its place since."""
+    return request.order == order and request.last_step >= step
