@@ -182,7 +182,8 @@ def test_an_engines_log_has_its_settings_and_prefixes(tmp_path: Path, load: Load
     system, (found,) = read([folder / "requests.jsonl"], [], {})
     assert (system.model, system.gpu, system.vllm_version) == ("llama-3.1-8b", "a100-80gb", "0.19.0")
     assert found.options == {"max_num_seqs": 64, "num_blocks": 2000, "enable_prefix_caching": True}
-    assert (found.name, found.notes) == ("run", ())
+    assert found.name == "run"
+    assert found.notes == ("recorded of vLLM '0.19.1', which is simulated as 0.19.0",)
     assert found.first_s == pytest.approx(load.first_s)
     ids = found.hash_ids or []
     assert len({own[:2] for own in ids}) == 1
