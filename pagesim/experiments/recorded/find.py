@@ -58,7 +58,7 @@ def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
     facts: dict[str, Any] = {}
     preempted: int | None = None
     for file in files:
-        about = _facts(file)
+        about = about_server(file)
         if about is None:
             runs += read(file)
         else:
@@ -72,7 +72,7 @@ def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
     return tuple(replace(run, server={**about_all, **run.server}) for run in runs)
 
 
-def _facts(file: Path) -> ServerFacts | None:
+def about_server(file: Path) -> ServerFacts | None:
     """Return what a server's log, or a dump of its metrics, says; None if the file is neither."""
     text = fields.text_of(file)
     if text.lstrip()[:1] in ("{", "["):
