@@ -270,10 +270,10 @@ def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtyp
     # Reference kernels are calibrated in fp32, on a CPU.
     dtype = "bf16" if profile.dtype in ("fp16", "fp32") else profile.dtype
     # Of a datasheet's profile the model is this one.
-    if profile.kind != "analytic" and dtype != model.weights_in_words:
+    if profile.kind != "analytic" and _width(dtype) != _width(model.weights_in_words):
         raise PagesimError(
-            f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of those, "
-            "or choose cost roofline"
+            f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of "
+            "those, or choose cost roofline"
         )
     needed = {_name(reach) for reach in _reaches(model, kv_dtype, tp)} - set(profile.terms.reached)
     if needed or (model.state_layers and profile.terms.states is None):
