@@ -29,11 +29,16 @@ TARGETS = (80, 90, 100)
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that one program may take (CUDA C++ programming guide, technical specifications)."""
 
+SHARED_OF_SM = {80: 164 * 1024, 90: 228 * 1024, 100: 228 * 1024}
+"""Bytes of shared memory of a multiprocessor (the same table)."""
+
 _TYPES = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
     torch.float8_e4m3fn: "fp8e4nv",
+    torch.int8: "i8",
+    torch.int16: "i16",
     torch.int32: "i32",
     torch.int64: "i64",
 }
@@ -58,6 +63,7 @@ class MachineCode:
         narrow_loads: those that load less.
         wide_stores: those that store 16 bytes.
         tensor: tensor-core instructions.
+        warps: of a program.
     """
 
     target: int
@@ -69,6 +75,14 @@ class MachineCode:
     narrow_loads: int
     wide_stores: int
     tensor: int
+    warps: int
+
+    @property
+    def programs(self) -> int:
+        """How many programs a multiprocessor holds at once (CUDA's occupancy calculator)."""
+        registers = -(-self.registers * 32 // 256) * 256 * self.warps  # a warp is given them 256 at a time
+        shared = self.shared + 1024  # of which the system takes a KB a program
+        return min(65_536 // registers, SHARED_OF_SM[self.target] // shared, 64 // self.warps)
 
 
 def compile_for(launch: Launch, target: int) -> MachineCode:
@@ -95,8 +109,18 @@ def compile_for(launch: Launch, target: int) -> MachineCode:
         usage = _tool("cuobjdump", "-res-usage", str(file))
         code = _tool("nvdisasm", "-c", str(file))
     registers, stack = (int(_find(rf"{name}:(\d+)", usage)) for name in ("REG", "STACK"))
-    found = (len(one.findall(code)) for one in (_LOCAL, _WIDE_LOAD, _NARROW_LOAD, _WIDE_STORE, _TENSOR))
-    return MachineCode(target, registers, compiled.metadata.shared, stack, *found)
+    return MachineCode(
+        target,
+        registers,
+        shared=compiled.metadata.shared,
+        stack=stack,
+        local=len(_LOCAL.findall(code)),
+        wide_loads=len(_WIDE_LOAD.findall(code)),
+        narrow_loads=len(_NARROW_LOAD.findall(code)),
+        wide_stores=len(_WIDE_STORE.findall(code)),
+        tensor=len(_TENSOR.findall(code)),
+        warps=launch.num_warps,
+    )
 
 
 def _source(launch: Launch) -> Any:

@@ -97,6 +97,17 @@ class Cache:
         }
 
     @cached_property
+    def pairs(self) -> dict[str, Any] | None:
+        """``place`` of FP8, keys as int8 and values as int16, a pair each; None where there are no pairs."""
+        place, cache = self.place, self.value_cache
+        if not self.is_fp8 or place["V_CHUNK"]:
+            return None
+        if cache.data_ptr() % 2 or any(stride % 2 for stride in cache.stride()[:-1]):
+            return None
+        views = {"key_cache": self.key_cache.view(torch.int8), "value_cache": cache.view(torch.int16)}
+        return {**place, **views}
+
+    @cached_property
     def factors(self) -> dict[str, Any]:
         if self.has_head_scales:
             k_scales, v_scales = self._per_head(self.k_scale), self._per_head(self.v_scale)

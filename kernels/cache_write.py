@@ -16,10 +16,11 @@ TOKENS = 16
 
 @triton.jit
 def as_stored(new, factor, DTYPE: tl.constexpr, SCALED: tl.constexpr):
-    """Return vectors in the cache's type; FP8 is divided by its scale, and what is too large becomes ±448."""
+    """Return vectors in the cache's type; FP8 is divided by its scale, kept within ±448 or NaN."""
     if SCALED:
         new = tl.div_rn(new.to(tl.float32), factor)
-        new = tl.minimum(tl.maximum(new, -448.0), 448.0)
+        new = tl.maximum(new, -448.0, propagate_nan=tl.PropagateNan.ALL)
+        new = tl.minimum(new, 448.0, propagate_nan=tl.PropagateNan.ALL)
     return new.to(DTYPE)
 
 

@@ -27,7 +27,15 @@ from pagesim.kernels import reduce
 from pagesim.kernels.cache import Cache
 from pagesim.kernels.launch import Launch
 from pagesim.kernels.planner import DecodePlan, query_rows
-from pagesim.kernels.tiles import attend, block_ids, in_vector, rounded, split_tokens, tile_pointers
+from pagesim.kernels.tiles import (
+    attend,
+    attend_pairs,
+    block_ids,
+    in_vector,
+    rounded,
+    split_tokens,
+    tile_pointers,
+)
 
 
 @triton.jit
@@ -67,6 +75,7 @@ def decode_kernel(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     HEAD_SCALES: tl.constexpr,
+    PAIRED: tl.constexpr,  # keys are e4m3 as int8, values are pairs of e4m3 as int16
     ONE_PASS: tl.constexpr,
 ):
     """Attend with the query heads of one KV head of one sequence to one split of its tokens."""
@@ -97,43 +106,66 @@ def decode_kernel(
         v_scale = tl.load(v_scales + kv_head)
 
     keys_of_head = key_cache + kv_head.to(tl.int64) * stride_k_head
-    values_of_head = value_cache + kv_head.to(tl.int64) * stride_v_head
+    # Strides count single numbers: of half of one Triton would not know that it is a multiple of 16 bytes.
+    PACKED: tl.constexpr = 2 if PAIRED else 1
+    stride_v_block = stride_v_block // PACKED
+    values_of_head = value_cache + kv_head.to(tl.int64) * (stride_v_head // PACKED)
     k_dim = in_vector(dim, K_CHUNK, K_LANES)
-    v_dim = in_vector(dim, V_CHUNK, V_LANES)
+    v_in = tl.arange(0, PADDED_DIM // PACKED)
+    v_dim = in_vector(v_in, V_CHUNK, V_LANES)
+    # Of the type that is loaded: a load whose zero is converted is not pipelined.
+    NONE: tl.constexpr = 0 if PAIRED else 0.0
+    is_value = v_in < HEAD_DIM // PACKED
     table = block_table + row.to(tl.int64) * stride_table
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    output = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+    output = tl.zeros([ROWS, PADDED_DIM // PACKED], tl.float32)
+    odd = tl.zeros_like(output)  # PAIRED: of the odd elements, output has the even ones
 
     ids = block_ids(table, start, end, row, BLOCK_SIZE, TILE)
     tiles = tl.maximum(end - start, 0) // TILE  # whole ones
     for step in tl.range(0, tiles, num_stages=STAGES):
         token = start + step * TILE
         k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
-        v_at = tile_pointers(values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN, BLOCK_SIZE, TILE)
+        v_at = tile_pointers(
+            values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN // PACKED, BLOCK_SIZE, TILE
+        )
         ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
         if HEAD_DIM == PADDED_DIM:
             keys = tl.load(k_at)
             values = tl.load(v_at)
         else:
-            keys = tl.load(k_at, mask=is_dim[None, :], other=0.0)
-            values = tl.load(v_at, mask=is_dim[None, :], other=0.0)
-        highest, total, output = attend(
-            queries, keys, values, scale, is_head, highest, total, output, MASKED=False
-        )
+            keys = tl.load(k_at, mask=is_dim[None, :], other=NONE)
+            values = tl.load(v_at, mask=is_value[None, :], other=NONE)
+        if PAIRED:
+            highest, total, output, odd = attend_pairs(
+                queries, keys, values, scale, is_head, highest, total, output, odd, MASKED=False
+            )
+        else:
+            highest, total, output = attend(
+                queries, keys, values, scale, is_head, highest, total, output, MASKED=False
+            )
 
     token = start + tiles * TILE
     if token < end:
         visible = token + tl.arange(0, TILE) < end
-        mask = visible[:, None] & is_dim[None, :]
         k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
-        v_at = tile_pointers(values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN, BLOCK_SIZE, TILE)
-        # Zeros, not what lies there: a weight of zero times a NaN is a NaN.
-        keys = tl.load(k_at, mask=mask, other=0.0)
-        values = tl.load(v_at, mask=mask, other=0.0)
-        highest, total, output = attend(
-            queries, keys, values, scale, visible[None, :], highest, total, output, MASKED=True
+        v_at = tile_pointers(
+            values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN // PACKED, BLOCK_SIZE, TILE
         )
+        # Zeros, not what lies there: a weight of zero times a NaN is a NaN.
+        keys = tl.load(k_at, mask=visible[:, None] & is_dim[None, :], other=NONE)
+        values = tl.load(v_at, mask=visible[:, None] & is_value[None, :], other=NONE)
+        if PAIRED:
+            highest, total, output, odd = attend_pairs(
+                queries, keys, values, scale, visible[None, :], highest, total, output, odd, MASKED=True
+            )
+        else:
+            highest, total, output = attend(
+                queries, keys, values, scale, visible[None, :], highest, total, output, MASKED=True
+            )
+    if PAIRED:
+        output = tl.interleave(output, odd)
 
     # Only a sequence without tokens has no sum; its output is zeros.
     output *= (v_scale / tl.where(total > 0, total, 1.0))[:, None]
@@ -166,8 +198,10 @@ def launches(
     rows = 1 if q.dtype == torch.float32 else query_rows(group, head_dim)
     one_pass = plan.num_splits == 1
     partial, lse = (out, out) if one_pass else reduce.workspace(q, plan.num_splits)
+    # A single row is multiplied without tensor cores, which need no values transposed.
+    paired = cache.pairs if rows > 1 else None
     arguments = {
-        **cache.place,
+        **(paired or cache.place),
         **cache.factors,
         "q": q,
         "block_table": context_lens if block_table is None else block_table,
@@ -185,6 +219,7 @@ def launches(
         "ROWS": rows,
         "TILE": plan.tile,
         "STAGES": plan.num_stages,
+        "PAIRED": paired is not None,
         "ONE_PASS": one_pass,
     }
     grid = (kv_heads * -(-group // rows), batch, plan.num_splits)

@@ -160,7 +160,8 @@ def plan_decode(
     gpu = gpu or Gpu()
     padded_dim = 1 << (head_dim - 1).bit_length()
     if tile is None:
-        tile = min(128, max(16, _KEY_BYTES // (padded_dim * kv_bytes)))
+        # What is stored in a byte takes two in registers: twice the tokens would leave room for two programs.
+        tile = min(128, max(16, _KEY_BYTES // (padded_dim * max(2, kv_bytes))))
         if layout.value.chunk_bytes is not None and block_size:
             # A value vector lies across its block: only within a block are tokens neighbours.
             tile = min(tile, max(16, block_size))
@@ -192,7 +193,7 @@ def query_rows(group: int, head_dim: int) -> int:
 def _programs_a_sm(gpu: Gpu, tile: int, padded_dim: int, kv_bytes: int, warps: int, stages: int) -> int:
     """Return how many programs run on one multiprocessor at once, from what compiled kernels take."""
     shared = 2 * tile * padded_dim * kv_bytes * max(1, stages - 1) + 8 * 1024
-    registers = 240 if padded_dim > 128 or kv_bytes == 1 else 168
+    registers = 240 if padded_dim > 128 else 168
     return max(1, min(gpu.shared_bytes // shared, _REGISTERS // (registers * 32 * warps)))
 
 

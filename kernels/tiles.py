@@ -104,6 +104,34 @@ def plus_values(output, weights, values, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def halves(pairs):
+    """Return the first and the second number of each pair of e4m3, an int16, as float16."""
+    if INTERPRETED:  # which runs no assembly
+        first = (pairs & 0xFF).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+        second = ((pairs >> 8) & 0xFF).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+        return first.to(tl.float16), second.to(tl.float16)
+    both = tl.inline_asm_elementwise(
+        "cvt.rn.f16x2.e4m3x2 $0, $1;", "=r,h", [pairs], dtype=tl.int32, is_pure=True, pack=1
+    )
+    first = (both & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True)
+    second = (both >> 16).to(tl.int16).to(tl.float16, bitcast=True)
+    return first, second
+
+
+@triton.jit
+def weigh(q, keys, scale, visible, highest, total, MASKED: tl.constexpr):
+    """Return a tile's weights ``[M, TILE]``, what earlier sums are multiplied by, maximum and sum."""
+    scores = times_keys(q, keys) * scale
+    if MASKED:
+        scores = tl.where(visible, scores, float("-inf"))
+    raised = tl.maximum(highest, tl.max(scores, axis=1))
+    weights = tl.exp2(scores - raised[:, None])
+    keep = tl.exp2(highest - raised)
+    total = total * keep + tl.sum(weights, axis=1)
+    return weights, keep, raised, total
+
+
+@triton.jit
 def attend(q, keys, values, scale, visible, highest, total, output, MASKED: tl.constexpr):
     """Take one tile into account.
 
@@ -121,12 +149,22 @@ def attend(q, keys, values, scale, visible, highest, total, output, MASKED: tl.c
     Returns:
         The new ``highest``, ``total`` and ``output``.
     """
-    scores = times_keys(q, keys) * scale
-    if MASKED:
-        scores = tl.where(visible, scores, float("-inf"))
-    raised = tl.maximum(highest, tl.max(scores, axis=1))
-    weights = tl.exp2(scores - raised[:, None])
-    keep = tl.exp2(highest - raised)
-    total = total * keep + tl.sum(weights, axis=1)
-    output = plus_values(output * keep[:, None], weights, values, q.dtype)
-    return raised, total, output
+    weights, keep, highest, total = weigh(q, keys, scale, visible, highest, total, MASKED)
+    return highest, total, plus_values(output * keep[:, None], weights, values, q.dtype)
+
+
+@triton.jit
+def attend_pairs(q, keys, pairs, scale, visible, highest, total, even, odd, MASKED: tl.constexpr):
+    """Take one tile into account, as ``attend`` does, that is stored in e4m3.
+
+    Keys are int8 ``[TILE, D]``, values int16 ``[TILE, D / 2]``, a pair each. Tensor cores want values
+    transposed. The hardware transposes numbers of 16 bits while they are loaded from shared memory, those of
+    8 bits one by one; so a pair is moved as one number. Its even and odd elements make two products, ``even``
+    and ``odd`` ``[M, D / 2]``.
+    """
+    keys = keys.to(tl.float8e4nv, bitcast=True)
+    weights, keep, highest, total = weigh(q, keys, scale, visible, highest, total, MASKED)
+    first, second = halves(pairs)
+    even = plus_values(even * keep[:, None], weights, first, q.dtype)
+    odd = plus_values(odd * keep[:, None], weights, second, q.dtype)
+    return highest, total, even, odd

@@ -70,6 +70,15 @@ def test_fp8_is_divided_by_its_scale_and_kept_within_448(layout, scale, device):
     assert ours[0].float().nan_to_num().max() == 448
 
 
+def test_a_nan_stays_one_in_fp8(device):
+    key, value = torch.ones(2, 4, 3, 80, dtype=F16)
+    key[1, 2, 7], value[3, 0, 79] = float("nan"), float("-nan")
+    keys, values = check_write(device, key, value, torch.tensor([9, 2, -1, 5]), caches(NHD, FP8), NHD, 0.5)
+    assert keys[0, 2].float().isnan().nonzero().tolist() == [[2, 7]]
+    assert values[0, 5].float().isnan().nonzero().tolist() == [[0, 79]]
+    assert keys[0, 9].float().unique().tolist() == [2.0]
+
+
 def test_no_token_is_nothing_to_write(device):
     empty = torch.empty(0, 3, 80, dtype=F16)
     check_write(device, empty, empty, torch.empty(0, dtype=torch.int64), caches(NHD, F16), NHD)

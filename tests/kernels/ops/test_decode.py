@@ -161,6 +161,15 @@ def test_caches_may_be_interleaved_and_queries_a_view(device):
     check(case, view.run(backend="triton").cpu())
 
 
+def test_fp8_values_that_lie_at_odd_bytes_are_not_taken_in_pairs(device):
+    case = make_case([63, 30], group=2, kv_dtype=FP8)
+    assert case.cache.pairs is not None
+    wide = torch.zeros(*case.value_cache.shape[:-1], 65, dtype=torch.uint8).view(FP8)
+    odd = replace(case, value_cache=wide[..., :64].copy_(case.value_cache))
+    assert odd.cache.pairs is None
+    check(odd, run_planned(odd, device, None))
+
+
 @pytest.mark.parametrize("layout", [NHD, HND], ids=["NHD", "HND"])
 @pytest.mark.parametrize("splits", [1, 2])
 def test_contiguous_decode_is_paged_decode_without_the_paging(layout, splits, device):
