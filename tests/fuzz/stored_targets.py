@@ -10,7 +10,7 @@ from target import Target, again, of_tests
 from trace_targets import rich_trace
 
 import pagesim as ps
-from pagesim.costs.profiles import import_llmservingsim, import_vidur
+from pagesim.costs.profiles import import_frontier, import_llmservingsim, import_vidur
 from pagesim.costs.profiles.llmservingsim import HEAD, LAYER, ONCE
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.paper.columns import SETTING, check, setting_text, stored
@@ -23,7 +23,7 @@ from pagesim.setup.scenario import Scenario
 
 def made() -> list[Target]:
     """Return these."""
-    return [*_results(), *_stores(), *_benches(), *_papers(), *_vidur(), *_llmservingsim()]
+    return [*_results(), *_stores(), *_benches(), *_papers(), *_vidur(), *_frontier(), *_llmservingsim()]
 
 
 def _results() -> list[Target]:
@@ -118,6 +118,23 @@ def _vidur() -> list[Target]:
         )  # fmt: skip
 
     return [Target("vidur", files, ("linear.csv", "attention.csv"), read)]
+
+
+def _frontier() -> list[Target]:
+    columns = "n_embd,n_q_head,n_kv_head,block_size,num_tensor_parallel_workers,is_prefill,batch_size,"
+    columns += "prefill_chunk_size,kv_cache_size," + ",".join(
+        f"time_stats.attn_{name}.median" for name in ("prefill", "decode", "kv_cache_save")
+    )
+    rows = [f"False,{batch},0,{past},0,0.0{batch},0.004" for batch in (1, 4) for past in (64, 512)]
+    rows += [f"True,1,{chunk},{past},0.{chunk},0,0.9" for chunk in (32, 64) for past in (0, 512)]
+    files = {"attention.csv": "\n".join([columns, *(f"4096,32,32,16,1,{row}" for row in rows)]).encode()}
+
+    def read(folder: Path) -> None:
+        import_frontier(
+            folder / "attention.csv", model=model("llama-2-7b"), gpu=gpu("a100-80gb"), name="x", source="y"
+        )
+
+    return [Target("frontier", files, tuple(files), read)]
 
 
 def _llmservingsim() -> list[Target]:

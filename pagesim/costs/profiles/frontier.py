@@ -70,7 +70,13 @@ def import_frontier(
     if all_reduce is not None and tp > 1:
         samples += all_reduce_samples(read(all_reduce), all_reduce, model, tp, notes)
     decode = _points((each.size, each.context // each.size, each) for each in timed if each.term == "decode")
-    prefill = _points((each.size, _history(each), each) for each in timed if each.term == "prefill")
+    chunks_timed = [each for each in timed if each.term == "prefill"]
+    single = [each for each in chunks_timed if _history(each) >= 0]
+    if left_out := len(chunks_timed) - len(single):
+        notes.append(
+            f"{left_out} rows of {attention.name} are of several prompts at once, which no table is of"
+        )
+    prefill = _points((each.size, _history(each), each) for each in single)
     known = {length: sum(each == length for each, _ in prefill) for length, _ in prefill}
     if not decode or max(known.values(), default=0) < 2:
         raise PagesimError(

@@ -59,6 +59,16 @@ def test_chunks_behind_one_history_are_no_table(vidur_files) -> None:
         import_frontier(vidur_files()[1], model=LLAMA, gpu=A80, name="x", source="a test")
 
 
+def test_several_prompts_at_once_are_left_out_with_a_note(files) -> None:
+    attention = files[1]
+    rows = pd.read_csv(attention)
+    several = rows[rows.is_prefill & (rows.kv_cache_size == 0)].assign(batch_size=4)
+    pd.concat([rows, several]).to_csv(attention, index=False)
+    profile = import_frontier(attention, model=LLAMA, gpu=A80, name="x", source="a test")
+    assert f"{len(several)} rows of attention.csv are of several prompts" in profile.notes[-1]
+    assert profile.terms.prefill[ANY_BLOCK].histories[0] == 0
+
+
 def test_the_published_attention_is_nearer_as_a_table_than_by_a_formula(shared: Path) -> None:
     attention = shared / "data" / "profiles" / "a800_llama2_7b_attention.csv"
     profile = import_frontier(attention, model=LLAMA, gpu=A80, name="x", source="a test")
