@@ -140,6 +140,9 @@ def _case(run: RecordedRun, operators: Operators) -> Case:
         **{name: value for name, value in server.items() if name in System.model_fields},
         "vllm_version": "0.19.0" if ahead else "0.11.2",
     }
+    degree = int(run.server.get("expert_parallel_size", 1))
+    if degree < 1:
+        raise PagesimError(f"ep {degree} is no degree: on how many GPUs it ran is not known")
     if "model" not in server:
         raise PagesimError(f"model {run.server['model']} is not in the catalogue")
     spec = model_of(server["model"])
@@ -157,7 +160,7 @@ def _case(run: RecordedRun, operators: Operators) -> Case:
         chosen.tensor_parallel_size,
         chosen.weight_dtype,
         "bf16" if chosen.kv_cache_dtype == "fp16" else chosen.kv_cache_dtype,
-        int(run.server.get("expert_parallel_size", 1)),
+        degree,
     )
 
     def simulate(engine: EngineTime) -> Means:

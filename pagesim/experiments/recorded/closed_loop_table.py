@@ -85,7 +85,7 @@ def _settings(file: Path, line: int, row: Mapping[str, str], model: str, clients
         "model": row["model"],
         "gpu": str(row["system"]).removesuffix("_sxm"),
         "tensor_parallel_size": int(fields.number(file, line, "tp", row["tp"], 1)),
-        "expert_parallel_size": max(1, int(float(row.get("ep") or 1))),
+        "expert_parallel_size": int(float(row.get("ep") or 1)),
         "enable_prefix_caching": False,
         # Never are there more than clients.
         "max_num_seqs": clients,
