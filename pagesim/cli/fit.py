@@ -27,7 +27,10 @@ def command(
     *,
     logs: Annotated[
         list[Path],
-        typer.Argument(metavar="LOGS…", help="What clients measured of one server, a file a load."),
+        typer.Argument(
+            metavar="LOGS…",
+            help="Loads of one server, a file each; and its own log.",
+        ),
     ],
     hold_out: Annotated[
         list[Path] | None,
@@ -66,7 +69,8 @@ def command(
 
     if out is not None and out.suffix != ".json":
         raise PagesimError(f"out is {out}; it must end in .json, or no command would find it")
-    system, loads = reading.read(logs, hold_out or [], flags)
+    logs, server = reading.split(logs)
+    system, loads = reading.read(logs, hold_out or [], flags, server)
     operators = _start(start, system)
     if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
         system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})

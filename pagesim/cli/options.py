@@ -48,6 +48,7 @@ _MEMORY = {
         "kv_cache_dtype",
         "sizing",
         "gpu_memory_utilization",
+        "flashinfer_sampler",
         "block_size",
         "page_size",
     ),

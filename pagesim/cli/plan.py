@@ -18,7 +18,7 @@ FIELDS = (
     *("model", "gpu", "tensor_parallel_size", "max_model_len", "vllm_version", "gpu_memory_utilization"),
     *("weight_dtype", "kv_cache_dtype", "block_size", "max_num_batched_tokens", "max_num_seqs"),
     *("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling"),
-    *("disable_hybrid_kv_cache_manager",),
+    *("disable_hybrid_kv_cache_manager", "flashinfer_sampler"),
 )
 """The fields of a system on which its memory depends."""
 

@@ -33,6 +33,10 @@ cli = typer.Typer(
 
 TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the profile goes.")]
 MODEL = Annotated[str, typer.Option(help="The model.", autocompletion=complete("model"))]
+GPU = Annotated[str, typer.Option(help="The GPU that it was measured on.", autocompletion=complete("gpu"))]
+TP = Annotated[
+    int, typer.Option("--tensor-parallel-size", "--tp", help="GPUs over which it is divided.", min=1)
+]
 SYSTEM = Annotated[str, typer.Option(help="The GPU, as the tables call it, e.g. h100_sxm.")]
 BACKEND = Annotated[str, typer.Option(help="The engine whose operators were timed: vllm, sglang, trtllm.")]
 VERSION = Annotated[
@@ -89,6 +93,48 @@ def vidur(
     show.say(f"profile {profile.name} written to {target}")
 
 
+@cli.command("frontier")
+def frontier(
+    *,
+    target: TARGET,
+    attention: Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")],
+    linear: Annotated[
+        Path | None, typer.Option(help="CSV of linear layers in Vidur's schema; the datasheet's if left out.")
+    ] = None,
+    all_reduce: Annotated[
+        Path | None, typer.Option(help="CSV of all-reduces; the datasheet's if left out.")
+    ] = None,
+    model: MODEL,
+    gpu: GPU,
+    tensor_parallel_size: TP = 1,
+    source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "Frontier",
+) -> None:
+    """Make a profile whose attention is a table of Frontier's timings.
+
+    Example: pagesim profile import frontier a800.json --attention attention.csv --model llama-2-7b
+    --gpu a100-80gb
+    """
+    from pagesim.cli import show, show_profile
+    from pagesim.costs.profiles import import_frontier
+    from pagesim.costs.specs import gpu as gpu_of
+    from pagesim.costs.specs import model as model_of
+
+    profile = import_frontier(
+        attention,
+        linear,
+        all_reduce,
+        model=model_of(model),
+        gpu=gpu_of(gpu),
+        tp=tensor_parallel_size,
+        name=target.stem,
+        source=source,
+    )
+    profile.save(target)
+    show_profile.terms(profile)
+    show.say_notes(profile.notes)
+    show.say(f"profile {profile.name} written to {target}")
+
+
 @cli.command("llmservingsim")
 def llmservingsim(
     *,
@@ -100,12 +146,8 @@ def llmservingsim(
         typer.Argument(metavar="[OUT.json]", help="Where the profile goes; MODEL-GPU-tpN.json if left out."),
     ] = None,
     model: MODEL,
-    gpu: Annotated[
-        str, typer.Option(help="The GPU that it was measured on.", autocompletion=complete("gpu"))
-    ],
-    tensor_parallel_size: Annotated[
-        int, typer.Option("--tensor-parallel-size", "--tp", help="GPUs over which it was divided.", min=1)
-    ] = 1,
+    gpu: GPU,
+    tensor_parallel_size: TP = 1,
     source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "LLMServingSim",
 ) -> None:
     """Make a profile of operators that LLMServingSim's profiler timed.

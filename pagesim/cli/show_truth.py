@@ -12,6 +12,9 @@ from pagesim.experiments.recorded.errors import STATISTICS, Comparison, Miss
 
 OVER_TIME = {"running": "running, requests", "waiting": "waiting, requests", "kv_use": "KV use, %"}
 
+MOST = 12
+"""Runs whose preemptions are printed one by one; of more their sum is."""
+
 
 def absolute(found: Sequence[Comparison]) -> dict[str, float]:
     """Return the mean absolute error of each metric's mean over all runs."""
@@ -55,7 +58,10 @@ def tables(found: Sequence[Comparison], left_out: Mapping[str, str]) -> None:
     if curves:
         titles = ("", "", "measured, mean", "simulated", "apart at an instant, mean")
         put_table("Over time", titles, curves, texts=(0, 1))
-    for name, each in zip(names, found, strict=True):
+    if len(found) > MOST:
+        counts = [each.preemptions for each in found if each.preemptions]
+        show.say(f"preemptions: {sum(counts):,} simulated, in {len(counts)} runs")
+    for name, each in zip(names, found, strict=True) if len(found) <= MOST else ():
         of = each.recorded_preemptions
         recorded = "not recorded" if of is None else f"{of:,} recorded"
         if of is not None or each.preemptions:

@@ -50,7 +50,7 @@ def _fitting(target: Target) -> Iterator[tuple[Profile, Profiled]]:
     """Yield the bundled profiles of a target's model and GPU that hold for it, with their costs."""
     for name in bundled_names():
         # A profile's name begins with its model's: not all of them are read.
-        if not name.startswith(f"{target.model.name}-"):
+        if not name.startswith(f"{target.model.shape_name}-"):
             continue
         profile = bundled_profile(name)
         if profile.kind not in RANK or profile.gpu != target.gpu.name:

@@ -8,7 +8,8 @@ from pagesim.costs.assumptions import of_experts
 from pagesim.costs.attended import attended
 from pagesim.costs.base import UNBOUNDED, DecodeRun, IterationShape, Reach, ReachAhead
 from pagesim.costs.engines import UNKNOWN, EngineTime
-from pagesim.costs.profiles import ANY_BLOCK, Decode, Profile, Shape
+from pagesim.costs.lines import TickLines
+from pagesim.costs.profiles import ANY_BLOCK, Profile, Shape
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import to_ticks
@@ -53,8 +54,9 @@ class Profiled:
         self._engine = engine
         measured_at = block_size if block_size in profile.block_sizes else ANY_BLOCK
         self._a_block = 1 if measured_at else block_size
-        self._decode = terms.decode[measured_at]
-        self._mixed = terms.decode_mixed.get(measured_at, self._decode)
+        self._decode = TickLines(terms.decode[measured_at])
+        mixed = terms.decode_mixed.get(measured_at)
+        self._mixed = self._decode if mixed is None else TickLines(mixed)
         self._prefill = terms.prefill[measured_at]
         self._copy = terms.copy_[measured_at]
         self._out = terms.swap_out[measured_at]
@@ -64,6 +66,7 @@ class Profiled:
         if reaches or terms.states is not None:
             self.reaches = reaches
         self._within = [terms.reached[_name(reach)] for reach in reaches]
+        self._lines_within = [TickLines(each.decode) for each in self._within]
         self._ranges = profile.ranges
         self._most_decode = (0, 0)
         if "decode" in profile.ranges:
@@ -93,8 +96,8 @@ class Profiled:
             attention = self._of_prompts(shape, prompt)
             self._note("prefill", "prompt tokens in an iteration", prompt)
         if shape.decoding:
-            term = self._mixed if shape.query_key_pairs else self._decode
-            attention += self._attend(shape.decoding, shape.decode_context, term)[0]
+            lines = self._mixed if shape.query_key_pairs else self._decode
+            attention += self._attend(shape.decoding, shape.decode_context, lines)[0]
             attention += self._look_back(shape)
         device, overhead = self._of(shape.tokens, shape.sampled, shape.query_key_pairs > 0)
         return moving + overhead + max(host, device + attention)
@@ -120,8 +123,8 @@ class Profiled:
             "decode attention": 0,
         }
         if shape.decoding:
-            term = self._mixed if prompted else self._decode
-            attention = self._attend(shape.decoding, shape.decode_context, term)[0]
+            lines = self._mixed if prompted else self._decode
+            attention = self._attend(shape.decoding, shape.decode_context, lines)[0]
             computing["decode attention"] = attention + self._look_back(shape)
         overhead = self._of(tokens, shape.sampled, prompted)[1]
         waiting = self.iteration(shape) - sum(moving.values()) - sum(computing.values()) - overhead
@@ -138,8 +141,8 @@ class Profiled:
     def decode_reached(self, sequences: int, context: int, reached: Sequence[ReachAhead]) -> DecodeRun:
         attention, increment, steps = self._attend(sequences, context, self._decode)
         increment *= sequences
-        for each, (tokens, growth, holds) in zip(self._within, reached, strict=True):
-            ticks, a_token, until = _line(each.decode, sequences, tokens)
+        for lines, (tokens, growth, holds) in zip(self._lines_within, reached, strict=True):
+            ticks, a_token, until = lines(sequences, tokens)
             attention += ticks
             increment += a_token * growth
             steps = min(steps, holds)
@@ -180,15 +183,15 @@ class Profiled:
         """Return ticks of decoding sequences' layers that look back on some tokens only, or keep a state."""
         ticks = 0
         reached = shape.reached or (shape.decode_context,) * len(self._within)
-        for each, tokens in zip(self._within, reached, strict=True):
-            ticks += _line(each.decode, shape.decoding, tokens)[0]
+        for lines, tokens in zip(self._lines_within, reached, strict=True):
+            ticks += lines(shape.decoding, tokens)[0]
         if self._terms.states is not None:
             ticks += to_ticks(self._terms.states.decode(shape.decoding))
         return ticks
 
-    def _attend(self, sequences: int, context: int, term: Decode) -> tuple[int, int, int]:
+    def _attend(self, sequences: int, context: int, lines: TickLines) -> tuple[int, int, int]:
         """Return ticks of decode attention, ticks a token of context, and for how many steps these hold."""
-        ticks, a_token, until = _line(term, sequences, context)
+        ticks, a_token, until = lines(sequences, context)
         mean = context // sequences
         batch, longest = self._most_decode
         if batch:
@@ -233,13 +236,6 @@ class Profiled:
             self.beyond[axis] = max(size, self.beyond.get(axis, 0))
 
 
-def _line(term: Decode, sequences: int, context: int) -> tuple[int, int, int | None]:
-    """Return ticks of a decode term, ticks a token of context, and until which mean context these hold."""
-    fixed, context_s, until = term.line(sequences, context)
-    a_token = to_ticks(context_s)
-    return to_ticks(fixed) + a_token * context, a_token, until
-
-
 def _reaches(model: ModelSpec, kv_dtype: str, tp: int) -> tuple[Reach, ...]:
     """Return how far back layers look that do not look back on all tokens."""
     return tuple(reach for reach in attended(model, kv_dtype, tp) if reach is not None)
@@ -270,10 +266,10 @@ def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtyp
     # Reference kernels are calibrated in fp32, on a CPU.
     dtype = "bf16" if profile.dtype in ("fp16", "fp32") else profile.dtype
     # Of a datasheet's profile the model is this one.
-    if profile.kind != "analytic" and dtype != model.weights_in_words:
+    if profile.kind != "analytic" and _width(dtype) != _width(model.weights_in_words):
         raise PagesimError(
-            f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of those, "
-            "or choose cost roofline"
+            f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of "
+            "those, or choose cost roofline"
         )
     needed = {_name(reach) for reach in _reaches(model, kv_dtype, tp)} - set(profile.terms.reached)
     if needed or (model.state_layers and profile.terms.states is None):

@@ -192,6 +192,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
         "max_model_len": longest,
         **options.model_dump(include={"vllm_version", "max_num_batched_tokens", "max_num_seqs"}),
         "enforce_eager": enforce_eager,
+        **({} if system.flashinfer_sampler else {"flashinfer_sampler": False}),
     }
     if not spec.keeps_all:
         settled |= options.model_dump(

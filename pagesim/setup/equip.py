@@ -92,6 +92,7 @@ def memory_of(system: System, policy: Policy) -> dict[str, Any]:
         "max_num_batched_tokens": getattr(options, "max_num_batched_tokens", None),
         "max_num_seqs": getattr(options, "max_num_seqs", None),
         "cuda_graphs": kind.counts_cuda_graphs(asked),
+        "flashinfer_sampler": system.flashinfer_sampler,
     }
 
 

@@ -85,6 +85,9 @@ class SystemFields(BaseModel):
         description="Share of GPU memory to use, under sizing vllm; when left out as the release of vllm-v1, "
         "else 0.9.",
     )
+    flashinfer_sampler: bool = Field(
+        True, description="Whether FlashInfer samples, under sizing vllm; else PyTorch sorts, in more memory."
+    )
     block_size: int | None = Field(
         None, ge=1, le=65536, description="Token slots a block; 16, or the policy's own, when left out."
     )

@@ -192,3 +192,14 @@ def test_runs_add_up_to_their_iterations_whoever_is_slower(profile, host_s):
         for step in range(steps):
             assert first + step * increment == cost.iteration(decode(5, context + 5 * step))
         context += 5 * steps
+
+
+def test_a_quantized_release_takes_profiles_of_its_base_in_its_weight_dtype() -> None:
+    base, release = model("llama-3.1-8b"), model("llama-3.1-8b-fp8")
+    of_base = analytic_profile(A100, base.with_weights("fp8")).model_copy(update={"kind": "measured"})
+    shape = decode(8, 4000)
+    assert Profiled(of_base, release).iteration(shape) == Profiled(
+        of_base, base.with_weights("fp8")
+    ).iteration(shape)
+    with pytest.raises(PagesimError, match="is of weights in fp8, not bf16"):
+        Profiled(of_base, base)

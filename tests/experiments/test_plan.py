@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.costs.specs import capacity, gpu, model
+from pagesim.costs.specs import capacity, divide, gpu, model
 from pagesim.costs.specs.division import OTHER_BYTES
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError, PagesimError
@@ -214,6 +214,27 @@ def test_only_vllms_own_scheduler_has_a_plan():
         plan(System(policy="orca-max"))
 
 
+def test_an_rtx_4090_whose_sampler_sorts_has_the_blocks_that_its_server_printed() -> None:
+    asked = {"policy": "vllm-v1", "vllm_version": "0.19.0", "model": "llama-3.1-8b", "gpu": "rtx-4090"}
+    asked |= {"max_num_batched_tokens": 2048, "max_num_seqs": 256, "max_model_len": 32768}
+    asked |= {"gpu_memory_utilization": 0.9}
+    printed = 2588
+    sorting = plan(System(**asked, flashinfer_sampler=False))
+    assert sorting.sized.num_blocks == pytest.approx(printed, rel=0.02)
+    taken = plan(System(**asked)).sized.num_blocks
+    assert 1.05 * printed < taken < 1.12 * printed
+    assert sorting.settled["flashinfer_sampler"] is False
+
+
+def test_a_sampler_that_sorts_holds_what_is_sorted_beside_the_logits() -> None:
+    spec, device = model("qwen3-8b"), gpu("a100-40gb")
+    sorting = divide(spec, device, flashinfer_sampler=False)
+    assert sorting.activations == 26 * 256 * spec.vocab
+    assert (
+        divide(spec, device).cache - sorting.cache == sorting.activations - divide(spec, device).activations
+    )
+
+
 def test_a_weight_dtype_leaves_the_cache_what_it_saves() -> None:
     asked = {"policy": "vllm-v1", "model": "llama-3.1-8b", "gpu": "h100", "max_model_len": 8192}
     plain, packed = plan(System(**asked)), plan(System(**asked, weight_dtype="int4"))
@@ -226,5 +247,6 @@ def test_a_weight_dtype_leaves_the_cache_what_it_saves() -> None:
 
 def test_a_run_says_in_what_its_products_were_computed() -> None:
     trace = ps.Trace(arrival_s=np.zeros(2), prompt_tokens=np.full(2, 64), output_tokens=np.full(2, 4))
-    found = ps.simulate(trace, "vllm-v1", model="llama-3.1-8b", gpu="h100", weight_dtype="fp8")
+    system = {"model": "llama-3.1-8b", "gpu": "h100", "weight_dtype": "fp8", "cost": "roofline"}
+    found = ps.simulate(trace, "vllm-v1", **system)
     assert any("fp8 weights of llama-3.1-8b (attention, mlp) to be computed in fp8" in n for n in found.notes)

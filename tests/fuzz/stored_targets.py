@@ -10,7 +10,8 @@ from target import Target, again, of_tests
 from trace_targets import rich_trace
 
 import pagesim as ps
-from pagesim.costs.profiles import import_vidur
+from pagesim.costs.profiles import import_frontier, import_llmservingsim, import_vidur
+from pagesim.costs.profiles.llmservingsim import HEAD, LAYER, ONCE
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.paper.columns import SETTING, check, setting_text, stored
 from pagesim.experiments.paper.jobs import _kept
@@ -22,7 +23,7 @@ from pagesim.setup.scenario import Scenario
 
 def made() -> list[Target]:
     """Return these."""
-    return [*_results(), *_stores(), *_benches(), *_papers(), *_vidur()]
+    return [*_results(), *_stores(), *_benches(), *_papers(), *_vidur(), *_frontier(), *_llmservingsim()]
 
 
 def _results() -> list[Target]:
@@ -117,3 +118,43 @@ def _vidur() -> list[Target]:
         )  # fmt: skip
 
     return [Target("vidur", files, ("linear.csv", "attention.csv"), read)]
+
+
+def _frontier() -> list[Target]:
+    columns = "n_embd,n_q_head,n_kv_head,block_size,num_tensor_parallel_workers,is_prefill,batch_size,"
+    columns += "prefill_chunk_size,kv_cache_size," + ",".join(
+        f"time_stats.attn_{name}.median" for name in ("prefill", "decode", "kv_cache_save")
+    )
+    rows = [f"False,{batch},0,{past},0,0.0{batch},0.004" for batch in (1, 4) for past in (64, 512)]
+    rows += [f"True,1,{chunk},{past},0.{chunk},0,0.9" for chunk in (32, 64) for past in (0, 512)]
+    files = {"attention.csv": "\n".join([columns, *(f"4096,32,32,16,1,{row}" for row in rows)]).encode()}
+
+    def read(folder: Path) -> None:
+        import_frontier(
+            folder / "attention.csv", model=model("llama-2-7b"), gpu=gpu("a100-80gb"), name="x", source="y"
+        )
+
+    return [Target("frontier", files, tuple(files), read)]
+
+
+def _llmservingsim() -> list[Target]:
+    dense = "layer,tokens,time_us\n" + "".join(
+        f"{name},{size},{20 + size}\n" for name in (*LAYER, *ONCE) for size in (1, 64)
+    )
+    heads = "layer,sequences,time_us\n" + "".join(
+        f"{name},{size},{9 + size}\n" for name in HEAD for size in (1, 64)
+    )
+    attention = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n" + "".join(
+        f"{row}\n" for row in ("0,0,1,16,9", "0,0,8,64,30", "16,0,0,0,9", "64,512,0,0,80", "16,0,8,64,33")
+    )
+    files = {
+        "dense.csv": dense.encode(),
+        "per_sequence.csv": heads.encode(),
+        "attention.csv": attention.encode(),
+        "meta.yaml": b"vllm_version: 0.19.0\n",
+    }
+
+    def read(folder: Path) -> None:
+        import_llmservingsim(folder, model=model("llama-3.1-8b"), gpu=gpu("rtx-4090"), name="x", source="y")
+
+    return [Target("llmservingsim", files, tuple(files), read)]

@@ -6,6 +6,7 @@ from functools import cache
 
 import log_targets
 import option_targets
+import recorded_targets
 import stored_targets
 import trace_targets
 from target import Target
@@ -14,4 +15,10 @@ from target import Target
 @cache
 def targets() -> tuple[Target, ...]:
     """Return all of them."""
-    return (*trace_targets.made(), *option_targets.made(), *stored_targets.made(), *log_targets.made())
+    return (
+        *trace_targets.made(),
+        *option_targets.made(),
+        *stored_targets.made(),
+        *log_targets.made(),
+        *recorded_targets.made(),
+    )

@@ -265,13 +265,11 @@ def _ranges(found: Operators) -> dict[str, Range]:
             ranges[term] = Range(least=curve.at[0], most=curve.at[-1])
     if found.experts is not None:
         ranges["experts"] = Range(least=found.experts.at[0], most=found.experts.at[-1])
-    for term, planes in (("decode", found.decode), ("prefill", found.prompts)):
-        for plane in planes.values():
-            batch, length = plane.batch, plane.length
-            ranges[term] = Range(
-                least=int(batch[0]),
-                most=int(batch[-1]) * (1 if term == "decode" else int(length[-1])),
-                most_context=int(length[-1]) if term == "decode" else int(length[-1]) ** 2,
-            )
-            break
+    for planes in (found.decode, found.prompts):
+        for plane in list(planes.values())[:1]:
+            batch, length = int(plane.batch[-1]), int(plane.length[-1])
+            if planes is found.decode:
+                ranges["decode"] = Range(least=1, most=batch, most_context=length)
+            else:
+                ranges["prefill"] = Range(least=1, most=plane.most, most_context=length * (length + 1) // 2)
     return ranges

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pagesim.costs.operators.assemble import GPUS, import_operators
-from pagesim.costs.operators.dtypes import dtypes, in_types
+from pagesim.costs.operators.dtypes import dtypes
 from pagesim.costs.operators.held_out import held_out_of
 from pagesim.costs.operators.iteration import operators
 from pagesim.costs.operators.store import Store
@@ -68,7 +68,7 @@ def bundle(
         scores = held_out_of(opened)
         gpu = gpu_of(GPUS[system])
         for name, weights in models:
-            model = in_types(model_of(name), weights, None)
+            model = model_of(name) if weights is None else model_of(name).with_weights(weights)
             for tp in degrees:
                 if not fits(model, gpu, tp):
                     yield Entry(name, weights, gpu.name, tp, None, "its weights do not fit")

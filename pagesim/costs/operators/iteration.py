@@ -275,7 +275,7 @@ def _reaching(
 def _sum(one: Plane, other: Plane) -> Plane:
     batch, length = np.union1d(one.batch, other.batch), np.union1d(one.length, other.length)
     seconds = np.array([[one(b, c) + other(b, c) for c in length.tolist()] for b in batch.tolist()])
-    return Plane(batch, length, seconds, one.power)
+    return Plane(batch, length, seconds, one.power, min(one.most, other.most))
 
 
 def _states(found: Operators, tables: Tables, model: ModelSpec, tp: int) -> None:

@@ -22,12 +22,14 @@ class Plane:
         length: tokens of each, rising, ``[L]``.
         seconds: ``[B, L]``.
         power: of lengths, over which seconds are straight.
+        most: the most tokens of all sequences together that were measured; 0 where that is not kept.
     """
 
     batch: Ints
     length: Ints
     seconds: Floats
     power: float = 1.0
+    most: int = 0
 
     def __call__(self, batch: float, length: float) -> float:
         """Return the seconds of so many sequences of such a length."""
@@ -43,7 +45,7 @@ class Plane:
 
     def scaled(self, factor: float) -> Plane:
         """Return the plane with seconds multiplied."""
-        return Plane(self.batch, self.length, self.seconds * factor, self.power)
+        return Plane(self.batch, self.length, self.seconds * factor, self.power, self.most)
 
     def decode_table(self) -> DecodeTable:
         """Return the plane as a profile has it in decoding, never falling with the length."""

@@ -65,7 +65,8 @@ class Prompts:
             for row, sequences in enumerate(batch.tolist()):
                 for column, size in enumerate(length.tolist()):
                     seconds[row, column] += one.share * plane(sequences * one.factor, size)
-        return Plane(batch, length, seconds, BENT)
+        most = min(plane.most // one.factor for one, plane in planes)
+        return Plane(batch, length, seconds, BENT, most)
 
 
 def plane_of(grid: Grid) -> Plane:
@@ -73,7 +74,9 @@ def plane_of(grid: Grid) -> Plane:
 
     Many long prompts at once are not measured: they take their share more than as many as were.
     """
-    return Plane(grid.axes[0], grid.axes[1], _more(grid.seconds, grid.axes[0]), BENT)
+    tokens = np.multiply.outer(grid.axes[0], grid.axes[1])
+    most = int(tokens[np.isfinite(grid.seconds)].max())
+    return Plane(grid.axes[0], grid.axes[1], _more(grid.seconds, grid.axes[0]), BENT, most)
 
 
 def guess(grid: Grid, point: Point) -> float:

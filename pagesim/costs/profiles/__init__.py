@@ -15,6 +15,7 @@ from pagesim.costs.profiles.fit import (
     relative_error,
     unseen_of,
 )
+from pagesim.costs.profiles.frontier import import_frontier
 from pagesim.costs.profiles.llmservingsim import import_llmservingsim
 from pagesim.costs.profiles.profile import (
     ANY_BLOCK,
@@ -70,6 +71,7 @@ __all__ = [
     "find_profile",
     "fit_rest",
     "fit_terms",
+    "import_frontier",
     "import_llmservingsim",
     "import_vidur",
     "load_profile",

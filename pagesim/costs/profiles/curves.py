@@ -93,7 +93,7 @@ def fit_curve(sizes: Sequence[int], seconds: Sequence[float]) -> Curve:
     if not len(sizes):
         raise PagesimError("no measurement to fit a curve to")
     x, y = np.asarray(sizes, np.int64), np.asarray(seconds, np.float64)
-    knots = _knots(np.unique(x))
+    knots = some_of(np.unique(x))
     return _risen(knots, non_negative(_rises(x, knots), y))
 
 
@@ -113,7 +113,7 @@ def fit_rest(sizes: Sequence[int], parts: Sequence[float], wholes: Sequence[floa
     if not len(sizes):
         raise PagesimError("no measurement to fit a curve to")
     x, whole = np.asarray(sizes, np.int64), np.asarray(wholes, np.float64)
-    knots = _knots(np.unique(x))
+    knots = some_of(np.unique(x))
     return _risen(knots, non_negative(_rises(x, knots), whole, np.asarray(parts, np.float64)))
 
 
@@ -156,11 +156,16 @@ def _risen(knots: npt.NDArray[np.int64], rises: Floats) -> Curve:
     return Curve(at=tuple(knots.tolist()), seconds=tuple(np.cumsum(rises).tolist()))
 
 
-def _knots(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Choose some of the sizes that were measured, evenly by ratio: both ends are among them."""
-    if len(sizes) <= MOST_KNOTS:
+def some_of(sizes: npt.NDArray[np.int64], most: int = MOST_KNOTS) -> npt.NDArray[np.int64]:
+    """Choose some of the sizes that were measured, evenly by ratio: both ends are among them.
+
+    Args:
+        sizes: rising, above 0.
+        most: how many.
+    """
+    if len(sizes) <= most:
         return sizes
-    wanted = np.geomspace(sizes[0], sizes[-1], MOST_KNOTS)
+    wanted = np.geomspace(sizes[0], sizes[-1], most)
     return np.unique(sizes[np.abs(sizes[None, :] - wanted[:, None]).argmin(1)])
 
 

@@ -154,6 +154,8 @@ def _operators(file: Path, term: str, size: str, times: Mapping[str, int]) -> It
         found[each][operator] = float(taken)
     if missing := set(times) - set(names):
         raise PagesimError(f"{file}: holds no row of {min(missing)}, which is a part of {term}")
+    if not any(len(of) == len(times) for of in found.values()):
+        raise PagesimError(f"{file}: holds no number of {size} at which all of {', '.join(times)} were timed")
     for each, of in found.items():
         if len(of) == len(times):
             yield Sample(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +27,15 @@ class Grid(NamedTuple):
     seconds: tuple[tuple[float, ...], ...]
 
 
-def whole(points: Points) -> Grid:
-    """Return a grid of points: straight along a row where one is missing, along its last slope beyond."""
+def whole(points: Points, columns: Collection[int] = ()) -> Grid:
+    """Return a grid of points: straight along a row where one is missing, along its last slope beyond.
+
+    Args:
+        points: some of each row.
+        columns: of the grid; all that some row has when left out.
+    """
     rows = tuple(sorted({row for row, _ in points}))
-    columns = tuple(sorted({column for _, column in points}))
+    columns = tuple(sorted(columns or {column for _, column in points}))
     seconds = []
     for row in rows:
         at = np.array(sorted(column for one, column in points if one == row), np.float64)

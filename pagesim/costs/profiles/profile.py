@@ -163,7 +163,8 @@ class Shape(Strict):
     @classmethod
     def of(cls, model: ModelSpec) -> Shape:
         """Return a model's."""
-        return cls(**{name: getattr(model, name) for name in cls.model_fields})
+        sizes = {name: getattr(model, name) for name in cls.model_fields}
+        return cls(**{**sizes, "name": model.shape_name})
 
 
 def check_attends_to_all(model: ModelSpec, what: str) -> None:

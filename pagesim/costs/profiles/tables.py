@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from pagesim.costs.profiles.attention import Line
 from pagesim.costs.profiles.curves import Seconds, Strict
@@ -34,8 +34,6 @@ class DecodeTable(Strict):
     contexts: Axis
     seconds: Rows
 
-    _of_batch: dict[int, tuple[float, ...]] = PrivateAttr(default_factory=dict)
-
     @model_validator(mode="after")
     def _check(self) -> DecodeTable:
         _check_axes(self.batches, self.contexts, self.seconds)
@@ -50,18 +48,23 @@ class DecodeTable(Strict):
             batch: sequences, at least 1.
             context: tokens that they hold together.
         """
-        row = self._row(batch)
-        knots, mean = self.contexts, context // batch
-        right = bisect_right(knots, mean)
-        if right == 0:
-            return Line(row[0], 0.0, knots[0] - 1)
-        last = len(knots) - 1
-        if not last:
-            return Line(row[0], 0.0, None)
-        left = min(right, last) - 1
-        slope = max(0.0, row[left + 1] - row[left]) / (knots[left + 1] - knots[left])
-        until = knots[right] - 1 if right <= last else None
-        return Line(row[left] - slope * knots[left], slope / batch, until)
+        return self.lines(batch)[bisect_right(self.contexts, context // batch)]
+
+    def lines(self, batch: int) -> tuple[Line, ...]:
+        """Return what a batch costs before the first point of its mean context, between points, and beyond.
+
+        Args:
+            batch: sequences, at least 1.
+        """
+        row, knots = self._row(batch), self.contexts
+        first, beyond = Line(row[0], 0.0, knots[0] - 1), Line(row[-1], 0.0, None)
+        between = []
+        for (a, b), (low, high) in zip(pairwise(knots), pairwise(row), strict=True):
+            slope = max(0.0, high - low) / (b - a)
+            between.append(Line(low - slope * a, slope / batch, b - 1))
+        if between:
+            beyond = between[-1]._replace(until=None)
+        return (first, *between, beyond)
 
     def __call__(self, batch: int, context: int) -> float:
         """Return the seconds of a batch of sequences over so many tokens of context."""
@@ -72,13 +75,9 @@ class DecodeTable(Strict):
 
     def _row(self, batch: int) -> tuple[float, ...]:
         """Return the seconds of a batch at each context."""
-        known = self._of_batch.get(batch)
-        if known is None:
-            left, share = _between(self.batches, batch)
-            low, high = self.seconds[left], self.seconds[min(left + 1, len(self.batches) - 1)]
-            known = tuple(max(0.0, a + share * (b - a)) for a, b in zip(low, high, strict=True))
-            self._of_batch[batch] = known
-        return known
+        left, share = _between(self.batches, batch)
+        low, high = self.seconds[left], self.seconds[min(left + 1, len(self.batches) - 1)]
+        return tuple(max(0.0, a + share * (b - a)) for a, b in zip(low, high, strict=True))
 
 
 class PrefillTable(Strict):

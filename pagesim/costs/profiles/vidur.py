@@ -62,14 +62,14 @@ def import_vidur(
         PagesimError: a file cannot be read, lacks a column, or holds no row of this model.
     """
     notes: list[str] = []
-    samples = [*_linear(read(linear), linear, model, tp)]
+    samples = [*linear_samples(read(linear), linear, model, tp)]
     attention_rows = read(attention)
     block_size = one(attention_rows, "block_size", attention)
-    samples += _attention(attention_rows, attention, model, tp, block_size, notes)
+    samples += attention_samples(attention_rows, attention, model, tp, block_size, notes)
     if tp > 1:
         if all_reduce is None:
             raise PagesimError(f"tp is {tp}; a file of all-reduces is needed")
-        samples += _all_reduces(read(all_reduce), all_reduce, model, tp, notes)
+        samples += all_reduce_samples(read(all_reduce), all_reduce, model, tp, notes)
     for term, file in (
         ("linear", linear),
         ("prefill", attention),
@@ -104,7 +104,8 @@ def import_vidur(
     )
 
 
-def _linear(rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int) -> Iterator[Sample]:
+def linear_samples(rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int) -> Iterator[Sample]:
+    """Yield what a model's layers take besides attention, and its embedding, over tokens."""
     rows = _of_model(
         rows, file, {"n_embd": model.hidden, "n_head": model.heads, "n_expanded_embd": model.ffn}
     )
@@ -117,9 +118,10 @@ def _linear(rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int) -> Iterat
         yield Sample("linear", 0, tokens, 0, float(each))
 
 
-def _attention(
+def attention_samples(
     rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int, block_size: int, notes: list[str]
 ) -> Iterator[Sample]:
+    """Yield what a model's attention and writes to the cache take; ``notes`` gains what was left out."""
     rows = _of_model(
         rows, file, {"n_embd": model.hidden, "n_q_head": model.heads, "n_kv_head": model.kv_heads}
     )
@@ -159,9 +161,10 @@ def _attention(
         notes.append(f"{left_out} of {len(rows)} rows of {file.name} hold no attention that took a time")
 
 
-def _all_reduces(
+def all_reduce_samples(
     rows: pd.DataFrame, file: Path, model: ModelSpec, tp: int, notes: list[str]
 ) -> Iterator[Sample]:
+    """Yield what a model's all-reduces take over tokens; ``notes`` gains what was left out."""
     workers, nodes = numbers(rows, "num_workers", file), numbers(rows, "devices_per_node", file)
     rows = rows[(workers == tp) & (nodes == min(tp, 8))]
     if rows.empty:

@@ -111,6 +111,7 @@ def capacity(
     max_num_batched_tokens: int | None = None,
     max_num_seqs: int | None = None,
     cuda_graphs: bool = True,
+    flashinfer_sampler: bool = True,
     cache_bytes: int | None = None,
     max_model_len: int | None = None,
     swap_gib: float = 20,
@@ -140,6 +141,7 @@ def capacity(
         max_num_batched_tokens: tokens of the largest iteration; 2560 (paper) or 2048 (vllm) when left out.
         max_num_seqs: sequences of the largest iteration, for ``vllm``; 256 when left out.
         cuda_graphs: whether their memory counts, for ``vllm``.
+        flashinfer_sampler: whether FlashInfer samples, for ``vllm`` (see `divide`).
         cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
         max_model_len: tokens of the longest sequence, refused if the cache cannot hold one. When left out it
             is the model's own under ``vllm`` and is not checked otherwise.
@@ -186,6 +188,7 @@ def capacity(
             max_num_batched_tokens=max_num_batched_tokens or BATCHED_TOKENS,
             max_num_seqs=max_num_seqs or SEQUENCES,
             cuda_graphs=cuda_graphs,
+            flashinfer_sampler=flashinfer_sampler,
         )
 
     known = model.has_weights or (num_blocks is None and cache_bytes is None)

@@ -19,6 +19,13 @@ GRAPHS_SHARE = 0.01
 """CUDA graphs, of a GPU's memory. vLLM prints by what share of it they lower the utilization: 0.7 % on an
 RTX 3090 (noonghunna/club-3090#127), 1.1 % on an L40S (samilazrak/vllm-optimization-lab)."""
 
+LOGIT_BYTES = 2 + 4
+"""Of a logit where FlashInfer samples: as computed, and the copy in fp32."""
+
+SORTED_LOGIT_BYTES = LOGIT_BYTES + 4 + 8 + 4 + 4
+"""Of a logit where PyTorch sorts to sample by top-k and top-p: besides, what is sorted, its places in 64
+bits, probabilities, and their sums."""
+
 OTHER_BYTES = int(0.4 * GIB)
 """What is neither weights nor activations nor graphs: growth of the CUDA context, NCCL, the sampler's
 buffers. The one number that was chosen to fit the posted logs: the median, to a tenth of a GiB, of what the
@@ -60,6 +67,7 @@ def divide(
     max_num_batched_tokens: int = BATCHED_TOKENS,
     max_num_seqs: int = SEQUENCES,
     cuda_graphs: bool = True,
+    flashinfer_sampler: bool = True,
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
 
@@ -74,8 +82,10 @@ def divide(
         max_num_batched_tokens: tokens of the largest iteration.
         max_num_seqs: sequences of the largest iteration.
         cuda_graphs: whether graphs are captured and count (vLLM counts them since 0.21).
+        flashinfer_sampler: whether FlashInfer samples; else PyTorch sorts, which takes 26 bytes a logit.
     """
-    logits = (2 + 4) * max_num_seqs * model.vocab
+    logit_bytes = LOGIT_BYTES if flashinfer_sampler else SORTED_LOGIT_BYTES
+    logits = logit_bytes * max_num_seqs * model.vocab
     return Division(
         memory=gpu.memory_bytes,
         requested=requested_bytes(gpu, gpu_memory_utilization),

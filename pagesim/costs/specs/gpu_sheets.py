@@ -93,14 +93,14 @@ SHEETS: tuple[GpuSpec, ...] = (
     ),
     GpuSpec(
         name="rtx-4090",
-        memory_bytes=25_386_352_640,
+        memory_bytes=25_250_627_584,
         nominal_bytes=24 * GIB,
         fp16_flops=165.2e12,
         fp8_flops=330.3e12,
         hbm_bytes_per_s=1008e9,
         host=_PCIE4,
         peer=_THROUGH_PCIE4,
-        source="NVIDIA Ada whitepaper, appendix A (accumulating in fp32); memory from deviceQuery",
+        source="NVIDIA Ada whitepaper, appendix A (accumulating in fp32); memory in PyTorch 2.10",
     ),
     GpuSpec(
         name="rtx-3090",

@@ -124,6 +124,7 @@ class ModelSpec:
         mlp_layers: layers that have an MLP or experts; 0 where all have.
         cached: what each layer keeps of the tokens before, in order, an indexer being one more; empty where
             all ``layers`` are full attention, or latent attention under MLA.
+        base: the model of which it is a quantized release, by name.
         unverified: the release's ``config.json`` was not seen, nor a copy of it.
         approximate: the family is not known here; parameters are counted as if it were LLaMA.
 
@@ -166,6 +167,7 @@ class ModelSpec:
     cached: tuple[Layer, ...] = ()
     unverified: bool = False
     approximate: bool = False
+    base: str = ""
 
     def __post_init__(self) -> None:
         self._check(self)
@@ -188,6 +190,11 @@ class ModelSpec:
             raise PagesimError(
                 f"model {self.name}: {self.heads} heads cannot share {self.kv_heads} kv_heads evenly"
             )
+
+    @property
+    def shape_name(self) -> str:
+        """Whose shape it has: its ``base`` if there is one."""
+        return self.base or self.name
 
     @property
     def has_weights(self) -> bool:

@@ -16,9 +16,6 @@ from pagesim.experiments.fit.search import Found, search
 from pagesim.experiments.fit.untold import are_alike, settle
 from pagesim.setup.scenario import System
 
-WORTH = 0.05
-"""Share by which residuals must scatter less with a curve over tokens than without one."""
-
 ODDS = 1.3
 """Times by which a load's windows may be longer or shorter than fitted ones."""
 
@@ -80,7 +77,7 @@ def fit(
     form, found = plain, search(loads, costs, _first_values(loads, costs), plain, {}, first)
     for other in others if len(loads) > 1 and not are_alike(found) else ():
         bent = search(loads, costs, found.values, other, {}, first)
-        if bent.scatter < (1 - WORTH) * found.scatter:
+        if bent.describes_better(found):
             form, found = other, bent
     by_logs = found.errors
     found, sources, notes = settle(loads, costs, form, found, first)

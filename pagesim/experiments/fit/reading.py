@@ -10,14 +10,37 @@ from typing import Any
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.loads import Load
 from pagesim.experiments.recorded import find
+from pagesim.experiments.recorded.catalogue import known
 from pagesim.setup.scenario import System, checked
 
 OF_ALL = ("model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")
 """What must be the same in all logs; the other options may differ from load to load."""
 
 
+def split(files: Sequence[Path]) -> tuple[list[Path], dict[str, Any]]:
+    """Return the files of requests, and what server's logs and dumps of metrics among the others say.
+
+    Raises:
+        PagesimError: a file cannot be read, or there is none of requests.
+    """
+    logs: list[Path] = []
+    said: dict[str, Any] = {}
+    for file in files:
+        about = find.about_server(file)
+        if about is None:
+            logs.append(file)
+        else:
+            said |= about.options
+    if not logs:
+        raise PagesimError(f"{files[0]}: says what the server is, and holds no request; give a load, too")
+    return logs, known(said)
+
+
 def read(
-    logs: Sequence[Path], held_out: Sequence[Path], flags: Mapping[str, Any]
+    logs: Sequence[Path],
+    held_out: Sequence[Path],
+    flags: Mapping[str, Any],
+    server: Mapping[str, Any] | None = None,
 ) -> tuple[System, tuple[Load, ...]]:
     """Return the server, and its loads: those to fit to, and those held out.
 
@@ -25,11 +48,13 @@ def read(
         logs: files to fit to.
         held_out: files to predict.
         flags: options of the system that were given; they win over what a log says.
+        server: options that the server said of itself; a load's own win over them.
 
     Raises:
         PagesimError: a file is no log that can be read, logs are of several servers, or an option is missing.
     """
-    pairs = [_one(file) for file in (*logs, *held_out)]
+    found = [_one(file) for file in (*logs, *held_out)]
+    pairs = [(load, {**(server or {}), **settings}) for load, settings in found]
     values: dict[str, Any] = {"policy": "vllm-v1"}
     for name in OF_ALL:
         said = {str(settings[name]): settings[name] for _, settings in pairs if name in settings}

@@ -12,13 +12,16 @@ from pagesim.experiments.fit.costs import Costs
 from pagesim.experiments.fit.equations import COLUMNS, Equations, equations
 from pagesim.experiments.fit.iterations import RISES, SIZES, Simulated, replay
 from pagesim.experiments.fit.loads import Floats, Load, Rows
-from pagesim.experiments.fit.regression import TO_SIGMA, regress
+from pagesim.experiments.fit.regression import OUTLIER, TO_SIGMA, regress
 
 ROUNDS = 10
 """At most; three or four are enough unless memory runs short."""
 
 SETTLED = 5e-4
 """Relative change of what windows take, root mean square, with which the search ends."""
+
+WORTH = 0.05
+"""Share by which residuals scatter less, at least, with a form of more values."""
 
 LEAST_SPREAD = 1e-4
 """Of residuals, which a log without any noise has not."""
@@ -45,10 +48,25 @@ class Found(NamedTuple):
 
     @property
     def scatter(self) -> float:
-        """Robust spread of misses, the geometric mean over all rows of those of their kind."""
-        spreads = _spreads(self.misses, self.rows.of_ttft)
-        share = float(self.rows.of_ttft.mean())
-        return float(spreads[0] ** (1 - share) * spreads[1] ** share)
+        """Spread of misses, outliers cut off: the geometric mean over all rows of that of their kind."""
+        logs = 0.0
+        for of, spread in zip(
+            (~self.rows.of_ttft, self.rows.of_ttft), _spreads(self.misses, self.rows.of_ttft), strict=True
+        ):
+            if of.any():
+                cut = np.minimum(np.abs(self.misses[of]), OUTLIER * spread)
+                logs += of.mean() * np.log(max(LEAST_SPREAD, float(np.sqrt(np.mean(np.square(cut))))))
+        return float(np.exp(logs))
+
+    def describes_better(self, other: Found) -> bool:
+        """Return whether these values describe the rows so much better that more of them are worth it.
+
+        Schwarz's criterion (BIC), and at least by ``WORTH``: windows of one load overlap.
+        """
+        rows = len(self.misses)
+        more = int((self.values > 0).sum()) - int((other.values > 0).sum())
+        gain = np.log(other.scatter / self.scatter)
+        return bool(gain > max(WORTH, more * np.log(rows) / (2 * rows)))
 
     @property
     def miss(self) -> float:

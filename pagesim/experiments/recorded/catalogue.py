@@ -39,10 +39,19 @@ def _gpu(device: str) -> str | None:
 
 
 def _release(version: str) -> str | None:
-    """Return the release of those that are modelled that is this one, or the newest older one."""
+    """Return the release of those that are modelled that is nearest by its minor number, of two the newer."""
 
     def numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text[:40].split(".")[:2] if part.isdecimal())
 
-    older = [each for each in RELEASES if numbers(each) <= numbers(version)]
-    return version if version in RELEASES else older[-1] if older else None
+    own = numbers(version)
+    if version in RELEASES or len(own) < 2:
+        return version if version in RELEASES else None
+    # From 0.8 on the engine is v1; those before decided otherwise.
+    if own < (0, 8):
+        return None
+    return min(reversed(RELEASES), key=lambda each: abs(_minor(numbers(each)) - _minor(own)))
+
+
+def _minor(numbers: tuple[int, ...]) -> int:
+    return 1000 * numbers[0] + numbers[1]

@@ -23,7 +23,8 @@ OF_A_CLIENT = 10
 SPREAD = {"Llama-3.1-70B": (0.8, 1.0), "Qwen3-32B": (0.8, 1.2)}
 """Of lengths, as shares of ``isl`` and ``osl``, by the model's name."""
 
-_OF_FP8_LLAMA = {"max_num_batched_tokens": 8192, "async_scheduling": True, "kv_cache_dtype": "fp8"}
+_OF_FP8_LLAMA = {"max_num_batched_tokens": 8192, "kv_cache_dtype": "fp8"}
+_ASYNCHRONOUS = "asynchronous scheduling of vLLM 0.10.2 is in no log of its decisions, and is not simulated"
 
 
 def fits(text: str) -> bool:
@@ -56,8 +57,11 @@ def _run(file: Path, line: int, row: Mapping[str, str]) -> RecordedRun:
         found: Ints = np.maximum(1, np.rint(mean * draw.uniform(low, high, size))).astype(np.int64)
         return found
 
-    notes = (f"{file}: line {line}: {row['note']}",) if row.get("note") else ()
+    notes: tuple[str, ...] = (f"{file}: line {line}: {row['note']}",) if row.get("note") else ()
     nothing: Floats = np.empty(0)
+    server = _settings(file, line, row, model, clients)
+    if _OF_FP8_LLAMA.items() <= server.items():
+        notes += (_ASYNCHRONOUS,)
     return RecordedRun(
         f"{line}: {model} {row['dtype']} {row['system']} {row['release'] or '?'} tp{row['tp']} "
         f"{isl}/{osl} c{clients}",
@@ -71,7 +75,7 @@ def _run(file: Path, line: int, row: Mapping[str, str]) -> RecordedRun:
             "ttft": fields.number(file, line, "ttft_ms", row["ttft_ms"]) / 1e3,
             "tpot": fields.number(file, line, "tpot_ms", row["tpot_ms"]) / 1e3,
         },
-        server=_settings(file, line, row, model, clients),
+        server=server,
         notes=notes,
     )
 
@@ -81,12 +85,15 @@ def _settings(file: Path, line: int, row: Mapping[str, str], model: str, clients
         "model": row["model"],
         "gpu": str(row["system"]).removesuffix("_sxm"),
         "tensor_parallel_size": int(fields.number(file, line, "tp", row["tp"], 1)),
+        "expert_parallel_size": max(1, int(float(row.get("ep") or 1))),
         "enable_prefix_caching": False,
         # Never are there more than clients.
         "max_num_seqs": clients,
         # Of other dtypes it is the model's release that says which layers have them.
         **({"weight_dtype": row["dtype"]} if row["dtype"] in ("bf16", "fp8", "nvfp4") else {}),
     }
+    if row.get("ep") and (parallel := fields.number(file, line, "ep", row["ep"])) > 1:
+        found["expert_parallel_size"] = int(parallel)
     if row["release"]:
         found["vllm_version"] = row["release"]
     if model == "Llama-3.1-70B" and row["dtype"] == "fp8" and row["release"] == "0.10.2":

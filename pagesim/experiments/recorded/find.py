@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import (
     closed_loop_table,
     fields,
@@ -35,8 +35,17 @@ def read(file: Path) -> tuple[RecordedRun, ...]:
     Raises:
         PagesimError: the file is of no format that can be read, or what it holds is wrong.
     """
-    found = _read(file)
-    return tuple(replace(run, server=known(run.server)) for run in found)
+    return tuple(_known(run) for run in _read(file))
+
+
+def _known(run: RecordedRun) -> RecordedRun:
+    """Return a run with the server's own words as the catalogue has them."""
+    server, said = known(run.server), run.server.get("vllm_version")
+    own = server.get("vllm_version")
+    notes = run.notes
+    if own is not None and own != said:
+        notes += (f"recorded of vLLM {brief(said, 40)}, which is simulated as {own}",)
+    return replace(run, server=server, notes=notes)
 
 
 def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
@@ -49,7 +58,7 @@ def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
     facts: dict[str, Any] = {}
     preempted: int | None = None
     for file in files:
-        about = _facts(file)
+        about = about_server(file)
         if about is None:
             runs += read(file)
         else:
@@ -63,7 +72,7 @@ def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
     return tuple(replace(run, server={**about_all, **run.server}) for run in runs)
 
 
-def _facts(file: Path) -> ServerFacts | None:
+def about_server(file: Path) -> ServerFacts | None:
     """Return what a server's log, or a dump of its metrics, says; None if the file is neither."""
     text = fields.text_of(file)
     if text.lstrip()[:1] in ("{", "["):

@@ -97,10 +97,10 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
     """Return what was worked out and not recorded."""
     notes = []
     if system.num_blocks is None:
-        notes.append(f"{run.name}: num_blocks is not recorded, and is worked out by sizing")
+        notes.append("num_blocks is not recorded, and is worked out by sizing")
     if unknown := [name for name in run.server if name not in System.model_fields]:
         values = ", ".join(f"{name} {run.server[name]}" for name in unknown)
-        notes.append(f"{run.name}: recorded, and not an option of a system: {values}")
+        notes.append(f"recorded, and not an option of a system: {values}")
     return tuple(notes)
 
 

@@ -67,6 +67,9 @@ def test_a_profile_says_where_each_term_comes_from_and_how_wrong_it_is(tmp_path:
     assert set(profile.errors) == {"linear", "head", "decode", "prefill", "all_reduce"}
     assert profile.errors["linear"].points > 50
     assert profile.terms.overhead is None
+    # Eight prompts of 4096 tokens were timed, and no more tokens at once.
+    assert profile.ranges["prefill"].most == 32_768
+    assert (profile.ranges["decode"].most, profile.ranges["decode"].most_context) == (256, 16_384)
     assert profile.block_sizes == (ANY_BLOCK,)
     profile.save(tmp_path / "p.json")
     assert load_profile(tmp_path / "p.json") == profile
@@ -75,7 +78,7 @@ def test_a_profile_says_where_each_term_comes_from_and_how_wrong_it_is(tmp_path:
 def test_what_the_tables_lack_is_the_datasheets_and_said(tables: Tables):
     fp8 = LLAMA.with_weights("fp8")
     profile = operator_profile(tables, fp8, H100, dtypes(fp8, "fp8"), kv_dtype="fp8", name="x")
-    with pytest.raises(PagesimError, match="weights in fp8, not bf16"):
+    with pytest.raises(PagesimError, match="is of weights in fp8, not bf16"):
         Profiled(profile, LLAMA, kv_dtype="fp8")
     lacking = {term for term, origin in profile.origins.items() if origin == "datasheet"}
     assert {"linear", "decode", "prefill"} <= lacking

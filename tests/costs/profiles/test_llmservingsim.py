@@ -107,6 +107,7 @@ def test_several_prompts_attend_to_fewer_keys_than_one_of_as_many_tokens(folder:
         ("dense.csv", "o_proj", "moe", "holds the operator 'moe'"),
         ("dense.csv", "act_fn,1,11", "act_fn,1,0", "act_fn of 1 tokens took 0.0 us"),
         ("per_sequence.csv", "sampler", "lm_head", "holds no row of sampler"),
+        ("per_sequence.csv", "sampler,", "sampler,9", "at which all of lm_head, sampler were timed"),
         ("attention.csv", "kv_prefill", "history", "has no column kv_prefill"),
         ("attention.csv", "16,0,0,0,", "0,0,0,0,", "a row of 0 tokens behind 0 and 0 sequences"),
     ],

@@ -67,7 +67,8 @@ def whole_way(command, folder: Path, *how: str) -> None:
     assert ps.load(folder / "run").summary["requests"]["finished"] == 12
 
     shown = command(
-        "validate", "--live", *LOAD, "--device", "cpu", "--profile", profile, "--policies", "vllm-sosp,vllm-v1",
+        "validate", "--live", *LOAD, "--device", "cpu", "--profile", profile,
+        "--policies", "vllm-sosp,vllm-v1",
         "--out", out,
     )  # fmt: skip
     assert shown.count("all within 0.001") == 3
@@ -91,8 +92,8 @@ def whole_way(command, folder: Path, *how: str) -> None:
     assert (iterations[["measured_s", "predicted_s"]] > 0).all(axis=None)
     assert {file.name for file in out.iterdir()} >= {"validation.png", "validation.svg", "profile.json"}
     # What is stored can be run again from its folder, and replaced.
-    command("validate", "--live", *LOAD, "--device", "cpu", "--profile", out / "profile.json", "--policies", "vllm-v1",
-            "--preemptions", "default", "--no-check", "--out", out)  # fmt: skip
+    command("validate", "--live", *LOAD, "--device", "cpu", "--profile", out / "profile.json",
+            "--policies", "vllm-v1", "--preemptions", "default", "--no-check", "--out", out)  # fmt: skip
     assert len(json.loads((out / "summary.json").read_text())["cases"]) == 1
 
 
@@ -108,8 +109,8 @@ def test_the_whole_way(command, tmp_path):
 
 @pytest.mark.slow
 def test_validate_calibrates_first_where_no_profile_is_given(command, small_grid):
-    shown = command("validate", "--live", *LOAD, "--device", "cpu", "--policies", "vllm-v0", "--preemptions", "swap",
-                    "--no-check", "--json")  # fmt: skip
+    shown = command("validate", "--live", *LOAD, "--device", "cpu", "--policies", "vllm-v0",
+                    "--preemptions", "swap", "--no-check", "--json")  # fmt: skip
     report = json.loads(shown)
     assert (report["profile"], report["kind"]) == ("calibrated", "measured")
     assert report["cases"][0]["check"] is None

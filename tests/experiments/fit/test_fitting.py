@@ -24,6 +24,12 @@ from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, serve
 MODEL = model(SYSTEM.model)
 
 
+@pytest.fixture(scope="module")
+def of_three(affine_loads: list[Load]) -> Fitted:
+    """Return the fit to three loads of an affine server."""
+    return fit(affine_loads, SYSTEM)
+
+
 def check(fitted: Fitted, **truth: float) -> None:
     """Each value must be within 2 % of the truth, or within two of the standard errors that are printed."""
     for column, true in truth.items():
@@ -32,24 +38,22 @@ def check(fitted: Fitted, **truth: float) -> None:
         assert fitted.error(column) < true  # an error of everything would bound nothing
 
 
-def test_coefficients_of_an_affine_server_come_back(affine_loads: list[Load]) -> None:
-    fitted = fit(affine_loads, SYSTEM)
-    assert not fitted.notes
+def test_coefficients_of_an_affine_server_come_back(of_three: Fitted) -> None:
+    assert not of_three.notes
     # Its context includes the prompts' own.
     check(
-        fitted,
+        of_three,
         iterations=STEP_S,
         sequences=TOKEN_S,
         context=CONTEXT_S,
         prompt_tokens=TOKEN_S + CONTEXT_S,
     )
-    assert fitted.value("prompts") <= 2 * fitted.error("prompts")
+    assert of_three.value("prompts") <= 2 * of_three.error("prompts")
 
 
-def test_a_load_above_every_fitted_one_is_predicted(affine_loads: list[Load]) -> None:
-    fitted = fit(affine_loads, SYSTEM)
+def test_a_load_above_every_of_three_one_is_predicted(of_three: Fitted) -> None:
     above = replace(served(96, cost_of(AFFINE), noise=0.0), name="above")
-    found = report(fitted, tables(fitted, [above]))["errors"]["above, held out"]
+    found = report(of_three, tables(of_three, [above]))["errors"]["above, held out"]
     assert set(found) == {"ttft", "tpot", "e2e"}
     assert all(abs(each["error"]) < 0.05 for by in found.values() for each in by.values())
 
@@ -112,9 +116,8 @@ def test_nothing_bends_where_no_iteration_is() -> None:
     assert all(abs(by["mean"]["error"]) < 0.05 for by in found["errors"]["above, held out"].values())
 
 
-def test_an_affine_server_is_not_bent_by_noise(affine_loads: list[Load]) -> None:
-    fitted = fit(affine_loads, SYSTEM)
-    assert report(fitted, tables(fitted))["tokens"] is None
+def test_an_affine_server_is_not_bent_by_noise(of_three: Fitted) -> None:
+    assert report(of_three, tables(of_three))["tokens"] is None
 
 
 def test_one_load_alone_does_not_tell_a_sequence_from_its_context(affine_loads: list[Load]) -> None:
@@ -166,7 +169,7 @@ def test_first_requests_that_wait_for_compilation_are_left_out(affine_loads: lis
 
 
 def test_an_open_loop_is_fitted_by_its_arrivals() -> None:
-    loads = [served(None, cost_of(AFFINE), rate=rate) for rate in (1.0, 4.0, 8.0)]
+    loads = [served(None, cost_of(AFFINE), rate=rate, requests=120) for rate in (1.0, 4.0, 8.0)]
     check(fit(loads, SYSTEM), iterations=STEP_S, prompt_tokens=TOKEN_S + CONTEXT_S)
 
 
@@ -178,9 +181,8 @@ def test_first_requests_predict_the_others() -> None:
     assert all(abs(by["mean"]["error"]) < 0.05 for by in others.values())
 
 
-def test_a_fitted_profile_is_a_cost(affine_loads: list[Load], tmp_path: Path) -> None:
-    fitted = fit(affine_loads, SYSTEM)
-    made = profile(fitted, "mine", report(fitted, tables(fitted)))
+def test_a_fitted_profile_is_a_cost(of_three: Fitted, affine_loads: list[Load], tmp_path: Path) -> None:
+    made = profile(of_three, "mine", report(of_three, tables(of_three)))
     made.save(tmp_path / "mine.json")
     options = SYSTEM.model_dump(exclude_unset=True, exclude={"policy"})
     result = simulate(

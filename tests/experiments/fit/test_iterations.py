@@ -72,16 +72,6 @@ def load_of(**columns: object) -> Load:
     return Load(**{**plain, **columns})
 
 
-def test_a_load_of_a_clock_that_runs_backwards_is_refused() -> None:
-    load_of().check()
-    with pytest.raises(PagesimError, match=r"run.json: request 0: its first token came before it was sent"):
-        load_of(first_s=np.arange(30) - 0.1).check()
-    with pytest.raises(PagesimError, match=r"request 3: its last token came before its first one"):
-        load_of(last_s=np.where(np.arange(30) == 3, 0.0, np.arange(30) + 0.5)).check()
-    with pytest.raises(PagesimError, match=r"request 2: its last token came before its first one"):
-        load_of(last_s=np.where(np.arange(30) == 2, np.nan, np.arange(30) + 0.5)).check()
-
-
 def test_a_load_of_answers_that_came_at_once_is_refused() -> None:
     with pytest.raises(PagesimError, match="a log of streamed tokens is needed"):
         load_of(last_s=np.arange(30) + 0.1).check()

@@ -12,7 +12,7 @@ import pytest
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.loads import Load
-from pagesim.experiments.fit.reading import read
+from pagesim.experiments.fit.reading import read, split
 
 from .conftest import AFFINE, bench_json, cost_of, served
 
@@ -182,7 +182,8 @@ def test_an_engines_log_has_its_settings_and_prefixes(tmp_path: Path, load: Load
     system, (found,) = read([folder / "requests.jsonl"], [], {})
     assert (system.model, system.gpu, system.vllm_version) == ("llama-3.1-8b", "a100-80gb", "0.19.0")
     assert found.options == {"max_num_seqs": 64, "num_blocks": 2000, "enable_prefix_caching": True}
-    assert (found.name, found.notes) == ("run", ())
+    assert found.name == "run"
+    assert found.notes == ("recorded of vLLM '0.19.1', which is simulated as 0.19.0",)
     assert found.first_s == pytest.approx(load.first_s)
     ids = found.hash_ids or []
     assert len({own[:2] for own in ids}) == 1
@@ -211,3 +212,18 @@ def test_arrivals_are_from_the_first(write: Write) -> None:
     _, (found,) = read([write()], [], FLAGS)
     assert found.arrival_s[0] == 0
     assert (np.diff(found.arrival_s) >= 0).all()
+
+
+def test_a_servers_own_log_says_what_clients_do_not(write: Write, tmp_path: Path) -> None:
+    file = tmp_path / "server.log"
+    file.write_text(
+        "INFO vLLM API server version 0.19.0\nINFO GPU KV cache size: 32,000 tokens\n"
+        "INFO Chunked prefill is enabled with max_num_batched_tokens=4096.\n"
+    )
+    logs, server = split([write(), file])
+    assert [each.name for each in logs] == ["c8.json"]
+    system, (found,) = read(logs, [], {}, server)
+    assert system.vllm_version == "0.19.0"
+    assert found.options == {"num_blocks": 2000, "max_num_batched_tokens": 4096}
+    with pytest.raises(PagesimError, match="holds no request; give a load, too"):
+        split([file])

@@ -35,7 +35,8 @@ def quantized(release: Quantized, models: Mapping[str, ModelSpec]) -> ModelSpec:
     if release.unverified:
         source = f"{release.seen}; the config.json of {release.hub_ids[0]} was not seen"
     spec = models[release.base].with_weights(release.weight_dtype)
-    return replace(spec, name=release.name, source=source, unverified=release.unverified)
+    spec = replace(spec, name=release.name, base=release.base)
+    return replace(spec, source=source, unverified=release.unverified)
 
 
 QUANTIZED = (

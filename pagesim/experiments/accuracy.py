@@ -1,0 +1,239 @@
+"""How far simulated closed loops are off: engines' own times fitted to half of the runs, the rest predicted.
+
+    python -m pagesim.experiments.accuracy closed_loop_runs.csv --tables DIR --out docs/accuracy
+
+Two numbers of the engine and one of its front end are fitted for each release, whatever the model; runs are
+halved by a hash of model, GPU, degree of parallelism and lengths. Beside it stands what comes of the engine's
+numbers of *other* models alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pagesim.costs import EngineTime
+from pagesim.costs.operators import Store, Tables
+from pagesim.costs.operators.assemble import GPUS, import_operators
+from pagesim.costs.specs import model as model_of
+from pagesim.errors import PagesimError
+from pagesim.experiments.engine_times import Means, MeasuredRun, fit_engine_time, fit_frontend
+from pagesim.experiments.recorded.catalogue import known
+from pagesim.experiments.recorded.closed_loop_table import read
+from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.simulate import simulate_recorded, system_of
+from pagesim.setup.scenario import System
+
+BUDGET = 8192
+"""Tokens of a batch where a run does not record them: what vLLM takes on GPUs of 70 GiB and more."""
+
+ASYNCHRONOUS = (0, 14)
+"""The release from which vLLM schedules ahead unless it is told not to."""
+
+DISTRUSTED = {"Llama-3.1-8B-Instruct-FP8": "its first tokens come faster than the operators"}
+
+SYSTEMS = {gpu: system for system, gpu in GPUS.items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run that is simulated.
+
+    Attributes:
+        run: what was recorded.
+        release: of the server as recorded, empty where it is unknown.
+        experts: whether the model has any.
+        measured: what it took, and its simulation.
+    """
+
+    run: RecordedRun
+    release: str
+    experts: bool
+    measured: MeasuredRun
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return str(self.run.server["model"])
+
+    @property
+    def fitted(self) -> bool:
+        """Whether it is of the half that the engine's numbers are fitted to."""
+        server = self.run.server
+        parts = (self.model, server["gpu"], server["tensor_parallel_size"], *self.run.name.split()[-2:-1])
+        return zlib.crc32(" ".join(map(str, parts)).encode()) % 2 == 0
+
+
+class Operators:
+    """Profiles of the systems that were recorded, made of operator tables and kept in a folder.
+
+    Args:
+        folder: for their files.
+        tables: a folder of operator tables; the installed package when left out.
+    """
+
+    def __init__(self, folder: Path, tables: Path | None) -> None:
+        self._folder = folder
+        self._tables = tables
+
+    @cache  # noqa: B019 - as long as the process
+    def _opened(self, system: str) -> Tables:
+        return Tables(Store(system, tables=self._tables))
+
+    @cache  # noqa: B019
+    def file(self, model: str, gpu: str, tp: int, weights: str | None, kv: str, ep: int) -> Path:
+        """Return the file of a profile.
+
+        Raises:
+            PagesimError: the tables lack a term.
+        """
+        spec = model_of(model)
+        profile = import_operators(
+            self._opened(SYSTEMS[gpu]), spec, tp=tp, moe_ep=ep, weight_dtype=weights, kv_dtype=kv, scores=()
+        )
+        lacking = [
+            term
+            for term, origin in profile.origins.items()
+            if origin != "imported" and term not in ("copy", "swap_out", "swap_in")
+        ]
+        if lacking:
+            raise PagesimError(f"no table of {', '.join(lacking)}")
+        file = self._folder / f"{profile.name}.json"
+        profile.save(file)
+        return file
+
+
+def cases(runs: Sequence[RecordedRun], operators: Operators) -> tuple[list[Case], dict[str, str]]:
+    """Return the runs that can be simulated, and why each of the others cannot."""
+    found: list[Case] = []
+    left_out: dict[str, str] = {}
+    for run in runs:
+        name = run.name.split()[1]
+        try:
+            if name in DISTRUSTED:
+                raise PagesimError(DISTRUSTED[name])
+            found.append(_case(run, operators))
+        except PagesimError as error:
+            left_out[run.name] = str(error)
+    return found, left_out
+
+
+def _case(run: RecordedRun, operators: Operators) -> Case:
+    server = known(run.server)
+    release = str(run.server.get("vllm_version", ""))
+    parts = tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
+    ahead = bool(run.server.get("async_scheduling", not parts or parts >= ASYNCHRONOUS))
+    server = {
+        "max_num_batched_tokens": BUDGET,
+        **{name: value for name, value in server.items() if name in System.model_fields},
+        "vllm_version": "0.19.0" if ahead else "0.11.2",
+    }
+    if "model" not in server:
+        raise PagesimError(f"model {run.server['model']} is not in the catalogue")
+    spec = model_of(server["model"])
+    if not spec.is_plain:
+        server["vllm_version"] = "0.33.0"  # the first whose blocks of such layers are modelled
+    if server.get("weight_dtype") == "fp8" and spec.weights_in_words != "bf16":
+        del server["weight_dtype"]  # it is released so, and may have its scales by block
+    recorded = replace(run, server=server)
+    chosen = system_of(recorded, {})
+    if chosen.gpu not in SYSTEMS:
+        raise PagesimError(f"no tables of {chosen.gpu}")
+    file = operators.file(
+        chosen.model,
+        chosen.gpu,
+        chosen.tensor_parallel_size,
+        chosen.weight_dtype,
+        "bf16" if chosen.kv_cache_dtype == "fp16" else chosen.kv_cache_dtype,
+        int(run.server.get("expert_parallel_size", 1)),
+    )
+
+    def simulate(engine: EngineTime) -> Means:
+        cost = f"profile:{file},overhead_s={engine.iteration_s:.9f},sequence_s={engine.sequence_s:.9f}"
+        misses = simulate_recorded(recorded, cost=cost).misses
+        return Means(misses["tpot"]["mean"].simulated, misses["ttft"]["mean"].simulated)
+
+    simulate(EngineTime())
+    measured = MeasuredRun(run.name, Means(run.means["tpot"], run.means["ttft"]), cache(simulate))
+    return Case(recorded, release, spec.moe is not None, measured)
+
+
+def predicted(all_cases: Sequence[Case], *, others: bool = False) -> Iterator[dict[str, object]]:
+    """Yield a row for each run of the halves that were not fitted: what it took and what was predicted.
+
+    Args:
+        all_cases: of any releases.
+        others: whether the engine's numbers are fitted to other models of the release alone.
+    """
+    for release in sorted({case.release for case in all_cases}):
+        of_release = [case for case in all_cases if case.release == release]
+        for model in sorted({case.model for case in of_release}):
+            fitted = [c for c in of_release if c.fitted and (not others or c.model != model)]
+            ahead = [c for c in of_release if not c.fitted and c.model == model]
+            try:
+                engine = fit_engine_time([case.measured for case in fitted])
+            except PagesimError:
+                continue
+            front = fit_frontend([case.measured for case in fitted], engine)
+            for case in ahead:
+                took, took_here = case.measured.measured, case.measured.simulate(engine)
+                server = case.run.server
+                yield {
+                    "run": case.run.name,
+                    "model": model,
+                    "gpu": server["gpu"],
+                    "release": release or "unknown",
+                    "kind": "experts" if case.experts else "dense",
+                    "iteration_ms": 1e3 * engine.iteration_s,
+                    "sequence_us": 1e6 * engine.sequence_s,
+                    "frontend_ms": 1e3 * front,
+                    "tpot_ms": 1e3 * took.tpot_s,
+                    "tpot_error": took_here.tpot_s / took.tpot_s - 1,
+                    "ttft_ms": 1e3 * took.ttft_s,
+                    "ttft_error": (took_here.ttft_s + front) / took.ttft_s - 1,
+                }
+
+
+def summed(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return the errors of rows of `predicted`, in percent, by some of their columns."""
+    return rows.groupby(list(by)).agg(
+        runs=("run", "size"),
+        tpot_mean_abs=("tpot_error", lambda each: 100 * np.abs(each).mean()),
+        tpot_bias=("tpot_error", lambda each: 100 * each.mean()),
+        ttft_median_abs=("ttft_error", lambda each: 100 * np.abs(each).median()),
+        ttft_bias=("ttft_error", lambda each: 100 * each.median()),
+    )
+
+
+def main() -> None:
+    """Fit, predict and print."""
+    parser = argparse.ArgumentParser(description="Predict closed loops by engine times fitted to others.")
+    parser.add_argument("runs", type=Path, help="a table of closed-loop runs")
+    parser.add_argument("--tables", type=Path, help="a folder of operator tables")
+    parser.add_argument("--out", type=Path, help="a CSV file for the rows")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found, left_out = cases(read(asked.runs), Operators(Path(folder), asked.tables))
+        rows = pd.DataFrame(predicted(found))
+        foreign = pd.DataFrame(predicted(found, others=True))
+    reasons = pd.Series(left_out, dtype=object).value_counts()
+    print(f"{len(found)} of {len(found) + len(left_out)} runs simulated, {len(rows)} of them predicted\n")
+    print("left out:\n" + reasons.to_string(), end="\n\n")
+    for by in (["kind"], ["model", "gpu"], ["release", "iteration_ms", "sequence_us", "frontend_ms"]):
+        print(summed(rows, by).round(1).to_string(), end="\n\n")
+    if len(foreign):
+        print("by the engine's numbers of other models:\n" + summed(foreign, ["model"]).round(1).to_string())
+    if asked.out:
+        rows.round(4).to_csv(asked.out, index=False)
+
+
+if __name__ == "__main__":
+    main()
