@@ -44,7 +44,8 @@ TABLE = (
     Entry("calibrate", "Measure what iterations of a model cost here, part by part, and write a profile."),
     Entry(
         "validate",
-        "Simulate runs that were recorded, or a trace that is run live, and report by how much the two differ.",
+        "Simulate runs that were recorded, or a trace that is run live, and report by how much "
+        "the two differ.",
     ),
     Entry(
         "fit",

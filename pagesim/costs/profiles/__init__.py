@@ -33,7 +33,7 @@ from pagesim.costs.profiles.profile import (
     load_profile,
 )
 from pagesim.costs.profiles.rescale import LAUNCH_S, rescale
-from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, TERMS, Sample
+from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, EVERYWHERE, TERMS, Sample
 from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.profiles.vidur import import_vidur
 
@@ -41,6 +41,7 @@ __all__ = [
     "ANY_BLOCK",
     "BLOCK_CURVES",
     "CURVES",
+    "EVERYWHERE",
     "LAUNCH_S",
     "SLOTS",
     "TERMS",

@@ -15,7 +15,10 @@ BLOCK_CURVES = ("copy", "swap_out", "swap_in")
 
 ATTENTION = ("decode", "prefill")
 
-TERMS = (*CURVES[:3], *ATTENTION, "decode_mixed", *BLOCK_CURVES, *CURVES[3:], "reached", "states")
+EVERYWHERE = (*CURVES[:3], *ATTENTION, *BLOCK_CURVES)
+"""Terms that every profile has."""
+
+TERMS = (*EVERYWHERE, *CURVES[3:], "decode_mixed", "reached", "states")
 
 
 class Sample(NamedTuple):

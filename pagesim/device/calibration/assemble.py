@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pagesim.costs.profiles import (
+    EVERYWHERE,
     SLOTS,
     TERMS,
     Curve,
@@ -95,7 +96,7 @@ def assemble(
 
 
 def _check_complete(measured: Measured, good: Measured) -> None:
-    needed = [*TERMS[: TERMS.index("overhead")], ITERATION]
+    needed = [*EVERYWHERE, ITERATION]
     for term in needed:
         sizes = {point.block_size for point in measured if point.term == term}
         for size in sorted(sizes) or [0]:

@@ -85,15 +85,13 @@ def _settings(file: Path, line: int, row: Mapping[str, str], model: str, clients
         "model": row["model"],
         "gpu": str(row["system"]).removesuffix("_sxm"),
         "tensor_parallel_size": int(fields.number(file, line, "tp", row["tp"], 1)),
-        "expert_parallel_size": int(float(row.get("ep") or 1)),
+        "expert_parallel_size": int(fields.number(file, line, "ep", row.get("ep") or "1")),
         "enable_prefix_caching": False,
         # Never are there more than clients.
         "max_num_seqs": clients,
         # Of other dtypes it is the model's release that says which layers have them.
         **({"weight_dtype": row["dtype"]} if row["dtype"] in ("bf16", "fp8", "nvfp4") else {}),
     }
-    if row.get("ep") and (parallel := fields.number(file, line, "ep", row["ep"])) > 1:
-        found["expert_parallel_size"] = int(parallel)
     if row["release"]:
         found["vllm_version"] = row["release"]
     if model == "Llama-3.1-70B" and row["dtype"] == "fp8" and row["release"] == "0.10.2":

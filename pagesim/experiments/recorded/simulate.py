@@ -98,7 +98,9 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
     notes = []
     if system.num_blocks is None:
         notes.append("num_blocks is not recorded, and is worked out by sizing")
-    if unknown := [name for name in run.server if name not in System.model_fields]:
+    alone = {"expert_parallel_size": 1}
+    said = {name: value for name, value in run.server.items() if alone.get(name) != value}
+    if unknown := [name for name in said if name not in System.model_fields]:
         values = ", ".join(f"{name} {run.server[name]}" for name in unknown)
         notes.append(f"recorded, and not an option of a system: {values}")
     return tuple(notes)
