@@ -111,7 +111,12 @@ class PrefillTable(Strict):
         length = max(1.0, 2 * pairs / tokens - 1)
         left, share = _between(self.lengths, length)
         right = min(left + 1, len(self.lengths) - 1)
-        low, high = self._of(left, tokens), self._of(right, tokens)
+        # Parts of longer prompts than these tokens make take no less than as many of whole prompts.
+        whole = max(0, bisect_right(self.lengths, tokens) - 1)
+        low = max(self._of(row, tokens) for row in range(min(whole, left), left + 1))
+        high = self._of(right, tokens)
+        if right > whole:
+            high = max(low, high)
         return max(self.launch_s, low + share * (high - low))
 
     def _of(self, row: int, tokens: int) -> float:

@@ -31,7 +31,7 @@ def test_its_commands_run_one_after_another(name, tmp_path, monkeypatch, small_g
     assert len(commands) >= 2
     for command in commands:
         words = shlex.split(command)
-        if "cuda" in words:
+        if "cuda" in words or "--truth" in words:  # a recorded run is others'
             continue
         if words[1] == "calibrate":
             words += ["--seconds", "0.002"]

@@ -16,7 +16,7 @@ import pandas as pd  # noqa: E402
 
 import pagesim as ps  # noqa: E402
 from pagesim.cli.main import app  # noqa: E402
-from pagesim.costs.profiles import TERMS, load_profile  # noqa: E402
+from pagesim.costs.profiles import EVERYWHERE, load_profile  # noqa: E402
 
 LOAD = (
     "--model", "tiny", "--num-blocks", "40", "--trace", "fixed:60,20", "--num-requests", "12",
@@ -56,7 +56,7 @@ def whole_way(command, folder: Path, *how: str) -> None:
     assert f"written to {profile}" in shown
     made = load_profile(profile)
     assert made.kind == "measured"
-    assert {sample.term for sample in made.samples} == set(TERMS) - {"all_reduce"}
+    assert {sample.term for sample in made.samples} == {*EVERYWHERE, "overhead"}
     assert all(sample.seconds > 0 for sample in made.samples)
     assert all(math.isfinite(number) and number >= 0 for number in numbers(made.terms.model_dump()))
     assert all(math.isfinite(error.mean) for error in made.errors.values())
