@@ -247,12 +247,12 @@ class _Growing:
 
     def _from(self, length: Column, amounts: Column) -> Column:
         """Return the sum of amounts, each from the first iteration in which its stay is so long."""
-        everyone = np.arange(len(self.base))
+        all_stays = np.arange(len(self.base))
         turn = np.where(
             self.start >= length,
             self.first,
             np.where(
-                self.end >= length, self.growth.reaching(self._steps_for(length, everyone)), self.last + 1
+                self.end >= length, self.growth.reaching(self._steps_for(length, all_stays)), self.last + 1
             ),
         )
         amounts = amounts * self.sequences

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from pagesim.cli.completion import complete
+
+if TYPE_CHECKING:
+    from pagesim.costs.profiles import Profile
 
 FIRST = "vidur"
 """The format that is meant where none is named, as before there were others."""
@@ -72,7 +75,6 @@ def vidur(
     Example: pagesim profile import vidur a100.json --linear mlp.csv --attention attention.csv
     --model llama-2-7b --gpu a100-80gb
     """
-    from pagesim.cli import show, show_profile
     from pagesim.costs.profiles import import_vidur
     from pagesim.costs.specs import gpu as gpu_of
     from pagesim.costs.specs import model as model_of
@@ -87,10 +89,7 @@ def vidur(
         name=target.stem,
         source=source,
     )
-    profile.save(target)
-    show_profile.terms(profile)
-    show.say_notes(profile.notes)
-    show.say(f"profile {profile.name} written to {target}")
+    _store(profile, target)
 
 
 @cli.command("frontier")
@@ -114,7 +113,6 @@ def frontier(
     Example: pagesim profile import frontier a800.json --attention attention.csv --model llama-2-7b
     --gpu a100-80gb
     """
-    from pagesim.cli import show, show_profile
     from pagesim.costs.profiles import import_frontier
     from pagesim.costs.specs import gpu as gpu_of
     from pagesim.costs.specs import model as model_of
@@ -129,10 +127,7 @@ def frontier(
         name=target.stem,
         source=source,
     )
-    profile.save(target)
-    show_profile.terms(profile)
-    show.say_notes(profile.notes)
-    show.say(f"profile {profile.name} written to {target}")
+    _store(profile, target)
 
 
 @cli.command("llmservingsim")
@@ -154,7 +149,6 @@ def llmservingsim(
 
     Example: pagesim profile import llmservingsim perf/bf16 --model llama-3.1-8b --gpu rtx-4090
     """
-    from pagesim.cli import show, show_profile
     from pagesim.costs.profiles import import_llmservingsim
     from pagesim.costs.specs import gpu as gpu_of
     from pagesim.costs.specs import model as model_of
@@ -168,10 +162,7 @@ def llmservingsim(
         name=target.stem,
         source=source,
     )
-    profile.save(target)
-    show_profile.terms(profile)
-    show.say_notes(profile.notes)
-    show.say(f"profile {profile.name} written to {target}")
+    _store(profile, target)
 
 
 @cli.command("aiconfigurator")
@@ -204,7 +195,6 @@ def aiconfigurator(
 
     Example: pagesim profile import aiconfigurator --system h100_sxm --model llama-3.1-8b --tp 2
     """
-    from pagesim.cli import show, show_profile
     from pagesim.costs.operators import Store, Tables
     from pagesim.costs.operators.assemble import import_operators
     from pagesim.costs.specs import model as model_of
@@ -219,6 +209,13 @@ def aiconfigurator(
         name=None if target is None else target.stem,
     )
     target = target or Path(f"{profile.name}.json")
+    _store(profile, target)
+
+
+def _store(profile: Profile, target: Path) -> None:
+    """Store a profile and show its terms."""
+    from pagesim.cli import show, show_profile
+
     profile.save(target)
     show_profile.terms(profile)
     show.say_notes(profile.notes)

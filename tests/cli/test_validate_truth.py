@@ -54,7 +54,7 @@ def test_a_run_beyond_the_bound_exits_with_one(cli: Any, run: Path) -> None:
 
 def test_several_runs_make_one_table(cli: Any, run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
-    other.write_text(run.read_text().replace("Llama-3.1-8B", "nobody-knows"))
+    other.write_text(run.read_text().replace("Llama-3.1-8B", "no-such-model"))
     server = SERVER[2:]
     found = cli("validate", "--truth", run, run, other, *server, "--json").json
     assert len(found["runs"]) == 2

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs.operators import decoding, experts, gemm, latent, prompts, reduces
+from pagesim.costs.operators import attention, decoding, experts, gemm, latent, prompts, reduces
 from pagesim.costs.operators.grids import EVERY, Grid, Point, Stretch, plain
 from pagesim.costs.operators.rows import Rows
 from pagesim.costs.operators.store import Store
@@ -178,7 +178,7 @@ def _attention(tables: Tables) -> Iterator[Score | None]:
         for dtype in rows.values("kv_cache_dtype"):
             errors = Errors()
             of = rows.where(kv_cache_dtype=dtype, attn_dtype="bfloat16")
-            for key, each in of.groups(*decoding.KEY):
+            for key, each in of.groups(*attention.KEY):
                 salt = f"{term},{dtype},{','.join(map(str, key))}"
                 _note(errors, Grid.of(each, *sizes), salt, axis, guess, _served(term == "decode"), stretch)
             yield errors.score(term, dtype, version, BARS[term])
@@ -285,5 +285,5 @@ def _layer(tables: Tables) -> Iterator[Score | None]:
 
 
 def _only(rows: Rows, key: Iterable[int], names: tuple[str, str]) -> Grid | None:
-    of = rows.where(**dict(zip(decoding.KEY, key, strict=True)))
+    of = rows.where(**dict(zip(attention.KEY, key, strict=True)))
     return Grid.of(of, *names) if len(of) else None

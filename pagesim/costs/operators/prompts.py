@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from pagesim.costs.operators.attention import Attention, summed
 from pagesim.costs.operators.grids import Grid, Point
-from pagesim.costs.operators.heads import stands_for
 from pagesim.costs.operators.planes import Plane
-from pagesim.costs.operators.rows import Floats, Ints, Rows
+from pagesim.costs.operators.rows import Floats, Ints
 
-FAMILY, NAME = "attention", "context_attention_perf"
+NAME = "context_attention_perf"
 INTS = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size")
-TEXTS = ("kv_cache_dtype", "attn_dtype", "kernel_source")
-ABSENT = (("window_size", 0),)
-"""Tables before windows were measured have no such column."""
-
-KEY = ("num_heads", "num_key_value_heads", "head_dim", "window_size")
 
 BENT = 1.5
 """Prompts' seconds are nearly straight over their length to this power, between what goes with tokens and
@@ -28,7 +23,7 @@ def bent(length: float) -> float:
     return float(length**BENT)
 
 
-class Prompts:
+class Prompts(Attention):
     """Attention of prompts, keys and values going into a cache of one element.
 
     Args:
@@ -36,14 +31,7 @@ class Prompts:
         kv_dtype: of the cache: ``bfloat16`` or ``fp8``.
     """
 
-    def __init__(self, rows: Rows, kv_dtype: str) -> None:
-        self._rows = rows.where(kv_cache_dtype=kv_dtype, attn_dtype="bfloat16")
-        self._known = {key for key, _ in self._rows.groups(*KEY)}
-
-    def grid(self, heads: int, kv_heads: int, head_dim: int, window: int) -> Grid:
-        """Return what was measured of some heads: over prompts and their length."""
-        values = dict(zip(KEY, (heads, kv_heads, head_dim, window), strict=True))
-        return Grid.of(self._rows.where(**values), "batch_size", "isl")
+    axis = "isl"
 
     def plane(self, heads: int, kv_heads: int, head_dim: int, window: int = 0) -> Plane | None:
         """Return the seconds of a layer over prompts and their length, None if nothing like it was measured.
@@ -54,19 +42,11 @@ class Prompts:
             head_dim: width of a head.
             window: tokens that are looked back on, 0 for all.
         """
-        known = {(q, kv) for q, kv, width, reach in self._known if (width, reach) == (head_dim, window)}
-        stands = stands_for(heads, kv_heads, known)
-        if not stands:
+        planes = self._planes(heads, kv_heads, head_dim, window, plane_of)
+        if not planes:
             return None
-        planes = [(one, plane_of(self.grid(one.heads, one.kv_heads, head_dim, window))) for one in stands]
-        batch, length = planes[0][1].batch, planes[0][1].length
-        seconds = np.zeros((len(batch), len(length)))
-        for one, plane in planes:
-            for row, sequences in enumerate(batch.tolist()):
-                for column, size in enumerate(length.tolist()):
-                    seconds[row, column] += one.share * plane(sequences * one.factor, size)
         most = min(plane.most // one.factor for one, plane in planes)
-        return Plane(batch, length, seconds, BENT, most)
+        return Plane(planes[0][1].batch, planes[0][1].length, summed(planes), BENT, most)
 
 
 def plane_of(grid: Grid) -> Plane:
