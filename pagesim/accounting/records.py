@@ -131,6 +131,9 @@ class Recorder(Observer):
             continuing = 0
         if batch.prompts:
             self._admitted(batch, now, end)
+        if batch.loading:
+            for request in batch.loading:
+                request.since = self.iterations
         if batch.completed:
             for request in batch.completed:
                 self._answer(request, end)
@@ -244,7 +247,7 @@ class Recorder(Observer):
         """Hand on what there is as a chunk."""
         if self.iterations == self._chunk_start:
             return
-        for request in self.scheduler.running.values():
+        for request in self.scheduler.holders():
             self.interval_ended(request)
         table = np.array(self._rows, np.int64).reshape(-1, len(ROW_FIELDS))
         columns = dict(zip(ROW_FIELDS, np.ascontiguousarray(table.T), strict=True))
@@ -276,6 +279,9 @@ class Recorder(Observer):
         for request in batch.prompts:
             row = request.row
             request.since = iteration
+            if request.loaded:
+                assert log.loaded_tokens is not None
+                log.loaded_tokens[row] = request.loaded
             if first_scheduled[row] < 0:
                 first_scheduled[row] = now
                 if request.cached:
@@ -400,7 +406,7 @@ class Recorder(Observer):
         # The iterations of a row follow one another without a gap.
         passed = np.cumsum(ticks) - ticks
         start = passed + rows.spread_out(rows["start"] - passed[firsts])
-        clock = start
+        clock = np.where(spread("planned") == 1, spread("decided"), start)
         if self._lag:
             # Of two batches in flight each is decided when the one before it begins.
             before = np.concatenate([[self._last_start], start[:-1]])

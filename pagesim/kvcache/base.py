@@ -207,6 +207,10 @@ class KVCache(ABC):
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
         """Return the blocks that a resting holder takes for further tokens, what it releases not counted."""
 
+    def blocks_to_complete(self, holder: Holder, length: int) -> int:
+        """Return the blocks that a resting holder takes at most until it has so many tokens."""
+        return self.blocks_to_extend(holder, length - holder.tokens)
+
     def blocks_needed_with(self, chunks: Sequence[tuple[Holder, int]]) -> int:
         """Return the blocks of the next step of decoding holders and of further tokens for resting ones.
 

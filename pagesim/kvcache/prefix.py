@@ -164,7 +164,7 @@ class CountedPrefixKV(KVCache):
             runs.append(run)
         holder.tokens = tokens
         self._take(others)
-        self._hash(holder, tokens)
+        self._hash(holder, tokens - holder.unknown)
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)

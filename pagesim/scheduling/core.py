@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,9 @@ from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.reach import Reaches
 from pagesim.scheduling.request import EngineRequest
 from pagesim.workloads.trace import IntColumn
+
+if TYPE_CHECKING:  # jobs are of requests, too
+    from pagesim.scheduling.offload.jobs import Job
 
 SampleMode = Literal["together", "apart", "requests"]
 
@@ -171,6 +175,16 @@ class Scheduler(ABC):
         return False
 
     @classmethod
+    def needs_tables(cls, options: Any) -> bool:
+        """Whether blocks must have numbers under these options."""
+        return False
+
+    @classmethod
+    def names_contents(cls, options: Any) -> bool:
+        """Whether requests must be known by their content under these options."""
+        return cls.caches_prefixes(options)
+
+    @classmethod
     def hash_lookahead(cls, options: Any) -> int:
         """Return how many tokens behind a block its content covers under these options."""
         return 0
@@ -250,6 +264,10 @@ class Scheduler(ABC):
         """Whether any request runs, waits or is swapped out, or a plan is due for those that are over."""
         return bool(self.running or self.queue.waiting or self.swapped or self.unreported)
 
+    def holders(self) -> list[EngineRequest]:
+        """Return the requests that have blocks on the device."""
+        return list(self.running.values())
+
     def arrival_matters(self) -> bool:
         """Whether the next arrival could change a decision before a request finishes.
 
@@ -282,6 +300,10 @@ class Scheduler(ABC):
         requests go on.
         """
         return 0
+
+    def transferred(self, jobs: Sequence[Job]) -> None:
+        """Learn that jobs of `Batch.transfers` are over; told after ``finish``."""
+        return
 
     def let_ending_rest(self) -> None:
         """Let requests rest whose last token is in flight: they keep place and memory until it is there.
@@ -516,8 +538,12 @@ class Scheduler(ABC):
         del self.running[request.order]
         request.last_step = -1
         self.events.finished(request, now)
-        memory.release(request)
+        self._give_back(request)
         request.length = held + 1
+
+    def _give_back(self, request: EngineRequest) -> None:
+        """Take back what a request holds that has its last token."""
+        self.memory.release(request)
 
     def _end_some(self, request: EngineRequest, now: int) -> None:
         """Let those samples of a request go whose last token was generated."""

@@ -61,6 +61,22 @@ class VllmV1Options(SchedulerOptions):
     acceptance: float | None = Field(
         None, ge=0, le=1, description="Chance of a draft to be accepted if those before it are."
     )
+    kv_offloading_size: float | None = Field(
+        None, gt=0, le=1 << 20, description="GiB of host memory, of all GPUs together, for KV that was computed."
+    )
+    kv_offloading_chunks: int | None = Field(
+        None, ge=0, le=MOST, description="Chunks of KV on the host, instead of a size."
+    )
+    kv_offloading_chunk_blocks: int = Field(1, ge=1, le=4096, description="Blocks of an offloaded chunk.")
+    kv_offloading_eviction: Literal["lru", "arc"] = Field(
+        "lru", description="Which chunks go first from the host: of requests that rest longest, or by ARC."
+    )
+    kv_offloading_threshold: int = Field(
+        0, ge=0, le=MOST, description="How often a chunk is offered before it is stored; 0 and 1: at once."
+    )
+    kv_offloading_prompt_only: bool = Field(
+        True, description="Offload prompts only, and nothing that was generated."
+    )
 
 
 Own = TypeVar("Own", bound=VllmV1Options)

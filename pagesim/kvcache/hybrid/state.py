@@ -65,6 +65,9 @@ class StateGroup(FullGroup):
     def needed_whole(self, holder: Holder, found: int, hits: Sequence[int], tokens: int) -> int:
         return self.needed_first(holder, found, hits, tokens)
 
+    def needed_to_complete(self, holder: Holder, table: Table, tokens: int) -> int:
+        return self.needed(holder, table, tokens)
+
     def needed(self, holder: Holder, table: Table, tokens: int) -> int:
         missing = -(-tokens // self.size) - len(table.blocks)
         if missing <= 0:
@@ -90,10 +93,6 @@ class StateGroup(FullGroup):
 
     # Changes
 
-    def adopt(self, table: Table, found: int, hits: Sequence[int]) -> None:
-        self.held += self.blocks.adopt(hits)
-        table.blocks = list(hits)
-        table.passed = len(hits)
 
     def grow(self, holder: Holder, table: Table, tokens: int) -> None:
         assert isinstance(table, StateTable)

@@ -135,6 +135,14 @@ class HybridKV(InTurnKV):
             ]
         )
 
+    def blocks_to_complete(self, holder: Holder, length: int) -> int:
+        return sum(
+            [
+                group.needed_to_complete(holder, table, length)
+                for group, table in zip(self._groups, holder.kv.of, strict=True)
+            ]
+        )
+
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         content = getattr(holder, "content", None)
         if not self.caches_prefixes or content is None:
@@ -147,7 +155,7 @@ class HybridKV(InTurnKV):
         return found.tokens
 
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
-        found, hits = self._hit_of(holder)
+        found, hits = self._hit_of(holder, tokens)
         return sum(
             [
                 group.needed_first(holder, found, hit, tokens)
@@ -156,7 +164,7 @@ class HybridKV(InTurnKV):
         )
 
     def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
-        found, hits = self._hit_of(holder)
+        found, hits = self._hit_of(holder, tokens)
         needed = [
             group.needed_whole(holder, found, hit, length)
             for group, hit in zip(self._groups, hits, strict=True)
@@ -176,7 +184,7 @@ class HybridKV(InTurnKV):
     def admit(self, holder: Holder, tokens: int) -> None:
         self._check_single(holder)
         self._check_room(self.blocks_to_admit(holder, tokens))
-        found, hits = self._hit_of(holder)
+        found, hits = self._hit_of(holder, tokens)
         tables = [group.new_table() for group in self._groups]
         holder.kv = Tables(tables, getattr(holder, "content", None) if self.caches_prefixes else None)
         if found:
@@ -276,12 +284,16 @@ class HybridKV(InTurnKV):
 
     # Inside
 
-    def _hit_of(self, holder: Holder) -> tuple[int, Sequence[Sequence[int]]]:
-        """Return what was found for a holder last: the tokens, and of each group the blocks."""
+    def _hit_of(self, holder: Holder, tokens: int) -> tuple[int, Sequence[Sequence[int]]]:
+        """Return what is there of a holder that is admitted with so many tokens, or is going to be.
+
+        Returns:
+            The tokens, those that are loaded included, and of each group the blocks that were found.
+        """
         found = self._match[3] if self._match[0] is holder else None
         if found is None or not found.tokens:
-            return 0, [()] * len(self._groups)
-        return found.tokens, found.blocks
+            return tokens if holder.unknown else 0, [()] * len(self._groups)
+        return tokens if holder.unknown else found.tokens, found.blocks
 
     def _take_for(self, holder: Holder, length: int) -> None:
         """Take blocks for a resting holder of that length, which there are, and register those it fills."""
