@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pagesim.costs.specs.gpu_spec import Link
 from pagesim.errors import PagesimError
 
-__all__ = ["NVME", "RDMA", "TierSpec", "parse_tiers"]
+__all__ = ["NVME", "RDMA", "TierSpec", "parse_capacity", "parse_tiers"]
 
 NVME = (
     Link(6.5e9, 80e-6, "NVMe PCIe 4.0 x4 (Samsung PM9A3 U.2 as announced): 6.5 GB/s read; typical latency"),
@@ -85,6 +85,18 @@ def parse_tiers(texts: Sequence[str], host: tuple[Link, Link]) -> tuple[TierSpec
                 "it must be in line: leave out direct, or exclusive"
             )
     return tiers
+
+
+def parse_capacity(option: str, text: str) -> int:
+    """Return the bytes of a capacity such as ``64GiB``, of an option.
+
+    Raises:
+        PagesimError: the text is none, or has no limit.
+    """
+    found = _QUANTITY.fullmatch(text.strip())
+    if not found or found[2] not in BYTES or found[3] or found[1].lower() == "inf":
+        raise PagesimError(f"{option} is {text!r}; it must be a number with a unit of bytes, such as 64GiB")
+    return int(float(found[1]) * BYTES[found[2]])
 
 
 def _tier(text: str, host: tuple[Link, Link]) -> TierSpec:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pagesim.kvcache.tiers.arc import Arc
+from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.eviction import Eviction
 from pagesim.kvcache.tiers.lru import LruByRequest
+from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
 from pagesim.kvcache.tiers.store import ChunkKey, ChunkStore, Use
 
-__all__ = ["Arc", "ChunkKey", "ChunkStore", "Eviction", "LruByRequest", "Use"]
+__all__ = ["Arc", "ChunkKey", "ChunkStore", "Eviction", "Future", "LruByChunk", "LruByRequest", "Use"]
