@@ -25,7 +25,9 @@ class Capacities(BaseModel):
         description="Of the tier, separated by commas, such as 64GiB,1TiB; powers of two around the trace's "
         "working set when left out.",
     )
-    evictions: str = Field("lru,arc", description="lru (by request), arc, lru-chunk; separated by commas.")
+    evictions: str = Field(
+        "lru,arc", description="lru (by request), arc, lru-chunk, never; separated by commas."
+    )
 
 
 _FIELDS = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isinf
 
-from pagesim.costs.specs import Link
+from pagesim.costs.specs import Link, TierSpec
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
-__all__ = ["LinkQueue", "transfer_ticks"]
+__all__ = ["ChainLinks", "LinkQueue", "transfer_ticks"]
 
 
 def transfer_ticks(link: Link, size: int) -> int:
@@ -53,3 +54,23 @@ class LinkQueue:
         self.busy += taken
         self.sent += size
         return begin, self.idle_at
+
+
+class ChainLinks:
+    """The links of a chain of tiers: each tier's own, a queue a direction.
+
+    A tier in line is linked to the tier above it, the first and a direct one to the device.
+
+    Args:
+        tiers: that next to the device first.
+    """
+
+    __slots__ = ("loads", "stores")
+
+    def __init__(self, tiers: Sequence[TierSpec]) -> None:
+        self.loads = [LinkQueue(tier.load) for tier in tiers]
+        self.stores = [LinkQueue(tier.store) for tier in tiers]
+
+    def between(self, source: int, target: int) -> LinkQueue:
+        """Return the queue from one tier to another, places in the chain; -1 is the device."""
+        return self.stores[target] if source < target else self.loads[source]

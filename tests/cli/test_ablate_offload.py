@@ -54,7 +54,7 @@ def test_hit_rates_stand_beside_the_bound_and_the_working_set(succeeds, conversa
             "capacities is '64'; it must be a number with a unit of bytes, such as 64GiB",
         ),
         (("--capacities", "infGiB"), "capacities is 'infGiB'"),
-        (("--evictions", "fifo"), "eviction is 'fifo'; it must be one of lru, arc, lru-chunk"),
+        (("--evictions", "fifo"), "eviction is 'fifo'; it must be one of lru, arc, lru-chunk, never"),
         (("--chunk-tokens", "0"), "chunk_tokens is 0; it must be at least 1"),
     ],
 )

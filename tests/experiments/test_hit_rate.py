@@ -11,7 +11,6 @@ import pagesim as ps
 from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
 from pagesim.experiments.offload.hit_rate import (
-    EVICTIONS,
     OFFERED_TOKENS,
     capacities_around,
     chunk_bytes,
@@ -19,7 +18,7 @@ from pagesim.experiments.offload.hit_rate import (
     hits_of,
     prompt_chunks,
 )
-from pagesim.kvcache.tiers import ChunkStore, Future
+from pagesim.kvcache.tiers import EVICTIONS, ChunkStore, Future
 from pagesim.workloads import load
 
 LLAMA = model("llama-3.1-8b")

@@ -30,8 +30,9 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 PLACES = ("in-line", "direct")
 COPIES = ("inclusive", "exclusive")
+EVICTIONS = ("lru", "arc", "lru-chunk", "never")
 
-GRAMMAR = "NAME:CAPACITY[:BANDWIDTH[:BANDWIDTH INTO IT]][:LATENCY][:exclusive][:direct]"
+GRAMMAR = "NAME:CAPACITY[:BANDWIDTH[:BANDWIDTH INTO IT]][:LATENCY][:EVICTION][:exclusive][:direct]"
 EXAMPLE = "host:64GiB:25GB/s or ssd:1TiB:6.5GB/s:3.5GB/s:80us"
 
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf)\s*([A-Za-zµ]+)(/s)?", re.IGNORECASE)
@@ -51,6 +52,7 @@ class TierSpec:
             copy of all that is written above.
         direct: its links end at the device, beside those of the tiers above; else at the tier above, through
             which all passes.
+        eviction: the name of what decides which chunk goes where there is no room.
     """
 
     name: str
@@ -59,6 +61,7 @@ class TierSpec:
     store: Link
     exclusive: bool = False
     direct: bool = False
+    eviction: str = "lru"
 
 
 def parse_tiers(texts: Sequence[str], host: tuple[Link, Link]) -> tuple[TierSpec, ...]:
@@ -106,16 +109,16 @@ def _tier(text: str, host: tuple[Link, Link]) -> TierSpec:
             f"tier is {text!r}; it must be {GRAMMAR}, such as {EXAMPLE}, with a name that begins with a "
             "letter and is not device"
         )
-    words = [field for field in fields if field in (*PLACES, *COPIES)]
+    words = [field for field in fields if field in (*PLACES, *COPIES, *EVICTIONS)]
     sizes, rates, waits = _quantities(text, [field for field in fields if field not in words])
     if len(sizes) != 1 or len(rates) > 2 or len(waits) > 1:
         raise PagesimError(
             f"tier is {text!r}; it has {len(sizes)} capacities, {len(rates)} bandwidths and {len(waits)} "
             "latencies; it must have one capacity, at most two bandwidths and at most one latency"
         )
-    for choice in (PLACES, COPIES):
+    for choice in (PLACES, COPIES, EVICTIONS):
         if sum(word in choice for word in words) > 1:
-            raise PagesimError(f"tier is {text!r}; it can be one of {' and '.join(choice)}, not both")
+            raise PagesimError(f"tier is {text!r}; it can be one of {', '.join(choice)}, not several")
     load, store = {"ssd": NVME, "remote": (RDMA, RDMA)}.get(name, host)
     return TierSpec(
         name,
@@ -124,6 +127,7 @@ def _tier(text: str, host: tuple[Link, Link]) -> TierSpec:
         _given(store, rates[-1:], waits, text),
         exclusive="exclusive" in words,
         direct="direct" in words,
+        eviction=next((word for word in words if word in EVICTIONS), EVICTIONS[0]),
     )
 
 
@@ -145,7 +149,7 @@ def _quantities(text: str, fields: Sequence[str]) -> tuple[list[float], list[flo
         else:
             raise PagesimError(
                 f"tier is {text!r}; {field!r} is none of a capacity (64GiB), a bandwidth (25GB/s), a latency "
-                f"(10us), {', '.join((*COPIES, *PLACES))}; the whole must be {GRAMMAR}"
+                f"(10us), {', '.join((*EVICTIONS, *COPIES, *PLACES))}; the whole must be {GRAMMAR}"
             )
     return sizes, rates, waits
 

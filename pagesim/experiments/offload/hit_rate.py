@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
-from pagesim.kvcache.tiers import Arc, ChunkKey, ChunkStore, Eviction, Future, LruByChunk, LruByRequest, Use
+from pagesim.kvcache.tiers import EVICTIONS, ChunkKey, ChunkStore, Future, Use
 from pagesim.scheduling.content import Contents
 from pagesim.workloads.trace import Trace
 
 __all__ = [
     "BOUND",
-    "EVICTIONS",
     "HitRate",
     "PromptChunks",
     "capacities_around",
@@ -26,13 +24,8 @@ __all__ = [
     "prompt_chunks",
 ]
 
-EVICTIONS: Mapping[str, Callable[[int], Eviction]] = MappingProxyType(
-    {"lru": lambda capacity: LruByRequest(), "arc": Arc, "lru-chunk": lambda capacity: LruByChunk()}
-)
-"""By name, how an eviction is made for a capacity in chunks."""
-
 BOUND = "belady"
-"""Beside them, the bound that no eviction exceeds."""
+"""Beside the evictions, the bound that none exceeds."""
 
 OFFERED_TOKENS = 8192
 """A prompt's chunks are offered as chunked prefill computes them: vLLM's default of tokens an iteration."""

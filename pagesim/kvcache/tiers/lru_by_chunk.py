@@ -29,6 +29,9 @@ class LruByChunk(Eviction):
         for key in keys:
             self._order[key] = None
 
+    def forgotten(self, key: ChunkKey) -> None:
+        del self._order[key]
+
     def finished(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
         return
 

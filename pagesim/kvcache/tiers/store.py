@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence, Set
 
 from pagesim.kvcache.tiers.eviction import ChunkKey, Eviction, Use
 
@@ -27,15 +28,22 @@ class ChunkStore:
 
     Attributes:
         evicted: chunks that went since the beginning.
+        victims: those that went for what was offered last.
+        writing: chunks that are being written.
     """
 
-    __slots__ = ("_chunks", "_evictable", "_eviction", "_offered", "_threshold", "capacity", "evicted")
+    __slots__ = (
+        *("_chunks", "_evictable", "_eviction", "_offered", "_threshold"),
+        *("capacity", "evicted", "victims", "writing"),
+    )
 
     def __init__(self, capacity: int, eviction: Eviction, *, threshold: int = 0) -> None:
         if capacity < 0:
             raise ValueError(f"capacity is {capacity}; it cannot be negative")
         self.capacity = capacity
         self.evicted = 0
+        self.victims: list[ChunkKey] = []
+        self.writing = 0
         self._eviction = eviction
         self._threshold = threshold
         self._offered: dict[ChunkKey, int] = {}  # how often, where there is a threshold
@@ -55,11 +63,6 @@ class ChunkStore:
         return len(self._evictable)
 
     @property
-    def writing(self) -> int:
-        """Chunks that are being written; counted here, chunk by chunk."""
-        return sum([readers == WRITING for readers in self._chunks.values()])
-
-    @property
     def pinned(self) -> int:
         """Chunks that have readers."""
         return self.used - self.evictable - self.writing
@@ -76,6 +79,23 @@ class ChunkStore:
         """Say whether a chunk that it holds is being written."""
         return self._chunks[key] == WRITING
 
+    def is_ready(self, key: ChunkKey) -> bool:
+        """Say whether a chunk is there and not being written."""
+        return self._chunks.get(key, WRITING) != WRITING
+
+    @property
+    def idle_keys(self) -> Set[ChunkKey]:
+        """Chunks that are ready and have no reader: the store's own set, which is not to be changed."""
+        return self._evictable
+
+    def writing_keys(self) -> set[ChunkKey]:
+        """Return the chunks that are being written; looked for among all."""
+        return {key for key, readers in self._chunks.items() if readers == WRITING}
+
+    def readers(self) -> Counter[ChunkKey]:
+        """Return how many readers the chunks have that have any; looked for among all."""
+        return Counter({key: readers for key, readers in self._chunks.items() if readers > 0})
+
     # Changes
 
     def offer(self, use: Use, keys: Sequence[ChunkKey]) -> list[ChunkKey] | None:
@@ -91,6 +111,7 @@ class ChunkStore:
             Those that are to be written now; None where there is no room for all of them, and none is.
         """
         chunks, threshold = self._chunks, self._threshold
+        self.victims = []
         missing = [key for key in keys if key not in chunks]
         if threshold >= 2:
             missing = self._offered_enough(keys, missing)
@@ -103,6 +124,7 @@ class ChunkStore:
             return None
         for key in missing:
             chunks[key] = WRITING
+        self.writing += len(missing)
         use.inserted.update(missing)
         self._eviction.inserted(use, missing)
         return missing
@@ -111,6 +133,7 @@ class ChunkStore:
         """Say that chunks have been written: they are ready."""
         for key in keys:
             self._chunks[key] = 0
+            self.writing -= 1
             self._free(key)
 
     def pin(self, use: Use, keys: Sequence[ChunkKey]) -> None:
@@ -127,6 +150,14 @@ class ChunkStore:
             self._chunks[key] -= 1
             if not self._chunks[key]:
                 self._free(key)
+
+    def give_up(self, keys: Iterable[ChunkKey]) -> None:
+        """Let those of these chunks go that are ready and have no reader."""
+        for key in keys:
+            if key in self._evictable:
+                self._evictable.remove(key)
+                del self._chunks[key]
+                self._eviction.forgotten(key)
 
     def finish(self, use: Use) -> None:
         """Say that a request is over: what it used counts as touched once more, its tail first."""
@@ -161,6 +192,7 @@ class ChunkStore:
             self._evictable.remove(key)
             del self._chunks[key]
         self.evicted += len(victims)
+        self.victims = victims
         return True
 
     def _free(self, key: ChunkKey) -> None:
@@ -175,4 +207,5 @@ class ChunkStore:
             "chunks that may go are miscounted"
         )
         assert all(readers >= WRITING for readers in chunks.values()), "a reader went twice"
+        assert self.writing == len(self.writing_keys()), "chunks that are being written are miscounted"
         assert self._eviction.knows() == chunks.keys(), "the eviction knows other chunks than there are"
