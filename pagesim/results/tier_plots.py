@@ -72,7 +72,7 @@ def loading_map(
     rows = max(len(models) for models in ratios.values())
     columns = min(3, len(ratios))
     lines = -(-len(ratios) // columns)
-    figure = Figure(figsize=(0.55 * len(contexts) * columns + 1.9, lines * (0.36 * rows + 1.1)),
+    figure = Figure(figsize=(0.42 * len(contexts) * columns + 1.9, lines * (0.36 * rows + 1.2)),
                     layout="constrained")  # fmt: skip
     FigureCanvasAgg(figure)
     for place, (name, models) in enumerate(ratios.items(), 1):
