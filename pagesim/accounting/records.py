@@ -161,6 +161,12 @@ class Recorder(Observer):
             self._residency.planned(batch, self.iterations)
         self.iterations += 1
 
+    def held_up(self, end: int, until: int) -> None:
+        first_token = self.log.first_token
+        for request in self.scheduler.running.values():
+            if first_token[request.row] == end:
+                first_token[request.row] = until
+
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
         sequences = run.sequences

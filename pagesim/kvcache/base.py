@@ -207,8 +207,14 @@ class KVCache(ABC):
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
         """Return the blocks that a resting holder takes for further tokens, what it releases not counted."""
 
-    def blocks_to_complete(self, holder: Holder, length: int) -> int:
-        """Return the blocks that a resting holder takes at most until it has so many tokens."""
+    def blocks_to_complete(self, holder: Holder, length: int, computed: int) -> int:
+        """Return the blocks that a resting holder takes at most until it has so many tokens.
+
+        Args:
+            holder: see there.
+            length: tokens.
+            computed: those of its tokens that were computed before the step at hand, or found.
+        """
         return self.blocks_to_extend(holder, length - holder.tokens)
 
     def blocks_needed_with(self, chunks: Sequence[tuple[Holder, int]]) -> int:

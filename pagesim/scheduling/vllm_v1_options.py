@@ -62,7 +62,10 @@ class VllmV1Options(SchedulerOptions):
         None, ge=0, le=1, description="Chance of a draft to be accepted if those before it are."
     )
     kv_offloading_size: float | None = Field(
-        None, gt=0, le=1 << 20, description="GiB of host memory, of all GPUs together, for KV that was computed."
+        None,
+        gt=0,
+        le=1 << 20,
+        description="GiB of host memory, of all GPUs together, for KV that was computed.",
     )
     kv_offloading_chunks: int | None = Field(
         None, ge=0, le=MOST, description="Chunks of KV on the host, instead of a size."

@@ -25,7 +25,6 @@ from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.copies import CopyEngine, at_once
 from pagesim.sim.executors import Executor
 
-
 NAP = TICKS_PER_SECOND // 1000
 """Ticks for which the engine process sleeps after an empty schedule while it has requests."""
 

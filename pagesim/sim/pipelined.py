@@ -14,6 +14,7 @@ from pagesim.scheduling.offload.jobs import Job
 from pagesim.sim.clock import span_of, steps_before
 from pagesim.sim.engine import NAP, Engine
 
+
 class PipelinedEngine(Engine):
     """Runs a scheduler that decides ahead: ``Scheduler.in_flight`` batches at most are in flight.
 
@@ -62,6 +63,8 @@ class PipelinedEngine(Engine):
         ticks = 0 if is_empty else self.executor.execute(batch)
         busy = max(now, in_flight[-1]) if in_flight else now
         launched = now if batch.transfers is None else self.copies.before(batch.transfers, now, busy)
+        if in_flight and launched > in_flight[0] and not self._naps:
+            self.events.held_up(in_flight[0], launched)
         start = launched if is_empty else max(launched, busy)
         end = start + ticks
         self.events.planned(batch, now, start, ticks)

@@ -135,10 +135,10 @@ class HybridKV(InTurnKV):
             ]
         )
 
-    def blocks_to_complete(self, holder: Holder, length: int) -> int:
+    def blocks_to_complete(self, holder: Holder, length: int, computed: int) -> int:
         return sum(
             [
-                group.needed_to_complete(holder, table, length)
+                group.needed_to_complete(holder, table, computed, length)
                 for group, table in zip(self._groups, holder.kv.of, strict=True)
             ]
         )
@@ -202,8 +202,24 @@ class HybridKV(InTurnKV):
         self._rest(holder)
         for group, table in zip(self._groups, holder.kv.of, strict=True):
             group.drop(table)
+        for state in self._states:
+            if state.left:
+                state.left = [each for each in state.left if each[0] is not holder]
         del self.holders[holder]
         self._count()
+
+    def take_states(self) -> list[tuple[Holder, int, int, int]]:
+        """Hand over the states that can be found since the last call, the first of which begins to note them.
+
+        Returns:
+            Of each whose it is, its group, its block, and the tokens after which it was left; without those
+            of holders that were released.
+        """
+        left: list[tuple[Holder, int, int, int]] = []
+        for group in self._states:
+            left += [(holder, group.number, block, end) for holder, block, end in group.left or ()]
+            group.left = []
+        return left
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         return ()

@@ -103,7 +103,5 @@ class Arc(Eviction):
         return self._recent.keys() | self._frequent.keys()
 
 
-def _that_may_go(
-    order: Order, evictable: Set[ChunkKey], spared: Collection[ChunkKey]
-) -> Iterator[ChunkKey]:
+def _that_may_go(order: Order, evictable: Set[ChunkKey], spared: Collection[ChunkKey]) -> Iterator[ChunkKey]:
     return (key for key in order if key in evictable and key not in spared)

@@ -12,8 +12,10 @@ Rank = tuple[int, int]
 
 
 class LruByRequest(Eviction):
-    """See `Eviction`. A request's chunks have the rank of its first use of the tier while it lives, and
-    fresh ranks, from tail to head, when it is over.
+    """See `Eviction`.
+
+    A request's chunks have the rank of its first use of the tier while it lives, and fresh ranks, from tail
+    to head, when it is over.
 
     Source: vLLM 0.33.0, v1/kv_offload/cpu/policies/lru.py.
     """

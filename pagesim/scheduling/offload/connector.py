@@ -39,9 +39,13 @@ class Connector:
         self.store = store
         self.jobs: dict[Job, None] = {}
         self._prompt_only = prompt_only
+        self._waits_for_others = memory.caches_prefixes  # rather than load a chunk twice
         self._groups = [
             OffloadGroup(number, group, blocks_per_chunk) for number, group in enumerate(memory.groups)
         ]
+        self._has_states = any(group.has_states for group in self._groups)
+        if self._has_states:
+            memory.take_states()
         self._others = [group for group in self._groups if not group.keeps_all]
         whole = {group.tokens for group in self._groups if group.keeps_all}
         # Where windows end that are kept: at multiples of a whole group's chunk.
@@ -59,7 +63,7 @@ class Connector:
     @property
     def waits(self) -> bool:
         """Whether the next plan may differ though no request comes, goes or gets a block."""
-        return bool(self.jobs) or self._retries
+        return bool(self.jobs) or self._retries or not self._prompt_only
 
     # While an iteration is planned
 
@@ -72,7 +76,8 @@ class Connector:
         if tracked.jobs:
             return None
         tracked.local = local
-        return self._look_up.tokens(tracked, local, self._loading)
+        loading = self._loading if self._waits_for_others else ()
+        return self._look_up.tokens(tracked, local, loading)
 
     def admitted(self, request: EngineRequest, external: int = 0) -> None:
         """Say that a request was given its blocks, and load so many tokens behind those it found."""
@@ -88,9 +93,7 @@ class Connector:
         for group, table in zip(self._groups, tables, strict=True):
             size = group.group.block_size
             last = -(-end // size)
-            first = next(
-                (at for at in range(-(-tracked.local // size), last) if table[at] != NULL), last
-            )
+            first = next((at for at in range(-(-tracked.local // size), last) if table[at] != NULL), last)
             if first < last:
                 keys += tracked.keys(group, first // group.blocks, -(-end // group.tokens))
             blocks += last - first
@@ -140,6 +143,8 @@ class Connector:
         if self._fences:
             plan.flushed.update(dict.fromkeys(self._fences.of(self._taken)))
         self._retries = False
+        if self._has_states:
+            self._offer_states(plan)
         for request in [*[each for each in after if each in self._offering], *self._over]:
             tracked = self._offering.get(request)
             if tracked is not None:
@@ -257,6 +262,22 @@ class Connector:
             self._fences.put(job, when_over)
             if not self._taken.isdisjoint(when_over):
                 plan.flushed[job] = None
+
+    def _offer_states(self, plan: Transfers) -> None:
+        """Offer the tier the states that can be found on the device since the last plan."""
+        for request, number, block, end in sorted(
+            self.memory.take_states(), key=lambda state: state[0].order
+        ):
+            tracked = self._tracked.get(request)
+            group = self._groups[number]
+            known = request.prompt if self._prompt_only else request.length
+            if tracked is None or end > known or end % group.tokens:
+                continue
+            wanted = self.store.offer(tracked.use, [tracked.key(group, end // group.tokens - 1)])
+            if wanted:
+                job = Job(tracked, wanted, 1, is_store=True, read_at_once=[block])
+                self._begin(job)
+                plan.stores.append(job)
 
     def _is_kept(self, tracked: Tracked, group: OffloadGroup, chunk: int, end: int) -> bool:
         """Say whether a chunk is worth storing, and its blocks are there."""

@@ -115,9 +115,7 @@ class LookUp:
                 return None if writing else place + needed
         return None if writing else run
 
-    def _is_loading(
-        self, tracked: Tracked, start: int, end: int, loading: Collection[ChunkKey]
-    ) -> bool:
+    def _is_loading(self, tracked: Tracked, start: int, end: int, loading: Collection[ChunkKey]) -> bool:
         """Say whether any chunk that would be loaded is being loaded for another request."""
         if not loading:
             return False

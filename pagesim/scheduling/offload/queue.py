@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pagesim.scheduling.priority_queue import PriorityQueue
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 
 
-class HoldingQueue(WaitingQueue):
-    """As `WaitingQueue`; requests that hold the blocks into which they are loaded come before all others.
+class _Holding(WaitingQueue):
+    """Puts requests that hold the blocks into which they are loaded in front of all others.
 
     Attributes:
         holding: those, in their order.
     """
 
-    __slots__ = ("holding",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(preempted_first=True)
-        self.holding: list[EngineRequest] = []
+    holding: list[EngineRequest]
 
     def head(self) -> EngineRequest | None:
         return self.holding[0] if self.holding else super().head()
@@ -44,3 +43,23 @@ class HoldingQueue(WaitingQueue):
                 self.waiting -= 1
                 return self.holding.pop(place)
         return super().abort(row)
+
+
+class HoldingQueue(_Holding):
+    """As `WaitingQueue`, where preempted requests come first of those that hold nothing."""
+
+    __slots__ = ("holding",)
+
+    def __init__(self) -> None:
+        super().__init__(preempted_first=True)
+        self.holding = []
+
+
+class HoldingPriorityQueue(_Holding, PriorityQueue):
+    """As `PriorityQueue`."""
+
+    __slots__ = ("holding",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holding = []

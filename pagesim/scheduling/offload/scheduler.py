@@ -1,7 +1,8 @@
-"""vLLM v1 with a tier on the host: prompts are stored as they are computed, and loaded where they are known."""
+"""vLLM v1 with a tier on the host: prompts are stored as they are computed, and loaded where they are there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pagesim.kvcache import KVCache
@@ -10,7 +11,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.offload.connector import Connector
 from pagesim.scheduling.offload.jobs import Job
-from pagesim.scheduling.offload.queue import HoldingQueue
+from pagesim.scheduling.offload.queue import HoldingPriorityQueue, HoldingQueue
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
@@ -35,11 +36,11 @@ class OffloadingV1(VllmV1):
 
     __slots__ = ("_computed", "_loaded", "_loading", "connector")
 
-    queue: HoldingQueue
+    queue: HoldingQueue | HoldingPriorityQueue
 
     def __init__(self, memory: KVCache, options: VllmV1Options, *, max_model_len: int, **others: Any) -> None:
         super().__init__(memory, options, max_model_len=max_model_len, **others)
-        self.queue = HoldingQueue()
+        self.queue = HoldingPriorityQueue() if self.by_priority else HoldingQueue()
         chunks = options.kv_offloading_chunks
         assert chunks is not None
         eviction = Arc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
@@ -65,7 +66,7 @@ class OffloadingV1(VllmV1):
     def plan(self, now: int) -> Batch:
         self._computed = []
         batch = super().plan(now)
-        batch.transfers = self.connector.close(self._served(), batch.recomputed)
+        batch.transfers = self.connector.close(self._served(batch), batch.recomputed)
         if self.connector.waits:
             self.must_replan = True
         return batch
@@ -80,7 +81,7 @@ class OffloadingV1(VllmV1):
     def blocks_for_head(self) -> int | None:
         return 0 if self.queue.holding else super().blocks_for_head()
 
-    def transferred(self, jobs: list[Job]) -> None:
+    def transferred(self, jobs: Sequence[Job]) -> None:
         self._loaded.update(self.connector.over(jobs))
 
     def holders(self) -> list[EngineRequest]:
@@ -154,9 +155,10 @@ class OffloadingV1(VllmV1):
         memory = self.memory
         spare = self.watermark_blocks if self.running else 0
         request.unknown = external
+        computed = dict(self._computed)
         reserved = sum(
             [
-                memory.blocks_to_complete(each, each.length)
+                memory.blocks_to_complete(each, each.length, computed.get(each, each.tokens))
                 for each in (*self._in_chunks.values(), *self._loading)
             ]
         )
@@ -177,7 +179,8 @@ class OffloadingV1(VllmV1):
             return super()._fits(request, tokens)
         memory = self.memory
         spare = self.watermark_blocks if self.running else 0
-        if self.full_isl and memory.blocks_to_complete(request, request.length) + spare > memory.free_blocks:
+        whole = memory.blocks_to_complete(request, request.length, request.tokens)
+        if self.full_isl and whole + spare > memory.free_blocks:
             return False
         memory.trim(request)
         return memory.blocks_to_extend(request, tokens - request.tokens) + spare <= memory.free_blocks
@@ -207,7 +210,7 @@ class OffloadingV1(VllmV1):
         super()._compute(request, computed, tokens, batch)
         self._computed.append((request, computed))
 
-    def _served(self) -> list[tuple[EngineRequest, int, int]]:
+    def _served(self, batch: Batch) -> list[tuple[EngineRequest, int, int]]:
         """Return the requests that get tokens in the plan at hand, as `Connector.close` takes them."""
         memory, computed = self.memory, dict(self._computed)
         served: list[tuple[EngineRequest, int, int]] = []
@@ -216,7 +219,9 @@ class OffloadingV1(VllmV1):
             if request in computed:
                 served.append((request, computed[request], length))
             elif request.decodes:
-                served.append((request, length - 1, length - request.unknown))
+                # Of one that comes back nothing was in flight, so that the token that it computes is known.
+                unknown = 0 if request in batch.caught_up else request.unknown
+                served.append((request, length - 1, length - unknown))
         return served
 
     # Those that leave
