@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence, Set
 
 from pagesim.kvcache.tiers.eviction import ChunkKey, Eviction, Use
@@ -11,6 +11,9 @@ __all__ = ["ChunkKey", "ChunkStore", "Use"]
 
 WRITING = -1
 """In place of a count of readers: the chunk is being written."""
+
+TRACKED = 64_000
+"""vLLM's default of chunks that are counted for a threshold (``max_tracker_size``)."""
 
 
 class ChunkStore:
@@ -25,6 +28,7 @@ class ChunkStore:
         capacity: chunks.
         eviction: decides which chunk goes; empty.
         threshold: how often a chunk must be offered before it is taken; 0 and 1 take it at once.
+        tracked: of how many chunks it is known how often they were offered: of those offered last.
 
     Attributes:
         evicted: chunks that went since the beginning.
@@ -33,11 +37,13 @@ class ChunkStore:
     """
 
     __slots__ = (
-        *("_chunks", "_evictable", "_eviction", "_offered", "_threshold"),
+        *("_chunks", "_evictable", "_eviction", "_offered", "_threshold", "_tracked"),
         *("capacity", "evicted", "victims", "writing"),
     )
 
-    def __init__(self, capacity: int, eviction: Eviction, *, threshold: int = 0) -> None:
+    def __init__(
+        self, capacity: int, eviction: Eviction, *, threshold: int = 0, tracked: int = TRACKED
+    ) -> None:
         if capacity < 0:
             raise ValueError(f"capacity is {capacity}; it cannot be negative")
         self.capacity = capacity
@@ -46,7 +52,8 @@ class ChunkStore:
         self.writing = 0
         self._eviction = eviction
         self._threshold = threshold
-        self._offered: dict[ChunkKey, int] = {}  # how often, where there is a threshold
+        self._tracked = tracked
+        self._offered: OrderedDict[ChunkKey, int] = OrderedDict()  # how often, where there is a threshold
         self._chunks: dict[ChunkKey, int] = {}  # the readers of each, or WRITING
         self._evictable: set[ChunkKey] = set()  # those that are ready and have no reader
 
@@ -167,9 +174,20 @@ class ChunkStore:
     # Inside
 
     def _offered_enough(self, keys: Sequence[ChunkKey], missing: Iterable[ChunkKey]) -> list[ChunkKey]:
+        offered = self._offered
+        others = len(offered)  # those that may be forgotten: tracked, and not offered now
         for key in keys:
-            self._offered[key] = self._offered.get(key, 0) + 1
-        return [key for key in missing if self._offered[key] >= self._threshold]
+            if key in offered:
+                offered[key] += 1
+                offered.move_to_end(key)
+                others -= 1
+        for key in keys:
+            if key not in offered and (len(offered) < self._tracked or others):
+                if len(offered) >= self._tracked:
+                    offered.popitem(last=False)
+                    others -= 1
+                offered[key] = 1
+        return [key for key in missing if offered.get(key, 0) >= self._threshold]
 
     def _touch(self, use: Use, keys: Iterable[ChunkKey]) -> None:
         fresh = [key for key in keys if key not in use.seen]
