@@ -1,11 +1,12 @@
-"""vLLM v1 with a tier on the host: prompts are stored as they are computed, and loaded where they are there."""
+"""vLLM v1 with a tier on the host: prompts are stored as they are computed, and loaded when they return."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from pagesim.kvcache import KVCache
+from pagesim.errors import PagesimError
+from pagesim.kvcache import ChunkedLocal, KVCache, State
 from pagesim.kvcache.tiers import Arc, ChunkStore, LruByRequest
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.dead_ends import DeadEnd
@@ -39,6 +40,13 @@ class OffloadingV1(VllmV1):
     queue: HoldingQueue | HoldingPriorityQueue
 
     def __init__(self, memory: KVCache, options: VllmV1Options, *, max_model_len: int, **others: Any) -> None:
+        for group in memory.groups:
+            rule = group.rule
+            if isinstance(rule, ChunkedLocal) or (isinstance(rule, State) and not rule.aligned):
+                raise PagesimError(
+                    f"kv_offloading_size with layers of {group.kind} is in no log of vLLM's decisions; leave it "
+                    "out" + (", or enable prefix caching" if isinstance(rule, State) else "")
+                )
         super().__init__(memory, options, max_model_len=max_model_len, **others)
         self.queue = HoldingPriorityQueue() if self.by_priority else HoldingQueue()
         chunks = options.kv_offloading_chunks
