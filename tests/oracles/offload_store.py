@@ -5,8 +5,8 @@ Run it with Python files of vLLM 0.33.0, as ``make golden`` unpacks them:
     python tests/oracles/offload_store.py --vllm FOLDER [--operations 10000] [--seeds 12]
 
 It carries out the same random look-ups, loads, stores and ends of requests on both, and stops at the first
-that has another answer, evicts other chunks or in another order, or leaves another count of free, evictable or
-pending chunks. All that it takes beside pagesim is what pagesim's tests have (torch).
+that has another answer, evicts other chunks or in another order, or leaves another count of free, evictable
+or pending chunks. All that it takes beside pagesim is what pagesim's tests have (torch).
 """
 
 from __future__ import annotations
