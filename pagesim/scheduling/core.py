@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -28,6 +29,9 @@ from pagesim.scheduling.request import EngineRequest
 from pagesim.workloads.trace import IntColumn
 
 SampleMode = Literal["together", "apart", "requests"]
+
+Pool = Literal["prefill", "decode"]
+"""What a replica does where prefill is apart from decode."""
 
 _NONE: list[EngineRequest] = []
 
@@ -123,6 +127,9 @@ class Scheduler(ABC):
     follows_reach: ClassVar[bool] = False
     """Whether a batch says what layers read that look back on some tokens only (``reaches``)."""
 
+    parks: ClassVar[tuple[str, ...]] = ()
+    """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
+
     sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
 
@@ -179,6 +186,18 @@ class Scheduler(ABC):
     def kind_for(cls, options: Any) -> type[Scheduler]:
         """Return the class that decides under these options: this one, or one that derives from it."""
         return cls
+
+    @classmethod
+    def kind_in_pool(cls, options: Any, pool: Pool) -> type[Scheduler]:
+        """Return the class that decides in a pool of replicas that only prefill, or only decode.
+
+        Raises:
+            PagesimError: the scheduler has no connector between such pools, or not under these options.
+        """
+        raise PagesimError(
+            "this policy has no connector between replicas that prefill and replicas that decode; choose "
+            "policy vllm-v1"
+        )
 
     @classmethod
     def reuses_unhashed_first(cls, options: Any) -> bool:
@@ -346,6 +365,10 @@ class Scheduler(ABC):
     def blocked_externally(self) -> bool:
         """Say whether free memory would hold the head of the queue and only no placement exists."""
         return False
+
+    def parked(self) -> Sequence[Sequence[EngineRequest]]:
+        """Return the requests that hold memory and do not run, for each entry of ``parks``."""
+        return ()
 
     def stored_length(self, request: EngineRequest) -> int:
         """Return the tokens of each sample of a running request whose KV is stored, padded ones included."""
@@ -516,8 +539,12 @@ class Scheduler(ABC):
         del self.running[request.order]
         request.last_step = -1
         self.events.finished(request, now)
-        memory.release(request)
+        self._let_go(request)
         request.length = held + 1
+
+    def _let_go(self, request: EngineRequest) -> None:
+        """Take back what a request holds that has its last token."""
+        self.memory.release(request)
 
     def _end_some(self, request: EngineRequest, now: int) -> None:
         """Let those samples of a request go whose last token was generated."""

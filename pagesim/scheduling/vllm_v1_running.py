@@ -125,10 +125,8 @@ class RunningV1(Scheduler):
                 if not request.decodes:
                     self.events.interval_ended(request)
                 memory.trim(request)
-            while len(order) >= place and self._lacks_blocks(request, tokens if chunked else None):
-                self.preempt(order.pop(), batch)
-            if len(order) < place:
-                break  # it preempted itself
+            if not self._make_way(request, tokens if chunked else None, order, batch):
+                break
             if chunked:
                 self.events.interval_ended(request)
                 chunks.append((request, request.tokens, tokens))
@@ -141,6 +139,29 @@ class RunningV1(Scheduler):
         self._decode(served, [each for each in order if each.order not in given], batch)
         for request, computed, tokens in chunks:
             self._went_on(request, computed, tokens, batch)
+
+    def _make_way(
+        self, request: EngineRequest, tokens: int | None, order: list[EngineRequest], batch: Batch
+    ) -> bool:
+        """Preempt the latest requests until a request finds its blocks; say whether it does.
+
+        Args:
+            request: see there.
+            tokens: of the next chunk of its prompt; None for one token.
+            order: the running requests; those that are preempted are taken out.
+            batch: in which that is noted.
+        """
+        while self._lacks_blocks(request, tokens):
+            if not self._may_lose_place(order[-1]):
+                return False
+            self.preempt(victim := order.pop(), batch)
+            if victim is request:
+                return False
+        return True
+
+    def _may_lose_place(self, request: EngineRequest) -> bool:
+        """Say whether a request can be preempted now."""
+        return True
 
     def _lacks_blocks(self, request: EngineRequest, tokens: int | None) -> bool:
         """Say whether too few blocks are free for the next chunk of a prompt, or (None) for one token."""

@@ -1,0 +1,103 @@
+"""Replicas that only prefill, or only decode: engines whose requests go on, or come from, elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import simpy
+
+from pagesim.experiments.clusters.engine import Replica
+from pagesim.experiments.clusters.instants import Decision
+from pagesim.scheduling.arrivals import NEVER
+from pagesim.scheduling.disaggregated import PrefillingV1, PullingV1
+from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.sim.pipelined import NAP
+
+Leave = Callable[[int, int, Status, bool], None]
+"""Called with the row of a request that is over on a replica, the instant, how it ended there, and whether it
+had its blocks to the end."""
+
+
+class PoolReplica(Replica):
+    """As `Replica`, which tells the cluster what becomes of its requests.
+
+    Args:
+        leave: see `Leave`.
+        others: as `Replica`.
+    """
+
+    def __init__(self, *others: Any, leave: Leave) -> None:
+        super().__init__(*others)
+        self._leave = leave
+        self._sends_on = True
+
+    @property
+    def scheduler(self) -> Any:
+        """The engine's scheduler."""
+        return self.engine.scheduler
+
+    def finished(self, request: EngineRequest, now: int) -> None:
+        super().finished(request, now)
+        self._leave(request.row, now, Status.FINISHED, True)
+
+    def left(self, row: int, now: int, status: Status) -> None:
+        super().left(row, now, status)
+        self._leave(row, now, status, False)
+
+    def next_look(self) -> int:
+        next_look: int = self.scheduler.polls.next_look
+        return next_look
+
+    def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
+        self.scheduler.idle(now)
+        yield from super()._wait(now)
+        # Others may be routed here at the same instant.
+        yield Decision(self._environment, 0)
+
+
+class Prefiller(PoolReplica):
+    """Runs one engine that prefills."""
+
+    scheduler: PrefillingV1
+
+    def acknowledge(self, row: int, now: int) -> None:
+        """Say that a request's blocks were pulled, or will not be, or that their lease is over.
+
+        What happens at the very instant at which a batch is launched is reported with the next one.
+        """
+        self.scheduler.polls.expect(row, now + 1)
+        if self._busy:
+            self._replan_at(now + 1)
+        elif self._idle is not None:
+            self.scheduler.idle(now)
+
+
+class Decoder(PoolReplica):
+    """Runs one engine that decodes; while it has nothing to do but to wait for pulls, it polls them."""
+
+    scheduler: PullingV1
+
+    def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
+        """Sleep for a millisecond or, as long as nothing can have changed, for some of them."""
+        scheduler, environment = self.scheduler, self._environment
+        scheduler.idle(now)
+        if not (scheduler.landing or scheduler.leaving):
+            yield from super()._wait(now)
+            return
+        wake_at = min(scheduler.polls.next_look, self.engine.next_abort)
+        if scheduler.polls.unknown:
+            wake_at = now
+        self._idle = environment.event()
+        events = [self._idle]
+        if wake_at != NEVER:
+            events.append(environment.timeout(_next_nap(now, wake_at) - now))
+        yield simpy.AnyOf(environment, events)
+        self._idle = None
+        woken = int(environment.now)
+        yield Decision(environment, -(woken - now) % NAP if woken > now else NAP)
+
+
+def _next_nap(now: int, instant: int) -> int:
+    """Return when a sleep in milliseconds from now is over that lasts until an instant, one at least."""
+    return now + max(1, -(-(instant - now) // NAP)) * NAP
