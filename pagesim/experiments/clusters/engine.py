@@ -148,7 +148,7 @@ class Replica(Observer):
                     self._replicas.changed.add(self._number)
                 if again_at > now or self._sends_on:
                     # What is sent because of what is over now, here or elsewhere, comes first.
-                    yield Decision(environment, again_at - now)
+                    yield from self._rest(now, again_at)
                 if recorder.iterations >= recorder.full_at:
                     recorder.flush()
                 continue
@@ -159,6 +159,10 @@ class Replica(Observer):
                 return
             else:
                 yield from self._wait(now)
+
+    def _rest(self, now: int, again_at: int) -> Generator[simpy.Event, Any, None]:
+        """Wait until the engine decides again."""
+        yield Decision(self._environment, again_at - now, self._number)
 
     def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
         """Wait until a request is routed here."""

@@ -14,16 +14,17 @@ class Instant(simpy.Event):
     Args:
         environment: the clock.
         delay: ticks.
+        turn: among those of its kind at the same tick, those of a smaller turn come first.
     """
 
     PRIORITY: ClassVar[EventPriority] = NORMAL
     """That of SimPy's own events, here of iterations that are over."""
 
-    def __init__(self, environment: simpy.Environment, delay: int) -> None:
+    def __init__(self, environment: simpy.Environment, delay: int, turn: int = 0) -> None:
         super().__init__(environment)
         self._ok = True
         self._value = None
-        environment.schedule(self, priority=self.PRIORITY, delay=delay)
+        environment.schedule(self, priority=EventPriority(self.PRIORITY + turn), delay=delay)
 
 
 class ArrivalEvent(Instant):
@@ -39,6 +40,9 @@ class HandoverEvent(Instant):
 
 
 class Decision(Instant):
-    """The instant at which an engine decides: after all that is over at it and what is routed for that."""
+    """The instant at which an engine decides: after all that is over at it and what is routed for that.
+
+    Engines take turns, so that what they share, as links, does not depend on when they decided before.
+    """
 
     PRIORITY = EventPriority(NORMAL + 2)

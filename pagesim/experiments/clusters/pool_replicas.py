@@ -10,7 +10,9 @@ import simpy
 from pagesim.experiments.clusters.engine import Replica
 from pagesim.experiments.clusters.instants import Decision
 from pagesim.scheduling.arrivals import NEVER
+from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.disaggregated import PrefillingV1, PullingV1
+from pagesim.scheduling.observer import FastForward
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.sim.pipelined import NAP
 
@@ -53,7 +55,7 @@ class PoolReplica(Replica):
         self.scheduler.idle(now)
         yield from super()._wait(now)
         # Others may be routed here at the same instant.
-        yield Decision(self._environment, 0)
+        yield Decision(self._environment, 0, self._number)
 
 
 class Prefiller(PoolReplica):
@@ -78,16 +80,36 @@ class Decoder(PoolReplica):
 
     scheduler: PullingV1
 
+    _computes = True
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        super().planned(batch, now, start, ticks)
+        self._computes = batch.tokens > 0
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        self._computes = True
+
+    def _rest(self, now: int, again_at: int) -> Generator[simpy.Event, Any, None]:
+        if self._computes or not self.scheduler.has_work:
+            yield from super()._rest(now, again_at)
+        else:
+            yield from self._sleep(now)
+
     def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
-        """Sleep for a millisecond or, as long as nothing can have changed, for some of them."""
-        scheduler, environment = self.scheduler, self._environment
-        scheduler.idle(now)
-        if not (scheduler.landing or scheduler.leaving):
+        self.scheduler.idle(now)
+        if self.scheduler.landing or self.scheduler.leaving:
+            yield from self._sleep(now)
+        else:
             yield from super()._wait(now)
-            return
-        wake_at = min(scheduler.polls.next_look, self.engine.next_abort)
-        if scheduler.polls.unknown:
-            wake_at = now
+
+    def _sleep(self, now: int) -> Generator[simpy.Event, Any, None]:
+        """Sleep for a millisecond or, as long as a plan would change nothing, for some of them."""
+        scheduler, environment = self.scheduler, self._environment
+        wake_at = now
+        if not (scheduler.must_replan or scheduler.running or scheduler.unreported):
+            wake_at = min(scheduler.polls.next_look, self.engine.next_abort)
+            if wake_at == NEVER and scheduler.has_work:
+                wake_at = now
         self._idle = environment.event()
         events = [self._idle]
         if wake_at != NEVER:
@@ -95,7 +117,7 @@ class Decoder(PoolReplica):
         yield simpy.AnyOf(environment, events)
         self._idle = None
         woken = int(environment.now)
-        yield Decision(environment, -(woken - now) % NAP if woken > now else NAP)
+        yield Decision(environment, -(woken - now) % NAP if woken > now else NAP, self._number)
 
 
 def _next_nap(now: int, instant: int) -> int:

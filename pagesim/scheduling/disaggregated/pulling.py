@@ -81,7 +81,15 @@ class PullingV1(VllmV1):
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
         return ([*self.landing.values(), *self.leaving.values()],)
 
+    def finish(self, now: int) -> list[EngineRequest]:
+        over = super().finish(now)
+        if over and self._landed:
+            self.must_replan = True  # one that has landed may run in its place
+        return over
+
     def abort(self, row: int, now: int) -> int:
+        if self._landed:
+            self.must_replan = True
         request = self.landing.pop(row, None)
         if request is None:
             return super().abort(row, now)
