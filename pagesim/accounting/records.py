@@ -58,6 +58,7 @@ class Recorder(Observer):
         "_late",
         "_moves",
         "_notes_state",
+        "_parked_blocks",
         "_parked_gaps",
         "_parked_until",
         "_parks",
@@ -123,6 +124,7 @@ class Recorder(Observer):
         # up to when that is written down.
         self._parks = scheduler.parks
         self._parked_gaps: list[tuple[int, ...]] = []
+        self._parked_blocks: list[int] = []
         self._parked_until = 0
 
     # Iterations
@@ -151,6 +153,8 @@ class Recorder(Observer):
             batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
         ))
         # fmt: on
+        if self._parks:
+            self._count_parked()
         if self._notes_state:
             blocked = not memory.grows and scheduler.blocked_externally()
             self._external = free if blocked else 0
@@ -179,6 +183,8 @@ class Recorder(Observer):
             sequences,
         ))
         # fmt: on
+        if self._parks:
+            self._count_parked()
         if self._notes_state:
             # No request waits in a fast-forward that no plan came before.
             self._note_state(sequences, self._external if run.decided < run.start else 0)
@@ -211,7 +217,8 @@ class Recorder(Observer):
     def parked_changes(self, now: int) -> None:
         since = self._parked_until
         if now > since:
-            self._parked_gaps.append((since, now, *self._parked_blocks()))
+            self._count_parked()
+            self._parked_gaps.append((since, now, *self._parked_blocks))
             self._parked_until = now
 
     # Requests
@@ -388,8 +395,7 @@ class Recorder(Observer):
             if self._parks:
                 # Only what running requests name counts: what others name beyond what only they hold is off.
                 parked = [request for each in scheduler.parked() for request in each]
-                shared -= sum([memory.held_blocks(request) for request in parked])
-                shared += memory.exclusive_blocks(parked)
+                shared += sum(self._parked_blocks) - sum([memory.held_blocks(each) for each in parked])
             self._cache_rows.fromlist([shared, memory.cached_blocks, memory.blocks_taken])
             return
         if external:
@@ -406,12 +412,13 @@ class Recorder(Observer):
 
     def _note_parked(self, end: int) -> None:
         """Note the blocks that only requests hold that do not run, of a row that is over at ``end``."""
-        for name, blocks in zip(self._parks, self._parked_blocks(), strict=True):
+        for name, blocks in zip(self._parks, self._parked_blocks, strict=True):
             self._note(name, blocks)
         self._parked_until = max(self._parked_until, end)
 
-    def _parked_blocks(self) -> list[int]:
-        return [self.memory.exclusive_blocks(requests) for requests in self.scheduler.parked()]
+    def _count_parked(self) -> None:
+        """Count the blocks that only requests hold that do not run, for each of `Scheduler.parks`."""
+        self._parked_blocks = [self.memory.exclusive_blocks(each) for each in self.scheduler.parked()]
 
     def _note_shared_tails(self) -> None:
         """Note what last blocks that several samples share hold too often: see `ledger.Sharing`."""

@@ -101,16 +101,21 @@ class CountedPrefixKV(KVCache):
         return -(-self.length(holder) // self.block_size)
 
     def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
-        own = {id(holder.kv) for holder in holders}
         blocks, size = 0, self.block_size
-        runs: dict[int, Run] = {}
+        shared: dict[int, Run] = {}
         for holder in holders:
             prefix: Prefix = holder.kv
             blocks += -(-self.length(holder) // size) - prefix.hashed
-            runs.update((id(run), run) for run in prefix.runs)
-        for run in runs.values():
-            if all(id(prefix) in own for prefix in run.holders):
-                blocks += run.count
+            for run in prefix.runs:
+                if len(run.holders) == 1:
+                    blocks += run.count
+                else:
+                    shared[id(run)] = run
+        if shared:
+            own = {id(holder.kv) for holder in holders}
+            for run in shared.values():
+                if all(id(prefix) in own for prefix in run.holders):
+                    blocks += run.count
         return blocks
 
     def blocks_needed(self, steps: int = 1) -> int:

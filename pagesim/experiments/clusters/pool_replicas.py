@@ -24,10 +24,15 @@ had its blocks to the end."""
 class PoolReplica(Replica):
     """As `Replica`, which tells the cluster what becomes of its requests.
 
+    An engine that has requests and computes nothing, because it waits for transfers, sleeps for a millisecond
+    and polls them; here as many milliseconds as pass until something can have changed.
+
     Args:
         leave: see `Leave`.
         others: as `Replica`.
     """
+
+    _computes = True  # whether what was decided last has any tokens
 
     def __init__(self, *others: Any, leave: Leave) -> None:
         super().__init__(*others)
@@ -35,9 +40,18 @@ class PoolReplica(Replica):
         self._sends_on = True
 
     @property
-    def scheduler(self) -> Any:
+    def scheduler(self) -> PrefillingV1 | PullingV1:
         """The engine's scheduler."""
-        return self.engine.scheduler
+        scheduler = self.engine.scheduler
+        assert isinstance(scheduler, PrefillingV1 | PullingV1)
+        return scheduler
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        super().planned(batch, now, start, ticks)
+        self._computes = batch.tokens > 0
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        self._computes = True
 
     def finished(self, request: EngineRequest, now: int) -> None:
         super().finished(request, now)
@@ -48,20 +62,49 @@ class PoolReplica(Replica):
         self._leave(row, now, status, False)
 
     def next_look(self) -> int:
-        next_look: int = self.scheduler.polls.next_look
-        return next_look
+        return self.scheduler.polls.next_look
+
+    def _rest(self, now: int, again_at: int) -> Generator[simpy.Event, Any, None]:
+        if self._computes or not self.scheduler.has_work:
+            yield from super()._rest(now, again_at)
+        else:
+            yield from self._sleep(now)
 
     def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
-        self.scheduler.idle(now)
+        scheduler = self.scheduler
+        if not scheduler.has_work:
+            scheduler.idle(now)
+        if scheduler.has_work or scheduler.polls.next_look != NEVER:
+            yield from self._sleep(now)
+            return
         yield from super()._wait(now)
         # Others may be routed here at the same instant.
         yield Decision(self._environment, 0, self._number)
+
+    def _sleep(self, now: int) -> Generator[simpy.Event, Any, None]:
+        """Sleep in milliseconds until a plan may differ from the last one."""
+        scheduler, environment = self.scheduler, self._environment
+        wake_at = now
+        if scheduler.awaits and not (scheduler.must_replan or scheduler.running or scheduler.unreported):
+            wake_at = min(scheduler.polls.next_look, self.engine.next_abort)
+        self._idle = environment.event()
+        events = [self._idle]
+        if wake_at != NEVER:
+            events.append(environment.timeout(_next_nap(now, wake_at) - now))
+        yield simpy.AnyOf(environment, events)
+        self._idle = None
+        woken = int(environment.now)
+        yield Decision(environment, -(woken - now) % NAP if woken > now else NAP, self._number)
 
 
 class Prefiller(PoolReplica):
     """Runs one engine that prefills."""
 
-    scheduler: PrefillingV1
+    @property
+    def scheduler(self) -> PrefillingV1:
+        scheduler = self.engine.scheduler
+        assert isinstance(scheduler, PrefillingV1)
+        return scheduler
 
     def acknowledge(self, row: int, now: int) -> None:
         """Say that a request's blocks were pulled, or will not be, or that their lease is over.
@@ -72,52 +115,20 @@ class Prefiller(PoolReplica):
         if self._busy:
             self._replan_at(now + 1)
         elif self._idle is not None:
-            self.scheduler.idle(now)
+            if self.scheduler.has_work:
+                self._wake()
+            else:
+                self.scheduler.idle(now)
 
 
 class Decoder(PoolReplica):
-    """Runs one engine that decodes; while it has nothing to do but to wait for pulls, it polls them."""
+    """Runs one engine that decodes."""
 
-    scheduler: PullingV1
-
-    _computes = True
-
-    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
-        super().planned(batch, now, start, ticks)
-        self._computes = batch.tokens > 0
-
-    def fast_forwarded(self, run: FastForward) -> None:
-        self._computes = True
-
-    def _rest(self, now: int, again_at: int) -> Generator[simpy.Event, Any, None]:
-        if self._computes or not self.scheduler.has_work:
-            yield from super()._rest(now, again_at)
-        else:
-            yield from self._sleep(now)
-
-    def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
-        self.scheduler.idle(now)
-        if self.scheduler.landing or self.scheduler.leaving:
-            yield from self._sleep(now)
-        else:
-            yield from super()._wait(now)
-
-    def _sleep(self, now: int) -> Generator[simpy.Event, Any, None]:
-        """Sleep for a millisecond or, as long as a plan would change nothing, for some of them."""
-        scheduler, environment = self.scheduler, self._environment
-        wake_at = now
-        if not (scheduler.must_replan or scheduler.running or scheduler.unreported):
-            wake_at = min(scheduler.polls.next_look, self.engine.next_abort)
-            if wake_at == NEVER and scheduler.has_work:
-                wake_at = now
-        self._idle = environment.event()
-        events = [self._idle]
-        if wake_at != NEVER:
-            events.append(environment.timeout(_next_nap(now, wake_at) - now))
-        yield simpy.AnyOf(environment, events)
-        self._idle = None
-        woken = int(environment.now)
-        yield Decision(environment, -(woken - now) % NAP if woken > now else NAP, self._number)
+    @property
+    def scheduler(self) -> PullingV1:
+        scheduler = self.engine.scheduler
+        assert isinstance(scheduler, PullingV1)
+        return scheduler
 
 
 def _next_nap(now: int, instant: int) -> int:

@@ -58,8 +58,16 @@ class PrefillingV1(VllmV1):
         for row in rows:
             self.memory.release(self.held.pop(row))
 
+    @property
+    def awaits(self) -> bool:
+        """Whether blocks are going to be free without any iteration."""
+        return bool(self.held)
+
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
         return (list(self.held.values()),)
+
+    def _waits_for_room(self) -> bool:
+        return super()._waits_for_room() or bool(self.held)
 
     def _let_go(self, request: EngineRequest) -> None:
         if not self.holds:

@@ -78,6 +78,11 @@ class PullingV1(VllmV1):
             self.events.parked_changes(now)
             self._note(self.polls.drain(now))
 
+    @property
+    def awaits(self) -> bool:
+        """Whether requests land, or blocks are going to be free, without any iteration."""
+        return bool(self.landing or self.leaving)
+
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
         return ([*self.landing.values(), *self.leaving.values()],)
 
@@ -161,7 +166,7 @@ class PullingV1(VllmV1):
         return True
 
     def _waits_for_room(self) -> bool:
-        return super()._waits_for_room() or bool(self.landing or self.leaving)
+        return super()._waits_for_room() or self.awaits
 
     # Running requests
 
