@@ -22,7 +22,7 @@ _UNITS = {
     "Gb/s": 1e9 / 8,
     "Mb/s": 1e6 / 8,
 }
-_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_TIMES = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # in a second
 _NUMBER = r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
 
 
@@ -60,7 +60,7 @@ def parse_link(text: str) -> PullLink:
     timed = re.fullmatch(f"{_NUMBER}({'|'.join(_TIMES)})", latency) if latency else None
     if rated is not None and (timed is not None or not latency):
         bytes_per_s = float(rated[1]) * _UNITS[rated[2]]
-        latency_s = 0.0 if timed is None else float(timed[1]) * _TIMES[timed[2]]
+        latency_s = 0.0 if timed is None else float(timed[1]) / _TIMES[timed[2]]
         if bytes_per_s >= 1 and latency_s <= LONGEST_S:
             return PullLink(bytes_per_s, latency_s, f"link {text}: as given, for each GPU")
     raise PagesimError(
