@@ -172,7 +172,7 @@ def _check_offloading(options: VllmV1Options) -> None:
         )
     if options.speculative_tokens is not None:
         raise PagesimError(
-            "kv_offloading_size with speculative_tokens is in no log of vLLM's decisions; leave one of them out"
+            "kv_offloading_size with speculative_tokens is in no log of vLLM's decisions; leave one out"
         )
     if options.prefix_cache_retention_interval:
         raise PagesimError(
