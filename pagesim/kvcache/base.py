@@ -191,6 +191,14 @@ class KVCache(ABC):
     def held_blocks(self, holder: Holder) -> int:
         """Return the distinct blocks that a holder has, on the device or, swapped out, in the swap space."""
 
+    def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
+        """Return the distinct blocks that only these holders have, and no other."""
+        return sum([self.held_blocks(holder) for holder in holders])
+
+    def exclusive_in_groups(self, holders: Sequence[Holder]) -> list[int]:
+        """Return those of each KV group."""
+        return [self.exclusive_blocks(holders)]
+
     def length(self, holder: Holder) -> int:
         """Return the tokens of each sample whose KV is held or, for a window, has been."""
         return holder.base + holder.growth * self.steps if holder.decodes else holder.tokens

@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # jobs are of requests, too
 
 SampleMode = Literal["together", "apart", "requests"]
 
+Pool = Literal["prefill", "decode"]
+"""What a replica does where prefill is apart from decode."""
+
 _NONE: list[EngineRequest] = []
 
 
@@ -127,6 +130,9 @@ class Scheduler(ABC):
     follows_reach: ClassVar[bool] = False
     """Whether a batch says what layers read that look back on some tokens only (``reaches``)."""
 
+    parks: ClassVar[tuple[str, ...]] = ()
+    """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
+
     sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
 
@@ -193,6 +199,18 @@ class Scheduler(ABC):
     def kind_for(cls, options: Any) -> type[Scheduler]:
         """Return the class that decides under these options: this one, or one that derives from it."""
         return cls
+
+    @classmethod
+    def kind_in_pool(cls, options: Any, pool: Pool) -> type[Scheduler]:
+        """Return the class that decides in a pool of replicas that only prefill, or only decode.
+
+        Raises:
+            PagesimError: the scheduler has no connector between such pools, or not under these options.
+        """
+        raise PagesimError(
+            "this policy has no connector between replicas that prefill and replicas that decode; choose "
+            "policy vllm-v1"
+        )
 
     @classmethod
     def reuses_unhashed_first(cls, options: Any) -> bool:
@@ -263,10 +281,6 @@ class Scheduler(ABC):
     def has_work(self) -> bool:
         """Whether any request runs, waits or is swapped out, or a plan is due for those that are over."""
         return bool(self.running or self.queue.waiting or self.swapped or self.unreported)
-
-    def holders(self) -> list[EngineRequest]:
-        """Return the requests that have blocks on the device."""
-        return list(self.running.values())
 
     def arrival_matters(self) -> bool:
         """Whether the next arrival could change a decision before a request finishes.
@@ -368,6 +382,10 @@ class Scheduler(ABC):
     def blocked_externally(self) -> bool:
         """Say whether free memory would hold the head of the queue and only no placement exists."""
         return False
+
+    def parked(self) -> Sequence[Sequence[EngineRequest]]:
+        """Return the requests that hold memory and do not run, for each entry of ``parks``."""
+        return ()
 
     def stored_length(self, request: EngineRequest) -> int:
         """Return the tokens of each sample of a running request whose KV is stored, padded ones included."""
@@ -538,10 +556,14 @@ class Scheduler(ABC):
         del self.running[request.order]
         request.last_step = -1
         self.events.finished(request, now)
-        self._give_back(request)
+        self._let_go(request)
         request.length = held + 1
 
-    def _give_back(self, request: EngineRequest) -> None:
+    def _drop(self, request: EngineRequest) -> None:
+        """Take back what a request holds whose client went away while it ran."""
+        self.memory.release(request)
+
+    def _let_go(self, request: EngineRequest) -> None:
         """Take back what a request holds that has its last token."""
         self.memory.release(request)
 
@@ -568,6 +590,6 @@ class Scheduler(ABC):
         held, samples = self.memory.length(request), request.samples
         self.context -= samples * held
         self._stop(request)
-        self.memory.release(request)
+        self._drop(request)
         # The token sampled last has no KV yet.
         return request.generated_before + samples * max(0, held + 1 - request.prompt)

@@ -21,6 +21,7 @@ from pagesim.kvcache import (
     PrefixCachedKV,
     counts_prefixes,
 )
+from pagesim.scheduling.core import Pool as ReplicaPool
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Prices, SchedulerOptions
 from pagesim.setup.groups import kv_groups, type_groups
@@ -125,17 +126,33 @@ def _check_foreign(policy: Policy, memory: KVCache, pool: Pool) -> None:
 
 
 def build_scheduler(
-    policy: Policy, memory: KVCache, options: SchedulerOptions, *, max_model_len: int, prices: Prices
+    policy: Policy,
+    memory: KVCache,
+    options: SchedulerOptions,
+    *,
+    max_model_len: int,
+    prices: Prices,
+    pool: ReplicaPool | None = None,
 ) -> Scheduler:
-    """Return the scheduler of a policy over its memory; ``prices`` tell it how to preempt under ``auto``.
+    """Return the scheduler of a policy over its memory.
+
+    Args:
+        policy: its parts.
+        memory: empty.
+        options: of its scheduler.
+        max_model_len: tokens.
+        prices: by which it preempts under ``auto``.
+        pool: what its engine does where prefill is apart from decode.
 
     Raises:
-        PagesimError: an option does not go with the memory.
+        PagesimError: an option does not go with the memory, or with such a pool.
     """
     check_preemption(policy, options)
 
     def made(kind: type[Any]) -> Scheduler:
-        decides: Callable[..., Scheduler] = kind.kind_for(options)
+        decides: Callable[..., Scheduler] = (
+            kind.kind_for(options) if pool is None else kind.kind_in_pool(options, pool)
+        )
         return decides(memory, options, max_model_len=max_model_len, prices=prices)
 
     return SCHEDULERS.make(policy.scheduler, made)

@@ -20,7 +20,7 @@ from pagesim.kvcache import TabledKV
 from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
-from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.core import Pool, Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.options import SchedulerOptions
@@ -67,6 +67,7 @@ class PreparedSystem:
         trace: the requests as the engine sees them.
         accepted: rows of the requests that are not rejected at submission.
         request_of: the row of the original trace that each row is, or is a sample of, ``[N]``.
+        pool: in which its engines are, where prefill is apart from decode.
     """
 
     system: System
@@ -78,6 +79,7 @@ class PreparedSystem:
     trace: Trace
     accepted: IntColumn
     request_of: IntColumn
+    pool: Pool | None = None
 
     @property
     def reserves(self) -> bool:
@@ -93,12 +95,19 @@ class PreparedSystem:
         """Return a scheduler with empty memory; ``tables`` if blocks must have numbers."""
         needs_tables = tables or int(self.trace.beam_width.max(initial=1)) > 1
         return _new_scheduler(
-            self.policy, self.sized, self.options, self.max_model_len, self.cost, tables=needs_tables
+            self.policy,
+            self.sized,
+            self.options,
+            self.max_model_len,
+            self.cost,
+            tables=needs_tables,
+            pool=self.pool,
         )
 
     def ledger_shape(self) -> LedgerShape:
         """Return what the ledger of its engines has."""
-        return LedgerShape.of(self.new_scheduler().memory)
+        scheduler = self.new_scheduler()
+        return LedgerShape.of(scheduler.memory, scheduler.parks)
 
     @property
     def is_closed(self) -> bool:
@@ -333,7 +342,7 @@ class Server:
         self.scheduler.expect(arrivals)
         window, memory = system.window_s, self.scheduler.memory
         self.means = MemoryMeans(
-            LedgerShape.of(memory),
+            LedgerShape.of(memory, self.scheduler.parks),
             reserves=setting.reserves,
             window=None if window is None else (to_ticks(window[0]), to_ticks(window[1])),
         )
@@ -427,6 +436,7 @@ def _new_scheduler(
     cost: CostModel,
     *,
     tables: bool = False,
+    pool: Pool | None = None,
 ) -> Scheduler:
     memory = build_memory(
         policy,
@@ -439,7 +449,7 @@ def _new_scheduler(
         tables=tables,
     )
     scheduler = build_scheduler(
-        policy, memory, options, max_model_len=max_model_len, prices=PreemptionPrices(cost)
+        policy, memory, options, max_model_len=max_model_len, prices=PreemptionPrices(cost), pool=pool
     )
     let_follow(scheduler, cost)
     return scheduler

@@ -224,6 +224,11 @@ class Engine:
         """Say that a request's client goes away at an instant, unless it is over by then."""
         insort(self.aborts, (instant, row), lo=self._next_abort)
 
+    @property
+    def next_abort(self) -> int:
+        """When the next client goes away whose request may not be over, in ticks; ``NEVER`` if none does."""
+        return self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER
+
     # Inside
 
     def _let_in(self, now: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -174,7 +175,8 @@ class Details(Observer):
         """
         memory = self.scheduler.memory
         held = np.zeros((len(memory.groups), 2), np.int64)
-        for request in self.scheduler.holders():
+        holders = chain(self.scheduler.running.values(), *self.scheduler.parked())
+        for request in holders:
             if not (at_rest and request.decodes):
                 length = memory.length(request)
                 for group, (_, blocks) in enumerate(memory.held_by_group(request)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -98,6 +99,19 @@ class HybridKV(InTurnKV):
 
     def held_by_groups(self) -> tuple[int, ...]:
         return tuple([group.held for group in self._groups])
+
+    def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
+        return sum(self.exclusive_in_groups(holders))
+
+    def exclusive_in_groups(self, holders: Sequence[Holder]) -> list[int]:
+        """Return of each group the distinct blocks that only these holders have."""
+        names = self._blocks.names
+        exclusive: list[int] = []
+        for group in self._groups:
+            own = Counter([block for holder in holders for block in holder.kv.of[group.number].blocks])
+            del own[NULL]
+            exclusive.append(sum([names[block] == count for block, count in own.items()]))
+        return exclusive
 
     def held_blocks(self, holder: Holder) -> int:
         return sum([table.held for table in holder.kv.of])

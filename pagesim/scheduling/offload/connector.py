@@ -148,7 +148,7 @@ class Connector:
         for request in [*[each for each in after if each in self._offering], *self._over]:
             tracked = self._offering.get(request)
             if tracked is not None:
-                self._offer(tracked, after.get(request, request.length - 1), plan)
+                self._offer(tracked, after.get(request, max(request.prompt, request.length - 1)), plan)
         self.close_empty()
         self._taken = set()
         return plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,19 @@ class OffloadingV1(VllmV1):
         others: as `VllmV1`.
     """
 
-    __slots__ = ("_computed", "_loaded", "_loading", "connector")
+    __slots__ = (
+        "_computed",
+        "_fenced",
+        "_finishes",
+        "_leaving",
+        "_loaded",
+        "_loading",
+        "_plans",
+        "connector",
+    )
+
+    keeps_in_flight = True
+    parks = ("loading", "fenced")
 
     queue: HoldingQueue | HoldingPriorityQueue
 
@@ -43,36 +56,47 @@ class OffloadingV1(VllmV1):
         for group in memory.groups:
             rule = group.rule
             if isinstance(rule, ChunkedLocal) or (isinstance(rule, State) and not rule.aligned):
+                hint = ", or enable prefix caching" if isinstance(rule, State) else ""
                 raise PagesimError(
-                    f"kv_offloading_size with layers of {group.kind} is in no log of vLLM's decisions; leave it "
-                    "out" + (", or enable prefix caching" if isinstance(rule, State) else "")
+                    f"kv_offloading_size with layers of {group.kind} is in no log of vLLM's decisions; leave "
+                    f"it out{hint}"
                 )
         super().__init__(memory, options, max_model_len=max_model_len, **others)
         self.queue = HoldingPriorityQueue() if self.by_priority else HoldingQueue()
         chunks = options.kv_offloading_chunks
+        blocks, prompt_only = options.kv_offloading_chunk_blocks, options.kv_offloading_prompt_only
         assert chunks is not None
+        assert blocks is not None
+        assert prompt_only is not None
         eviction = Arc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
         self.connector = Connector(
             memory,
-            ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold),
-            blocks_per_chunk=options.kv_offloading_chunk_blocks,
-            prompt_only=options.kv_offloading_prompt_only,
+            ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0),
+            blocks_per_chunk=blocks,
+            prompt_only=prompt_only,
         )
         self._loading: dict[EngineRequest, None] = {}  # those whose loads are not over
         self._loaded: set[EngineRequest] = set()  # those whose loads are, and that were not looked at since
+        self._leaving: set[EngineRequest] = set()  # those that were aborted, and are being loaded
         self._computed: list[tuple[EngineRequest, int]] = []  # chunks of the plan at hand
+        # Plans so far, those whose outcome is known, and the requests that keep their blocks though they were
+        # aborted, each until the outcome of so many plans is known.
+        self._plans = self._finishes = 0
+        self._fenced: deque[tuple[int, EngineRequest]] = deque()
 
     @property
     def waiting_for_load(self) -> int:
         """Requests that hold blocks and wait until they are loaded."""
-        return len(self._loading)
+        return len(self._loading) - len(self._leaving)
 
     @property
     def has_work(self) -> bool:
         return super().has_work or bool(self.connector.jobs)
 
     def plan(self, now: int) -> Batch:
+        self.events.parked_changes(now)
         self._computed = []
+        self._plans += 1
         batch = super().plan(now)
         batch.transfers = self.connector.close(self._served(batch), batch.recomputed)
         if self.connector.waits:
@@ -80,20 +104,30 @@ class OffloadingV1(VllmV1):
         return batch
 
     def steps_until_next_decision(self) -> int:
-        return 0 if self.connector.waits else super().steps_until_next_decision()
+        # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
+        looks = self._fenced or (self.queue.holding and self.memory.is_hybrid)
+        return 0 if self.connector.waits or looks else super().steps_until_next_decision()
 
     def advance(self, steps: int) -> None:
         super().advance(steps)
         self.connector.close_empty()
+        self._plans += steps
+        self._finishes += steps - (self.resting > 0)  # where some rest, ``finish`` is called for the step
 
     def blocks_for_head(self) -> int | None:
         return 0 if self.queue.holding else super().blocks_for_head()
 
     def transferred(self, jobs: Sequence[Job]) -> None:
-        self._loaded.update(self.connector.over(jobs))
+        for request in self.connector.over(jobs):
+            if request in self._leaving:
+                self._leaving.remove(request)
+                del self._loading[request]
+                self.memory.release(request)
+            else:
+                self._loaded.add(request)
 
-    def holders(self) -> list[EngineRequest]:
-        return [*self.running.values(), *self.queue.holding]
+    def parked(self) -> Sequence[Sequence[EngineRequest]]:
+        return [*self.queue.holding, *self._leaving], [request for _, request in self._fenced]
 
     # Waiting requests
 
@@ -122,7 +156,7 @@ class OffloadingV1(VllmV1):
                     continue
                 external = gained
             if external:
-                if not self._start_load(request, found, external):
+                if not self._take_for_load(request, found, external):
                     break
                 batch.loading += (request,)
                 holding.append(request)
@@ -139,8 +173,6 @@ class OffloadingV1(VllmV1):
                 queue.pop(request)
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
-            if holds:
-                self.events.interval_ended(request)
             self._join(request, found, tokens, batch)
             self.connector.admitted(request)
             budget -= tokens
@@ -158,7 +190,7 @@ class OffloadingV1(VllmV1):
             request.tokens -= 1  # its last token is computed again, for what comes next
         return True
 
-    def _start_load(self, request: EngineRequest, found: int, external: int) -> bool:
+    def _take_for_load(self, request: EngineRequest, found: int, external: int) -> bool:
         """Give a request the blocks into which its tokens are loaded, if there is room for them."""
         memory = self.memory
         spare = self.watermark_blocks if self.running else 0
@@ -168,6 +200,7 @@ class OffloadingV1(VllmV1):
             [
                 memory.blocks_to_complete(each, each.length, computed.get(each, each.tokens))
                 for each in (*self._in_chunks.values(), *self._loading)
+                if each not in self._leaving
             ]
         )
         tokens = found + external
@@ -204,16 +237,6 @@ class OffloadingV1(VllmV1):
 
     # Running requests
 
-    def _grow_without_latest(self, batch: Batch) -> bool:
-        return self.in_flight == 1 and super()._grow_without_latest(batch)
-
-    def _may_lose_place(self, request: EngineRequest) -> bool:
-        if self.in_flight == 1:
-            return True
-        if request.order in self._in_chunks:
-            return not request.in_flight
-        return request.order in self._skipped
-
     def _compute(self, request: EngineRequest, computed: int, tokens: int, batch: Batch) -> None:
         super()._compute(request, computed, tokens, batch)
         self._computed.append((request, computed))
@@ -238,11 +261,40 @@ class OffloadingV1(VllmV1):
         super().preempt(request, batch)
         request.loaded = 0
 
+    def finish(self, now: int) -> list[EngineRequest]:
+        self._finishes += 1
+        while self._fenced and self._fenced[0][0] <= self._finishes:
+            self.memory.release(self._fenced.popleft()[1])
+        return super().finish(now)
+
+    def abort(self, row: int, now: int) -> int:
+        request = next((each for each in self.queue.holding if each.row == row), None)
+        generated = super().abort(row, now)
+        if request is not None:
+            self.events.parked_changes(now)
+            self.connector.finished(request)
+            if request in self._loading:
+                self._leaving.add(request)
+            else:
+                self.memory.release(request)
+        return generated
+
+    def _drop(self, request: EngineRequest) -> None:
+        self.connector.finished(request)
+        if not self._is_in_flight(request):
+            super()._drop(request)
+            return
+        memory = self.memory
+        if request.decodes:
+            memory.stop_decoding(request)
+        memory.cache_full_blocks(request)
+        self._fenced.append((self._plans, request))
+
     def _over(self, request: EngineRequest, now: int) -> None:
         self.connector.finished(request)
         super()._over(request, now)
 
-    def _give_back(self, request: EngineRequest) -> None:
+    def _let_go(self, request: EngineRequest) -> None:
         request.in_flight = 0
         self.memory.trim(request)
-        super()._give_back(request)
+        super()._let_go(request)
