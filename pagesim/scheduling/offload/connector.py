@@ -216,19 +216,22 @@ class Connector:
         request = tracked.request
         most = min(known, request.prompt) if self._prompt_only else known
         until: list[int] = []
-        offered: list[tuple[ChunkKey, OffloadGroup, int]] = []
+        offered: list[ChunkKey] = []
         for group, table in zip(self._groups, tracked.tables, strict=True):
             number = group.number
             end = min(most // group.tokens, len(table) // group.blocks)
             start = tracked.following[number]
             until.append(max(start, end))
             if start < end and not group.has_states:
-                offered += [
-                    (tracked.key(group, chunk), group, chunk)
-                    for chunk in range(start, end)
-                    if self._is_kept(tracked, group, chunk, end)
-                ]
-        wanted = self.store.offer(tracked.use, [key for key, _, _ in offered]) if offered else []
+                keys = tracked.keys(group, start, end)
+                if not group.keeps_all:
+                    keys = [
+                        key
+                        for chunk, key in enumerate(keys, start)
+                        if self._is_kept(tracked, group, chunk, end)
+                    ]
+                offered += keys
+        wanted = self.store.offer(tracked.use, offered) if offered else []
         if wanted is None:
             self._retries = True
             return
@@ -239,15 +242,13 @@ class Connector:
             del self._offering[request]
         if not wanted:
             return
-        new = set(wanted)
         at_once: list[int] = []
         when_over: list[int] = []
-        for key, group, chunk in offered:
-            if key in new:
-                first = chunk * group.blocks
-                blocks = tracked.tables[group.number][first : first + group.blocks]
-                held = when_over if group.keeps_all else at_once
-                held += [block for block in blocks if block != NULL]
+        for group, table in zip(self._groups, tracked.tables, strict=True):
+            size, blocks = group.group.block_size, group.blocks
+            ends = [end // size for end, number, _ in wanted if number == group.number]
+            held = when_over if group.keeps_all else at_once
+            held += [block for end in ends for block in table[end - blocks : end] if block != NULL]
         job = Job(
             tracked,
             wanted,
@@ -280,9 +281,7 @@ class Connector:
                 plan.stores.append(job)
 
     def _is_kept(self, tracked: Tracked, group: OffloadGroup, chunk: int, end: int) -> bool:
-        """Say whether a chunk is worth storing, and its blocks are there."""
-        if group.keeps_all:
-            return True
+        """Say whether a chunk of a group that keeps a part is worth storing, and its blocks are there."""
         rule = group.group.rule
         assert isinstance(rule, SlidingWindow)
         size, request = group.group.block_size, tracked.request
