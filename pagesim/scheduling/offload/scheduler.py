@@ -14,6 +14,7 @@ from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.offload.connector import Connector
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.offload.queue import HoldingPriorityQueue, HoldingQueue
+from pagesim.scheduling.options import ReturnPrices
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
@@ -37,6 +38,7 @@ class OffloadingV1(VllmV1):
     """
 
     __slots__ = (
+        "_chooses",
         "_computed",
         "_fenced",
         "_finishes",
@@ -75,6 +77,7 @@ class OffloadingV1(VllmV1):
             blocks_per_chunk=blocks,
             prompt_only=prompt_only,
         )
+        self._chooses = options.kv_offloading_load == "auto"
         self._loading: dict[EngineRequest, None] = {}  # those whose loads are not over
         self._loaded: set[EngineRequest] = set()  # those whose loads are, and that were not looked at since
         self._leaving: set[EngineRequest] = set()  # those that were aborted, and are being loaded
@@ -96,8 +99,9 @@ class OffloadingV1(VllmV1):
     def plan(self, now: int) -> Batch:
         self.events.parked_changes(now)
         self._computed = []
-        self._plans += 1
         batch = super().plan(now)
+        if batch.tokens or not batch.stuck:
+            self._plans += 1  # else another plan is made at once
         batch.transfers = self.connector.close(self._served(batch), batch.recomputed)
         if self.connector.waits:
             self.must_replan = True
@@ -112,7 +116,8 @@ class OffloadingV1(VllmV1):
         super().advance(steps)
         self.connector.close_empty()
         self._plans += steps
-        self._finishes += steps - (self.resting > 0)  # where some rest, ``finish`` is called for the step
+        # One step is in flight; where some rest ``finish`` is going to be called for the one before it.
+        self._finishes = self._plans - 1 - (self.resting > 0)
 
     def blocks_for_head(self) -> int | None:
         return 0 if self.queue.holding else super().blocks_for_head()
@@ -123,6 +128,7 @@ class OffloadingV1(VllmV1):
                 self._leaving.remove(request)
                 del self._loading[request]
                 self.memory.release(request)
+                self.must_replan = True
             else:
                 self._loaded.add(request)
 
@@ -146,7 +152,8 @@ class OffloadingV1(VllmV1):
                 holding.append(request)
                 continue
             holds = bool(queue.holding)
-            found, external = request.tokens, 0
+            # Of one that was loaded whole the last token is computed again, for what comes next.
+            found, external = min(request.tokens, request.length - 1), 0
             if not holds:
                 found = 0 if request.content is None else self._look_up(request)
                 gained = self.connector.match(request, found)
@@ -154,7 +161,7 @@ class OffloadingV1(VllmV1):
                     queue.pop(request)
                     others.append(request)
                     continue
-                external = gained
+                external = gained if gained and self._pays(gained, found) else 0
             if external:
                 if not self._take_for_load(request, found, external):
                     break
@@ -174,9 +181,19 @@ class OffloadingV1(VllmV1):
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
             self._join(request, found, tokens, batch)
-            self.connector.admitted(request)
+            self.connector.admitted(request, stores=self._pays(request.prompt, 0))
             budget -= tokens
         queue.put_back(holding, others)
+
+    def _pays(self, tokens: int, history: int) -> bool:
+        """Say whether so many tokens are loaded, and stored to be, rather than computed after others."""
+        if not self._chooses:
+            return True
+        prices: Any = self.prices
+        assert isinstance(prices, ReturnPrices)
+        blocks = self.connector.blocks_loaded(tokens)
+        load, compute = prices.returning(tokens, history, blocks, self.running_sequences, self.context)
+        return load < compute
 
     def _settle(self, request: EngineRequest) -> bool:
         """Let what was loaded for a request be found; say whether it was loaded."""
@@ -186,8 +203,6 @@ class OffloadingV1(VllmV1):
         del self._loading[request]
         request.unknown = 0
         self.memory.cache_full_blocks(request)
-        if request.tokens == request.length:
-            request.tokens -= 1  # its last token is computed again, for what comes next
         return True
 
     def _take_for_load(self, request: EngineRequest, found: int, external: int) -> bool:
@@ -265,6 +280,7 @@ class OffloadingV1(VllmV1):
         self._finishes += 1
         while self._fenced and self._fenced[0][0] <= self._finishes:
             self.memory.release(self._fenced.popleft()[1])
+            self.must_replan = True
         return super().finish(now)
 
     def abort(self, row: int, now: int) -> int:
