@@ -48,7 +48,7 @@ GROUP_ENTRIES = ("used", "state", "reserved", "over_reserved", "rounding", "out_
 HYBRID_ENTRIES = (*GROUP_ENTRIES, "external", "cached", "free")
 """The strict view's entries of a hybrid cache, in bytes."""
 
-PARKED_ENTRIES = ("held_for_transfer", "landing")
+PARKED_ENTRIES = ("held_for_transfer", "landing", "loading", "fenced")
 """Entries of blocks that only requests hold that do not run: see `Scheduler.parks`."""
 
 ON_DEMAND = -1
@@ -118,7 +118,8 @@ class LedgerShape:
             entries = (*ENTRIES[:4], *parks, *ENTRIES[4:])
             return cls(entries, memory.num_blocks * memory.block_size, memory.num_blocks)
         groups = tuple(f"{number}:{group.kind}" for number, group in enumerate(memory.groups))
-        return cls(HYBRID_ENTRIES, memory.capacity_bytes, memory.num_blocks, groups)
+        entries = (*GROUP_ENTRIES, *parks, *HYBRID_ENTRIES[len(GROUP_ENTRIES) :])
+        return cls(entries, memory.capacity_bytes, memory.num_blocks, groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,12 @@ class Recorder(Observer):
             self._residency.planned(batch, self.iterations)
         self.iterations += 1
 
+    def held_up(self, end: int, until: int) -> None:
+        first_token = self.log.first_token
+        for request in self.scheduler.running.values():
+            if first_token[request.row] == end:
+                first_token[request.row] = until
+
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
         sequences = run.sequences
@@ -303,6 +309,9 @@ class Recorder(Observer):
         for request in batch.prompts:
             row = request.row
             request.since = iteration
+            if request.loaded:
+                assert log.loaded_tokens is not None
+                log.loaded_tokens[row] = request.loaded
             if first_scheduled[row] < 0:
                 first_scheduled[row] = now
                 if request.cached:
@@ -442,7 +451,7 @@ class Recorder(Observer):
         # The iterations of a row follow one another without a gap.
         passed = np.cumsum(ticks) - ticks
         start = passed + rows.spread_out(rows["start"] - passed[firsts])
-        clock = start
+        clock = np.where(spread("planned") == 1, spread("decided"), start)
         if self._lag:
             # Of two batches in flight each is decided when the one before it begins.
             before = np.concatenate([[self._last_start], start[:-1]])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.reach import Reaches
 from pagesim.scheduling.request import EngineRequest
 from pagesim.workloads.trace import IntColumn
+
+if TYPE_CHECKING:  # jobs are of requests, too
+    from pagesim.scheduling.offload.jobs import Job
 
 SampleMode = Literal["together", "apart", "requests"]
 
@@ -178,6 +181,16 @@ class Scheduler(ABC):
         return False
 
     @classmethod
+    def needs_tables(cls, options: Any) -> bool:
+        """Whether blocks must have numbers under these options."""
+        return False
+
+    @classmethod
+    def names_contents(cls, options: Any) -> bool:
+        """Whether requests must be known by their content under these options."""
+        return cls.caches_prefixes(options)
+
+    @classmethod
     def hash_lookahead(cls, options: Any) -> int:
         """Return how many tokens behind a block its content covers under these options."""
         return 0
@@ -301,6 +314,10 @@ class Scheduler(ABC):
         requests go on.
         """
         return 0
+
+    def transferred(self, jobs: Sequence[Job]) -> None:
+        """Learn that jobs of `Batch.transfers` are over; told after ``finish``."""
+        return
 
     def let_ending_rest(self) -> None:
         """Let requests rest whose last token is in flight: they keep place and memory until it is there.
@@ -542,6 +559,10 @@ class Scheduler(ABC):
         self._let_go(request)
         request.length = held + 1
 
+    def _drop(self, request: EngineRequest) -> None:
+        """Take back what a request holds whose client went away while it ran."""
+        self.memory.release(request)
+
     def _let_go(self, request: EngineRequest) -> None:
         """Take back what a request holds that has its last token."""
         self.memory.release(request)
@@ -569,6 +590,6 @@ class Scheduler(ABC):
         held, samples = self.memory.length(request), request.samples
         self.context -= samples * held
         self._stop(request)
-        self.memory.release(request)
+        self._drop(request)
         # The token sampled last has no KV yet.
         return request.generated_before + samples * max(0, held + 1 - request.prompt)

@@ -61,6 +61,12 @@ class Observer:
         Told before `planned` of the same batch.
         """
 
+    def held_up(self, end: int, until: int) -> None:
+        """What an iteration computed that was over at ``end`` is answered at ``until`` only.
+
+        The host waits for a copy meanwhile. Told after that iteration was `planned`, and before the next one.
+        """
+
     def fast_forwarded(self, run: FastForward) -> None:
         """Iterations passed without a decision; told when they are over, before memory has grown."""
 

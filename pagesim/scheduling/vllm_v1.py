@@ -69,11 +69,23 @@ class VllmV1(RunningByPriorityV1):
         return options.enable_prefix_caching
 
     @classmethod
+    def needs_tables(cls, options: VllmV1Options) -> bool:
+        return options.kv_offloading_chunks is not None
+
+    @classmethod
+    def names_contents(cls, options: VllmV1Options) -> bool:
+        return options.enable_prefix_caching or options.kv_offloading_chunks is not None
+
+    @classmethod
     def hash_lookahead(cls, options: VllmV1Options) -> int:
         return int(options.enable_prefix_caching and options.speculative_method == "eagle3")
 
     @classmethod
     def kind_for(cls, options: VllmV1Options) -> type[Scheduler]:
+        if options.kv_offloading_chunks is not None:
+            from pagesim.scheduling.offload.scheduler import OffloadingV1  # which is one of these
+
+            return OffloadingV1
         if options.speculative_tokens is None:
             return cls
         from pagesim.scheduling.speculation import SpeculativeV1  # which is one of these
@@ -216,15 +228,7 @@ class VllmV1(RunningByPriorityV1):
                 queue.pop(request)
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
-            queue.pop(request)
-            self._take_memory(request, found + tokens)
-            request.cached = found
-            self._enter(request)
-            self.context += found
-            batch.prompts += (request,)
-            self._compute(request, found, tokens, batch)
-            if request.order in self._in_chunks:
-                batch.incomplete += (request,)
+            self._join(request, found, tokens, batch)
             budget -= tokens
         if overtaken:
             self.must_replan = True
@@ -234,6 +238,18 @@ class VllmV1(RunningByPriorityV1):
                 queue.requeue(request)
             else:
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+
+    def _join(self, request: EngineRequest, found: int, tokens: int, batch: Batch) -> None:
+        """Let the head of the queue run, which computes so many tokens behind those that were found."""
+        self.queue.pop(request)
+        self._take_memory(request, found + tokens)
+        request.cached = found
+        self._enter(request)
+        self.context += found
+        batch.prompts += (request,)
+        self._compute(request, found, tokens, batch)
+        if request.order in self._in_chunks:
+            batch.incomplete += (request,)
 
     def _has_waiting(self) -> bool:
         """Say whether any request may be admitted."""

@@ -61,6 +61,25 @@ class VllmV1Options(SchedulerOptions):
     acceptance: float | None = Field(
         None, ge=0, le=1, description="Chance of a draft to be accepted if those before it are."
     )
+    kv_offloading_size: float | None = Field(
+        None,
+        gt=0,
+        le=1 << 20,
+        description="GiB of host memory, of all GPUs together, for KV that was computed.",
+    )
+    kv_offloading_chunks: int | None = Field(
+        None, ge=0, le=MOST, description="Chunks of KV on the host, instead of a size."
+    )
+    kv_offloading_chunk_blocks: int = Field(1, ge=1, le=4096, description="Blocks of an offloaded chunk.")
+    kv_offloading_eviction: Literal["lru", "arc"] = Field(
+        "lru", description="Which chunks go first from the host: of requests that rest longest, or by ARC."
+    )
+    kv_offloading_threshold: int = Field(
+        0, ge=0, le=MOST, description="How often a chunk is offered before it is stored; 0 and 1: at once."
+    )
+    kv_offloading_prompt_only: bool = Field(
+        True, description="Offload prompts only, and nothing that was generated."
+    )
 
 
 Own = TypeVar("Own", bound=VllmV1Options)
@@ -133,11 +152,32 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             "enable_chunked_prefill vLLM does not start so: raise it, or lower max_model_len"
         )
     _check_speculation(options, release, tokens)
+    _check_offloading(options)
     threshold = options.long_prefill_token_threshold
     if release.bounds_threshold and threshold > longest:
         raise PagesimError(
             f"long_prefill_token_threshold is {threshold}, more than the {longest} of max_model_len; vLLM "
             f"{options.vllm_version} does not start so: lower it"
+        )
+
+
+def _check_offloading(options: VllmV1Options) -> None:
+    """Refuse a tier beside what no log of the release shows with one."""
+    if options.kv_offloading_chunks is None and options.kv_offloading_size is None:
+        return
+    if options.vllm_version != "0.33.0":
+        raise PagesimError(
+            f"kv_offloading_size is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
+            "with a tier on the host is not checked by any log"
+        )
+    if options.speculative_tokens is not None:
+        raise PagesimError(
+            "kv_offloading_size with speculative_tokens is in no log of vLLM's decisions; leave one out"
+        )
+    if options.prefix_cache_retention_interval:
+        raise PagesimError(
+            "kv_offloading_size with prefix_cache_retention_interval "
+            f"{options.prefix_cache_retention_interval} is in no log of vLLM's decisions; leave that out"
         )
 
 

@@ -52,7 +52,9 @@ def build_memory(
         plan: of the blocks, where layers differ in what they keep.
         tables: whether blocks must have numbers, because something is going to look at them.
     """
-    caches = SCHEDULERS.find(policy.scheduler).caches_prefixes(options)
+    scheduler = SCHEDULERS.find(policy.scheduler)
+    caches = scheduler.caches_prefixes(options)
+    tables = tables or scheduler.needs_tables(options)
     if caches and policy.placement != "paged":
         raise PagesimError(
             f"enable_prefix_caching needs placement paged, not {policy.placement}: it brings its own "
@@ -74,7 +76,7 @@ def build_memory(
             num_blocks,
             block_size,
             cpu_blocks,
-            reuses_unhashed_first=SCHEDULERS.find(policy.scheduler).reuses_unhashed_first(options),
+            reuses_unhashed_first=scheduler.reuses_unhashed_first(options),
         )
     on_demand = policy.reservation == "on-demand"
     pool = Pool(

@@ -27,6 +27,7 @@ from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.equip import asked_of, equip, options_of, sizing_of
+from pagesim.setup.offload import copy_times, with_chunks
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.reaches import let_follow, unfollowed
 from pagesim.setup.registry import SCHEDULERS
@@ -36,6 +37,7 @@ from pagesim.setup.served import served_model
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.closed_loop import ClosedLoop, SentArrivals
+from pagesim.sim.copies import CopyEngine
 from pagesim.sim.engine import Engine, StrictCompatError
 from pagesim.sim.executors import Executor, PredictedExecutor
 from pagesim.sim.pipelined import PipelinedEngine
@@ -112,6 +114,10 @@ class PreparedSystem:
         """Whether what is over decides when other requests are sent: a closed loop."""
         return self.system.max_concurrency is not None or self.trace.think_s is not None
 
+    def copies(self) -> CopyEngine:
+        """Return what carries out the copies between the device and a tier."""
+        return CopyEngine(*copy_times(self.system, self.sized, self.cost))
+
     def clients(self) -> Clients | None:
         """Return who sends the requests in a closed loop; None where each is sent at its arrival."""
         if not self.is_closed:
@@ -140,7 +146,7 @@ class PreparedSystem:
         """Return the requests that take part, at their arrivals."""
         contents, system = None, self.system
         scheduler = SCHEDULERS.find(self.policy.scheduler)
-        if scheduler.caches_prefixes(self.options):
+        if scheduler.names_contents(self.options):
             contents = Contents(
                 self.trace,
                 self.request_of,
@@ -160,6 +166,8 @@ class PreparedSystem:
         """Return an empty log, in which the requests that are not accepted are rejected."""
         log = RequestLog(len(self.trace))
         log.notes_samples = self.trace.sample_tokens is not None
+        if getattr(self.options, "kv_offloading_chunks", None) is not None:
+            log.loaded_tokens = {}
         rejected = np.ones(len(self.trace), bool)
         rejected[self.accepted] = False
         for row in np.flatnonzero(rejected).tolist():
@@ -254,6 +262,7 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     options = options_of(system, policy)
     sized, max_model_len, cost = equip(system, policy)
+    options = with_chunks(options, sized)
     scheduler = SCHEDULERS.find(policy.scheduler)
     trace, request_of = take_in(trace, policy.scheduler, scheduler, max_model_len)
     setting = PreparedSystem(
@@ -278,7 +287,7 @@ def check(system: System) -> None:
     """
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     sized, max_model_len, cost = equip(system, policy)
-    _new_scheduler(policy, sized, options_of(system, policy), max_model_len, cost)
+    _new_scheduler(policy, sized, with_chunks(options_of(system, policy), sized), max_model_len, cost)
 
 
 class ProgressObserver(Observer):
@@ -370,6 +379,7 @@ class Server:
             until=None if system.until is None else to_ticks(system.until),
             aborts=aborts,
             strict_compat=system.strict_compat,
+            copies=setting.copies(),
         )
 
     def replay(self) -> None:

@@ -20,9 +20,11 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from pagesim.costs.specs.gpu_spec import Link
 from pagesim.errors import PagesimError, brief, reason
 from pagesim.scheduling.beams import DROP as BEAM_DROP
 from pagesim.scheduling.options import MOST
+from pagesim.setup.links import parse_link
 from pagesim.setup.options import converted, declared, declared_by_plugins, fields_of
 from pagesim.setup.plugins import HOMES, needs, plugins
 from pagesim.setup.presets import (
@@ -131,6 +133,11 @@ class SystemFields(BaseModel):
         None,
         description="SECONDS[,PER_PROMPT_TOKEN] that a client waits beside the engine: HTTP and tokenizer.",
     )
+    kv_offloading_link: str | None = Field(
+        None,
+        description="BANDWIDTH[:LATENCY], such as 25GB/s:10us, of each GPU's copies to and from the host; "
+        "as the cost model swaps when left out.",
+    )
     window: str | None = Field(
         None,
         description="START:END in seconds: average memory and batch over the iterations scheduled in it.",
@@ -155,6 +162,18 @@ class SystemFields(BaseModel):
         if value is not None:
             _parse_frontend(value)
         return value
+
+    @field_validator("kv_offloading_link")
+    @classmethod
+    def _link_is_a_bandwidth(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_link(value)
+        return value
+
+    @property
+    def host_link(self) -> Link | None:
+        """The link to the host, where it was given."""
+        return None if self.kv_offloading_link is None else parse_link(self.kv_offloading_link)
 
     @property
     def frontend_s(self) -> tuple[float, float]:

@@ -45,6 +45,7 @@ class PullingV1(VllmV1):
 
     __slots__ = ("_landed", "_now", "_pulled", "landing", "leaving", "polls", "pull")
 
+    keeps_in_flight = True
     parks = ("landing",)
 
     def __init__(self, memory: KVCache, options: VllmV1Options, **others: Any) -> None:
@@ -167,18 +168,6 @@ class PullingV1(VllmV1):
 
     def _waits_for_room(self) -> bool:
         return super()._waits_for_room() or self.awaits
-
-    # Running requests
-
-    def _grow_without_latest(self, batch: Batch) -> bool:
-        return self.in_flight == 1 and super()._grow_without_latest(batch)
-
-    def _may_lose_place(self, request: EngineRequest) -> bool:
-        if self.in_flight == 1:
-            return True
-        if request.order in self._in_chunks:
-            return not request.in_flight
-        return request.order in self._skipped
 
     # Inside
 
