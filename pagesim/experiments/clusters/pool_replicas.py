@@ -13,7 +13,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.disaggregated import PrefillingV1, PullingV1
 from pagesim.scheduling.observer import FastForward
 from pagesim.scheduling.request import EngineRequest, Status
-from pagesim.sim.pipelined import NAP
+from pagesim.sim.engine import NAP
 
 Leave = Callable[[int, int, Status, bool], None]
 """Called with the row of a request that is over on a replica, the instant, how it ended there, and whether it
