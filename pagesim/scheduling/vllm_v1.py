@@ -70,11 +70,11 @@ class VllmV1(RunningByPriorityV1):
 
     @classmethod
     def needs_tables(cls, options: VllmV1Options) -> bool:
-        return options.kv_offloading_chunks is not None
+        return options.offloads
 
     @classmethod
     def names_contents(cls, options: VllmV1Options) -> bool:
-        return options.enable_prefix_caching or options.kv_offloading_chunks is not None
+        return options.enable_prefix_caching or options.offloads
 
     @classmethod
     def hash_lookahead(cls, options: VllmV1Options) -> int:
@@ -82,7 +82,7 @@ class VllmV1(RunningByPriorityV1):
 
     @classmethod
     def kind_for(cls, options: VllmV1Options) -> type[Scheduler]:
-        if options.kv_offloading_chunks is not None:
+        if options.offloads:
             from pagesim.scheduling.offload.scheduler import OffloadingV1  # which is one of these
 
             return OffloadingV1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -70,16 +70,27 @@ class VllmV1Options(SchedulerOptions):
     kv_offloading_chunks: int | None = Field(
         None, ge=0, le=MOST, description="Chunks of KV on the host, instead of a size."
     )
-    kv_offloading_chunk_blocks: int = Field(1, ge=1, le=4096, description="Blocks of an offloaded chunk.")
-    kv_offloading_eviction: Literal["lru", "arc"] = Field(
-        "lru", description="Which chunks go first from the host: of requests that rest longest, or by ARC."
+    kv_offloading_chunk_blocks: int | None = Field(
+        None, ge=1, le=4096, description="Blocks of an offloaded chunk; 1 when left out."
     )
-    kv_offloading_threshold: int = Field(
-        0, ge=0, le=MOST, description="How often a chunk is offered before it is stored; 0 and 1: at once."
+    kv_offloading_eviction: Literal["lru", "arc"] | None = Field(
+        None,
+        description="Which chunks leave the host first: by LRU of requests, or by ARC; lru when left out.",
     )
-    kv_offloading_prompt_only: bool = Field(
-        True, description="Offload prompts only, and nothing that was generated."
+    kv_offloading_threshold: int | None = Field(
+        None,
+        ge=0,
+        le=MOST,
+        description="Times that a chunk is offered before it is stored; 1 when left out.",
     )
+    kv_offloading_prompt_only: bool | None = Field(
+        None, description="Offload prompts, and nothing that was generated; so when left out."
+    )
+
+    @property
+    def offloads(self) -> bool:
+        """Whether KV is offloaded to the host."""
+        return self.kv_offloading_size is not None or self.kv_offloading_chunks is not None
 
 
 Own = TypeVar("Own", bound=VllmV1Options)
@@ -99,7 +110,7 @@ def resolved(options: Own, machine: Machine) -> Own:
         if getattr(options, name) is not None:
             raise PagesimError(f"{name} is no option of vLLM {version}; leave it out")
     tokens, sequences = _limits(options, release, machine)
-    defaults = {
+    defaults: dict[str, Any] = {
         "max_num_batched_tokens": tokens,
         "max_num_seqs": sequences,
         "watermark": 0.0,
@@ -107,6 +118,13 @@ def resolved(options: Own, machine: Machine) -> Own:
         "scheduler_reserve_full_isl": release.reserves_full_isl,
         "async_scheduling": release.async_scheduling,
     }
+    if options.offloads:
+        defaults |= {
+            "kv_offloading_chunk_blocks": 1,
+            "kv_offloading_eviction": "lru",
+            "kv_offloading_threshold": 0,
+            "kv_offloading_prompt_only": True,
+        }
     taken = {
         name: value
         for name, value in defaults.items()
@@ -163,7 +181,7 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
 
 def _check_offloading(options: VllmV1Options) -> None:
     """Refuse a tier beside what no log of the release shows with one."""
-    if options.kv_offloading_chunks is None and options.kv_offloading_size is None:
+    if not options.offloads:
         return
     if options.vllm_version != "0.33.0":
         raise PagesimError(

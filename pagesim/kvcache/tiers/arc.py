@@ -58,6 +58,9 @@ class Arc(Eviction):
             self._recent_ghosts.pop(key, None)
             self._frequent_ghosts.pop(key, None)
 
+    def forgotten(self, key: ChunkKey) -> None:
+        del (self._recent if key in self._recent else self._frequent)[key]
+
     def finished(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
         for key in keys:
             among = self._recent if key in self._recent else self._frequent

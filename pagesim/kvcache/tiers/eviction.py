@@ -53,6 +53,10 @@ class Eviction(ABC):
         return
 
     @abstractmethod
+    def forgotten(self, key: ChunkKey) -> None:
+        """An evictable chunk is given up, and not for want of room."""
+
+    @abstractmethod
     def finished(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
         """A request is over that used these chunks, which are there; its tail comes first."""
 

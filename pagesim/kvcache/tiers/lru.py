@@ -42,6 +42,9 @@ class LruByRequest(Eviction):
     def freed(self, key: ChunkKey) -> None:
         heappush(self._heap, (self._ranks[key], key))
 
+    def forgotten(self, key: ChunkKey) -> None:
+        del self._ranks[key]
+
     def finished(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
         for key in keys:
             self._clock += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Sequence, Set
 
 from pagesim.kvcache.tiers.eviction import ChunkKey, Eviction, Use
 
@@ -10,6 +11,9 @@ __all__ = ["ChunkKey", "ChunkStore", "Use"]
 
 WRITING = -1
 """In place of a count of readers: the chunk is being written."""
+
+TRACKED = 64_000
+"""vLLM's default of chunks that are counted for a threshold (``max_tracker_size``)."""
 
 
 class ChunkStore:
@@ -24,21 +28,32 @@ class ChunkStore:
         capacity: chunks.
         eviction: decides which chunk goes; empty.
         threshold: how often a chunk must be offered before it is taken; 0 and 1 take it at once.
+        tracked: of how many chunks it is known how often they were offered: of those offered last.
 
     Attributes:
         evicted: chunks that went since the beginning.
+        victims: those that went for what was offered last.
+        writing: chunks that are being written.
     """
 
-    __slots__ = ("_chunks", "_evictable", "_eviction", "_offered", "_threshold", "capacity", "evicted")
+    __slots__ = (
+        *("_chunks", "_evictable", "_eviction", "_offered", "_threshold", "_tracked"),
+        *("capacity", "evicted", "victims", "writing"),
+    )
 
-    def __init__(self, capacity: int, eviction: Eviction, *, threshold: int = 0) -> None:
+    def __init__(
+        self, capacity: int, eviction: Eviction, *, threshold: int = 0, tracked: int = TRACKED
+    ) -> None:
         if capacity < 0:
             raise ValueError(f"capacity is {capacity}; it cannot be negative")
         self.capacity = capacity
         self.evicted = 0
+        self.victims: list[ChunkKey] = []
+        self.writing = 0
         self._eviction = eviction
         self._threshold = threshold
-        self._offered: dict[ChunkKey, int] = {}  # how often, where there is a threshold
+        self._tracked = tracked
+        self._offered: OrderedDict[ChunkKey, int] = OrderedDict()  # how often, where there is a threshold
         self._chunks: dict[ChunkKey, int] = {}  # the readers of each, or WRITING
         self._evictable: set[ChunkKey] = set()  # those that are ready and have no reader
 
@@ -53,11 +68,6 @@ class ChunkStore:
     def evictable(self) -> int:
         """Chunks that are ready and have no reader."""
         return len(self._evictable)
-
-    @property
-    def writing(self) -> int:
-        """Chunks that are being written; counted here, chunk by chunk."""
-        return sum([readers == WRITING for readers in self._chunks.values()])
 
     @property
     def pinned(self) -> int:
@@ -76,6 +86,23 @@ class ChunkStore:
         """Say whether a chunk that it holds is being written."""
         return self._chunks[key] == WRITING
 
+    def is_ready(self, key: ChunkKey) -> bool:
+        """Say whether a chunk is there and not being written."""
+        return self._chunks.get(key, WRITING) != WRITING
+
+    @property
+    def idle_keys(self) -> Set[ChunkKey]:
+        """Chunks that are ready and have no reader: the store's own set, which is not to be changed."""
+        return self._evictable
+
+    def writing_keys(self) -> set[ChunkKey]:
+        """Return the chunks that are being written; looked for among all."""
+        return {key for key, readers in self._chunks.items() if readers == WRITING}
+
+    def readers(self) -> Counter[ChunkKey]:
+        """Return how many readers the chunks have that have any; looked for among all."""
+        return Counter({key: readers for key, readers in self._chunks.items() if readers > 0})
+
     # Changes
 
     def offer(self, use: Use, keys: Sequence[ChunkKey]) -> list[ChunkKey] | None:
@@ -91,6 +118,7 @@ class ChunkStore:
             Those that are to be written now; None where there is no room for all of them, and none is.
         """
         chunks, threshold = self._chunks, self._threshold
+        self.victims = []
         missing = [key for key in keys if key not in chunks]
         if threshold >= 2:
             missing = self._offered_enough(keys, missing)
@@ -103,6 +131,7 @@ class ChunkStore:
             return None
         for key in missing:
             chunks[key] = WRITING
+        self.writing += len(missing)
         use.inserted.update(missing)
         self._eviction.inserted(use, missing)
         return missing
@@ -111,6 +140,7 @@ class ChunkStore:
         """Say that chunks have been written: they are ready."""
         for key in keys:
             self._chunks[key] = 0
+            self.writing -= 1
             self._free(key)
 
     def pin(self, use: Use, keys: Sequence[ChunkKey]) -> None:
@@ -128,6 +158,14 @@ class ChunkStore:
             if not self._chunks[key]:
                 self._free(key)
 
+    def give_up(self, keys: Iterable[ChunkKey]) -> None:
+        """Let those of these chunks go that are ready and have no reader."""
+        for key in keys:
+            if key in self._evictable:
+                self._evictable.remove(key)
+                del self._chunks[key]
+                self._eviction.forgotten(key)
+
     def finish(self, use: Use) -> None:
         """Say that a request is over: what it used counts as touched once more, its tail first."""
         there = [key for key in sorted(use.seen, reverse=True) if key in self._chunks]
@@ -136,9 +174,20 @@ class ChunkStore:
     # Inside
 
     def _offered_enough(self, keys: Sequence[ChunkKey], missing: Iterable[ChunkKey]) -> list[ChunkKey]:
+        offered = self._offered
+        others = len(offered)  # those that may be forgotten: tracked, and not offered now
         for key in keys:
-            self._offered[key] = self._offered.get(key, 0) + 1
-        return [key for key in missing if self._offered[key] >= self._threshold]
+            if key in offered:
+                offered[key] += 1
+                offered.move_to_end(key)
+                others -= 1
+        for key in keys:
+            if key not in offered and (len(offered) < self._tracked or others):
+                if len(offered) >= self._tracked:
+                    offered.popitem(last=False)
+                    others -= 1
+                offered[key] = 1
+        return [key for key in missing if offered.get(key, 0) >= self._threshold]
 
     def _touch(self, use: Use, keys: Iterable[ChunkKey]) -> None:
         fresh = [key for key in keys if key not in use.seen]
@@ -161,6 +210,7 @@ class ChunkStore:
             self._evictable.remove(key)
             del self._chunks[key]
         self.evicted += len(victims)
+        self.victims = victims
         return True
 
     def _free(self, key: ChunkKey) -> None:
@@ -175,4 +225,5 @@ class ChunkStore:
             "chunks that may go are miscounted"
         )
         assert all(readers >= WRITING for readers in chunks.values()), "a reader went twice"
+        assert self.writing == len(self.writing_keys()), "chunks that are being written are miscounted"
         assert self._eviction.knows() == chunks.keys(), "the eviction knows other chunks than there are"

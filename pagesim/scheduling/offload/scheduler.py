@@ -59,13 +59,16 @@ class OffloadingV1(HoldingV1):
         super().__init__(memory, options, max_model_len=max_model_len, **others)
         self.queue = HoldingPriorityQueue() if self.by_priority else HoldingQueue()
         chunks = options.kv_offloading_chunks
+        blocks, prompt_only = options.kv_offloading_chunk_blocks, options.kv_offloading_prompt_only
         assert chunks is not None
+        assert blocks is not None
+        assert prompt_only is not None
         eviction = Arc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
         self.connector = Connector(
             memory,
-            ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold),
-            blocks_per_chunk=options.kv_offloading_chunk_blocks,
-            prompt_only=options.kv_offloading_prompt_only,
+            ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0),
+            blocks_per_chunk=blocks,
+            prompt_only=prompt_only,
         )
         self._loading: dict[EngineRequest, None] = {}  # those whose loads are not over
         self._loaded: set[EngineRequest] = set()  # those whose loads are, and that were not looked at since
