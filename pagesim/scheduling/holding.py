@@ -42,8 +42,10 @@ class HoldingV1(VllmV1):
 
     def plan(self, now: int) -> Batch:
         self.events.parked_changes(now)
-        self._plans += 1
-        return super().plan(now)
+        batch = super().plan(now)
+        if batch.tokens or not batch.stuck:
+            self._plans += 1  # else another plan is made at once
+        return batch
 
     def steps_until_next_decision(self) -> int:
         return 0 if self._fenced else super().steps_until_next_decision()
@@ -51,7 +53,8 @@ class HoldingV1(VllmV1):
     def advance(self, steps: int) -> None:
         super().advance(steps)
         self._plans += steps
-        self._finishes += steps - (self.resting > 0)  # where some rest, ``finish`` is called for the step
+        # One step is in flight; where some rest ``finish`` is going to be called for the one before it.
+        self._finishes = self._plans - 1 - (self.resting > 0)
 
     def finish(self, now: int) -> list[EngineRequest]:
         self._finishes += 1
@@ -110,11 +113,14 @@ class HoldingV1(VllmV1):
         memory.admit(request, tokens)
         return True
 
-    def _settle_load(self, request: EngineRequest) -> int:
-        """Let what was loaded for a request be found; return the tokens that it need not compute.
+    def _settle_load(self, request: EngineRequest) -> None:
+        """Let what was loaded for a request be found."""
+        request.unknown = 0
+        self.memory.cache_full_blocks(request)
+
+    def _loaded_tokens(self, request: EngineRequest) -> int:
+        """Return the tokens that a request need not compute that holds blocks and does not run.
 
         Where all of them were loaded, the last one is computed again, for what comes next.
         """
-        request.unknown = 0
-        self.memory.cache_full_blocks(request)
         return min(request.tokens, request.length - 1)

@@ -132,7 +132,8 @@ class PullingV1(HoldingV1):
         """Let a request run whose KV is there; the last token of its prompt is computed again."""
         del self.landing[request.row]
         self._landed.remove(request.row)
-        loaded = self._settle_load(request)
+        self._settle_load(request)
+        loaded = self._loaded_tokens(request)
         self._enter(request)
         self.context += loaded
         batch.prompts += (request,)

@@ -79,13 +79,28 @@ class Connector:
         loading = self._loading if self._waits_for_others else ()
         return self._look_up.tokens(tracked, local, loading)
 
-    def admitted(self, request: EngineRequest, external: int = 0) -> None:
-        """Say that a request was given its blocks, and load so many tokens behind those it found."""
+    def blocks_loaded(self, tokens: int) -> int:
+        """Return the blocks that are copied where so many tokens are loaded."""
+        blocks = 0
+        for group in self._groups:
+            chunks = tokens // group.tokens
+            blocks += (chunks if group.keeps_all else min(chunks, group.window)) * group.blocks
+        return blocks
+
+    def admitted(self, request: EngineRequest, external: int = 0, *, stores: bool = True) -> None:
+        """Say that a request was given its blocks.
+
+        Args:
+            request: see there.
+            external: tokens that are loaded, behind those that were found on the device.
+            stores: whether what it computes is offered to the tier.
+        """
         tables = [self.memory.block_table(request, group=group.number) for group in self._groups]
         for table in tables:
             self._taken.update(table)
         tracked = self._tracked[request]
-        self._offering[request] = tracked
+        if stores:
+            self._offering[request] = tracked
         if not external:
             return
         keys: list[ChunkKey] = []

@@ -14,6 +14,7 @@ from pagesim.scheduling.holding import HoldingV1
 from pagesim.scheduling.offload.connector import Connector
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.offload.queue import HoldingPriorityQueue, HoldingQueue
+from pagesim.scheduling.options import ReturnPrices
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
@@ -36,6 +37,7 @@ class OffloadingV1(HoldingV1):
     """
 
     __slots__ = (
+        "_chooses",
         "_computed",
         "_leaving",
         "_loaded",
@@ -70,6 +72,7 @@ class OffloadingV1(HoldingV1):
             blocks_per_chunk=blocks,
             prompt_only=prompt_only,
         )
+        self._chooses = options.kv_offloading_load == "auto"
         self._loading: dict[EngineRequest, None] = {}  # those whose loads are not over
         self._loaded: set[EngineRequest] = set()  # those whose loads are, and that were not looked at since
         self._leaving: set[EngineRequest] = set()  # those that were aborted, and are being loaded
@@ -110,6 +113,7 @@ class OffloadingV1(HoldingV1):
                 self._leaving.remove(request)
                 del self._loading[request]
                 self.memory.release(request)
+                self.must_replan = True
             else:
                 self._loaded.add(request)
 
@@ -133,7 +137,7 @@ class OffloadingV1(HoldingV1):
                 holding.append(request)
                 continue
             holds = bool(queue.holding)
-            found, external = request.tokens, 0
+            found, external = self._loaded_tokens(request), 0
             if not holds:
                 found = 0 if request.content is None else self._look_up(request)
                 gained = self.connector.match(request, found)
@@ -141,7 +145,7 @@ class OffloadingV1(HoldingV1):
                     queue.pop(request)
                     others.append(request)
                     continue
-                external = gained
+                external = gained if gained and self._pays(gained, found) else 0
             if external:
                 if not self._start_loading(request, found, external):
                     break
@@ -161,9 +165,19 @@ class OffloadingV1(HoldingV1):
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
             self._join(request, found, tokens, batch)
-            self.connector.admitted(request)
+            self.connector.admitted(request, stores=self._pays(request.prompt, 0))
             budget -= tokens
         queue.put_back(holding, others)
+
+    def _pays(self, tokens: int, history: int) -> bool:
+        """Say whether so many tokens are loaded, and stored to be, rather than computed after others."""
+        if not self._chooses:
+            return True
+        prices: Any = self.prices
+        assert isinstance(prices, ReturnPrices)
+        blocks = self.connector.blocks_loaded(tokens)
+        load, compute = prices.returning(tokens, history, blocks, self.running_sequences, self.context)
+        return load < compute
 
     def _settle(self, request: EngineRequest) -> bool:
         """Let what was loaded for a request be found; say whether it was loaded."""
@@ -171,7 +185,7 @@ class OffloadingV1(HoldingV1):
             return False
         self._loaded.remove(request)
         del self._loading[request]
-        request.tokens = self._settle_load(request)
+        self._settle_load(request)
         return True
 
     def _start_loading(self, request: EngineRequest, found: int, external: int) -> bool:
