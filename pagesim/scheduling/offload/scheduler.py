@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,17 +10,17 @@ from pagesim.kvcache import ChunkedLocal, KVCache, State
 from pagesim.kvcache.tiers import Arc, ChunkStore, LruByRequest
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.holding import HoldingV1
 from pagesim.scheduling.offload.connector import Connector
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.offload.queue import HoldingPriorityQueue, HoldingQueue
 from pagesim.scheduling.options import ReturnPrices
 from pagesim.scheduling.request import EngineRequest
-from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
 
-class OffloadingV1(VllmV1):
-    """As `VllmV1`, with `Connector`.
+class OffloadingV1(HoldingV1):
+    """As `HoldingV1`, with `Connector`.
 
     A request of which the tier has more than the device takes the blocks for it and waits until they are
     loaded. It does not run meanwhile, holds its blocks, and cannot be preempted. Where it is not known yet
@@ -40,16 +39,12 @@ class OffloadingV1(VllmV1):
     __slots__ = (
         "_chooses",
         "_computed",
-        "_fenced",
-        "_finishes",
         "_leaving",
         "_loaded",
         "_loading",
-        "_plans",
         "connector",
     )
 
-    keeps_in_flight = True
     parks = ("loading", "fenced")
 
     queue: HoldingQueue | HoldingPriorityQueue
@@ -82,10 +77,6 @@ class OffloadingV1(VllmV1):
         self._loaded: set[EngineRequest] = set()  # those whose loads are, and that were not looked at since
         self._leaving: set[EngineRequest] = set()  # those that were aborted, and are being loaded
         self._computed: list[tuple[EngineRequest, int]] = []  # chunks of the plan at hand
-        # Plans so far, those whose outcome is known, and the requests that keep their blocks though they were
-        # aborted, each until the outcome of so many plans is known.
-        self._plans = self._finishes = 0
-        self._fenced: deque[tuple[int, EngineRequest]] = deque()
 
     @property
     def waiting_for_load(self) -> int:
@@ -97,11 +88,8 @@ class OffloadingV1(VllmV1):
         return super().has_work or bool(self.connector.jobs)
 
     def plan(self, now: int) -> Batch:
-        self.events.parked_changes(now)
         self._computed = []
         batch = super().plan(now)
-        if batch.tokens or not batch.stuck:
-            self._plans += 1  # else another plan is made at once
         batch.transfers = self.connector.close(self._served(batch), batch.recomputed)
         if self.connector.waits:
             self.must_replan = True
@@ -109,15 +97,12 @@ class OffloadingV1(VllmV1):
 
     def steps_until_next_decision(self) -> int:
         # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
-        looks = self._fenced or (self.queue.holding and self.memory.is_hybrid)
+        looks = self.queue.holding and self.memory.is_hybrid
         return 0 if self.connector.waits or looks else super().steps_until_next_decision()
 
     def advance(self, steps: int) -> None:
         super().advance(steps)
         self.connector.close_empty()
-        self._plans += steps
-        # One step is in flight; where some rest ``finish`` is going to be called for the one before it.
-        self._finishes = self._plans - 1 - (self.resting > 0)
 
     def blocks_for_head(self) -> int | None:
         return 0 if self.queue.holding else super().blocks_for_head()
@@ -133,7 +118,7 @@ class OffloadingV1(VllmV1):
                 self._loaded.add(request)
 
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
-        return [*self.queue.holding, *self._leaving], [request for _, request in self._fenced]
+        return [*self.queue.holding, *self._leaving], self.fenced
 
     # Waiting requests
 
@@ -152,8 +137,7 @@ class OffloadingV1(VllmV1):
                 holding.append(request)
                 continue
             holds = bool(queue.holding)
-            # Of one that was loaded whole the last token is computed again, for what comes next.
-            found, external = min(request.tokens, request.length - 1), 0
+            found, external = self._loaded_tokens(request), 0
             if not holds:
                 found = 0 if request.content is None else self._look_up(request)
                 gained = self.connector.match(request, found)
@@ -163,7 +147,7 @@ class OffloadingV1(VllmV1):
                     continue
                 external = gained if gained and self._pays(gained, found) else 0
             if external:
-                if not self._take_for_load(request, found, external):
+                if not self._start_loading(request, found, external):
                     break
                 batch.loading += (request,)
                 holding.append(request)
@@ -201,30 +185,14 @@ class OffloadingV1(VllmV1):
             return False
         self._loaded.remove(request)
         del self._loading[request]
-        request.unknown = 0
-        self.memory.cache_full_blocks(request)
+        self._settle_load(request)
         return True
 
-    def _take_for_load(self, request: EngineRequest, found: int, external: int) -> bool:
+    def _start_loading(self, request: EngineRequest, found: int, external: int) -> bool:
         """Give a request the blocks into which its tokens are loaded, if there is room for them."""
-        memory = self.memory
-        spare = self.watermark_blocks if self.running else 0
-        request.unknown = external
-        computed = dict(self._computed)
-        reserved = sum(
-            [
-                memory.blocks_to_complete(each, each.length, computed.get(each, each.tokens))
-                for each in (*self._in_chunks.values(), *self._loading)
-                if each not in self._leaving
-            ]
-        )
-        tokens = found + external
-        fits = not self.full_isl or memory.can_admit_whole(request, tokens, request.length, spare)
-        if not fits or not memory.can_admit(request, tokens, spare + reserved):
-            request.unknown = 0
+        others = [each for each in self._loading if each not in self._leaving]
+        if not self._take_for_load(request, found + external, external, others, dict(self._computed)):
             return False
-        self.queue.pop(request)
-        memory.admit(request, tokens)
         request.loaded = external
         self.connector.admitted(request, external)
         self._loading[request] = None
@@ -276,13 +244,6 @@ class OffloadingV1(VllmV1):
         super().preempt(request, batch)
         request.loaded = 0
 
-    def finish(self, now: int) -> list[EngineRequest]:
-        self._finishes += 1
-        while self._fenced and self._fenced[0][0] <= self._finishes:
-            self.memory.release(self._fenced.popleft()[1])
-            self.must_replan = True
-        return super().finish(now)
-
     def abort(self, row: int, now: int) -> int:
         request = next((each for each in self.queue.holding if each.row == row), None)
         generated = super().abort(row, now)
@@ -297,14 +258,7 @@ class OffloadingV1(VllmV1):
 
     def _drop(self, request: EngineRequest) -> None:
         self.connector.finished(request)
-        if not self._is_in_flight(request):
-            super()._drop(request)
-            return
-        memory = self.memory
-        if request.decodes:
-            memory.stop_decoding(request)
-        memory.cache_full_blocks(request)
-        self._fenced.append((self._plans, request))
+        super()._drop(request)
 
     def _over(self, request: EngineRequest, now: int) -> None:
         self.connector.finished(request)
