@@ -32,7 +32,7 @@ class Tracked:
         self.is_over = False
         self.following: list[int] = []
         self.tables: list[list[int]] = []
-        self._keys: list[list[ChunkKey]] = [[] for _ in range(groups)]  # of each group, those asked for
+        self._keys: list[list[ChunkKey]] = [[] for _ in range(groups)]  # of each group, as far as asked for
         self.begin(groups)
 
     def begin(self, groups: int) -> None:
@@ -42,15 +42,15 @@ class Tracked:
 
     def key(self, group: OffloadGroup, chunk: int) -> ChunkKey:
         """Return the key of a chunk of a group."""
-        known = self._keys[group.number]
-        return known[chunk] if chunk < len(known) else self.keys(group, chunk, chunk + 1)[0]
+        return self.keys(group, chunk, chunk + 1)[0]
 
     def keys(self, group: OffloadGroup, start: int, end: int) -> list[ChunkKey]:
         """Return the keys of some chunks in a row, the last not included."""
-        known = self._keys[group.number]
-        if len(known) < end:
-            content, tokens, number = self.request.content, group.tokens, group.number
+        number, named = group.number, self._keys[group.number]
+        if end > len(named):
+            content, size = self.request.content, group.tokens
             assert content is not None
-            ends = range((len(known) + 1) * tokens, end * tokens + 1, tokens)
-            known += [(each, number, content.key_at(each)) for each in ends]
-        return known[start:end]
+            key_at = content.key_at
+            ends = range((len(named) + 1) * size, (end + 1) * size, size)
+            named += [(tokens, number, key_at(tokens)) for tokens in ends]
+        return named[start:end]
