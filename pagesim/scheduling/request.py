@@ -78,13 +78,14 @@ class EngineRequest(Holder):
     __slots__ = (
         "arrival",
         "cached",
-        "content",
         "family",
         "index",
         "last_step",
         "row",
         "since",
     )
+
+    content: Content | None
 
     def __init__(
         self,
