@@ -119,9 +119,7 @@ class Contents:
         ends, names, follows = self._prompt(row)
         ends.append(_POSITIONS)
         names.append(self._fresh())
-        content = Content(
-            ends, names, follows, self.block_size, self.lookahead, unseen=self._none_is_shared
-        )
+        content = Content(ends, names, follows, self.block_size, self.lookahead, unseen=self._none_is_shared)
         self._last = request, content
         if self.trace.session_id is not None:  # the next turn goes on from the first sample
             total = int(self.trace.prompt_tokens[row] + self.trace.output_tokens[row])

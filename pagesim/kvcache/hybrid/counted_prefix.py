@@ -175,9 +175,12 @@ class CountedHybridPrefixKV(SingleSampleKV):
         return max(0, others) * len(self.groups) + match.free(self._stores)
 
     def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
+        groups = len(self.groups)
+        if -(-length // self.block_size) * groups + spare <= self.free_blocks:
+            return True  # there is room for all, even if nothing is found and nothing given back
         match = self._match_of(holder)
         others = -(-tokens // self.block_size) - match.blocks
-        first, whole = max(0, others) * len(self.groups), 0
+        first, whole = max(0, others) * groups, 0
         for store in self._stores:
             whole += max(0, store.kind.most(length) - match.blocks) * store.groups
         return max(first, whole) + match.free(self._stores) + spare <= self.free_blocks
@@ -225,7 +228,8 @@ class CountedHybridPrefixKV(SingleSampleKV):
         self._decoders.pass_one()
 
     def grow(self, steps: int = 1) -> int:
-        self._check_steps(steps)
+        if (steps // self.block_size + 1) * self._decoders.taking > self.free_blocks:
+            self._check_steps(steps)  # a block size of steps at most takes so much: nearly always there is
         evicted = self._decoders.grow(steps, self._changes)
         self._free.let_pass(self.steps)
         if evicted:
@@ -298,6 +302,9 @@ class CountedHybridPrefixKV(SingleSampleKV):
         content = kept.content
         if content is not None:
             full = tokens // self.block_size
+            if full <= kept.registered:
+                return
+            kept.registered = full
             for store, table in zip(self._stores, kept.tables, strict=True):
                 store.register(table, content, full)
 

@@ -16,7 +16,7 @@ from pagesim.kvcache.hybrid.free import STEP, FreeBlocks
 from pagesim.kvcache.hybrid.piece import WindowTable
 from pagesim.kvcache.hybrid.stores import WindowStore
 
-_MANY = 4
+_MANY = 3
 """Steps that are faster passed together than one by one."""
 
 
@@ -26,6 +26,8 @@ class Kept:
     Attributes:
         tables: of each store.
         content: of its tokens; None where none of them can be found.
+        fresh_until: the last step before which some of its prompt was in flight.
+        registered: leading blocks of which the stores were told that they are full.
         settled: whether, while it decodes, what its windows give back follows from its length.
         settlings: how often that ended.
         firsts: while it decodes, of each store of windows the step at which it gives back its first block.
@@ -33,11 +35,22 @@ class Kept:
         counted: of each of them, while it is settled, where it is counted what it gives back.
     """
 
-    __slots__ = ("content", "counted", "firsts", "settled", "settlings", "tables", "turns")
+    __slots__ = (
+        "content",
+        "counted",
+        "firsts",
+        "fresh_until",
+        "registered",
+        "settled",
+        "settlings",
+        "tables",
+        "turns",
+    )
 
     def __init__(self, tables: list[Any], content: Any, windows: int) -> None:
         self.tables = tables
         self.content = content
+        self.registered = self.fresh_until = 0
         self.settled = False
         self.settlings = 0
         self.firsts: list[int] = []
@@ -107,6 +120,11 @@ class Decoders:
 
     # Questions
 
+    @property
+    def taking(self) -> int:
+        """The blocks that all take over as many steps as a block has tokens."""
+        return self._count * len(self.held)
+
     def blocks_needed(self, steps: int) -> int:
         """Return the blocks that all take over the next steps."""
         takes, size = self._takes, self.size
@@ -173,24 +191,26 @@ class Decoders:
         self._count += 1
         kept.firsts = [store.window + lag + size - base for _, store in self.windows]
         kept.turns = {first % size for first in kept.firsts}
-        self._watch(holder)
         for step in (steps + 1, steps + 2) if lag else (steps + 1,):
             if step not in self._fresh:
                 self._fresh[step] = []
                 heappush(self._events, step)
             self._fresh[step].append(holder)
+            kept.fresh_until = step
         self._newest = steps + 1
 
     def leave(self, holder: Holder) -> None:
         """Let a holder decode no longer."""
         kept: Kept = holder.kv
+        memory = self.memory
         if kept.settled:
             self._stop_all(holder)
         else:
             self._watch_no_more(holder)
-        for holders in self._fresh.values():
-            if holder in holders:
-                holders.remove(holder)
+        if memory.steps < kept.fresh_until:
+            for holders in self._fresh.values():
+                if holder in holders:
+                    holders.remove(holder)
         turn = opening_step(holder.base, self.size)
         self._takes[turn] -= 1
         windows = len(self.windows)
@@ -207,7 +227,9 @@ class Decoders:
     def pass_one(self) -> None:
         """Note that a step was taken in which every holder was looked at."""
         step = self.memory.steps
-        self._fresh.pop(step, None)
+        for holder in self._fresh.pop(step, ()):
+            if not holder.kv.settled:
+                self._watch(holder)
         self._change(step)
 
     def grow(self, steps: int, changes: Changes) -> int:
@@ -375,6 +397,8 @@ class Decoders:
             self._watch_no_more(holder)
             for number in range(len(kept.firsts)):
                 self._go_on(holder, number)
+        else:
+            self._watch(holder)
         return blank
 
     def _go_on(self, holder: Holder, number: int) -> None:
