@@ -55,12 +55,13 @@ def test_every_strategy_is_measured_against_one_large_copy(direction, host_block
 
 @pytest.mark.parametrize("direction", ["out", "in"])
 def test_a_swap_that_moves_the_wrong_bytes_fails(direction, monkeypatch):
-    move = CopyEach._move
+    move = CopyEach.move
 
-    def wrong(self, direction, device, host):
-        move(self, direction, device[::-1].copy(), host)
+    def wrong(self, direction, blocks, pieces):
+        blocks.device = blocks.device[::-1].copy()
+        move(self, direction, blocks, pieces)
 
-    monkeypatch.setattr(CopyEach, "_move", wrong)
+    monkeypatch.setattr(CopyEach, "move", wrong)
     (row,) = run_points(
         [Point("swap", "swap", {**SWAP, **SIZE, "direction": direction})], "cpu", seconds=1e-6
     ).rows
@@ -85,14 +86,14 @@ def test_decoding_is_timed_while_swaps_are_under_way(monkeypatch):
             begun.append(busy.is_set())
             return super().take(sample, budget_s)
 
-    move = CopyEach._move
+    move = CopyEach.move
 
     def moving(self, *arguments):
         busy.set()
         time.sleep(1e-3)
         move(self, *arguments)
 
-    monkeypatch.setattr(CopyEach, "_move", moving)
+    monkeypatch.setattr(CopyEach, "move", moving)
     monkeypatch.setattr(swaps, "GraphClock", Clock)
     threads = threading.active_count()  # other tests may have left some
     (row,) = run_points([BESIDE], "cpu", seconds=1e-3).rows
@@ -109,6 +110,6 @@ def test_a_swap_that_fails_beside_decoding_fails_the_point(monkeypatch):
     def fails(*_: object) -> None:
         raise RuntimeError("no copy today")
 
-    monkeypatch.setattr(CopyEach, "_move", fails)
+    monkeypatch.setattr(CopyEach, "move", fails)
     (row,) = run_points([BESIDE], "cpu", seconds=1e-3).rows
     assert (row["status"], row["error"]) == ("failed", "RuntimeError: no copy today")
