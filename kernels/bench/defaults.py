@@ -25,6 +25,9 @@ FULL = ((64, 4096), (256, 1024))
 SMALL = ((1, 1024), (1, 16384), (8, 4096))
 """Where launches, splits and the reduction count."""
 
+ITERATION_BLOCKS = (64, 256)
+"""That an iteration swaps: a context of 1,024 tokens, which crosses while it computes, and one of 4,096."""
+
 PROMPTS = ((1, 2048, 2048), (4, 2048, 2048), (1, 8192, 8192), (4, 512, 4096))
 """(batch, new tokens, context): whole prompts, as torch's attention does too, and chunks after a prefix."""
 
@@ -98,6 +101,7 @@ def _swap(device: str, quick: bool) -> tuple[Grid, ...]:
     return (
         SwapGrid(swap_shapes(opt, (1, 4, 16, 64, 256), 512)),
         SwapGrid(swap_shapes(opt, (16,), 256), host_blocks=("scattered",), beside_decode=True),
+        SwapGrid((), in_iterations=ITERATION_BLOCKS),
         SwapGrid(tuple((1, size, count) for size in CLIFF for count in (16, 256))),
     )
 
