@@ -50,7 +50,7 @@ def tile_pointers(
     Whatever a block stride is multiplied by is 64 bits wide: caches have more than 2³¹ elements.
     """
     tokens = tl.arange(0, TILE)
-    if BLOCK_SIZE == 0:
+    if BLOCK_SIZE == 0:  # one id, and tokens count from the sequence's first
         base = cache + (ids.to(tl.int64) * stride_block + token.to(tl.int64) * TOKEN)
         return base + ((tokens * TOKEN)[:, None] + dims[None, :])
     elif BLOCK_SIZE >= TILE:
@@ -112,8 +112,8 @@ def times_keys(q, keys):
     """
     if q.shape[0] == 1:
         return tl.sum(q.to(tl.float32) * keys.to(tl.float32), axis=1)[None, :]
-    a = q
-    b = tl.trans(keys.to(q.dtype))
+    a = q  # [M, D]
+    b = tl.trans(keys.to(q.dtype))  # [D, TILE]
     if INTERPRETED:  # which multiplies bfloat16 as the integers that it stores it in
         a = a.to(tl.float32)
         b = b.to(tl.float32)
@@ -124,10 +124,10 @@ def times_keys(q, keys):
 def plus_values(output, weights, values, DTYPE: tl.constexpr):
     """Return ``output + weights @ values`` in float32, ``[M, D]``; operands are rounded to DTYPE."""
     if output.shape[0] == 1:
-        column = tl.reshape(weights, [weights.shape[1]])[:, None]
+        column = tl.reshape(weights, [weights.shape[1]])[:, None]  # [TILE, 1]
         return output + tl.sum(column * values.to(tl.float32), axis=0)[None, :]
-    a = rounded(weights, DTYPE)
-    b = values.to(DTYPE)
+    a = rounded(weights, DTYPE)  # [M, TILE]
+    b = values.to(DTYPE)  # [TILE, D]
     if INTERPRETED:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
