@@ -176,7 +176,7 @@ def decode_kernel(
             2
         ) + split
         at = out + part * HEAD_DIM
-        tl.store(lse + part, highest + tl.log2(total), mask=in_group < GROUP)
+        tl.store(lse + part, highest * scale + tl.log2(total), mask=in_group < GROUP)
     tl.store(
         at[:, None] + dim[None, :], rounded(output, out.dtype.element_ty), mask=is_head & is_dim[None, :]
     )
@@ -200,6 +200,7 @@ def launches(
     partial, lse = (out, out) if one_pass else reduce.workspace(q, plan.num_splits)
     # A single row is multiplied without tensor cores, which need no values transposed.
     paired = cache.pairs if rows > 1 else None
+    q, positive = cache.upright(q, scale)
     arguments = {
         **(paired or cache.place),
         **cache.factors,
@@ -208,7 +209,7 @@ def launches(
         "context_lens": context_lens,
         "out": partial,
         "lse": lse,
-        "scale": cache.score_scale(scale),
+        "scale": positive,
         "stride_q_row": q.stride(0),
         "stride_q_head": q.stride(1),
         "stride_out_row": out.stride(0),

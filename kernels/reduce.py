@@ -45,15 +45,15 @@ def reduce_kernel(
     for start in range(0, filled, SPLIT_TILE):
         split = start + tl.arange(0, SPLIT_TILE)
         is_filled = split < filled
-        sums = tl.load(lse + first + split, mask=is_filled, other=float("-inf"))
+        sums = tl.load(lse + first + split, mask=is_filled, other=float("-inf"))  # [SPLIT_TILE]
         parts = tl.load(
             partial + (first + split)[:, None] * HEAD_DIM + dim[None, :],
             mask=is_filled[:, None] & is_dim[None, :],
             other=0.0,
-        )
+        )  # [SPLIT_TILE, D]
         raised = tl.maximum(highest, tl.max(sums, axis=0))
         weights = tl.exp2(sums - raised)
-        keep = tl.exp2(highest - raised)
+        keep = tl.exp2(highest - raised)  # alpha; m, l and acc are as in ``tiles.attend``, over splits
         total = total * keep + tl.sum(weights, axis=0)
         output = output * keep + tl.sum(parts * weights[:, None], axis=0)
         highest = raised

@@ -68,6 +68,9 @@ MEASURED = {
     "splits_used": int,
     "max_error": float,
     "slowdown": float,
+    "alone_s": float,
+    "in_front_s": float,
+    "swap_s": float,
     "date": str,
 }
 """Columns that say what came of it; None where it was not measured."""

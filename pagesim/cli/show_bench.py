@@ -140,7 +140,16 @@ def _parts(row: Row) -> dict[str, str]:
         "moved": _moved(row),
         "host_blocks": "scattered" if row["host_blocks"] == "scattered" else "",
         "slowdown": f"decode {row['slowdown']:.2f}× as long" if row["slowdown"] else "",
+        "iteration": _iteration(row),
     }
+
+
+def _iteration(row: Row) -> str:
+    """Return what an iteration that swaps by layer is compared with."""
+    if row.get("alone_s") is None:
+        return ""
+    alone, front, swap = (_us(row[name]) for name in ("alone_s", "in_front_s", "swap_s"))
+    return f"{alone} µs without the swap, {front} with it in front, {swap} the swap"
 
 
 def _say_failures(rows: list[Row]) -> None:
