@@ -9,6 +9,7 @@ Decoding moves every key and value once and computes little, so what counts is b
 - Where a block is at least a tile, a tile needs one id, a scalar. Where it is smaller, each token needs its
   own.
 - Only the last tile of a split is masked; it stands outside of the loop.
+- Where most programs of a grid would find nothing, they take what they do from a list (``work_list.py``).
 - How long a split is follows from the sequence's own length, so that a plan for the longest context there can
   be, as a CUDA graph needs it, cuts short ones too.
 
@@ -36,6 +37,7 @@ from pagesim.kernels.tiles import (
     split_tokens,
     tile_pointers,
 )
+from pagesim.kernels.work_list import work_list
 
 
 @triton.jit
@@ -45,6 +47,7 @@ def decode_kernel(
     value_cache,
     block_table,  # int32 [batch, max_blocks]
     context_lens,  # int32 [batch]
+    work,  # LISTED: int32 [programs, 3], a sequence, a split of it, its splits
     out,  # ONE_PASS: as q; else float32 [batch, q_heads, splits, HEAD_DIM]
     lse,  # unless ONE_PASS: float32 [batch, q_heads, splits], base 2
     k_scales,  # HEAD_SCALES: float32 [kv_heads]
@@ -61,6 +64,7 @@ def decode_kernel(
     stride_v_block,
     stride_v_head,
     tokens_per_split,
+    most_splits,  # of a sequence: partial results have room for as many
     K_TOKEN: tl.constexpr,
     K_CHUNK: tl.constexpr,
     K_LANES: tl.constexpr,
@@ -76,15 +80,23 @@ def decode_kernel(
     STAGES: tl.constexpr,
     HEAD_SCALES: tl.constexpr,
     PAIRED: tl.constexpr,  # keys are e4m3 as int8, values are pairs of e4m3 as int16
+    LISTED: tl.constexpr,
     ONE_PASS: tl.constexpr,
 ):
     """Attend with the query heads of one KV head of one sequence to one split of its tokens."""
     HEAD_TILES: tl.constexpr = (GROUP + ROWS - 1) // ROWS
     kv_head = tl.program_id(0) // HEAD_TILES
-    row = tl.program_id(1)
-    split = tl.program_id(2)
+    if LISTED:
+        item = work + tl.program_id(1) * 3
+        row = tl.load(item)
+        split = tl.load(item + 1)
+        splits = tl.load(item + 2)
+    else:
+        row = tl.program_id(1)
+        split = tl.program_id(2)
+        splits = most_splits
     length = tl.load(context_lens + row)
-    own_tokens = split_tokens(length, tokens_per_split, tl.num_programs(2), TILE)
+    own_tokens = split_tokens(length, tokens_per_split, splits, TILE)
     start = split * own_tokens
     end = tl.minimum(start + own_tokens, length)
     if not ONE_PASS:
@@ -172,9 +184,7 @@ def decode_kernel(
     if ONE_PASS:
         at = out + row.to(tl.int64) * stride_out_row + heads * stride_out_head
     else:
-        part = (row.to(tl.int64) * (tl.num_programs(0) // HEAD_TILES * GROUP) + heads) * tl.num_programs(
-            2
-        ) + split
+        part = (row.to(tl.int64) * (tl.num_programs(0) // HEAD_TILES * GROUP) + heads) * most_splits + split
         at = out + part * HEAD_DIM
         tl.store(lse + part, highest + tl.log2(total), mask=in_group < GROUP)
     tl.store(
@@ -200,12 +210,14 @@ def launches(
     partial, lse = (out, out) if one_pass else reduce.workspace(q, plan.num_splits)
     # A single row is multiplied without tensor cores, which need no values transposed.
     paired = cache.pairs if rows > 1 else None
+    listed = work_list(plan, batch, q.device)
     arguments = {
         **(paired or cache.place),
         **cache.factors,
         "q": q,
         "block_table": context_lens if block_table is None else block_table,
         "context_lens": context_lens,
+        "work": context_lens if listed is None else listed.items,
         "out": partial,
         "lse": lse,
         "scale": cache.score_scale(scale),
@@ -215,13 +227,18 @@ def launches(
         "stride_out_head": out.stride(1),
         "stride_table": 0 if block_table is None else block_table.stride(0),
         "tokens_per_split": plan.tokens_per_split,
+        "most_splits": plan.num_splits,
         "GROUP": group,
         "ROWS": rows,
         "TILE": plan.tile,
         "STAGES": plan.num_stages,
         "PAIRED": paired is not None,
+        "LISTED": listed is not None,
         "ONE_PASS": one_pass,
     }
-    grid = (kv_heads * -(-group // rows), batch, plan.num_splits)
+    programs = (batch, plan.num_splits) if listed is None else (len(listed.items), 1)
+    grid = (kv_heads * -(-group // rows), *programs)
     attention = Launch(decode_kernel, grid, arguments, plan.num_warps, plan.num_stages)
-    return [attention] if one_pass else [attention, reduce.launch(partial, lse, context_lens, plan, out)]
+    return (
+        [attention] if one_pass else [attention, reduce.launch(partial, lse, context_lens, plan, listed, out)]
+    )

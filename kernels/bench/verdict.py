@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pagesim.kernels.bench.peers import PEERS
-from pagesim.kernels.bench.rows import OK, Row
+from pagesim.kernels.bench.rows import OK, Row, is_planned
 
 FULL_TOKENS = 256 << 10
 """batch × context from which a GPU is taken to be full."""
@@ -130,7 +130,7 @@ def _is_decode(row: Row) -> bool:
     """Whether a row is a paged decode as the planner would have it, of the shapes that are promised."""
     return bool(
         row["op"] == "paged-decode"
-        and row["splits"] is None
+        and is_planned(row)
         and (row["q_heads"], row["kv_heads"]) in ((32, 8), (40, 40))
         and (row["head_size"], row["dtype"], row["layout"]) == (128, "fp16", "NHD")
         and row["block_size"] >= 16
@@ -152,7 +152,7 @@ def _ratios(ours: Sequence[Row], theirs: Sequence[Row], also: tuple[str, ...] = 
     """Return our time over their best for every row of ours that has a counterpart."""
     best: dict[tuple[object, ...], float] = {}
     for row in theirs:
-        if row["splits"] is None:
+        if is_planned(row):
             shape = tuple(row[name] for name in (*_SHAPE, *also))
             best[shape] = min(row["median_s"], best.get(shape, float("inf")))
     shapes = [(row["median_s"], tuple(row[name] for name in (*_SHAPE, *also))) for row in ours]
