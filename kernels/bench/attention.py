@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
+from typing import Any
 
 import torch
 
@@ -125,7 +126,7 @@ def _paged_prefill(point: Point, session: Session) -> Case:
 def _plan(point: Point, q: torch.Tensor, cache: api.Cache) -> DecodePlan:
     """Return the plan of a point: what it does not force is the planner's choice."""
     asked = point.parameters
-    forced = {name: asked.get(column) for name, column in _FORCED.items()}
+    forced: dict[str, Any] = {name: asked.get(column) for name, column in _FORCED.items()}
     if capacity := asked.get("capacity"):
         return api.decode_plan(q, cache, [capacity] * point["batch"], capacity=True, **forced)
     listed = {None: None, "grid": False, "list": True}[asked.get("schedule")]

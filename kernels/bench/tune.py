@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.fit import Fit, fit_constants
@@ -123,7 +124,7 @@ def tune(
         raise PagesimError(
             f"device is {device}; tuning needs cuda, a CPU has no plans; --rows fits a GPU's rows"
         )
-    options = {
+    options: dict[str, Any] = {
         "seconds": SECONDS if seconds is None else seconds,
         "retry_failed": retry_failed,
         "seed": seed,
