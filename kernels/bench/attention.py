@@ -79,7 +79,7 @@ def _peer_decode(point: Point, session: Session) -> Case:
     peer = peers.PEERS[point.op]
     peers.require(peer, point)
     given = inputs.paged(point, session, point["batch"])
-    calls = peer.make(given, 1 / sqrt(point["head_size"]))
+    calls = peer.make(given, 1 / sqrt(point["head_size"]), point)
     return _decode_case(point, given, calls, None, None)
 
 

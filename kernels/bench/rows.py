@@ -44,6 +44,7 @@ PARAMETERS = {
     "lengths": str,
     "capacity": int,
     "schedule": str,
+    "cores": str,
     "strategy": str,
     "direction": str,
     "host_blocks": str,

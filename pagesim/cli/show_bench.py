@@ -179,6 +179,7 @@ def _parts(row: Row) -> dict[str, str]:
         "warps": _part(row, "warps", "{} warps"),
         "stages": _part(row, "stages", "{} stages"),
         "schedule": row["schedule"] or "",
+        "cores": _part(row, "cores", "{} cores"),
         "capacity": _part(row, "capacity", "planned for {}"),
         "strategy": _part(row, "strategy", "{}"),
         "direction": _part(row, "direction", "{}"),
