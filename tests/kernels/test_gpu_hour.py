@@ -56,6 +56,6 @@ def test_without_a_gpu_it_says_so_and_writes_nothing(command, said):
 
 def test_the_figures_need_the_profile_that_was_made_before(said):
     (command,) = (each for each in COMMANDS if each.startswith("pagesim ablate"))
-    assert "there is no profile 'out/opt-13b.json'" in said(command)
+    assert "out/opt-13b.json: cannot be read" in said(command)
     made = next(each for each in COMMANDS if each.startswith("pagesim calibrate"))
     assert made.split()[-1] == "out/opt-13b.json"
