@@ -234,6 +234,7 @@ def decode_plan(
     *,
     capacity: bool = False,
     num_splits: int | None = None,
+    work_list: bool | None = None,
     tile: int | None = None,
     num_warps: int | None = None,
     num_stages: int | None = None,
@@ -247,6 +248,7 @@ def decode_plan(
         capacity: whether these are the most tokens that sequences may have, in a CUDA graph say.
         num_splits: into how many splits the longest sequence is cut, instead of what the planner would
             choose.
+        work_list: whether programs take their work from a list, likewise.
         tile: tokens a tile, likewise.
         num_warps: warps a program, likewise.
         num_stages: tiles in flight, likewise.
@@ -269,6 +271,7 @@ def decode_plan(
         gpu=_gpu(q.device),
         capacity=capacity,
         num_splits=num_splits,
+        work_list=work_list,
         tile=tile,
         num_warps=num_warps,
         num_stages=num_stages,

@@ -50,6 +50,7 @@ def _decode(
     splits: int = 1,
     stages: int | None = None,
     head_scales: bool = False,
+    work_list: bool = False,
     reduction: bool = False,
 ) -> Build:
     """Return decode attention, or the reduction that follows; a block size of 0 means contiguous."""
@@ -61,7 +62,8 @@ def _decode(
         cache = _cache(layout, kv_dtype or dtype, sizes, paged=bool(block_size), **scales)
         q = _meta(BATCH, q_heads, head_dim, dtype=dtype)
         table = _meta(BATCH, CONTEXT // block_size) if block_size else None
-        plan = api.decode_plan(q, cache, [CONTEXT] * BATCH, num_splits=splits, num_stages=stages)
+        lengths = [CONTEXT] * BATCH
+        plan = api.decode_plan(q, cache, lengths, num_splits=splits, num_stages=stages, work_list=work_list)
         launches = decode.launches(q, cache, table, _meta(BATCH), 0.1, plan, torch.empty_like(q))
         return launches[1] if reduction else launches[0]
 
@@ -131,7 +133,12 @@ KERNELS: dict[str, Build] = {
     "decode fp16 32/8, contiguous": _decode(block_size=0),
     "decode fp16 32/8, block 1": _decode(block_size=1),
     "decode fp16 32/8, block 16, 8 splits": _decode(splits=8),
+    "decode fp16 32/8, block 128, 8 splits": _decode(block_size=128, splits=8),
     "reduction of 8 splits": _decode(splits=8, reduction=True),
+    "decode fp16 32/8, work list": _decode(splits=8, work_list=True),
+    "decode fp16 32/8, block 128, work list": _decode(block_size=128, splits=8, work_list=True),
+    "decode fp8 KV, fp16, work list": _decode(kv_dtype=FP8, splits=8, work_list=True),
+    "reduction of a work list": _decode(splits=8, work_list=True, reduction=True),
     "decode fp16 32/8, block 128, 4 stages": _decode(block_size=128, stages=4),
     "decode fp16 40/40, block 16": _decode(q_heads=40, kv_heads=40),
     "decode fp16 64/1, block 16": _decode(q_heads=64, kv_heads=1),

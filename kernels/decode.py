@@ -8,7 +8,10 @@ Decoding moves every key and value once and computes little, so what counts is b
   is used, it would stand in the chain of addresses, and the loop could be pipelined only half as deep.
 - Where a block is at least a tile, a tile needs one id, a scalar. Where it is smaller, each token needs its
   own.
+- Keys and values are two loads, so two groups of asynchronous copies: scores are computed while the values of
+  the same tile still arrive. In one group the keys would wait for them.
 - Only the last tile of a split is masked; it stands outside of the loop.
+- Where most programs of a grid would find nothing, they take what they do from a list (``work_list.py``).
 - How long a split is follows from the sequence's own length, so that a plan for the longest context there can
   be, as a CUDA graph needs it, cuts short ones too.
 
@@ -32,10 +35,44 @@ from pagesim.kernels.tiles import (
     attend_pairs,
     block_ids,
     in_vector,
+    load_tile,
     rounded,
     split_tokens,
-    tile_pointers,
 )
+from pagesim.kernels.work_list import work_list
+
+
+@triton.jit
+def attend_tile(
+    queries, scale, keys_of_head, values_of_head, table, row, ids, token, end,
+    k_dim, v_dim, is_dim, is_value, stride_k_block, stride_v_block, highest, total, output, odd,
+    K_TOKEN: tl.constexpr, V_TOKEN: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+    PADDED: tl.constexpr, PAIRED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Load the tile at ``token`` and take it into account; return the next tile's ids and the new sums.
+
+    The arguments are the kernel's own values. The ids are looked up before the tile is loaded: loads are
+    waited for in the order in which they began.
+    """
+    next_ids = ids
+    if not MASKED:
+        next_ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
+    keys = load_tile(
+        keys_of_head, ids, token, end, k_dim, is_dim, stride_k_block,
+        K_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED,
+    )  # [TILE, D]  # fmt: skip
+    values = load_tile(
+        values_of_head, ids, token, end, v_dim, is_value, stride_v_block,
+        V_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED,
+    )  # [TILE, D]  # fmt: skip
+    visible = (token + tl.arange(0, TILE) < end)[None, :]  # [1, TILE]
+    if PAIRED:
+        highest, total, output, odd = attend_pairs(
+            queries, keys, values, scale, visible, highest, total, output, odd, MASKED
+        )
+    else:
+        highest, total, output = attend(queries, keys, values, scale, visible, highest, total, output, MASKED)
+    return next_ids, highest, total, output, odd
 
 
 @triton.jit
@@ -45,6 +82,7 @@ def decode_kernel(
     value_cache,
     block_table,  # int32 [batch, max_blocks]
     context_lens,  # int32 [batch]
+    work,  # LISTED: int32 [programs, 3], a sequence, a split of it, its splits
     out,  # ONE_PASS: as q; else float32 [batch, q_heads, splits, HEAD_DIM]
     lse,  # unless ONE_PASS: float32 [batch, q_heads, splits], base 2
     k_scales,  # HEAD_SCALES: float32 [kv_heads]
@@ -61,6 +99,7 @@ def decode_kernel(
     stride_v_block,
     stride_v_head,
     tokens_per_split,
+    most_splits,  # of a sequence: partial results have room for as many
     K_TOKEN: tl.constexpr,
     K_CHUNK: tl.constexpr,
     K_LANES: tl.constexpr,
@@ -76,27 +115,35 @@ def decode_kernel(
     STAGES: tl.constexpr,
     HEAD_SCALES: tl.constexpr,
     PAIRED: tl.constexpr,  # keys are e4m3 as int8, values are pairs of e4m3 as int16
+    LISTED: tl.constexpr,
     ONE_PASS: tl.constexpr,
 ):
     """Attend with the query heads of one KV head of one sequence to one split of its tokens."""
     HEAD_TILES: tl.constexpr = (GROUP + ROWS - 1) // ROWS
     kv_head = tl.program_id(0) // HEAD_TILES
-    row = tl.program_id(1)
-    split = tl.program_id(2)
+    if LISTED:
+        item = work + tl.program_id(1) * 3
+        row = tl.load(item)
+        split = tl.load(item + 1)
+        splits = tl.load(item + 2)
+    else:
+        row = tl.program_id(1)
+        split = tl.program_id(2)
+        splits = most_splits
     length = tl.load(context_lens + row)
-    own_tokens = split_tokens(length, tokens_per_split, tl.num_programs(2), TILE)
+    own_tokens = split_tokens(length, tokens_per_split, splits, TILE)
     start = split * own_tokens
     end = tl.minimum(start + own_tokens, length)
     if not ONE_PASS:
         if start >= end:
             return
 
-    in_group = tl.program_id(0) % HEAD_TILES * ROWS + tl.arange(0, ROWS)
+    in_group = tl.program_id(0) % HEAD_TILES * ROWS + tl.arange(0, ROWS)  # [ROWS]
     heads = kv_head * GROUP + in_group
     dim = tl.arange(0, PADDED_DIM)
-    is_head = (in_group < GROUP)[:, None]
-    is_dim = dim < HEAD_DIM
-    queries = tl.load(
+    is_head = (in_group < GROUP)[:, None]  # [ROWS, 1]
+    is_dim = dim < HEAD_DIM  # [D]
+    queries = tl.load(  # [ROWS, D]
         q + row.to(tl.int64) * stride_q_row + (heads * stride_q_head)[:, None] + dim[None, :],
         mask=is_head & is_dim[None, :],
         other=0.0,
@@ -110,60 +157,33 @@ def decode_kernel(
     PACKED: tl.constexpr = 2 if PAIRED else 1
     stride_v_block = stride_v_block // PACKED
     values_of_head = value_cache + kv_head.to(tl.int64) * (stride_v_head // PACKED)
-    k_dim = in_vector(dim, K_CHUNK, K_LANES)
+    k_dim = in_vector(dim, K_CHUNK, K_LANES)  # [D]
     v_in = tl.arange(0, PADDED_DIM // PACKED)
-    v_dim = in_vector(v_in, V_CHUNK, V_LANES)
-    # Of the type that is loaded: a load whose zero is converted is not pipelined.
-    NONE: tl.constexpr = 0 if PAIRED else 0.0
+    v_dim = in_vector(v_in, V_CHUNK, V_LANES)  # [D], or [D / 2] if PAIRED, as is what has D for values below
     is_value = v_in < HEAD_DIM // PACKED
     table = block_table + row.to(tl.int64) * stride_table
-    highest = tl.full([ROWS], float("-inf"), tl.float32)
+    PADDED: tl.constexpr = HEAD_DIM != PADDED_DIM
+    highest = tl.full([ROWS], float("-inf"), tl.float32)  # m, l and acc (``tiles.attend``)
     total = tl.zeros([ROWS], tl.float32)
     output = tl.zeros([ROWS, PADDED_DIM // PACKED], tl.float32)
     odd = tl.zeros_like(output)  # PAIRED: of the odd elements, output has the even ones
 
-    ids = block_ids(table, start, end, row, BLOCK_SIZE, TILE)
+    ids = block_ids(table, start, end, row, BLOCK_SIZE, TILE)  # one, or [TILE]
     tiles = tl.maximum(end - start, 0) // TILE  # whole ones
     for step in tl.range(0, tiles, num_stages=STAGES):
         token = start + step * TILE
-        k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
-        v_at = tile_pointers(
-            values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN // PACKED, BLOCK_SIZE, TILE
-        )
-        ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
-        if HEAD_DIM == PADDED_DIM:
-            keys = tl.load(k_at)
-            values = tl.load(v_at)
-        else:
-            keys = tl.load(k_at, mask=is_dim[None, :], other=NONE)
-            values = tl.load(v_at, mask=is_value[None, :], other=NONE)
-        if PAIRED:
-            highest, total, output, odd = attend_pairs(
-                queries, keys, values, scale, is_head, highest, total, output, odd, MASKED=False
-            )
-        else:
-            highest, total, output = attend(
-                queries, keys, values, scale, is_head, highest, total, output, MASKED=False
-            )
-
+        ids, highest, total, output, odd = attend_tile(
+            queries, scale, keys_of_head, values_of_head, table, row, ids, token, end,
+            k_dim, v_dim, is_dim, is_value, stride_k_block, stride_v_block, highest, total, output, odd,
+            K_TOKEN, V_TOKEN // PACKED, BLOCK_SIZE, TILE, PADDED, PAIRED, MASKED=False,
+        )  # fmt: skip
     token = start + tiles * TILE
     if token < end:
-        visible = token + tl.arange(0, TILE) < end
-        k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
-        v_at = tile_pointers(
-            values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN // PACKED, BLOCK_SIZE, TILE
-        )
-        # Zeros, not what lies there: a weight of zero times a NaN is a NaN.
-        keys = tl.load(k_at, mask=visible[:, None] & is_dim[None, :], other=NONE)
-        values = tl.load(v_at, mask=visible[:, None] & is_value[None, :], other=NONE)
-        if PAIRED:
-            highest, total, output, odd = attend_pairs(
-                queries, keys, values, scale, visible[None, :], highest, total, output, odd, MASKED=True
-            )
-        else:
-            highest, total, output = attend(
-                queries, keys, values, scale, visible[None, :], highest, total, output, MASKED=True
-            )
+        ids, highest, total, output, odd = attend_tile(
+            queries, scale, keys_of_head, values_of_head, table, row, ids, token, end,
+            k_dim, v_dim, is_dim, is_value, stride_k_block, stride_v_block, highest, total, output, odd,
+            K_TOKEN, V_TOKEN // PACKED, BLOCK_SIZE, TILE, PADDED, PAIRED, MASKED=True,
+        )  # fmt: skip
     if PAIRED:
         output = tl.interleave(output, odd)
 
@@ -172,9 +192,7 @@ def decode_kernel(
     if ONE_PASS:
         at = out + row.to(tl.int64) * stride_out_row + heads * stride_out_head
     else:
-        part = (row.to(tl.int64) * (tl.num_programs(0) // HEAD_TILES * GROUP) + heads) * tl.num_programs(
-            2
-        ) + split
+        part = (row.to(tl.int64) * (tl.num_programs(0) // HEAD_TILES * GROUP) + heads) * most_splits + split
         at = out + part * HEAD_DIM
         tl.store(lse + part, highest * scale + tl.log2(total), mask=in_group < GROUP)
     tl.store(
@@ -200,6 +218,7 @@ def launches(
     partial, lse = (out, out) if one_pass else reduce.workspace(q, plan.num_splits)
     # A single row is multiplied without tensor cores, which need no values transposed.
     paired = cache.pairs if rows > 1 else None
+    listed = work_list(plan, batch, q.device)
     q, positive = cache.upright(q, scale)
     arguments = {
         **(paired or cache.place),
@@ -207,6 +226,7 @@ def launches(
         "q": q,
         "block_table": context_lens if block_table is None else block_table,
         "context_lens": context_lens,
+        "work": context_lens if listed is None else listed.items,
         "out": partial,
         "lse": lse,
         "scale": positive,
@@ -216,13 +236,18 @@ def launches(
         "stride_out_head": out.stride(1),
         "stride_table": 0 if block_table is None else block_table.stride(0),
         "tokens_per_split": plan.tokens_per_split,
+        "most_splits": plan.num_splits,
         "GROUP": group,
         "ROWS": rows,
         "TILE": plan.tile,
         "STAGES": plan.num_stages,
         "PAIRED": paired is not None,
+        "LISTED": listed is not None,
         "ONE_PASS": one_pass,
     }
-    grid = (kv_heads * -(-group // rows), batch, plan.num_splits)
+    programs = (batch, plan.num_splits) if listed is None else (len(listed.items), 1)
+    grid = (kv_heads * -(-group // rows), *programs)
     attention = Launch(decode_kernel, grid, arguments, plan.num_warps, plan.num_stages)
-    return [attention] if one_pass else [attention, reduce.launch(partial, lse, context_lens, plan, out)]
+    return (
+        [attention] if one_pass else [attention, reduce.launch(partial, lse, context_lens, plan, listed, out)]
+    )

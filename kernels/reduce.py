@@ -10,6 +10,7 @@ from torch import Tensor
 from pagesim.kernels.launch import Launch
 from pagesim.kernels.planner import DecodePlan
 from pagesim.kernels.tiles import rounded, split_tokens
+from pagesim.kernels.work_list import WorkList
 
 SPLIT_TILE = 16
 """Partial results that are in flight at once."""
@@ -20,23 +21,26 @@ def reduce_kernel(
     partial,  # float32 [batch, q_heads, splits, HEAD_DIM]
     lse,  # float32 [batch, q_heads, splits], base 2
     context_lens,  # int32 [batch]
+    row_splits,  # LISTED: int32 [batch]
     out,  # [batch, q_heads, HEAD_DIM]
     stride_out_row,
     stride_out_head,
-    splits,
+    most_splits,  # of a sequence
     tokens_per_split,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     TILE: tl.constexpr,
     SPLIT_TILE: tl.constexpr,
+    LISTED: tl.constexpr,
 ):
     """Weigh the partial results of one query head of one sequence by their sums, and add them up."""
     head = tl.program_id(0)
     row = tl.program_id(1)
     # Splits that hold no token have written nothing.
     length = tl.load(context_lens + row)
+    splits = tl.load(row_splits + row) if LISTED else most_splits
     filled = tl.cdiv(length, split_tokens(length, tokens_per_split, splits, TILE))
-    first = (row.to(tl.int64) * tl.num_programs(0) + head) * splits
+    first = (row.to(tl.int64) * tl.num_programs(0) + head) * most_splits
     dim = tl.arange(0, PADDED_DIM)
     is_dim = dim < HEAD_DIM
     highest = float("-inf")
@@ -69,21 +73,30 @@ def workspace(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:
     return partial, q.new_empty((batch, q_heads, splits), dtype=torch.float32)
 
 
-def launch(partial: Tensor, lse: Tensor, context_lens: Tensor, plan: DecodePlan, out: Tensor) -> Launch:
-    """Return the reduction of what a decode kernel has written by this plan."""
+def launch(
+    partial: Tensor,
+    lse: Tensor,
+    context_lens: Tensor,
+    plan: DecodePlan,
+    listed: WorkList | None,
+    out: Tensor,
+) -> Launch:
+    """Return the reduction of what a decode kernel has written by this plan and its work list."""
     batch, q_heads, head_dim = out.shape
     arguments = {
         "partial": partial,
         "lse": lse,
         "context_lens": context_lens,
+        "row_splits": context_lens if listed is None else listed.row_splits,
         "out": out,
         "stride_out_row": out.stride(0),
         "stride_out_head": out.stride(1),
-        "splits": plan.num_splits,
+        "most_splits": plan.num_splits,
         "tokens_per_split": plan.tokens_per_split,
         "HEAD_DIM": head_dim,
         "PADDED_DIM": triton.next_power_of_2(head_dim),
         "TILE": plan.tile,
         "SPLIT_TILE": SPLIT_TILE,
+        "LISTED": listed is not None,
     }
     return Launch(reduce_kernel, (q_heads, batch), arguments)

@@ -31,6 +31,9 @@ ITERATION_BLOCKS = (64, 256)
 PROMPTS = ((1, 2048, 2048), (4, 2048, 2048), (1, 8192, 8192), (4, 512, 4096))
 """(batch, new tokens, context): whole prompts, as torch's attention does too, and chunks after a prefix."""
 
+PEER_BLOCKS = (16, 128, 256)
+"""Block sizes of peers: vLLM's, a tile of FlashAttention 4, the least of FlashAttention 2."""
+
 CLIFF = (4 * KIB, 16 * KIB, 28 * KIB, 64 * KIB, 256 * KIB, MIB)
 """Bytes of a piece around which batched copies were seen to jump, at 28 KiB (vllm#42212)."""
 
@@ -77,8 +80,8 @@ def _attention(device: str, quick: bool) -> tuple[Grid, ...]:
     one = FULL[:1]
     return (
         AttentionGrid(shapes=FULL, block_sizes=(16, 32, 64, 128, 256), heads=both, ops=compared),
-        AttentionGrid(shapes=SMALL, block_sizes=(16, 128), heads=both, ops=compared),
-        AttentionGrid(shapes=(*SMALL, *FULL), block_sizes=(16, 256), heads=both, ops=tuple(peers_found())),
+        AttentionGrid(shapes=SMALL, block_sizes=PEER_BLOCKS, heads=both, ops=compared),
+        AttentionGrid(shapes=(*SMALL, *FULL), block_sizes=PEER_BLOCKS, heads=both, ops=tuple(peers_found())),
         AttentionGrid(prompts=PROMPTS, heads=both, ops=("paged-prefill", "sdpa-prefill")),
         AttentionGrid(shapes=(SMALL[2], *FULL), heads=both, ops=("gather-decode",)),
         AttentionGrid(shapes=SMALL, splits=(1, 4, 16), ops=("paged-decode",)),

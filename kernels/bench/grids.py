@@ -25,6 +25,8 @@ PLANNED = 0
 DECODE_OPS = ("paged-decode", "contiguous-decode", "gather-decode", "sdpa-decode")
 PREFILL_OPS = ("paged-prefill", "sdpa-prefill")
 COPY_OPS = ("device-copy", "reshape-and-cache", "copy-blocks", "gather-blocks", "scatter-blocks")
+CORES = ("cuda", "tensor")
+"""What FlashInfer decodes with: it has a kernel for each, and leaves the choice to the caller."""
 STRATEGIES = ("copy-each", "copy-batch", "gather", "zero-copy")
 DIRECTIONS = ("out", "in")
 HOST_BLOCKS = ("neighbours", "scattered")
@@ -121,6 +123,8 @@ class AttentionGrid:
                 paged = {**shape, "layout": layout, "block_size": block_size}
                 if op == "paged-decode":
                     yield from self._splits(op, paged)
+                elif op == "flashinfer-decode":
+                    yield from (Point("attention", op, {**paged, "cores": cores}) for cores in CORES)
                 else:
                     yield Point("attention", op, paged)
 

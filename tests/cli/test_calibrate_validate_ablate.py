@@ -77,6 +77,17 @@ def test_validate_says_that_a_profile_was_not_measured_here(succeeds, profile):
     assert "profile p is imported: it was not measured on this machine" in done.err
     assert "Same schedule" in done.out
     assert "vllm-v1: checked sequences" in done.out
+    assert "nothing was preempted in vllm-v1: fewer num_blocks or a higher rate bring pressure" in done.err
+
+
+@pytest.mark.slow
+def test_validate_says_nothing_of_pressure_where_there_is_some(succeeds, profile):
+    done = succeeds(
+        "validate", "--live", "--model", "tiny", "--num-blocks", 24, "--trace", "fixed:60,40",
+        "--num-requests", 6, "--arrivals", "all-at-once", "--profile", profile, "--device", "cpu",
+        "--policies", "vllm-v1",
+    )  # fmt: skip
+    assert "nothing was preempted" not in done.err
 
 
 def test_ablate_preemption_names_the_crossover_and_stores_both_figures(succeeds, profile, tmp_path):

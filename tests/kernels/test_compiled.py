@@ -85,6 +85,21 @@ def test_a_multiprocessor_holds_three_programs_of_fp8_decode(name, compiled):
 
 
 @compiles
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("listed", "grid"),
+    [
+        ("decode fp16 32/8, work list", "decode fp16 32/8, block 16, 8 splits"),
+        ("decode fp16 32/8, block 128, work list", "decode fp16 32/8, block 128, 8 splits"),
+        ("reduction of a work list", "reduction of 8 splits"),
+    ],
+)
+def test_a_work_list_costs_no_program_of_a_multiprocessor(listed, grid, target, compiled):
+    assert compiled(listed, target).programs >= compiled(grid, target).programs
+
+
+@compiles
 def test_fp8_is_loaded_like_fp16(compiled):
     """Keys and values in 16 bytes a thread; what is narrower are lengths and block ids."""
     fp8, fp16 = compiled("decode fp8 KV, fp16 queries", 90), compiled("decode fp16 32/8, block 16", 90)
