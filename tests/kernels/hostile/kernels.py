@@ -1,0 +1,166 @@
+"""The kernels of the hostile grid: a new one is a function from a problem to its result, and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pagesim.kernels import (
+    Cache,
+    contiguous_decode_attention,
+    decode_attention,
+    gather_decode_attention,
+    prefill_attention,
+    reshape_and_cache,
+)
+from tests.kernels.hostile.axes import AXES, Values, allowed, problem_of
+from tests.kernels.hostile.covering import Case, covering
+from tests.kernels.hostile.problems import Problem
+
+
+def cache_of(problem: Problem) -> Cache:
+    k_scale, v_scale = problem.factors
+    return Cache(problem.keys, problem.values, layout=problem.layout, k_scale=k_scale, v_scale=v_scale)
+
+
+def options(problem: Problem, cache: Cache) -> dict[str, object]:
+    """Return what decode ops take by name."""
+    plan = problem.plan and problem.plan(problem.q, cache, problem.lengths)
+    return {"scale": problem.scale, "plan": plan, "out": problem.out, "backend": "triton"}
+
+
+def decode(problem: Problem) -> float:
+    cache = cache_of(problem)
+    return problem.excess(
+        decode_attention(problem.q, cache, problem.table, problem.lengths, **options(problem, cache))
+    )
+
+
+def gathered(problem: Problem) -> float:
+    cache, longest = cache_of(problem), int(problem.lengths.max())
+    room = torch.full((2, len(problem.lengths), longest, *cache.sizes[2:]), torch.nan, device=cache.device)
+    padded = Cache(*room.to(cache.dtype), paged=False)
+    batch = (problem.q, cache, problem.table, problem.lengths)
+    return problem.excess(gather_decode_attention(*batch, workspace=padded, **options(problem, padded)))
+
+
+def contiguous(problem: Problem) -> float:
+    """Decode over the contexts side by side, as long as the longest and three tokens more."""
+    longest = int(problem.lengths.max()) + 3
+    room = problem.written[0][0].new_full(
+        (2, len(problem.lengths), longest, *problem.written[0][0].shape[1:]), torch.nan
+    )
+    for row, pair in enumerate(problem.written):
+        room[:, row, : len(pair[0])] = torch.stack(pair)
+    if problem.layout == "HND":
+        room = room.transpose(2, 3).contiguous()
+    cache = Cache(*room.to(problem.q.device), layout=problem.layout, paged=False)
+    return problem.excess(
+        contiguous_decode_attention(problem.q, cache, problem.lengths, **options(problem, cache))
+    )
+
+
+def prefill(problem: Problem) -> float:
+    starts = problem.starts.to(problem.q.device)
+    batch = (problem.q, cache_of(problem), problem.table, problem.lengths, starts)
+    return problem.excess(prefill_attention(*batch, scale=problem.scale, out=problem.out, backend="triton"))
+
+
+def write(problem: Problem) -> float:
+    """Write every token, in any order and among some that are passed over; return 1 if a number is off."""
+    random = torch.Generator().manual_seed(0)
+    news, wants = [], []
+    for stored, factor in zip(zip(*problem.written, strict=True), problem.factors, strict=True):
+        tokens = torch.cat(stored).float()
+        news.append(tokens * (factor[:, None] if isinstance(factor, Tensor) else factor))
+    for cache in (problem.keys, problem.values):
+        want = cache.float()
+        wants.append(torch.where(want.isfinite(), want, 5.0))
+        cache.copy_(torch.full_like(want, 5.0))
+    token = torch.cat([torch.arange(length) for length in problem.lengths.tolist()])
+    row = torch.arange(len(problem.lengths)).repeat_interleave(problem.lengths.cpu())
+    slots = problem.table.cpu()[row, token // problem.block].long() * problem.block + token % problem.block
+    order = torch.randperm(len(slots) + 3, generator=random)
+    slots = torch.cat([slots, torch.full((3,), -1)])[order]
+    key, value = (
+        torch.cat([new, torch.full_like(new[:1], torch.nan).expand(3, -1, -1)])[order].to(problem.q)
+        for new in news
+    )
+    reshape_and_cache(key, value, cache_of(problem), slots.to(problem.q.device), backend="triton")
+    return float(not all(map(torch.equal, (problem.keys.float(), problem.values.float()), wants)))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of the grid.
+
+    Args:
+        run: from a problem to its largest error over what is allowed.
+        every: axes of which every combination is tried.
+        axes: those of its own, or other values of one that all have.
+        without: axes that mean nothing to it.
+    """
+
+    run: Callable[[Problem], float]
+    every: Sequence[str] = ()
+    axes: Mapping[str, Values] = field(default_factory=dict)
+    without: Sequence[str] = ()
+
+    @property
+    def all_axes(self) -> dict[str, Values]:
+        return {axis: values for axis, values in {**AXES, **self.axes}.items() if axis not in self.without}
+
+    def cases(self) -> Iterator[Case]:
+        axes = self.all_axes
+        return covering(axes, self.every, lambda case: allowed(case, axes))
+
+    def excess(self, case: Case, seed: int, device: torch.device) -> float:
+        """Return the largest error over what is allowed of a case; more than 1 is too much."""
+        return self.run(problem_of(case, self.all_axes, seed).to(device))
+
+
+NEW: Values = {
+    "the last": lambda length: min(length, 1),
+    "5 at most": lambda length: min(length, 5),
+    "40 at most": lambda length: min(length, 40),
+}
+"""Tokens of a context that have queries."""
+
+
+def by_head(low: float, high: float) -> Callable[[int], Tensor]:
+    return lambda kv_heads: torch.linspace(low, high, kv_heads)
+
+
+FP8: dict[str, Values] = {
+    "stored": {"fp8": "fp8"},
+    "amplitude": {"1": (1.0, 1.0), "30": (30.0, 30.0)},
+    "factors": {
+        "one": lambda kv_heads: (0.5, 1.75),
+        "a head": lambda kv_heads: (by_head(0.3, 1.5)(kv_heads), by_head(2.0, 0.125)(kv_heads)),
+        "a head for keys": lambda kv_heads: (by_head(0.3, 1.5)(kv_heads), 3.0),
+    },
+}
+EXACT = {"one": lambda kv_heads: (0.5, 4.0), "a head": lambda kv_heads: (torch.full((kv_heads,), 0.25), 2.0)}
+"""Factors by which numbers are divided without rounding."""
+
+NONE_REPEATED: dict[str, Values] = {"repeated": {"no": AXES["repeated"]["no"]}}
+NOT_OF_WRITES = ("plan", "scale", "result", "queries")
+
+KERNELS: dict[str, Kernel] = {
+    "decode": Kernel(decode, every=("block", "head_dim", "heads")),
+    "decode fp8": Kernel(decode, every=("block", "heads"), axes=FP8),
+    "contiguous": Kernel(
+        contiguous,
+        axes={"layout": {"NHD": "NHD", "HND": "HND"}, **NONE_REPEATED},
+        without=("caches", "table"),
+    ),
+    "gathered": Kernel(gathered),
+    "prefill": Kernel(prefill, every=("block", "head_dim", "layout"), axes={"new": NEW}, without=("plan",)),
+    "prefill fp8": Kernel(prefill, axes={"new": NEW, **FP8}, without=("plan",)),
+    "write": Kernel(write, axes=NONE_REPEATED, without=NOT_OF_WRITES),
+    "write fp8": Kernel(write, axes={**FP8, "factors": EXACT, **NONE_REPEATED}, without=NOT_OF_WRITES),
+}
+"""All of them, by name."""
