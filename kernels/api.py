@@ -45,10 +45,13 @@ from pagesim.kernels.cache_ops import (
     scatter_blocks,
 )
 from pagesim.kernels.checks import checked_bounds
+from pagesim.kernels.latents import LatentCache
+from pagesim.kernels.mla_ops import mla_decode_attention, mla_plan, mla_write
 
 __all__ = [
     "BlockPool",
     "Cache",
+    "LatentCache",
     "checked_bounds",
     "contiguous_decode_attention",
     "copy_blocks",
@@ -57,6 +60,9 @@ __all__ = [
     "gather_blocks",
     "gather_decode_attention",
     "gather_sequences",
+    "mla_decode_attention",
+    "mla_plan",
+    "mla_write",
     "prefill_attention",
     "reshape_and_cache",
     "scatter_blocks",

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from pagesim.kernels import (
     Cache,
+    DecodePlan,
+    LatentCache,
     contiguous_decode_attention,
     decode_attention,
     gather_decode_attention,
+    mla_decode_attention,
+    mla_plan,
     prefill_attention,
     reshape_and_cache,
 )
 from tests.kernels.hostile.axes import AXES, Values, allowed, problem_of
 from tests.kernels.hostile.covering import Case, covering
-from tests.kernels.hostile.problems import Problem
+from tests.kernels.hostile.problems import MARK, Problem
 
 
 def cache_of(problem: Problem) -> Cache:
@@ -61,6 +65,19 @@ def contiguous(problem: Problem) -> float:
     return problem.excess(
         contiguous_decode_attention(problem.q, cache, problem.lengths, **options(problem, cache))
     )
+
+
+def mla(problem: Problem) -> float:
+    """Decode over the keys as latents: of each the first 256 or 512 numbers are the value."""
+    width = 256 if problem.head_dim < 512 else 512
+    latents = LatentCache(problem.keys.select(2, 0), latent_dim=width)
+    out = problem.out.fill_(MARK)[..., :width].fill_(torch.nan)
+    written = [(keys, keys[..., :width]) for keys, _ in problem.written]
+    problem = replace(problem, out=out, written=written)
+    plan = problem.plan and problem.plan(problem.q, latents, problem.lengths)
+    scale = problem.head_dim**-0.5 if problem.scale is None else problem.scale
+    batch = (problem.q, latents, problem.table, problem.lengths)
+    return problem.excess(mla_decode_attention(*batch, scale=scale, plan=plan, out=out, backend="triton"))
 
 
 def prefill(problem: Problem) -> float:
@@ -146,7 +163,21 @@ FP8: dict[str, Values] = {
 EXACT = {"one": lambda kv_heads: (0.5, 4.0), "a head": lambda kv_heads: (torch.full((kv_heads,), 0.25), 2.0)}
 """Factors by which numbers are divided without rounding."""
 
+MLA: dict[str, Values] = {
+    "head_dim": {"256+32": 288, "512+64": 576},
+    "heads": {f"1x{heads}": (1, heads) for heads in (5, 16, 17, 130)},
+    "layout": {"NHD": "NHD"},
+    "amplitude": {"1": (1.0, 1.0), "30": (30.0, 30.0), "0.001": (1e-3, 1e-3)},
+    "plan": {
+        "none": None,
+        "1 splits": lambda *given: mla_plan(*given, num_splits=1),
+        "3 splits": lambda *given: mla_plan(*given, num_splits=3),
+        "too short": lambda *_: DecodePlan(32, 32, 1, 8, 3),
+        "too many splits": lambda *_: DecodePlan(16, 16, 20, 8, 1),
+    },
+}
 NONE_REPEATED: dict[str, Values] = {"repeated": {"no": AXES["repeated"]["no"]}}
+FEW_PLANS = {"plan": {plan: AXES["plan"][plan] for plan in ("none", "3 splits", "too short")}}
 NOT_OF_WRITES = ("plan", "scale", "result", "queries")
 
 KERNELS: dict[str, Kernel] = {
@@ -154,10 +185,11 @@ KERNELS: dict[str, Kernel] = {
     "decode fp8": Kernel(decode, every=("block", "heads"), axes=FP8),
     "contiguous": Kernel(
         contiguous,
-        axes={"layout": {"NHD": "NHD", "HND": "HND"}, **NONE_REPEATED},
+        axes={"layout": {"NHD": "NHD", "HND": "HND"}, **NONE_REPEATED, **FEW_PLANS},
         without=("caches", "table"),
     ),
-    "gathered": Kernel(gathered),
+    "gathered": Kernel(gathered, axes=FEW_PLANS),
+    "mla": Kernel(mla, axes=MLA),
     "prefill": Kernel(prefill, every=("block", "head_dim", "layout"), axes={"new": NEW}, without=("plan",)),
     "prefill fp8": Kernel(prefill, axes={"new": NEW, **FP8}, without=("plan",)),
     "write": Kernel(write, axes=NONE_REPEATED, without=NOT_OF_WRITES),
