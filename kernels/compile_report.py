@@ -16,7 +16,7 @@ import triton
 from torch import Tensor
 
 from pagesim.errors import PagesimError
-from pagesim.kernels import api, blocks, cache_write, decode, mla, prefill, sequences
+from pagesim.kernels import api, blocks, cache_write, cascade, decode, mla, prefill, sequences
 from pagesim.kernels.aot import SHARED_LIMIT, TARGETS, MachineCode, compile_for
 from pagesim.kernels.launch import Launch
 from pagesim.kernels.layouts import HND, NHD, VLLM, Layout, Sizes
@@ -83,6 +83,20 @@ def _prefill(
         table, lens, starts = _meta(BATCH, CONTEXT // block_size), _meta(BATCH), _meta(BATCH + 1)
         out = torch.empty_like(q)
         return prefill.launch(q, cache, table, lens, starts, max_query_len, 0.1, out, target)
+
+    return build
+
+
+def _cascade(step: int, *, sharers: int = 16, kv_dtype: torch.dtype = F16) -> Build:
+    """Return one of the launches of cascade attention: shared blocks, own blocks, merge."""
+
+    def build(target: int) -> Launch:
+        cache = _cache(NHD, kv_dtype, Sizes(BLOCKS, 16, 8, 128))
+        q = _meta(BATCH, 32, 128, dtype=F16)
+        table, lens = _meta(BATCH, CONTEXT // 16), _meta(BATCH)
+        prefixes = api.SharedPrefixes(cache, table, lens, [(list(range(sharers)), CONTEXT // 32)])
+        plans = api.cascade_plan(q, cache, prefixes, longest=CONTEXT)
+        return list(cascade.launches(q, cache, prefixes, 0.1, plans, torch.empty_like(q)))[step]
 
     return build
 
@@ -190,6 +204,10 @@ KERNELS: dict[str, Build] = {
     "prefill fp32 32/8, block 16": _prefill(F32),
     "prefill fp32 head 256": _prefill(F32, head_dim=256),
     "prefill fp8 KV, bf16 queries": _prefill(BF16, kv_dtype=FP8),
+    "decode cascade fp16 32/8, 16 sharers": _cascade(0),
+    "decode cascade fp16 32/8, 2 sharers": _cascade(0, sharers=2),
+    "decode cascade fp8 KV, 16 sharers": _cascade(0, kv_dtype=FP8),
+    "merge of a cascade": _cascade(2),
     "decode MLA fp16, 128 heads, block 64": _mla(),
     "decode MLA fp16, 128 heads, block 16": _mla(block_size=16),
     "decode MLA fp16, 16 heads, block 64": _mla(q_heads=16),

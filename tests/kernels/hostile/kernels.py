@@ -12,6 +12,9 @@ from pagesim.kernels import (
     Cache,
     DecodePlan,
     LatentCache,
+    SharedPrefixes,
+    cascade_decode_attention,
+    cascade_plan,
     contiguous_decode_attention,
     decode_attention,
     gather_decode_attention,
@@ -65,6 +68,20 @@ def contiguous(problem: Problem) -> float:
     return problem.excess(
         contiguous_decode_attention(problem.q, cache, problem.lengths, **options(problem, cache))
     )
+
+
+def cascade(problem: Problem) -> float:
+    """Decode with all sequences as one group that have as many blocks in common as the first of them."""
+    cache = cache_of(problem)
+    full = (problem.lengths // problem.block).tolist()
+    rows = [row for row, count in enumerate(full) if count]
+    first = problem.table[rows[0]]
+    least = min(full[row] for row in rows)
+    common = [all(int(problem.table[row, i]) == int(first[i]) for row in rows) for i in range(least)]
+    prefixes = SharedPrefixes(cache, problem.table, problem.lengths, [(rows, [*common, False].index(False))])
+    plans = problem.plan and problem.plan(problem.q, cache, prefixes)
+    call = {"scale": problem.scale, "plans": plans, "out": problem.out, "backend": "triton"}
+    return problem.excess(cascade_decode_attention(problem.q, cache, prefixes, **call))
 
 
 def mla(problem: Problem) -> float:
@@ -176,6 +193,29 @@ MLA: dict[str, Values] = {
         "too many splits": lambda *_: DecodePlan(16, 16, 20, 8, 1),
     },
 }
+
+
+def all_full_blocks(table: Tensor, full: Tensor) -> None:
+    """Let all sequences that have a full block begin with as many as the shortest of them has."""
+    rows = full > 0
+    blocks = int(full[rows].min())
+    table[rows, :blocks] = table[rows][0, :blocks].clone()
+
+
+CASCADE: dict[str, Values] = {
+    "contexts": {
+        "b-1, b, b+1": lambda block: [block - 1, block, block + 1],
+        "3b+5, 0, 4b": lambda block: [3 * block + 5, 0, 4 * block],
+        "300, 17 and b": lambda block: [300 + block, 17 + block],
+    },
+    "repeated": {"by all": AXES["repeated"]["by all"], "all full blocks": all_full_blocks},
+    "plan": {
+        "none": None,
+        "1 and 3 splits": lambda *given: cascade_plan(*given, num_splits=(1, 3)),
+        "3 and 1 splits": lambda *given: cascade_plan(*given, num_splits=(3, 1)),
+        "too many splits": lambda *_: (DecodePlan(16, 16, 20, 4, 1), DecodePlan(64, 64, 9, 4, 3)),
+    },
+}
 NONE_REPEATED: dict[str, Values] = {"repeated": {"no": AXES["repeated"]["no"]}}
 FEW_PLANS = {"plan": {plan: AXES["plan"][plan] for plan in ("none", "3 splits", "too short")}}
 NOT_OF_WRITES = ("plan", "scale", "result", "queries")
@@ -189,6 +229,8 @@ KERNELS: dict[str, Kernel] = {
         without=("caches", "table"),
     ),
     "gathered": Kernel(gathered, axes=FEW_PLANS),
+    "cascade": Kernel(cascade, axes=CASCADE),
+    "cascade fp8": Kernel(cascade, axes={**CASCADE, **FP8}),
     "mla": Kernel(mla, axes=MLA),
     "prefill": Kernel(prefill, every=("block", "head_dim", "layout"), axes={"new": NEW}, without=("plan",)),
     "prefill fp8": Kernel(prefill, axes={"new": NEW, **FP8}, without=("plan",)),
