@@ -16,7 +16,7 @@ import triton
 from torch import Tensor
 
 from pagesim.errors import PagesimError
-from pagesim.kernels import api, blocks, cache_write, decode, prefill, sequences
+from pagesim.kernels import api, blocks, cache_write, cascade, decode, mla, prefill, sequences
 from pagesim.kernels.aot import SHARED_LIMIT, TARGETS, MachineCode, compile_for
 from pagesim.kernels.launch import Launch
 from pagesim.kernels.layouts import HND, NHD, VLLM, Layout, Sizes
@@ -87,6 +87,47 @@ def _prefill(
         return prefill.launch(q, cache, table, lens, starts, max_query_len, 0.1, out, target)
 
     return build
+
+
+def _cascade(step: int, *, sharers: int = 16, kv_dtype: torch.dtype = F16) -> Build:
+    """Return one of the launches of cascade attention: shared blocks, own blocks, merge."""
+
+    def build(target: int) -> Launch:
+        cache = _cache(NHD, kv_dtype, Sizes(BLOCKS, 16, 8, 128))
+        q = _meta(BATCH, 32, 128, dtype=F16)
+        table, lens = _meta(BATCH, CONTEXT // 16), _meta(BATCH)
+        prefixes = api.SharedPrefixes(cache, table, lens, [(list(range(sharers)), CONTEXT // 32)])
+        plans = api.cascade_plan(q, cache, prefixes, longest=CONTEXT)
+        return list(cascade.launches(q, cache, prefixes, 0.1, plans, torch.empty_like(q)))[step]
+
+    return build
+
+
+def _mla(
+    dtype: torch.dtype = F16,
+    *,
+    q_heads: int = 128,
+    dims: tuple[int, int] = (512, 64),
+    block_size: int = 64,
+    splits: int = 1,
+    reduction: bool = False,
+) -> Build:
+    """Return decode attention over latents, or the reduction that follows."""
+
+    def build(target: int) -> Launch:
+        cache = api.LatentCache(_meta(BLOCKS, block_size, sum(dims), dtype=dtype), latent_dim=dims[0])
+        q, out = (_meta(BATCH, q_heads, width, dtype=dtype) for width in (sum(dims), dims[0]))
+        plan = api.mla_plan(q, cache, [CONTEXT] * BATCH, num_splits=splits)
+        table = _meta(BATCH, CONTEXT // block_size)
+        return mla.launches(q, cache, table, _meta(BATCH), 0.1, plan, out)[int(reduction)]
+
+    return build
+
+
+def _mla_write(target: int) -> Launch:
+    cache = api.LatentCache(_meta(BLOCKS, 64, 576, dtype=F16))
+    latent, rope = (_meta(TOKENS, width, dtype=F16) for width in (512, 64))
+    return mla.write_launch(latent, rope, cache, _meta(TOKENS, dtype=torch.int64))
 
 
 def _write(layout: Layout, kv_dtype: torch.dtype = F16) -> Build:
@@ -170,6 +211,18 @@ KERNELS: dict[str, Build] = {
     "prefill fp32 32/8, block 16": _prefill(F32),
     "prefill fp32 head 256": _prefill(F32, head_dim=256),
     "prefill fp8 KV, bf16 queries": _prefill(BF16, kv_dtype=FP8),
+    "decode cascade fp16 32/8, 16 sharers": _cascade(0),
+    "decode cascade fp16 32/8, 2 sharers": _cascade(0, sharers=2),
+    "decode cascade fp8 KV, 16 sharers": _cascade(0, kv_dtype=FP8),
+    "merge of a cascade": _cascade(2),
+    "decode MLA fp16, 128 heads, block 64": _mla(),
+    "decode MLA fp16, 128 heads, block 16": _mla(block_size=16),
+    "decode MLA fp16, 16 heads, block 64": _mla(q_heads=16),
+    "decode MLA bf16, 128 heads, block 64, 8 splits": _mla(BF16, splits=8),
+    "decode MLA fp16, 40 heads, 256 + 32": _mla(q_heads=40, dims=(256, 32)),
+    "decode MLA fp32, 16 heads": _mla(F32, q_heads=16),
+    "reduction of 8 splits, MLA": _mla(splits=8, reduction=True),
+    "write of latents fp16": _mla_write,
     "reshape and cache fp16, NHD": _write(NHD),
     "reshape and cache fp16, vLLM": _write(VLLM),
     "reshape and cache fp8, NHD": _write(NHD, FP8),

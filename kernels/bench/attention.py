@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pagesim.kernels import api
-from pagesim.kernels.bench import inputs, peers
+from pagesim.kernels.bench import decode_cases, inputs, peers
 from pagesim.kernels.bench.dtypes import DTYPES, TOLERANCE, query_dtype
 from pagesim.kernels.bench.inputs import Contiguous, Paged
 from pagesim.kernels.bench.rows import Point, context_lens
@@ -29,6 +29,9 @@ def prepare(point: Point, session: Session) -> Case:
         "sdpa-decode": _sdpa,
         "paged-prefill": _paged_prefill,
         "sdpa-prefill": _sdpa,
+        "shared-decode": decode_cases.shared_decode,
+        "cascade-decode": decode_cases.cascade_decode,
+        "mla-decode": decode_cases.mla_decode,
     }
     if point.op in peers.PEERS:
         return _peer_decode(point, session)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from pagesim.costs.specs import ModelSpec, model
+from pagesim.kernels.bench.decode_grids import LatentGrid, SharedPrefixGrid
 from pagesim.kernels.bench.grids import (
     AttentionGrid,
     CopyGrid,
@@ -58,9 +59,24 @@ def swap_shapes(spec: ModelSpec, block_sizes: Iterable[int], tokens: int) -> tup
     return tuple((2 * spec.layers, token_bytes * size, -(-tokens // size)) for size in block_sizes)
 
 
-def _attention(device: str, quick: bool) -> tuple[Grid, ...]:
+AnyGrid = Grid | SharedPrefixGrid | LatentGrid
+
+
+def _attention(device: str, quick: bool) -> tuple[AnyGrid, ...]:
     if device == "cpu":
         return (
+            SharedPrefixGrid(
+                shapes=((4, 64, 32),) if quick else ((4, 64, 32), (4, 128, 96)),
+                heads=((4, 1),),
+                head_size=64,
+                dtype="fp32",
+            ),
+            LatentGrid(
+                shapes=((2, 64),) if quick else ((2, 64), (4, 128)),
+                q_heads=(4,),
+                block_sizes=(16,),
+                dtype="fp32",
+            ),
             AttentionGrid(
                 shapes=((2, 64),) if quick else ((1, 128), (4, 128), (4, 512)),
                 prompts=((1, 32, 32),) if quick else ((1, 64, 64), (2, 32, 128)),
@@ -75,6 +91,8 @@ def _attention(device: str, quick: bool) -> tuple[Grid, ...]:
         return (
             AttentionGrid(shapes=(FULL[0], SMALL[2]), block_sizes=(16, 128), ops=(*compared, *peers_found())),
             AttentionGrid(prompts=((1, 2048, 2048),), ops=("paged-prefill", "sdpa-prefill")),
+            SharedPrefixGrid(shapes=((64, 4096, 2048),)),
+            LatentGrid(shapes=((64, 4096),)),
         )
     both = (GQA, MHA)
     one = FULL[:1]
@@ -89,6 +107,17 @@ def _attention(device: str, quick: bool) -> tuple[Grid, ...]:
         AttentionGrid(shapes=one, layouts=("HND", "VLLM"), ops=("paged-decode", "contiguous-decode")),
         AttentionGrid(shapes=one, head_sizes=(64, 80, 96, 256), ops=("paged-decode",)),
         AttentionGrid(shapes=one, block_sizes=(1, 2, 4, 8), ops=("paged-decode",)),
+        SharedPrefixGrid(
+            shapes=(
+                (64, 4096, 2048),
+                (8, 4096, 2048),
+                (2, 4096, 2048),
+                (64, 2048, 256),
+                (16, 32_768, 32_000),
+            ),
+            heads=both,
+        ),
+        LatentGrid(shapes=(*SMALL, *FULL), q_heads=(128, 16), block_sizes=(64,)),
     )
 
 

@@ -31,6 +31,7 @@ PARAMETERS = {
     "batch": int,
     "context": int,
     "query": int,
+    "shared": int,
     "block_size": int,
     "q_heads": int,
     "kv_heads": int,
