@@ -137,7 +137,8 @@ def launches(
     parts = []
     for queries, tables, lens, plan in halves:
         partial, lse = reduce.workspace(queries, plan.num_splits)
-        attention = decode.launches(queries, cache, tables, lens, scale, plan, queries)[0]
+        grid = replace(plan, row_splits=None)  # the merge counts on equal splits
+        attention = decode.launches(queries, cache, tables, lens, scale, grid, queries)[0]
         written = {"out": partial, "lse": lse, "ONE_PASS": False}
         yield replace(attention, arguments={**attention.arguments, **written})
         parts += [partial, lse]

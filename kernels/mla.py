@@ -196,7 +196,9 @@ def launches(
     }
     grid = (-(-q_heads // rows), batch, plan.num_splits)
     attention = Launch(latent_decode_kernel, grid, arguments, plan.num_warps, plan.num_stages)
-    return [attention] if one_pass else [attention, reduce.launch(partial, lse, context_lens, plan, out)]
+    return (
+        [attention] if one_pass else [attention, reduce.launch(partial, lse, context_lens, plan, None, out)]
+    )
 
 
 def write_launch(latent: Tensor, rope: Tensor, cache: LatentCache, slot_mapping: Tensor) -> Launch:

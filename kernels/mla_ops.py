@@ -156,6 +156,7 @@ def mla_plan(
         gpu=gpu_of(q.device),
         capacity=capacity,
         num_splits=num_splits,
+        work_list=False,
         tile=TILE_BYTES // cache.dtype.itemsize,
         num_warps=8,
         num_stages=3,
