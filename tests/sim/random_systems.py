@@ -118,7 +118,7 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
 def _tier_options(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     """Return those of a tier on the host, where a system may have one."""
     is_newest = options["policy"] == "vllm-v1" and options.get("vllm_version", "0.33.0") == "0.33.0"
-    if not is_newest or "speculative_method" in options or rnd.random() < 0.5:
+    if not is_newest or "speculative_method" in options or rnd.random() < 0.3:
         return {}
     return {
         "kv_offloading_chunks": rnd.choice((0, 3, 20, 100, 1000)),

@@ -162,6 +162,9 @@ class OffloadingV1(HoldingV1):
                     self.must_replan = self.must_replan or tokens > budget
                     break
                 queue.pop(request)
+                if holds:
+                    self.connector.finished(request)
+                    self.memory.release(request)
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
             self._join(request, found, tokens, batch)
