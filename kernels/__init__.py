@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pagesim.kernels.api import (
         BlockPool,
         Cache,
+        Variant,
         checked_bounds,
         contiguous_decode_attention,
         copy_blocks,
@@ -35,6 +36,7 @@ __all__ = [
     "Gpu",
     "Layout",
     "Sizes",
+    "Variant",
     "checked_bounds",
     "contiguous_decode_attention",
     "convert_layout",

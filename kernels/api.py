@@ -45,10 +45,12 @@ from pagesim.kernels.cache_ops import (
     scatter_blocks,
 )
 from pagesim.kernels.checks import checked_bounds
+from pagesim.kernels.variant import Variant
 
 __all__ = [
     "BlockPool",
     "Cache",
+    "Variant",
     "checked_bounds",
     "contiguous_decode_attention",
     "copy_blocks",

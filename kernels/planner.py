@@ -112,6 +112,8 @@ def plan_decode(
     kv_bytes: int = 2,
     layout: Layout = NHD,
     gpu: Gpu | None = None,
+    queries: int = 1,
+    window: int | None = None,
     capacity: bool = False,
     num_splits: int | None = None,
     tile: int | None = None,
@@ -137,6 +139,8 @@ def plan_decode(
         kv_bytes: bytes of a stored element.
         layout: of the cache.
         gpu: what the step runs on; None for an H200.
+        queries: of each sequence.
+        window: tokens that a query sees; None for all so far.
         capacity: whether ``context_lens`` are the most tokens that sequences may have, not what they have.
         num_splits: into how many splits the longest sequence is cut.
         tile: tokens a tile, a power of two from 16.
@@ -151,6 +155,8 @@ def plan_decode(
     _check_within("head_dim", head_dim, 1)
     _check_within("block_size", block_size, 0)
     _check_within("kv_bytes", kv_bytes, 1)
+    _check_within("queries", queries, 0)
+    _check_within("window", window, 1)
     _check_within("num_splits", num_splits, 1, MAX_SPLITS)
     _check_within("num_stages", num_stages, 1)
     _check_power_of_two("tile", tile, 16)
@@ -164,8 +170,9 @@ def plan_decode(
         tile = min(128, max(16, _KEY_BYTES // (padded_dim * max(2, kv_bytes))))
         if layout.value.chunk_bytes is not None and block_size:
             # A value vector lies across its block: only within a block are tokens neighbours.
-            tile = min(tile, max(16, block_size))
-    rows = query_rows(q_heads // kv_heads, head_dim)
+            tile = min(tile, max(16, block_size & -block_size))
+    context_lens = [read_tokens(length, tile, queries, window) for length in context_lens]
+    rows = query_rows(queries * (q_heads // kv_heads), head_dim)
     warps = num_warps or (8 if rows > 32 else 4)
     stages = num_stages or min(5, max(3, 1 + _FLYING_BYTES // (2 * tile * padded_dim * kv_bytes)))
     longest = max(context_lens, default=0)
@@ -181,13 +188,24 @@ def plan_decode(
     return DecodePlan(tile, tokens_per_split, max(1, ceil(longest / tokens_per_split)), warps, stages)
 
 
-def query_rows(group: int, head_dim: int) -> int:
-    """Return how many of the ``group`` query heads of a KV head a program takes, as rows of a matrix.
+def first_seen(length: int, queries: int = 1, window: int | None = None) -> int:
+    """Return the first token that any of a sequence's last ``queries`` sees, by the rule of the kernels."""
+    return 0 if window is None else max(length - (queries - 1) - window, 0)
 
-    Tensor cores want 16 at least. The most are what fits into registers: more would spill.
+
+def read_tokens(length: int, tile: int, queries: int = 1, window: int | None = None) -> int:
+    """Return how many tokens of a sequence are cut into splits: those from the first tile that is seen."""
+    return length - first_seen(length, queries, window) // tile * tile
+
+
+def query_rows(vectors: int, head_dim: int) -> int:
+    """Return how many of the ``vectors`` that read a KV head a program takes, as rows of a matrix.
+
+    There are as many vectors as query heads of a KV head times queries of a sequence. Tensor cores want 16 at
+    least. The most are what fits into registers: more would spill.
     """
     most = 64 if head_dim <= 128 else 16
-    return min(most, max(16, 1 << (group - 1).bit_length()))
+    return min(most, max(16, 1 << (vectors - 1).bit_length()))
 
 
 def _programs_a_sm(gpu: Gpu, tile: int, padded_dim: int, kv_bytes: int, warps: int, stages: int) -> int:
