@@ -162,3 +162,27 @@ def test_the_first_token_that_is_seen():
     assert (first_seen(1000, 1, 40), first_seen(1000, 4, 40)) == (960, 957)
     assert read_tokens(1000, 16, 1, 40) == 40
     assert read_tokens(1001, 16, 1, 40) == 41
+
+
+SIZES = {
+    "head 32": {"head_dim": 32},
+    "head 112, FP8": {"head_dim": 112, "kv_dtype": FP8},
+    "head 160, vLLM's layout": {"head_dim": 160, "layout": VLLM},
+    "head 192, bfloat16": {"head_dim": 192, "dtype": BF16},
+    "block 80": {"block_size": 80},
+    "block 80, a window": {"block_size": 80, "window": 90},
+    "block 5": {"block_size": 5},
+    "block 528, vLLM's layout": {"block_size": 528, "layout": VLLM},
+    "block 544, FP8": {"block_size": 544, "kv_dtype": FP8},
+    "block 1056, HND": {"block_size": 1056, "layout": HND},
+    "block 2096": {"block_size": 2096},
+}
+
+
+@pytest.mark.slow_but("head 192, bfloat16", "block 80, a window")
+@pytest.mark.parametrize("problem", SIZES.values(), ids=SIZES.keys())
+def test_sizes_that_are_no_power_of_two(problem, device):
+    """Contexts that end within, at and beyond a block of 80, in two splits; then a prefill."""
+    decode_case = make_case([161, 79, 80], **problem, group=2, kv_heads=1)
+    check(decode_case, device, planned(decode_case, 2, tile=None))
+    check(make_case([161, 80], query_lens=[3, 1], **problem, group=2, kv_heads=1), device)
