@@ -69,7 +69,7 @@ class MachineCode:
         fused: products in float32 with a sum.
         warps: of a program.
         loop: instructions a turn of the loop that loads most.
-        ahead: bytes that asynchronous copies of a program have in flight, with every stage under way.
+        flying: bytes that asynchronous copies of a program have in flight, with every stage under way.
     """
 
     target: int
@@ -85,7 +85,7 @@ class MachineCode:
     fused: int
     warps: int
     loop: int
-    ahead: int
+    flying: int
 
     @property
     def programs(self) -> int:
@@ -134,7 +134,7 @@ def compile_for(launch: Launch, target: int) -> MachineCode:
         fused=len(_FUSED.findall(code)),
         warps=launch.num_warps,
         loop=loop_instructions(code),
-        ahead=buffer_bytes(compiled.asm["ttgir"]),
+        flying=buffer_bytes(compiled.asm["ttgir"]),
     )
 
 
