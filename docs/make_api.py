@@ -151,6 +151,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "VLLM": "a layout of caches",
         "cascade_decode_attention": "decode attention that reads shared blocks once",
         "cascade_plan": "plans such a decode",
+        "Variant": "a window, a soft cap, sinks: how attention differs from the plain one",
         "checked_bounds": "checks block tables while one looks for a mistake",
         "contiguous_decode_attention": "decode attention without paging, for comparison",
         "convert_layout": "moves caches from one layout to another",

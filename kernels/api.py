@@ -49,12 +49,14 @@ from pagesim.kernels.checks import checked_bounds
 from pagesim.kernels.latents import LatentCache
 from pagesim.kernels.mla_ops import mla_decode_attention, mla_plan, mla_write
 from pagesim.kernels.sharing import SharedPrefixes
+from pagesim.kernels.variant import Variant
 
 __all__ = [
     "BlockPool",
     "Cache",
     "LatentCache",
     "SharedPrefixes",
+    "Variant",
     "cascade_decode_attention",
     "cascade_plan",
     "checked_bounds",

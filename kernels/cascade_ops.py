@@ -48,7 +48,7 @@ def cascade_decode_attention(
     """
     if check:
         check_cache(cache, Cache, paged=True)
-        check_query("q", q, "batch", cache.sizes, cache.key_cache)
+        check_query("q", q, ("batch",), cache.sizes, cache.key_cache)
         _check_batch(q, prefixes)
         check_score_scale(scale)
     out = check_out(out, q, check)

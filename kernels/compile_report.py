@@ -21,6 +21,7 @@ from pagesim.kernels.aot import SHARED_LIMIT, TARGETS, MachineCode, compile_for
 from pagesim.kernels.launch import Launch
 from pagesim.kernels.layouts import HND, NHD, VLLM, Layout, Sizes
 from pagesim.kernels.swap.pieces import copy_pieces
+from pagesim.kernels.variant import Variant
 
 F16, BF16, F32, FP8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
 BATCH, CONTEXT, BLOCKS, TOKENS = 16, 4096, 8192, 2048
@@ -52,6 +53,10 @@ def _decode(
     head_scales: bool = False,
     work_list: bool = False,
     reduction: bool = False,
+    queries: int | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: bool = False,
 ) -> Build:
     """Return decode attention, or the reduction that follows; a block size of 0 means contiguous."""
 
@@ -60,11 +65,15 @@ def _decode(
         factor = _meta(kv_heads, dtype=F32) if head_scales else 1.0
         scales = {"k_scale": factor, "v_scale": factor}
         cache = _cache(layout, kv_dtype or dtype, sizes, paged=bool(block_size), **scales)
-        q = _meta(BATCH, q_heads, head_dim, dtype=dtype)
+        each = () if queries is None else (queries,)
+        q = _meta(BATCH, *each, q_heads, head_dim, dtype=dtype)
         table = _meta(BATCH, CONTEXT // block_size) if block_size else None
         lengths = [CONTEXT] * BATCH
-        plan = api.decode_plan(q, cache, lengths, num_splits=splits, num_stages=stages, work_list=work_list)
-        launches = decode.launches(q, cache, table, _meta(BATCH), 0.1, plan, torch.empty_like(q))
+        plan = api.decode_plan(
+            q, cache, lengths, window=window, num_splits=splits, num_stages=stages, work_list=work_list
+        )
+        variant = Variant(window, softcap, _meta(q_heads, dtype=F32) if sinks else None)
+        launches = decode.launches(q, cache, table, _meta(BATCH), 0.1, plan, torch.empty_like(q), variant)
         return launches[1] if reduction else launches[0]
 
     return build
@@ -78,13 +87,17 @@ def _prefill(
     block_size: int = 16,
     layout: Layout = NHD,
     max_query_len: int = TOKENS,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: bool = False,
 ) -> Build:
     def build(target: int) -> Launch:
         cache = _cache(layout, kv_dtype or dtype, Sizes(BLOCKS, block_size, 8, head_dim))
         q = _meta(TOKENS, 32, head_dim, dtype=dtype)
         table, lens, starts = _meta(BATCH, CONTEXT // block_size), _meta(BATCH), _meta(BATCH + 1)
         out = torch.empty_like(q)
-        return prefill.launch(q, cache, table, lens, starts, max_query_len, 0.1, out, target)
+        variant = Variant(window, softcap, _meta(32, dtype=F32) if sinks else None)
+        return prefill.launch(q, cache, table, lens, starts, max_query_len, 0.1, out, target, variant)
 
     return build
 
@@ -202,6 +215,23 @@ KERNELS: dict[str, Build] = {
     "decode fp8 KV, fp16, head 80": _decode(kv_dtype=FP8, head_dim=80),
     "decode fp8 KV, fp16, head 256": _decode(kv_dtype=FP8, head_dim=256),
     "decode fp8 KV, fp16, 64/1": _decode(kv_dtype=FP8, q_heads=64, kv_heads=1),
+    "decode fp16 head 32": _decode(head_dim=32),
+    "decode fp16 head 192": _decode(head_dim=192),
+    "decode fp8 KV, fp16, head 160": _decode(kv_dtype=FP8, head_dim=160),
+    "decode fp16 32/8, block 80": _decode(block_size=80),
+    "decode fp16 32/8, block 1056": _decode(block_size=1056),
+    "decode fp16 vLLM, block 528": _decode(layout=VLLM, block_size=528),
+    "decode fp16 32/8, 4 queries": _decode(queries=4),
+    "decode fp16 32/8, 8 queries, 8 splits": _decode(queries=8, splits=8),
+    "reduction of 8 splits, 8 queries": _decode(queries=8, splits=8, reduction=True),
+    "decode bf16 64/8, head 64, window, sinks": _decode(
+        BF16, q_heads=64, head_dim=64, window=128, sinks=True
+    ),
+    "decode fp16 32/8, window, block 128": _decode(window=1024, block_size=128),
+    "decode bf16 head 256, window, soft cap": _decode(BF16, head_dim=256, window=2048, softcap=50.0),
+    "decode fp8 KV, fp16, 4 queries, window, sinks, soft cap": _decode(
+        kv_dtype=FP8, queries=4, window=1024, softcap=50.0, sinks=True
+    ),
     "prefill fp16 32/8, block 16": _prefill(),
     "prefill fp16 32/8, block 128": _prefill(block_size=128),
     "prefill fp16 32/8, 16 queries": _prefill(max_query_len=16),
@@ -223,6 +253,11 @@ KERNELS: dict[str, Build] = {
     "decode MLA fp32, 16 heads": _mla(F32, q_heads=16),
     "reduction of 8 splits, MLA": _mla(splits=8, reduction=True),
     "write of latents fp16": _mla_write,
+    "prefill bf16 head 64, window, sinks": _prefill(BF16, head_dim=64, window=128, sinks=True),
+    "prefill bf16 head 256, window, soft cap": _prefill(BF16, head_dim=256, window=2048, softcap=50.0),
+    "prefill fp16 head 32": _prefill(head_dim=32),
+    "prefill fp16 head 192": _prefill(head_dim=192),
+    "prefill fp16 32/8, block 528": _prefill(block_size=528),
     "reshape and cache fp16, NHD": _write(NHD),
     "reshape and cache fp16, vLLM": _write(VLLM),
     "reshape and cache fp8, NHD": _write(NHD, FP8),

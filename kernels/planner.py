@@ -136,6 +136,8 @@ def plan_decode(
     kv_bytes: int = 2,
     layout: Layout = NHD,
     gpu: Gpu | None = None,
+    queries: int = 1,
+    window: int | None = None,
     capacity: bool = False,
     num_splits: int | None = None,
     work_list: bool | None = None,
@@ -166,6 +168,8 @@ def plan_decode(
         kv_bytes: bytes of a stored element.
         layout: of the cache.
         gpu: what the step runs on; None for an H200.
+        queries: of each sequence.
+        window: tokens that a query sees; None for all so far.
         capacity: whether ``context_lens`` are the most tokens that sequences may have, not what they have.
         num_splits: into how many splits the longest sequence is cut.
         work_list: whether programs take their work from a list; None for the rule above.
@@ -179,6 +183,7 @@ def plan_decode(
     """
     for length in {*context_lens}:
         check_within("context_lens", length, 0, says="holds")
+    check_within("window", window, 1)
     check_within("num_splits", num_splits, 1, MAX_SPLITS)
     if capacity and work_list:
         raise PagesimError(
@@ -192,12 +197,14 @@ def plan_decode(
         kv_bytes=kv_bytes,
         layout=layout,
         gpu=gpu,
+        queries=queries,
         tile=tile,
         num_warps=num_warps,
         num_stages=num_stages,
         constants=constants,
     )
     model, tile = form.model, form.model.tile
+    context_lens = [read_tokens(length, tile, queries, window) for length in context_lens]
     longest = max(context_lens, default=0)
     if capacity and num_splits is None and longest:
         sequences = sum(length > 0 for length in context_lens)
@@ -243,6 +250,7 @@ def program_form(
     kv_bytes: int = 2,
     layout: Layout = NHD,
     gpu: Gpu | None = None,
+    queries: int = 1,
     tile: int | None = None,
     num_warps: int | None = None,
     num_stages: int | None = None,
@@ -256,6 +264,7 @@ def program_form(
     check_within("head_dim", head_dim, 1)
     check_within("block_size", block_size, 0)
     check_within("kv_bytes", kv_bytes, 1)
+    check_within("queries", queries, 0)
     check_within("num_stages", num_stages, 1)
     check_power_of_two("tile", tile, 16)
     check_power_of_two("num_warps", num_warps, 1, MAX_WARPS)
@@ -269,21 +278,32 @@ def program_form(
         tile = min(128, max(16, constants.key_bytes // (padded_dim * max(2, kv_bytes))))
         if layout.value.chunk_bytes is not None and block_size:
             # A value vector lies across its block: only within a block are tokens neighbours.
-            tile = min(tile, max(16, block_size))
-    rows = query_rows(q_heads // kv_heads, head_dim)
+            tile = min(tile, max(16, block_size & -block_size))
+    rows = query_rows(queries * (q_heads // kv_heads), head_dim)
     warps = num_warps or (max(8, constants.warps) if rows > 32 else constants.warps)
     stages = num_stages or min(5, max(3, 1 + constants.flying_bytes // (2 * tile * padded_dim * kv_bytes)))
     slots = gpu.sms * _programs_a_sm(gpu, tile, padded_dim, kv_bytes, warps, stages)
     return ProgramForm(StepModel(kv_heads, tile, slots, constants), warps, stages)
 
 
-def query_rows(group: int, head_dim: int) -> int:
-    """Return how many of the ``group`` query heads of a KV head a program takes, as rows of a matrix.
+def first_seen(length: int, queries: int = 1, window: int | None = None) -> int:
+    """Return the first token that any of a sequence's last ``queries`` sees, by the rule of the kernels."""
+    return 0 if window is None else max(length - (queries - 1) - window, 0)
 
-    Tensor cores want 16 at least. The most are what fits into registers: more would spill.
+
+def read_tokens(length: int, tile: int, queries: int = 1, window: int | None = None) -> int:
+    """Return how many tokens of a sequence are cut into splits: those from the first tile that is seen."""
+    return length - first_seen(length, queries, window) // tile * tile
+
+
+def query_rows(vectors: int, head_dim: int) -> int:
+    """Return how many of the ``vectors`` that read a KV head a program takes, as rows of a matrix.
+
+    There are as many vectors as query heads of a KV head times queries of a sequence. Tensor cores want 16 at
+    least. The most are what fits into registers: more would spill.
     """
     most = 64 if head_dim <= 128 else 16
-    return min(most, max(16, 1 << (group - 1).bit_length()))
+    return min(most, max(16, 1 << (vectors - 1).bit_length()))
 
 
 def _programs_a_sm(gpu: Gpu, tile: int, padded_dim: int, kv_bytes: int, warps: int, stages: int) -> int:

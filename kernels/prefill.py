@@ -17,7 +17,8 @@ from torch import Tensor
 
 from pagesim.kernels.cache import Cache
 from pagesim.kernels.launch import Launch
-from pagesim.kernels.tiles import attend, block_ids, in_vector, load_tile, rounded
+from pagesim.kernels.tiles import attend, block_ids, first_seen, first_sums, in_vector, load_tile, rounded
+from pagesim.kernels.variant import PLAIN, Variant
 
 
 @triton.jit
@@ -31,8 +32,11 @@ def prefill_kernel(
     out,  # as q
     k_scales,  # HEAD_SCALES: float32 [kv_heads]
     v_scales,
+    sinks,  # SINKS: float32 [q_heads]
     scale,  # log₂ e included
+    inner,  # CAPPED: of what a tanh is taken
     v_scale,
+    window,  # WINDOWED: tokens
     kv_heads,
     stride_q_token,
     stride_q_head,
@@ -58,6 +62,9 @@ def prefill_kernel(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     HEAD_SCALES: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
     """Attend with the query heads of one KV head of a few neighbouring queries."""
     HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
@@ -85,7 +92,11 @@ def prefill_kernel(
     q_at = q + (token_of_row * stride_q_token + heads * stride_q_head)[:, None] + dim[None, :]
     my_q = tl.load(q_at, mask=mask, other=0.0)  # [ROWS, D]
     if HEAD_SCALES:
-        scale *= tl.load(k_scales + kv_head)
+        k_scale = tl.load(k_scales + kv_head)
+        if CAPPED:
+            inner *= k_scale
+        else:
+            scale *= k_scale
         v_scale = tl.load(v_scales + kv_head)
 
     keys_of_head = key_cache + kv_head.to(tl.int64) * stride_k_head
@@ -93,33 +104,47 @@ def prefill_kernel(
     k_dim = in_vector(dim, K_CHUNK, K_LANES)
     v_dim = in_vector(dim, V_CHUNK, V_LANES)
     table = block_table + row.to(tl.int64) * stride_table
-    highest = tl.full([ROWS], float("-inf"), tl.float32)  # m, l and acc (``tiles.attend``)
-    total = tl.zeros([ROWS], tl.float32)
-    output = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+    highest, total = first_sums(sinks, heads, is_row, True, scale, ROWS, SINKS, WINDOWED)  # m and l
+    output = tl.zeros([ROWS, PADDED_DIM], tl.float32)  # acc (``tiles.attend``)
 
     end = prefix + tl.minimum(first + QUERIES, queries)
     seen_by_all = (prefix + first + 1) // TILE
     tiles = tl.cdiv(end, TILE)
+    start = 0  # no tile before it is read
+    whole = 0  # from there on all rows see all tokens of a tile, up to seen_by_all
+    begin = None
+    if WINDOWED:
+        begin = first_seen(prefix + first + 1, window, 1, True)
+        start = begin // TILE
+        whole = tl.minimum(tl.cdiv(first_seen(end, window, 1, True), TILE), seen_by_all)
     PADDED: tl.constexpr = HEAD_DIM != PADDED_DIM
     # The next tile's block is looked up a tile ahead and carried along, see ``decode.py``.
-    ids = block_ids(table, 0, end, row, BLOCK_SIZE, TILE)
-    for MASKED in tl.static_range(2):  # tiles that all rows see, then those along the diagonal
-        for step in tl.range(seen_by_all * MASKED, tiles if MASKED else seen_by_all, num_stages=STAGES):
+    ids = block_ids(table, start * TILE, end, row, BLOCK_SIZE, TILE, begin)
+    # Tiles along a window's edge, those that all rows see whole, and those along the diagonal.
+    for PART in tl.static_range(0 if WINDOWED else 1, 3):
+        from_tile = start if PART == 0 else whole if PART == 1 else seen_by_all
+        to_tile = whole if PART == 0 else seen_by_all if PART == 1 else tiles
+        for step in tl.range(from_tile, to_tile, num_stages=STAGES):
             token = step * TILE
             keys = load_tile(
                 keys_of_head, ids, token, end, k_dim, is_dim, stride_k_block,
-                K_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED,
+                K_TOKEN, BLOCK_SIZE, TILE, PADDED, PART != 1, begin,
             )  # [TILE, D]  # fmt: skip
             values = load_tile(
                 values_of_head, ids, token, end, v_dim, is_dim, stride_v_block,
-                V_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED,
+                V_TOKEN, BLOCK_SIZE, TILE, PADDED, PART != 1, begin,
             )  # [TILE, D]  # fmt: skip
-            ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
-            visible = (token + tl.arange(0, TILE))[None, :] <= (prefix + query)[:, None]  # [ROWS, TILE]
+            ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE, begin)
+            tokens = (token + tl.arange(0, TILE))[None, :]
+            visible = tokens <= (prefix + query)[:, None]  # [ROWS, TILE]
+            if WINDOWED:
+                visible = visible & (tokens > (prefix + query)[:, None] - window)
             highest, total, output = attend(
-                my_q, keys, values, scale, visible, highest, total, output, MASKED
+                my_q, keys, values, scale, visible, highest, total, output, PART != 1, inner, CAPPED
             )
 
+    if WINDOWED:  # rows beyond the queries may see nothing
+        total = tl.where(total > 0, total, 1.0)
     output *= (v_scale / total)[:, None]
     out_at = out + (token_of_row * stride_out_token + heads * stride_out_head)[:, None] + dim[None, :]
     tl.store(out_at, rounded(output, out.dtype.element_ty), mask=mask)
@@ -134,7 +159,7 @@ class Shape(NamedTuple):
     num_stages: int
 
 
-def shape(q: Tensor, group: int, max_query_len: int, capability: int) -> Shape:
+def shape(q: Tensor, group: int, max_query_len: int, capability: int, capped: bool = False) -> Shape:
     """Return the largest tiles whose registers do not spill.
 
     On compute capability 8 a warp multiplies 16 rows: where there are fewer for each of the warps, two of
@@ -145,6 +170,7 @@ def shape(q: Tensor, group: int, max_query_len: int, capability: int) -> Shape:
         group: query heads a KV head.
         max_query_len: the most queries of a sequence.
         capability: compute capability times ten; from 90 on, operands of tensor cores stay in shared memory.
+        capped: whether scores have a soft cap, which takes registers.
     """
     head_dim, rows = q.shape[-1], max_query_len * group
     wide = head_dim > 128
@@ -156,7 +182,7 @@ def shape(q: Tensor, group: int, max_query_len: int, capability: int) -> Shape:
         if rows <= 32:
             return Shape(32, 64, 4, 3)
         return Shape(128, 64 if head_dim <= 64 else 32, 8, 3)
-    if rows <= 64:
+    if rows <= 64 or (wide and capped):
         return Shape(64, 32, 8, 2) if wide else Shape(64, 64, 4, 3)
     return Shape(128, 32, 8, 2) if wide else Shape(128, 64, 8, 3)
 
@@ -171,11 +197,12 @@ def launch(
     scale: float | None,
     out: Tensor,
     capability: int = 90,
+    variant: Variant = PLAIN,
 ) -> Launch:
     """Return what is to be run on a GPU of this compute capability (times ten)."""
     kv_heads = cache.sizes.kv_heads
     group = q.shape[1] // kv_heads
-    cut = shape(q, group, max_query_len, capability)
+    cut = shape(q, group, max_query_len, capability, variant.softcap is not None)
     heads = min(group, cut.rows)
     q, positive = cache.upright(q, scale)
     arguments = {
@@ -186,7 +213,7 @@ def launch(
         "context_lens": context_lens,
         "query_starts": query_starts,
         "out": out,
-        "scale": positive,
+        **variant.arguments(positive, q),
         "kv_heads": kv_heads,
         "stride_q_token": q.stride(0),
         "stride_q_head": q.stride(1),

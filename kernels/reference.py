@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pagesim.kernels.layouts import NHD, Layout, Storage
+from pagesim.kernels.planner import first_seen
 
 Scale = float | Tensor
 """What a stored FP8 number is multiplied by: one factor, or one a KV head as float32 ``[kv_heads]``."""
@@ -26,16 +28,27 @@ FP8_MAX = 448.0
 
 
 def attend(
-    q: Tensor, keys: Tensor, values: Tensor, scale: float, compute_dtype: torch.dtype | None = None
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    compute_dtype: torch.dtype | None = None,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Return the causal attention of a sequence's last T tokens over its L tokens.
 
     Args:
         q: ``[T, q_heads, D]``; query head h reads KV head ``h // (q_heads // kv_heads)``.
-        keys: ``[L, kv_heads, D]`` with L ≥ T.
+        keys: ``[L, kv_heads, D]``; with L < T the first queries are of no token and give zeros.
         values: ``[L, kv_heads, D]``.
         scale: what a dot product is multiplied by.
         compute_dtype: the type of every intermediate.
+        window: as of ``variant.Variant``, like the two that follow.
+        softcap: see there.
+        sinks: see there.
 
     Returns:
         ``[T, q_heads, D]`` in the type of ``q``.
@@ -44,9 +57,18 @@ def attend(
     (rows, q_heads, head_dim), (length, kv_heads, _) = q.shape, keys.shape
     grouped = q.to(dtype).view(rows, kv_heads, q_heads // kv_heads, head_dim)
     scores = torch.einsum("thgd,lhd->hgtl", grouped, keys.to(dtype)) * scale
-    position = torch.arange(length - rows, length, device=q.device)
-    later = torch.arange(length, device=q.device) > position[:, None]  # [T, L]
-    weights = scores.masked_fill(later, -inf).softmax(dim=-1)
+    if softcap is not None:
+        scores = (scores / softcap).tanh() * softcap
+    position = torch.arange(length - rows, length, device=q.device)[:, None]
+    token = torch.arange(length, device=q.device)
+    hidden = token > position  # [T, L]
+    if window is not None:
+        hidden |= token <= position - window
+    scores = scores.masked_fill(hidden, -inf)
+    if sinks is not None:  # one more score, without a value
+        sink = sinks.to(dtype).view(kv_heads, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    weights = scores.softmax(dim=-1)[..., :length].masked_fill((position < 0).expand(rows, length), 0)
     output = torch.einsum("hgtl,lhd->thgd", weights, values.to(dtype))
     return output.reshape(rows, q_heads, head_dim).to(q.dtype)
 
@@ -63,16 +85,25 @@ def decode_attention(
     k_scale: Scale = 1.0,
     v_scale: Scale = 1.0,
     compute_dtype: torch.dtype | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """Return the attention of one query a sequence over its paged context: ``[batch, q_heads, D]``."""
+    """Return the attention of each sequence's last tokens over its paged context.
+
+    Queries are ``[batch, q_heads, D]`` or ``[batch, queries, q_heads, D]``, and so is what is returned.
+    """
     dtype = compute_dtype or _compute_dtype(q)
     output = torch.zeros_like(q)
     for row, length in enumerate(context_lens.tolist()):
         if length:
-            keys = _tokens(key_cache, layout.key, block_table[row], length)
-            values = _tokens(value_cache, layout.value, block_table[row], length)
+            mine = q[row] if q.dim() == 4 else q[row : row + 1]
+            first = first_seen(length, len(mine), window)
+            keys = _tokens(key_cache, layout.key, block_table[row], length, first)
+            values = _tokens(value_cache, layout.value, block_table[row], length, first)
             keys, values = _dequantise(keys, k_scale, dtype), _dequantise(values, v_scale, dtype)
-            output[row] = attend(q[row : row + 1], keys, values, scale, dtype)[0]
+            variant: dict[str, Any] = {"window": window, "softcap": softcap, "sinks": sinks}
+            output[row] = attend(mine, keys, values, scale, dtype, **variant).view_as(output[row])
     return output
 
 
@@ -87,6 +118,9 @@ def contiguous_decode_attention(
     k_scale: Scale = 1.0,
     v_scale: Scale = 1.0,
     compute_dtype: torch.dtype | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Return the same over a padded batch: a block a sequence, as wide as the longest context may be."""
     rows = torch.arange(len(q), device=q.device)[:, None]
@@ -101,6 +135,9 @@ def contiguous_decode_attention(
         k_scale=k_scale,
         v_scale=v_scale,
         compute_dtype=compute_dtype,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
     )
 
 
@@ -117,6 +154,9 @@ def prefill_attention(
     k_scale: Scale = 1.0,
     v_scale: Scale = 1.0,
     compute_dtype: torch.dtype | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Return the causal attention of each sequence's last tokens over all of it: ``[tokens, q_heads, D]``."""
     dtype = compute_dtype or _compute_dtype(q)
@@ -125,10 +165,12 @@ def prefill_attention(
     for row, length in enumerate(context_lens.tolist()):
         rows = slice(starts[row], starts[row + 1])
         if rows.stop > rows.start:
-            keys = _tokens(key_cache, layout.key, block_table[row], length)
-            values = _tokens(value_cache, layout.value, block_table[row], length)
+            first = first_seen(length, rows.stop - rows.start, window)
+            keys = _tokens(key_cache, layout.key, block_table[row], length, first)
+            values = _tokens(value_cache, layout.value, block_table[row], length, first)
             keys, values = _dequantise(keys, k_scale, dtype), _dequantise(values, v_scale, dtype)
-            output[rows] = attend(q[rows], keys, values, scale, dtype)
+            variant: dict[str, Any] = {"window": window, "softcap": softcap, "sinks": sinks}
+            output[rows] = attend(q[rows], keys, values, scale, dtype, **variant)
     return output
 
 
@@ -244,8 +286,10 @@ def _compute_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _tokens(cache: Tensor, storage: Storage, table: Tensor, length: int) -> Tensor:
-    """Return a sequence's tokens as they are stored, ``[length, kv_heads, D]``."""
-    sizes = storage.sizes(cache)
-    blocks = table[: -(-length // sizes.block_size)].long()
-    return storage.to_plain(cache[blocks]).flatten(0, 1)[:length]
+def _tokens(cache: Tensor, storage: Storage, table: Tensor, length: int, first: int = 0) -> Tensor:
+    """Return a sequence's tokens from ``first`` on as they are stored, ``[length - first, kv_heads, D]``."""
+    block_size = storage.sizes(cache).block_size
+    column = first // block_size
+    blocks = table[column : -(-length // block_size)].long()
+    stored = storage.to_plain(cache[blocks]).flatten(0, 1)
+    return stored[first - column * block_size : length - column * block_size]

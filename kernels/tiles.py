@@ -10,11 +10,24 @@ import triton.language as tl
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
+LEAST = tl.constexpr(-1e30)
+"""The highest score so far of a row that may have seen no token: below any score, and finite, so that the
+difference to a masked score is no NaN."""
+
 
 @triton.jit
 def split_tokens(length, tokens_per_split, splits, TILE: tl.constexpr):
     """Return the tokens of a split of a sequence of this length (``planner.DecodePlan.split_tokens``)."""
     return tl.maximum(tokens_per_split, tl.cdiv(length, splits * TILE) * TILE)
+
+
+@triton.jit
+def first_seen(length, window, QUERIES: tl.constexpr, WINDOWED: tl.constexpr):
+    """Return the first token that the first of the last QUERIES tokens sees (``planner.first_seen``)."""
+    if WINDOWED:
+        return tl.maximum(length - (QUERIES - 1) - window, 0)
+    else:
+        return 0
 
 
 @triton.jit
@@ -27,18 +40,22 @@ def in_vector(dim, chunk, LANES: tl.constexpr):
 
 
 @triton.jit
-def block_ids(table, token, end, sequence, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Return the block of the tile at ``token``, or of each of its tokens where blocks are smaller.
+def block_ids(table, token, end, sequence, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, begin=None):
+    """Return the block of the tile at ``token``, or of each of its tokens where tiles do not divide blocks.
 
-    A block size of 0 means that the cache is contiguous: the sequence itself is the block.
+    A block size of 0 means that the cache is contiguous: the sequence itself is the block. Entries of the
+    table that no token from ``begin`` to ``end`` needs are not read.
     """
     if BLOCK_SIZE == 0:
         return sequence
-    elif BLOCK_SIZE >= TILE:
+    elif BLOCK_SIZE % TILE == 0:
         return tl.load(table + token // BLOCK_SIZE, mask=token < end, other=0)
     else:
         tokens = token + tl.arange(0, TILE)
-        return tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+        needed = tokens < end
+        if begin is not None:
+            needed = needed & (tokens >= begin)
+        return tl.load(table + tokens // BLOCK_SIZE, mask=needed, other=0)
 
 
 @triton.jit
@@ -53,11 +70,13 @@ def tile_pointers(
     if BLOCK_SIZE == 0:  # one id, and tokens count from the sequence's first
         base = cache + (ids.to(tl.int64) * stride_block + token.to(tl.int64) * TOKEN)
         return base + ((tokens * TOKEN)[:, None] + dims[None, :])
-    elif BLOCK_SIZE >= TILE:
+    elif BLOCK_SIZE % TILE == 0:
         base = cache + ids.to(tl.int64) * stride_block
         return base + (((token % BLOCK_SIZE + tokens) * TOKEN)[:, None] + dims[None, :])
     else:
         base = cache + ids.to(tl.int64) * stride_block  # [TILE]
+        if TILE % BLOCK_SIZE != 0:  # otherwise a tile begins where a block does
+            tokens += token
         return base[:, None] + ((tokens % BLOCK_SIZE * TOKEN)[:, None] + dims[None, :])
 
 
@@ -75,16 +94,21 @@ def load_tile(
     TILE: tl.constexpr,
     PADDED: tl.constexpr,
     MASKED: tl.constexpr,
+    begin=None,
 ):
-    """Return the vectors ``[TILE, D]`` of the tile at ``token``; zeros from ``end`` on, if MASKED.
+    """Return the vectors ``[TILE, D]`` of the tile at ``token``.
 
-    Zeros, not what lies there: a weight of zero times a NaN is a NaN. They are of the type that is loaded: a
-    load whose zero is converted is not pipelined. PADDED says whether D is more than a vector has.
+    If MASKED, those before ``begin`` and from ``end`` on are zeros, not what lies there: a weight of zero
+    times a NaN is a NaN. Zeros are of the type that is loaded: a load whose zero is converted is not
+    pipelined. PADDED says whether D is more than a vector has.
     """
     at = tile_pointers(cache, ids, token, dims, stride_block, TOKEN, BLOCK_SIZE, TILE)  # [TILE, D]
     ZERO: tl.constexpr = 0 if cache.dtype.element_ty.is_int() else 0.0
     if MASKED:
-        inside = token + tl.arange(0, TILE) < end  # [TILE]
+        tokens = token + tl.arange(0, TILE)  # [TILE]
+        inside = tokens < end
+        if begin is not None:
+            inside = inside & (tokens >= begin)
         return tl.load(at, mask=inside[:, None] & is_dim[None, :], other=ZERO)
     elif PADDED:
         return tl.load(at, mask=is_dim[None, :], other=ZERO)
@@ -150,7 +174,28 @@ def halves(pairs):
 
 
 @triton.jit
-def weigh(q, keys, scale, visible, highest, total, MASKED: tl.constexpr):
+def first_sums(
+    sinks, heads, is_head, is_first, scale, ROWS: tl.constexpr, SINKS: tl.constexpr, EDGES: tl.constexpr
+):
+    """Return the highest product and the sum ``[M]`` that the online softmax starts with.
+
+    A sink is a score without a value: the one that the softmax has seen before all tokens, in the first
+    split. EDGES says that rows may see no token of a tile.
+    """
+    START: tl.constexpr = LEAST if EDGES else float("-inf")
+    if SINKS:
+        sink = tl.load(sinks + heads, mask=is_head, other=float("-inf"))
+        sink = tl.where(is_first, sink, float("-inf"))
+        has_sink = sink > float("-inf")
+        return tl.where(has_sink, sink * 1.4426950408889634 / scale, START), tl.where(has_sink, 1.0, 0.0)
+    else:
+        return tl.full([ROWS], START, tl.float32), tl.zeros([ROWS], tl.float32)
+
+
+@triton.jit
+def weigh(
+    q, keys, scale, visible, highest, total, MASKED: tl.constexpr, inner=0.0, CAPPED: tl.constexpr = False
+):
     """Return a tile's weights ``[M, TILE]``, what earlier sums are multiplied by, maximum and sum ``[M]``.
 
     Scale and maximum cost one instruction a score, a product and a difference rounded together. The maximum's
@@ -159,6 +204,8 @@ def weigh(q, keys, scale, visible, highest, total, MASKED: tl.constexpr):
     are float32 as well, are known no better than that.
     """
     scores = times_keys(q, keys)  # [M, TILE]
+    if CAPPED:  # tanh; of large products it is ±1
+        scores = 1.0 - 2.0 / (1.0 + tl.exp2(scores * inner))
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     raised = tl.maximum(highest, tl.max(scores, axis=1))  # [M]
@@ -172,7 +219,19 @@ def weigh(q, keys, scale, visible, highest, total, MASKED: tl.constexpr):
 
 
 @triton.jit
-def attend(q, keys, values, scale, visible, highest, total, output, MASKED: tl.constexpr):
+def attend(
+    q,
+    keys,
+    values,
+    scale,
+    visible,
+    highest,
+    total,
+    output,
+    MASKED: tl.constexpr,
+    inner=0.0,
+    CAPPED: tl.constexpr = False,
+):
     """Take one tile into account, a step of online softmax.
 
     In papers ``highest`` is m, before it is multiplied by the scale, ``total`` is l, ``output`` acc, and what
@@ -183,21 +242,37 @@ def attend(q, keys, values, scale, visible, highest, total, output, MASKED: tl.c
         keys: ``[TILE, D]``, as stored.
         values: ``[TILE, D]``, as stored.
         scale: of the scores, log₂ e included; positive (``Cache.upright``).
-        visible: ``[M or 1, TILE]``, looked at if MASKED; every row must see a token of the first tile.
-        highest: the highest product of a query and a key so far ``[M]``, minus infinity at first.
+        visible: ``[M or 1, TILE]``, looked at if MASKED.
+        highest: the highest product of a query and a key so far ``[M]``; at first minus infinity, or LEAST
+            where a row may see no token of the first tile.
         total: the sum so far of ``2^(scale · (product - highest))``, ``[M]``.
         output: the sum so far of that times the values ``[M, D]``.
         MASKED: whether there are tokens that are not to be seen.
+        inner: what products are multiplied by before a soft cap (``variant.Variant.arguments``).
+        CAPPED: whether there is one.
 
     Returns:
         The new ``highest``, ``total`` and ``output``.
     """
-    weights, keep, highest, total = weigh(q, keys, scale, visible, highest, total, MASKED)
+    weights, keep, highest, total = weigh(q, keys, scale, visible, highest, total, MASKED, inner, CAPPED)
     return highest, total, plus_values(output * keep[:, None], weights, values, q.dtype)
 
 
 @triton.jit
-def attend_pairs(q, keys, pairs, scale, visible, highest, total, even, odd, MASKED: tl.constexpr):
+def attend_pairs(
+    q,
+    keys,
+    pairs,
+    scale,
+    visible,
+    highest,
+    total,
+    even,
+    odd,
+    MASKED: tl.constexpr,
+    inner=0.0,
+    CAPPED: tl.constexpr = False,
+):
     """Take one tile into account, as ``attend`` does, that is stored in e4m3.
 
     Keys are int8 ``[TILE, D]``, values int16 ``[TILE, D / 2]``, a pair each. Tensor cores want values
@@ -206,7 +281,7 @@ def attend_pairs(q, keys, pairs, scale, visible, highest, total, even, odd, MASK
     and ``odd`` ``[M, D / 2]``.
     """
     keys = keys.to(tl.float8e4nv, bitcast=True)
-    weights, keep, highest, total = weigh(q, keys, scale, visible, highest, total, MASKED)
+    weights, keep, highest, total = weigh(q, keys, scale, visible, highest, total, MASKED, inner, CAPPED)
     first, second = halves(pairs)
     even = plus_values(even * keep[:, None], weights, first, q.dtype)
     odd = plus_values(odd * keep[:, None], weights, second, q.dtype)
