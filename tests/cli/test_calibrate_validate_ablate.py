@@ -31,7 +31,7 @@ def profile(tmp_path):
         (("--tensor-parallel-size", 2), "tp is 2; pagesim calibrate measures one device, so it must be 1"),
         (("--device", "tpu"), "device is 'tpu'; it must be one of cpu, cuda"),
         (("--kv-cache-dtype", "fp8"), "kv_dtype is 'fp8'; it must be one of fp16, bf16"),
-        (("--block-sizes", "16,24"), "block_size is 24; the kernels take powers of two"),
+        (("--block-sizes", "16,24"), "block_size is 24; live runs take powers of two"),
         (("--block-sizes", "16,x"), "block_sizes is '16,x'; whole numbers separated by commas are needed"),
         (("--block-sizes", "16,16"), "block_sizes must be distinct"),
         (("--seconds", 0), "seconds is 0.0; it must be above 0"),
