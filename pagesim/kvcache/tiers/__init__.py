@@ -5,20 +5,22 @@ from __future__ import annotations
 from pagesim.kvcache.tiers.arc import Arc
 from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
-from pagesim.kvcache.tiers.eviction import Eviction
+from pagesim.kvcache.tiers.chunks import ChunkRun
+from pagesim.kvcache.tiers.eviction import Eviction, Use
 from pagesim.kvcache.tiers.lru import LruByRequest
 from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
 from pagesim.kvcache.tiers.names import EVICTIONS
 from pagesim.kvcache.tiers.never import Never
-from pagesim.kvcache.tiers.store import ChunkKey, ChunkStore, Use
+from pagesim.kvcache.tiers.spans import Spans
+from pagesim.kvcache.tiers.store import ChunkStore
 
 __all__ = [
     "DEVICE",
     "EVICTIONS",
     "Arc",
     "ChainUse",
-    "ChunkKey",
+    "ChunkRun",
     "ChunkStore",
     "Eviction",
     "Future",
@@ -26,6 +28,7 @@ __all__ = [
     "LruByRequest",
     "Move",
     "Never",
+    "Spans",
     "Tier",
     "TierChain",
     "Use",
