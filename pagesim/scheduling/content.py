@@ -14,6 +14,11 @@ _POSITIONS = 1 << 32  # more tokens than any request has
 _NO_NAMES: frozenset[int] = frozenset()
 
 
+def tokens_of(name: int) -> int:
+    """Return the tokens up to the end of a block, from its name (`Content.key_at`)."""
+    return name % _POSITIONS
+
+
 class Content:
     """The tokens of one request, prompt and answer, cut into segments that come from one source each.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pagesim.kvcache.tiers.arc import Arc
 from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
+from pagesim.kvcache.tiers.counts import ENTRIES, TierCounts
 from pagesim.kvcache.tiers.eviction import Eviction
 from pagesim.kvcache.tiers.lru import LruByRequest
 from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
@@ -15,6 +16,7 @@ from pagesim.kvcache.tiers.store import ChunkKey, ChunkStore, Use
 
 __all__ = [
     "DEVICE",
+    "ENTRIES",
     "EVICTIONS",
     "Arc",
     "ChainUse",
@@ -28,5 +30,6 @@ __all__ = [
     "Never",
     "Tier",
     "TierChain",
+    "TierCounts",
     "Use",
 ]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from pagesim.kvcache import SlidingWindow
 from pagesim.kvcache.hybrid.blocks import NULL
-from pagesim.kvcache.tiers import ChunkKey, ChunkStore
+from pagesim.kvcache.tiers import ChunkKey, ChunkStore, TierCounts
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.fences import Fences
 from pagesim.scheduling.offload.jobs import Job, Transfers
 from pagesim.scheduling.offload.look_up import LookUp
+from pagesim.scheduling.offload.on_device import chunks_on_device
 from pagesim.scheduling.offload.tracked import Tracked
 from pagesim.scheduling.request import EngineRequest
+
+HOST = "host"
+"""The name of vLLM's one tier."""
 
 
 class Connector:
@@ -64,6 +69,14 @@ class Connector:
     def waits(self) -> bool:
         """Whether the next plan may differ though no request comes, goes or gets a block."""
         return bool(self.jobs) or self._retries or not self._prompt_only
+
+    def tiers(self) -> Sequence[TierCounts]:
+        """Return the tiers, that next to the device first: a name, a capacity and entries in chunks of each.
+
+        What is on the device is looked for once, and only for the entries that depend on it.
+        """
+        on_device = cache(lambda: chunks_on_device(self.memory, self._groups))
+        return (TierCounts(HOST, self.store, on_device),)
 
     # While an iteration is planned
 
