@@ -14,6 +14,11 @@ _POSITIONS = 1 << 32  # more tokens than any request has
 _NO_NAMES: frozenset[int] = frozenset()
 
 
+def name_and_tokens(key: int) -> tuple[int, int]:
+    """Return what the name of a block says (`Content.key_at`): its segment's name, and the tokens up to its end."""
+    return divmod(key, _POSITIONS)
+
+
 class Content:
     """The tokens of one request, prompt and answer, cut into segments that come from one source each.
 
@@ -55,6 +60,26 @@ class Content:
     def key_at(self, tokens: int) -> int:
         """As `memory.Content.key_at`."""
         return self.names[bisect_left(self.ends, tokens + self.lookahead)] * _POSITIONS + tokens
+
+    def named(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """Cut some tokens where the name of what ends there changes.
+
+        Args:
+            start, end: blocks that end after the first, up to the second, in tokens.
+
+        Returns:
+            Parts in order: the name of the segment, where the part begins, and where it ends.
+        """
+        found: list[tuple[int, int, int]] = []
+        ends, names, lookahead = self.ends, self.names, self.lookahead
+        at = bisect_left(ends, start + 1 + lookahead)
+        while start < end:
+            stop = min(ends[at] - lookahead, end)
+            if stop > start:
+                found.append((names[at], start, stop))
+                start = stop
+            at += 1
+        return found
 
     def common(self, other: Content, most: int) -> int:
         """As `memory.Content.common`."""

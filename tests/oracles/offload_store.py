@@ -20,7 +20,7 @@ from typing import Any
 
 from stubs import StubFinder
 
-from pagesim.kvcache.tiers import EVICTIONS, ChunkKey, ChunkStore, Use
+from pagesim.kvcache.tiers import EVICTIONS, ChunkRun, ChunkStore, Use, joined, segment, singles
 
 UNUSED = """
     vllm.config vllm.distributed vllm.logger vllm.model_executor vllm.platforms vllm.v1.kv_hints
@@ -41,10 +41,10 @@ class Both:
             num_chunks=capacity, cache_policy=eviction, store_threshold=threshold, max_tracker_size=tracked
         )
         self.store = ChunkStore(capacity, EVICTIONS[eviction](capacity), threshold=threshold, tracked=tracked)
-        self.requests: list[tuple[list[ChunkKey], Any, Use]] = []
+        self.requests: list[tuple[list[ChunkRun], Any, Use]] = []
         self.begun = 0
         self.evicted = 0
-        self.jobs: list[tuple[str, tuple[list[ChunkKey], Any, Use], list[ChunkKey]]] = []
+        self.jobs: list[tuple[str, tuple[list[ChunkRun], Any, Use], list[ChunkRun]]] = []
 
     def step(self) -> None:
         """Do something, and compare."""
@@ -82,7 +82,7 @@ class Both:
         self.manager.on_new_request(context)
         self.requests.append((keys, context, Use()))
 
-    def load(self, request: tuple[list[ChunkKey], Any, Use]) -> None:
+    def load(self, request: tuple[list[ChunkRun], Any, Use]) -> None:
         keys, context, use = request
         found = []
         for key in keys:
@@ -98,7 +98,7 @@ class Both:
             self.store.pin(use, some)
             self.jobs.append(("load", request, some))
 
-    def offer(self, request: tuple[list[ChunkKey], Any, Use]) -> None:
+    def offer(self, request: tuple[list[ChunkRun], Any, Use]) -> None:
         keys, context, use = request
         first = self.drawn.randrange(len(keys))
         some = keys[first : self.drawn.randint(first + 1, len(keys))]
@@ -111,7 +111,7 @@ class Both:
             self.evicted += len(self.store.victims)
             self.jobs.append(("store", request, ours))
 
-    def complete(self, job: tuple[str, tuple[list[ChunkKey], Any, Use], list[ChunkKey]]) -> None:
+    def complete(self, job: tuple[str, tuple[list[ChunkRun], Any, Use], list[ChunkRun]]) -> None:
         kind, (_, context, _), keys = job
         if kind == "load":
             self.manager.complete_load([named(key) for key in keys], context)
@@ -120,14 +120,14 @@ class Both:
             self.manager.complete_store([named(key) for key in keys], context)
             self.store.written(keys)
 
-    def finish(self, request: tuple[list[ChunkKey], Any, Use]) -> None:
+    def finish(self, request: tuple[list[ChunkRun], Any, Use]) -> None:
         if all(job[1] is not request for job in self.jobs):
             self.manager.on_request_finished(request[1])
             self.store.finish(request[2])
             self.requests.remove(request)
 
 
-def named(key: ChunkKey) -> bytes:
+def named(key: ChunkRun) -> bytes:
     """Return what vLLM calls a chunk."""
     from vllm.v1.kv_offload.base import make_offload_key
 

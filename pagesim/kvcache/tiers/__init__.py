@@ -5,7 +5,8 @@ from __future__ import annotations
 from pagesim.kvcache.tiers.arc import Arc
 from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
-from pagesim.kvcache.tiers.chunks import ChunkRun
+from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, segment, singles, within
+from pagesim.kvcache.tiers.counts import ENTRIES, TierCounts
 from pagesim.kvcache.tiers.eviction import Eviction, Use
 from pagesim.kvcache.tiers.lru import LruByRequest
 from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
@@ -13,11 +14,13 @@ from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
 from pagesim.kvcache.tiers.names import EVICTIONS
 from pagesim.kvcache.tiers.never import Never
 from pagesim.kvcache.tiers.spans import Spans
-from pagesim.kvcache.tiers.store import ChunkStore
+from pagesim.kvcache.tiers.store import WRITING, ChunkStore
 
 __all__ = [
     "DEVICE",
+    "ENTRIES",
     "EVICTIONS",
+    "WRITING",
     "Arc",
     "ChainUse",
     "ChunkRun",
@@ -31,5 +34,11 @@ __all__ = [
     "Spans",
     "Tier",
     "TierChain",
+    "TierCounts",
     "Use",
+    "count",
+    "group_of",
+    "segment",
+    "singles",
+    "within",
 ]

@@ -34,6 +34,12 @@ def count(runs: Iterable[ChunkRun]) -> int:
     return sum([end - first for _, first, end in runs])
 
 
+def within(runs: Iterable[ChunkRun], first: int, end: int) -> list[ChunkRun]:
+    """Return the parts of runs with these numbers, the last not included."""
+    cut = [(segment, max(first, start), min(end, stop)) for segment, start, stop in runs]
+    return [run for run in cut if run[1] < run[2]]
+
+
 def singles(runs: Iterable[ChunkRun]) -> list[ChunkRun]:
     """Return runs chunk by chunk, each a run of its own."""
     return [(segment, place, place + 1) for segment, first, end in runs for place in range(first, end)]
