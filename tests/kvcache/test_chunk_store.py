@@ -120,7 +120,12 @@ class SlowLru(Eviction):
     def choose(self, chunks, may_go):
         def place(chunk):
             (rank, alive), group = self.rank_of[chunk], group_of(chunk)
-            return rank, -chunk[2] * (16, 32)[group], group if alive else -group, chunk[0] if alive else -chunk[0]
+            return (
+                rank,
+                -chunk[2] * (16, 32)[group],
+                group if alive else -group,
+                chunk[0] if alive else -chunk[0],
+            )
 
         chosen = sorted((chunk for chunk in self.rank_of if may_go(chunk)), key=place)[:chunks]
         if len(chosen) < chunks:
@@ -155,30 +160,38 @@ class Twins:
         some = drawn_runs(drawn, request // 2)
         doing = drawn.random()
         if doing < 0.4:
-            found = [store.offer(use, each) for store, use, each in zip(self.stores, uses, both(some))]
+            found = [
+                store.offer(use, each) for store, use, each in zip(self.stores, uses, both(some), strict=True)
+            ]
             assert (found[0] is None) == (found[1] is None)
             if found[0] is not None:
                 assert singles(found[0]) == singles(found[1])
                 self.writing.append(found)
-            gone = [[chunk for run in store.victims for chunk in singles([run])[::-1]] for store in self.stores]
+            gone = [
+                [chunk for run in store.victims for chunk in singles([run])[::-1]] for store in self.stores
+            ]
             assert gone[0] == gone[1]
         elif doing < 0.6:
             ready = [part for run in some for part in runs.ready(run)]
             assert singles(ready) == [part for run in singles(some) for part in alone.ready(run)]
-            for store, use, each in zip(self.stores, uses, both(ready)):
+            for store, use, each in zip(self.stores, uses, both(ready), strict=True):
                 store.pin(use, each)
             self.reading.append(both(ready))
         elif doing < 0.75 and self.writing:
-            for store, each in zip(self.stores, self.writing.pop(drawn.randrange(len(self.writing)))):
+            for store, each in zip(
+                self.stores, self.writing.pop(drawn.randrange(len(self.writing))), strict=True
+            ):
                 store.written(each)
         elif doing < 0.9 and self.reading:
-            for store, each in zip(self.stores, self.reading.pop(drawn.randrange(len(self.reading)))):
+            for store, each in zip(
+                self.stores, self.reading.pop(drawn.randrange(len(self.reading))), strict=True
+            ):
                 store.unpin(each)
         elif doing < 0.97:
-            for store, use in zip(self.stores, self.uses.pop(request)):
+            for store, use in zip(self.stores, self.uses.pop(request), strict=True):
                 store.finish(use)
         else:
-            for store, each in zip(self.stores, both(some)):
+            for store, each in zip(self.stores, both(some), strict=True):
                 store.give_up(each)
         assert runs.chunks() == alone.chunks()
 
@@ -188,7 +201,7 @@ def both(runs):
 
 
 def drawn_runs(drawn, content):
-    """Return runs in a prompt of two KV groups, whose tail is one of two; chunks are of one and two blocks."""
+    """Return runs in a prompt of two KV groups, with one of two tails; chunks are of one and two blocks."""
     first, end = sorted(drawn.sample(range(15), 2))
     fork = 3 + content % 5
     tail = 2 * content + drawn.randrange(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagesim.kvcache.tiers.arc import Arc
 from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
-from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, segment, singles, within
+from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segment, singles, within
 from pagesim.kvcache.tiers.counts import ENTRIES, TierCounts
 from pagesim.kvcache.tiers.eviction import Eviction, Use
 from pagesim.kvcache.tiers.lru import LruByRequest
@@ -38,6 +38,7 @@ __all__ = [
     "Use",
     "count",
     "group_of",
+    "joined",
     "segment",
     "singles",
     "within",

@@ -87,4 +87,3 @@ def tail_first(runs: Iterable[ChunkRun], *, last_group_first: bool = False) -> I
         else:
             heapreplace(heap, (-least * tokens, group, name, (segment, first, least)))
             yield segment, least, end
-

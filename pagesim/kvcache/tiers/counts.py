@@ -18,8 +18,8 @@ class TierCounts:
     Args:
         name: what users call the tier.
         store: its chunks.
-        on_device: returns the chunks, one by one, that the device holds, or can find among its free blocks. It is called
-            for ``duplicate`` and ``kept`` alone, which cost a look at all of them.
+        on_device: returns the chunks, one by one, that the device holds, or can find among its free
+            blocks. It is called for ``duplicate`` and ``kept`` alone, which cost a look at all of them.
 
     Attributes:
         name: see there.

@@ -61,12 +61,10 @@ class Eviction(ABC):
         """Choose so many chunks of those that may go, and forget them.
 
         Returns:
-            The chunks, those that go first in front, and of each run the last chunk first; None where there are
-            not so many, and none is forgotten.
+            The chunks, those that go first in front, and of each run the last chunk first; None where there
+            are not so many, and none is forgotten.
         """
 
     @abstractmethod
     def knows(self) -> set[ChunkRun]:
         """Return the chunks that it has in its order, each a run of its own."""
-
-

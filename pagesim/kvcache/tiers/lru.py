@@ -77,6 +77,8 @@ class LruByRequest(Eviction):
         chosen: list[ChunkRun] = []
         passed: list[Rank] = []
         for rank in self._ranks.values():
+            if not rank.chunks:
+                continue  # of a request that lives, and lost all that it had
             passed.append(rank)
             for run in self._tail_first(rank):
                 for segment, first, end in reversed(may_go(run)):
@@ -103,12 +105,16 @@ class LruByRequest(Eviction):
 
     def _tail_first(self, rank: Rank) -> Sequence[ChunkRun]:
         """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
-        runs = [
-            (segment, first, end)
-            for segment in rank.segments
-            for first, end, other in self._rank_of.of(segment)
-            if other is rank
-        ]
+        runs: list[ChunkRun] = []
+        for segment in list(rank.segments):
+            spans = self._rank_of.of(segment)
+            if len(spans) == 1 and spans[0][2] is rank:
+                runs.append((segment, spans[0][0], spans[0][1]))
+                continue
+            own = [(segment, first, end) for first, end, other in spans if other is rank]
+            runs += own
+            if not own:
+                del rank.segments[segment]
         return runs if len(runs) == 1 else list(tail_first(runs, last_group_first=not rank.lives))
 
     def _leave(self, run: ChunkRun) -> None:

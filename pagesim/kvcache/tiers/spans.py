@@ -11,9 +11,7 @@ V = TypeVar("V")
 
 
 class Spans(Generic[V]):
-    """Maps chunks to values, none of them None; chunks in a row with one value are one span.
-
-    """
+    """Maps chunks to values, none of them None; chunks in a row with one value are one span."""
 
     __slots__ = ("_of",)
 

@@ -70,7 +70,7 @@ class ChunkStore:
         return self.capacity - self.used
 
     def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
-        """Cut a run where its chunks differ: their readers, `WRITING`, or None for those that are not there."""
+        """Cut a run where its chunks differ: their readers, `WRITING`, or None where they are not there."""
         return self._readers.cut(run)
 
     def __contains__(self, run: ChunkRun) -> bool:
@@ -182,7 +182,7 @@ class ChunkStore:
         return joined(each for each in singles(missing) if known.get(each, 0) >= self._threshold)
 
     def _touch(self, use: Use, there: Iterable[ChunkRun], missing: Iterable[ChunkRun] = ()) -> None:
-        """Note that a request uses chunks; an eviction hears of the first use of those that are there."""
+        """Note that a request uses chunks; an eviction is told of the first use of those that are there."""
         fresh = _see(use, there)
         if _see(use, missing) or fresh:
             self._eviction.touched(use, fresh)

@@ -227,7 +227,7 @@ class Connector:
         self._fences.put(job, job.read_at_once)
 
     def _blocks_taken(self, served: Served, after: dict[EngineRequest, int]) -> set[int]:
-        """Return the blocks that were taken, or taken over, in the plan at hand; note what is served in it."""
+        """Return the blocks that were taken, or taken over, in the plan at hand; note what it serves."""
         memory = self.memory
         taken: set[int] = set()
         for request in self._admitted:

@@ -20,8 +20,8 @@ class Job:
         is_store: whether it copies from the device to the tier; else the other way.
         blocks: of the device that it copies; those that it reads where left out.
         read_at_once: blocks of the device that must not be taken again before it is over.
-        places: of which that holds once the request gives them back: the KV group, the place of the first block
-            in the request's table, and that behind the last.
+        places: of blocks of which that holds once the request gives them back: the KV group, the place of the
+            first block in the request's table, and that behind the last.
 
     Attributes:
         tracked: see there.

@@ -20,7 +20,7 @@ class Tracked:
         jobs: of it that are not over.
         following: of each group the first chunk that was not offered yet.
         tables: of each group that keeps a part the blocks that it took since it was admitted, by position, as
-            far as chunks of them may be offered; those that were given back and taken again by now are `NULL`.
+            far as chunks of them may be offered; `NULL` for those that were given back and taken again.
             Of a request that is over, the blocks of all groups.
         is_served: whether it got tokens since it was admitted.
         local: tokens that were found on the device when it was looked up last.
