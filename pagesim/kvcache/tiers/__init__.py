@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pagesim.kvcache.tiers.arc import Arc
+from pagesim.kvcache.tiers.backing import Backing, Chunks, Copy, OneTier
 from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
 from pagesim.kvcache.tiers.counts import ENTRIES, TierCounts
@@ -19,15 +20,19 @@ __all__ = [
     "ENTRIES",
     "EVICTIONS",
     "Arc",
+    "Backing",
     "ChainUse",
     "ChunkKey",
     "ChunkStore",
+    "Chunks",
+    "Copy",
     "Eviction",
     "Future",
     "LruByChunk",
     "LruByRequest",
     "Move",
     "Never",
+    "OneTier",
     "Tier",
     "TierChain",
     "TierCounts",

@@ -8,7 +8,7 @@ from typing import Any
 
 from pagesim.kvcache import SlidingWindow
 from pagesim.kvcache.hybrid.blocks import NULL
-from pagesim.kvcache.tiers import ChunkKey, ChunkStore, TierCounts
+from pagesim.kvcache.tiers import Backing, ChunkKey, Copy, TierCounts
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.fences import Fences
 from pagesim.scheduling.offload.jobs import Job, Transfers
@@ -17,8 +17,7 @@ from pagesim.scheduling.offload.on_device import chunks_on_device
 from pagesim.scheduling.offload.tracked import Tracked
 from pagesim.scheduling.request import EngineRequest
 
-HOST = "host"
-"""The name of vLLM's one tier."""
+NOTHING = Copy((), is_store=True)
 
 
 class Connector:
@@ -28,20 +27,20 @@ class Connector:
 
     Args:
         memory: the device's, whose blocks have numbers.
-        store: of the tier.
+        backing: where chunks are stored.
         blocks_per_chunk: of every group.
         prompt_only: whether what is generated is never stored.
 
     Attributes:
         jobs: that are not over, or of which the scheduler does not know that they are.
-        store: see there.
+        backing: see there.
     """
 
     def __init__(
-        self, memory: Any, store: ChunkStore, *, blocks_per_chunk: int = 1, prompt_only: bool = True
+        self, memory: Any, backing: Backing, *, blocks_per_chunk: int = 1, prompt_only: bool = True
     ) -> None:
         self.memory = memory
-        self.store = store
+        self.backing = backing
         self.jobs: dict[Job, None] = {}
         self._prompt_only = prompt_only
         self._waits_for_others = memory.caches_prefixes  # rather than load a chunk twice
@@ -55,7 +54,7 @@ class Connector:
         whole = {group.tokens for group in self._groups if group.keeps_all}
         # Where windows end that are kept: at multiples of a whole group's chunk.
         self._ends_at = whole.pop() if len(whole) == 1 else max(group.tokens for group in self._groups)
-        self._look_up = LookUp(self._groups, store)
+        self._look_up = LookUp(self._groups, backing.chunks)
         self._tracked: dict[EngineRequest, Tracked] = {}
         self._offering: dict[EngineRequest, Tracked] = {}  # those with chunks that were not offered
         self._loading: set[ChunkKey] = set()
@@ -76,7 +75,7 @@ class Connector:
         What is on the device is looked for once, and only for the entries that depend on it.
         """
         on_device = cache(lambda: chunks_on_device(self.memory, self._groups))
-        return (TierCounts(HOST, self.store, on_device),)
+        return [TierCounts(name, store, on_device) for name, store in self.backing.tiers]
 
     # While an iteration is planned
 
@@ -84,7 +83,7 @@ class Connector:
         """Look a waiting request up, of which the device has ``local`` tokens; see `LookUp.tokens`."""
         tracked = self._tracked.get(request)
         if tracked is None:
-            tracked = self._tracked[request] = Tracked(request, len(self._groups))
+            tracked = self._tracked[request] = Tracked(request, len(self._groups), self.backing.new_use())
         tracked.begin(len(self._groups))
         if tracked.jobs:
             return None
@@ -126,9 +125,8 @@ class Connector:
                 keys += tracked.keys(group, first // group.blocks, -(-end // group.tokens))
             blocks += last - first
             tracked.following[group.number] = -(-end // group.tokens)
-        self.store.pin(tracked.use, keys)
         self._loading.update(keys)
-        job = Job(tracked, keys, blocks, is_store=False)
+        job = Job(tracked, self.backing.load(tracked.use, keys), blocks)
         self._begin(job)
         self._plan.loads.append(job)
 
@@ -186,7 +184,7 @@ class Connector:
         for request in self._over:
             tracked = self._tracked.pop(request)
             self._offering.pop(request, None)
-            self.store.finish(tracked.use)
+            self.backing.finish(tracked.use)
         self._over = []
 
     def finished(self, request: EngineRequest) -> None:
@@ -207,11 +205,10 @@ class Connector:
             del self.jobs[job]
             tracked = job.tracked
             del tracked.jobs[job]
+            self.backing.over(job.copy)
             if job.is_store:
-                self.store.written(job.keys)
                 self._fences.lift(job)
             else:
-                self.store.unpin(job.keys)
                 self._loading.difference_update(job.keys)
                 loaded.append(tracked.request)
         return loaded
@@ -259,8 +256,8 @@ class Connector:
                         if self._is_kept(tracked, group, chunk, end)
                     ]
                 offered += keys
-        wanted = self.store.offer(tracked.use, offered) if offered else []
-        if wanted is None:
+        copy = self.backing.offer(tracked.use, offered) if offered else NOTHING
+        if copy is None:
             self._retries = True
             return
         tracked.following = until
@@ -268,20 +265,19 @@ class Connector:
             at >= request.prompt // group.tokens for at, group in zip(until, self._groups, strict=True)
         ):
             del self._offering[request]
-        if not wanted:
+        if not copy.keys:
             return
         at_once: list[int] = []
         when_over: list[int] = []
         for group, table in zip(self._groups, tracked.tables, strict=True):
             size, blocks = group.group.block_size, group.blocks
-            ends = [end // size for end, number, _ in wanted if number == group.number]
+            ends = [end // size for end, number, _ in copy.keys if number == group.number]
             held = when_over if group.keeps_all else at_once
             held += [block for end in ends for block in table[end - blocks : end] if block != NULL]
         job = Job(
             tracked,
-            wanted,
+            copy,
             len(at_once) + len(when_over),
-            is_store=True,
             read_at_once=at_once,
             read_when_over=when_over,
         )
@@ -302,9 +298,9 @@ class Connector:
             known = request.prompt if self._prompt_only else request.length
             if tracked is None or end > known or end % group.tokens:
                 continue
-            wanted = self.store.offer(tracked.use, [tracked.key(group, end // group.tokens - 1)])
-            if wanted:
-                job = Job(tracked, wanted, 1, is_store=True, read_at_once=[block])
+            copy = self.backing.offer(tracked.use, [tracked.key(group, end // group.tokens - 1)])
+            if copy is not None and copy.keys:
+                job = Job(tracked, copy, 1, read_at_once=[block])
                 self._begin(job)
                 plan.stores.append(job)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pagesim.kvcache.tiers import ChunkKey
+from pagesim.kvcache.tiers import ChunkKey, Copy
 
 if TYPE_CHECKING:
     from pagesim.scheduling.offload.tracked import Tracked
@@ -16,31 +16,38 @@ class Job:
 
     Attributes:
         tracked: the request.
-        keys: of the chunks.
-        is_store: whether it copies from the device to the tier; else the other way.
+        copy: what moves, in which direction.
         blocks: how many blocks of the device it copies.
         read_at_once: blocks of the device that must not be taken again before it is over.
         read_when_over: those for which that holds once the request is over; until then it holds them.
     """
 
-    __slots__ = ("blocks", "is_store", "keys", "read_at_once", "read_when_over", "tracked")
+    __slots__ = ("blocks", "copy", "read_at_once", "read_when_over", "tracked")
 
     def __init__(
         self,
         tracked: Tracked,
-        keys: Sequence[ChunkKey],
+        copy: Copy,
         blocks: int,
         *,
-        is_store: bool,
         read_at_once: Sequence[int] = (),
         read_when_over: Sequence[int] = (),
     ) -> None:
         self.tracked = tracked
-        self.keys = keys
+        self.copy = copy
         self.blocks = blocks
-        self.is_store = is_store
         self.read_at_once = read_at_once
         self.read_when_over = read_when_over
+
+    @property
+    def keys(self) -> Sequence[ChunkKey]:
+        """The chunks."""
+        return self.copy.keys
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it copies from the device to a tier; else the other way."""
+        return self.copy.is_store
 
 
 class Transfers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pagesim.kvcache.tiers import ChunkKey, ChunkStore
+from pagesim.kvcache.tiers import ChunkKey, Chunks
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.tracked import Tracked
 
@@ -19,12 +19,12 @@ class LookUp:
 
     Args:
         groups: of the model.
-        store: of the tier.
+        chunks: that are there.
     """
 
-    def __init__(self, groups: Sequence[OffloadGroup], store: ChunkStore) -> None:
+    def __init__(self, groups: Sequence[OffloadGroup], chunks: Chunks) -> None:
         self._groups = groups
-        self._store = store
+        self._chunks = chunks
         self._whole = [group for group in groups if group.keeps_all]
         self._others = sorted(
             [group for group in groups if not group.keeps_all], key=lambda group: -group.window
@@ -88,12 +88,12 @@ class LookUp:
 
     def _leading(self, keys: Sequence[ChunkKey]) -> int | None:
         """Return how many leading chunks are there; None where one of them is being written."""
-        store, found, writing = self._store, 0, False
+        there, found, writing = self._chunks, 0, False
         for key in keys:
-            if key not in store:
+            if key not in there:
                 break
             found += 1
-            writing = writing or store.is_writing(key)
+            writing = writing or there.is_writing(key)
         return None if writing else found
 
     def _window(self, keys: Sequence[ChunkKey], group: OffloadGroup, needed: int) -> int | None:
@@ -104,11 +104,11 @@ class LookUp:
             group: of which they are.
             needed: chunks that a window needs which ends with the last of them.
         """
-        store, run, writing = self._store, 0, False
+        there, run, writing = self._chunks, 0, False
         for place in range(len(keys) - 1, -1, -1):
-            if keys[place] in store:
+            if keys[place] in there:
                 run += 1
-                writing = writing or store.is_writing(keys[place])
+                writing = writing or there.is_writing(keys[place])
             else:
                 run, writing, needed = 0, False, group.window
             if run == needed:

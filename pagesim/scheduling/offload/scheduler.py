@@ -7,7 +7,7 @@ from typing import Any
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import ChunkedLocal, KVCache, State
-from pagesim.kvcache.tiers import Arc, ChunkStore, LruByRequest
+from pagesim.kvcache.tiers import Arc, ChunkStore, LruByRequest, OneTier
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.holding import HoldingV1
@@ -68,7 +68,7 @@ class OffloadingV1(HoldingV1):
         eviction = Arc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
         self.connector = Connector(
             memory,
-            ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0),
+            OneTier(ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0)),
             blocks_per_chunk=blocks,
             prompt_only=prompt_only,
         )

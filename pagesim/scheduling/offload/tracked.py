@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pagesim.kvcache.tiers import ChunkKey, Use
+from typing import Any
+
+from pagesim.kvcache.tiers import ChunkKey
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.request import EngineRequest
@@ -24,9 +26,9 @@ class Tracked:
 
     __slots__ = ("_keys", "following", "is_over", "jobs", "local", "request", "tables", "use")
 
-    def __init__(self, request: EngineRequest, groups: int) -> None:
+    def __init__(self, request: EngineRequest, groups: int, use: Any) -> None:
         self.request = request
-        self.use = Use()
+        self.use = use
         self.jobs: dict[Job, None] = {}
         self.local = 0
         self.is_over = False

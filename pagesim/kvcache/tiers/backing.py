@@ -1,0 +1,124 @@
+"""Backing: what a connector stores chunks in and loads them from, a single tier or a chain of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from pagesim.kvcache.tiers.eviction import ChunkKey, Use
+from pagesim.kvcache.tiers.moves import Move
+from pagesim.kvcache.tiers.store import ChunkStore
+
+
+class Copy(NamedTuple):
+    """A copy of chunks between the device and what backs it; it ends as a whole.
+
+    Attributes:
+        keys: the chunks, in token order.
+        is_store: whether it reads the device; else it writes to it.
+        moves: by which it begins in a chain; of a single tier it is one move itself.
+    """
+
+    keys: Sequence[ChunkKey]
+    is_store: bool
+    moves: Sequence[Move] = ()
+
+
+class Chunks(Protocol):
+    """Which chunks are there, wherever they are."""
+
+    def __contains__(self, key: ChunkKey) -> bool:
+        """Say whether a chunk is there, or being written."""
+
+    def is_writing(self, key: ChunkKey) -> bool:
+        """Say of a chunk that is there whether it cannot be loaded yet."""
+
+
+class Backing(Protocol):
+    """Takes chunks from a device and gives them back."""
+
+    @property
+    def chunks(self) -> Chunks:
+        """What is there."""
+
+    @property
+    def tiers(self) -> Sequence[tuple[str, ChunkStore]]:
+        """The name and the chunks of each tier, that next to the device first."""
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether chunks move from tier to tier, of which no copy of the device says when that is over."""
+
+    def new_use(self) -> Any:
+        """Return what a request did before it came: nothing."""
+
+    def offer(self, use: Any, keys: Sequence[ChunkKey]) -> Copy | None:
+        """Offer chunks of the device; return the copy of those that are to be written.
+
+        Returns:
+            It has no keys where all are there already; None where there is no room, and they can be offered
+            again.
+        """
+
+    def load(self, use: Any, keys: Sequence[ChunkKey]) -> Copy:
+        """Begin to load chunks that are there and not being written."""
+
+    def over(self, copy: Copy) -> None:
+        """Say that a copy has been carried out."""
+
+    def finish(self, use: Any) -> None:
+        """Say that a request is over."""
+
+    def take_moves(self) -> list[Move]:
+        """Hand over the moves from tier to tier that have begun since the last call, in their order."""
+
+
+class OneTier:
+    """See `Backing`: vLLM's one tier.
+
+    Args:
+        store: its chunks.
+        name: what users call it.
+    """
+
+    __slots__ = ("chunks", "name")
+
+    moves_on = False
+
+    def __init__(self, store: ChunkStore, name: str = "host") -> None:
+        self.chunks = store
+        self.name = name
+
+    @property
+    def tiers(self) -> Sequence[tuple[str, ChunkStore]]:
+        """See `Backing`."""
+        return ((self.name, self.chunks),)
+
+    def new_use(self) -> Use:
+        """See `Backing`."""
+        return Use()
+
+    def offer(self, use: Use, keys: Sequence[ChunkKey]) -> Copy | None:
+        """See `Backing`."""
+        missing = self.chunks.offer(use, keys)
+        return None if missing is None else Copy(missing, is_store=True)
+
+    def load(self, use: Use, keys: Sequence[ChunkKey]) -> Copy:
+        """See `Backing`."""
+        self.chunks.pin(use, keys)
+        return Copy(keys, is_store=False)
+
+    def over(self, copy: Copy) -> None:
+        """See `Backing`."""
+        if copy.is_store:
+            self.chunks.written(copy.keys)
+        else:
+            self.chunks.unpin(copy.keys)
+
+    def finish(self, use: Use) -> None:
+        """See `Backing`."""
+        self.chunks.finish(use)
+
+    def take_moves(self) -> list[Move]:
+        """See `Backing`."""
+        return []
