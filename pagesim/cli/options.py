@@ -71,6 +71,9 @@ if TYPE_CHECKING:
 ALIASES = {"rate": ("--request-rate",)}
 """Further names of flags: what ``vllm bench serve`` calls them."""
 
+REPEATED = {"tiers": "--tier"}
+"""Flags that may be given several times, in place of those that are called as the option."""
+
 S = TypeVar("S", bound=Scenario)
 Run = Callable[..., None]
 Decorator = Callable[[Run], Run]
@@ -123,7 +126,7 @@ def with_fields(
         def with_these(fields: Mapping[str, FieldInfo], more: Mapping[str, FieldInfo]) -> Run:
             def run(**values: Any) -> None:
                 mine = {name: values.pop(name) for name in own}
-                flags = {name: value for name, value in values.items() if value is not None}
+                flags = {name: value for name, value in values.items() if value is not None and value != []}
                 if check:
                     checked(Scenario, flags)
                 command(**mine, flags=flags)
@@ -199,12 +202,14 @@ def _flag(name: str, field: FieldInfo, panel: str | None) -> Any:
         of_bool = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, rich_help_panel=panel)
         return Annotated[bool | None, of_bool]
     option = typer.Option(
-        flag,
+        REPEATED.get(name, flag),
         *ALIASES.get(name, ()),
         help=text,
         rich_help_panel=panel,
         autocompletion=_completing(name, kinds, choices),
     )
+    if name in REPEATED:
+        return Annotated[list[str] | None, option]
     kind = kinds[0] if kinds in ([int], [float]) else str
     return Annotated[kind | None, option]
 

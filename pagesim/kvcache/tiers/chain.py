@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagesim.kvcache.tiers.chunks import ChunkRun, singles
+from pagesim.kvcache.tiers.chunks import ChunkRun, count, singles
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
-from pagesim.kvcache.tiers.spans import Spans
+from pagesim.kvcache.tiers.spans import of_runs
 from pagesim.kvcache.tiers.store import WRITING, ChunkStore
+from pagesim.kvcache.tiers.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,13 @@ class TierChain:
 
     Attributes:
         moves: those that are not over.
+        traffic: of each tier.
 
     Raises:
         ValueError: a tier behind the first is exclusive and direct: nothing would lead to it.
     """
 
-    __slots__ = ("moves", "tiers")
+    __slots__ = ("moves", "tiers", "traffic")
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         for tier in tiers[1:]:
@@ -65,6 +67,7 @@ class TierChain:
                 raise ValueError(f"tier {tier.name} is exclusive and direct: nothing leads to it")
         self.tiers = tuple(tiers)
         self.moves: dict[Move, None] = {}
+        self.traffic = [Traffic() for _ in tiers]
 
     # Questions
 
@@ -76,12 +79,9 @@ class TierChain:
         """Return the nearest tier in which a chunk is ready; None where it is in none."""
         return self._places(chunk, 0)[0][1]
 
-    def __contains__(self, chunk: ChunkRun) -> bool:
-        return any(chunk in tier.store for tier in self.tiers)
-
-    def is_writing(self, chunk: ChunkRun) -> bool:
-        """Say of a chunk that is there whether it is still being written, wherever it is."""
-        return self.place_of(chunk) is None
+    def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
+        """Cut a run where its chunks differ: 0 where they are ready in any tier, else `WRITING`, or None."""
+        return self._cut(run, 0)
 
     # Changes
 
@@ -121,6 +121,7 @@ class TierChain:
                 by_place.setdefault(place, []).append(part)
         for place, found in by_place.items():
             self.tiers[place].store.pin(use.of[place], found)
+            self.traffic[place].loaded += count(found)
         return [move for place in sorted(by_place) for move in self._raise(use, by_place[place], place, True)]
 
     def over(self, move: Move) -> list[Move]:
@@ -165,11 +166,32 @@ class TierChain:
                 found.append((part, place))
         return found
 
+    def _cut(self, run: ChunkRun, place: int) -> list[tuple[int, int, int | None]]:
+        """As ``cut``, from a tier on."""
+        if place == len(self.tiers):
+            return [(run[1], run[2], None)]
+        found: list[tuple[int, int, int | None]] = []
+        for first, end, readers in self.tiers[place].store.cut(run):
+            if readers is not None and readers != WRITING:
+                found.append((first, end, 0))
+                continue
+            for start, stop, behind in self._cut((run[0], first, end), place + 1):
+                found.append((start, stop, readers if behind is None else behind))
+        return found
+
     def _above(self, place: int) -> int:
         return DEVICE if place == 0 or self.tiers[place].direct else place - 1
 
     def _begin(self, move: Move) -> Move:
         self.moves[move] = None
+        if move.writes:
+            traffic, chunks = self.traffic[move.target], move.chunks
+            if move.loads:
+                traffic.promoted += chunks
+            elif move.reads or move.source == DEVICE:
+                traffic.stored += chunks
+            else:  # what is read there is gone already
+                traffic.demoted += chunks
         return move
 
     def _offer(self, use: ChainUse, runs: Sequence[ChunkRun], places: Sequence[int]) -> list[Move] | None:
@@ -220,9 +242,7 @@ class TierChain:
             return [self._begin(Move(use, runs, place, DEVICE, reads=reads, loads=True))]
         taken = self._make_room(above, use, runs)
         missing, demotions = taken if taken is not None else ([], [])
-        kept: Spans[bool] = Spans()
-        for run in missing:
-            kept.put(run, True)
+        kept = of_runs(missing)
         found = demotions
         for writes, some in ((True, missing), (False, [part for run in runs for part in kept.missing(run)])):
             if some:

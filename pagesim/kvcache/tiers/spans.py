@@ -52,13 +52,17 @@ class Spans(Generic[V]):
             found.append((first, end, None))
         return found
 
+    def there(self, run: ChunkRun) -> list[ChunkRun]:
+        """Return the parts of a run that have a value."""
+        return [(run[0], first, end) for first, end, value in self.cut(run) if value is not None]
+
     def missing(self, run: ChunkRun) -> list[ChunkRun]:
         """Return the parts of a run that have no value."""
         return [(run[0], first, end) for first, end, value in self.cut(run) if value is None]
 
     def touches(self, runs: Iterable[ChunkRun]) -> bool:
         """Say whether any chunk of these has a value."""
-        return any(value is not None for run in runs for _, _, value in self.cut(run))
+        return any(self.there(run) for run in runs)
 
     def put(self, run: ChunkRun, value: V) -> None:
         """Give all chunks of a run a value, whatever they had before."""
@@ -97,3 +101,11 @@ class Spans(Generic[V]):
             self._of[segment] = left
         else:
             self._of.pop(segment, None)
+
+
+def of_runs(runs: Iterable[ChunkRun]) -> Spans[bool]:
+    """Return the set of the chunks of runs."""
+    found: Spans[bool] = Spans()
+    for run in runs:
+        found.put(run, True)
+    return found

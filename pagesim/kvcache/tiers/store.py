@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, joined, singles
 from pagesim.kvcache.tiers.eviction import Eviction, Use
-from pagesim.kvcache.tiers.spans import Spans
+from pagesim.kvcache.tiers.spans import Spans, of_runs
 
 WRITING = -1
 """In place of a count of readers: the chunk is being written."""
@@ -202,9 +202,7 @@ class ChunkStore:
         """Evict so many chunks, none of the spared; say whether there were as many."""
         if lacking > self.evictable:
             return False
-        kept: Spans[bool] = Spans()
-        for run in spared:
-            kept.put(run, True)
+        kept = of_runs(spared)
 
         def may_go(run: ChunkRun) -> list[ChunkRun]:
             return [part for idle in self.idle(run) for part in kept.missing(idle)]

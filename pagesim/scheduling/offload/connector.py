@@ -8,7 +8,7 @@ from typing import Any
 
 from pagesim.kvcache import SlidingWindow
 from pagesim.kvcache.hybrid.blocks import NULL
-from pagesim.kvcache.tiers import ChunkRun, ChunkStore, Spans, TierCounts, group_of
+from pagesim.kvcache.tiers import Backing, ChunkRun, Copy, Spans, TierCounts, group_of
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.fences import Fences
 from pagesim.scheduling.offload.jobs import Job, Transfers
@@ -17,12 +17,11 @@ from pagesim.scheduling.offload.on_device import chunks_on_device
 from pagesim.scheduling.offload.tracked import Tracked
 from pagesim.scheduling.request import EngineRequest
 
+NOTHING = Copy((), is_store=True)
+
 Served = Callable[[Collection[EngineRequest] | None], Iterable[tuple[EngineRequest, int, int]]]
 """Returns the requests that get tokens in a plan, in the batch's order, all of them or those in a collection:
 each with the tokens that it has from before and, known, those that it will have."""
-
-HOST = "host"
-"""The name of vLLM's one tier."""
 
 
 class Connector:
@@ -32,20 +31,20 @@ class Connector:
 
     Args:
         memory: the device's, whose blocks have numbers.
-        store: of the tier.
+        backing: where chunks are stored.
         blocks_per_chunk: of every group.
         prompt_only: whether what is generated is never stored.
 
     Attributes:
         jobs: that are not over, or of which the scheduler does not know that they are.
-        store: see there.
+        backing: see there.
     """
 
     def __init__(
-        self, memory: Any, store: ChunkStore, *, blocks_per_chunk: int = 1, prompt_only: bool = True
+        self, memory: Any, backing: Backing, *, blocks_per_chunk: int = 1, prompt_only: bool = True
     ) -> None:
         self.memory = memory
-        self.store = store
+        self.backing = backing
         self.jobs: dict[Job, None] = {}
         self._prompt_only = prompt_only
         self._waits_for_others = memory.caches_prefixes  # rather than load a chunk twice
@@ -59,7 +58,7 @@ class Connector:
         whole = {group.tokens for group in self._groups if group.keeps_all}
         # Where windows end that are kept: at multiples of a whole group's chunk.
         self._ends_at = whole.pop() if len(whole) == 1 else max(group.tokens for group in self._groups)
-        self._look_up = LookUp(self._groups, store)
+        self._look_up = LookUp(self._groups, backing.chunks)
         self._tracked: dict[EngineRequest, Tracked] = {}
         self._offering: dict[EngineRequest, Tracked] = {}  # those with chunks that were not offered
         self._loading: Spans[bool] = Spans()
@@ -72,7 +71,7 @@ class Connector:
     @property
     def waits(self) -> bool:
         """Whether the next plan may differ though no request comes, goes or gets a block."""
-        return bool(self.jobs) or self._retries or not self._prompt_only
+        return bool(self.jobs) or self._retries or not self._prompt_only or self.backing.moves_on
 
     def tiers(self) -> Sequence[TierCounts]:
         """Return the tiers, that next to the device first: a name, a capacity and entries in chunks of each.
@@ -80,7 +79,7 @@ class Connector:
         What is on the device is looked for once, and only for the entries that depend on it.
         """
         on_device = cache(lambda: chunks_on_device(self.memory, self._groups))
-        return (TierCounts(HOST, self.store, on_device),)
+        return [TierCounts(name, store, on_device) for name, store in self.backing.tiers]
 
     # While an iteration is planned
 
@@ -88,7 +87,7 @@ class Connector:
         """Look a waiting request up, of which the device has ``local`` tokens; see `LookUp.tokens`."""
         tracked = self._tracked.get(request)
         if tracked is None:
-            tracked = self._tracked[request] = Tracked(request, len(self._groups))
+            tracked = self._tracked[request] = Tracked(request, len(self._groups), self.backing.new_use())
         tracked.begin(len(self._groups))
         if tracked.jobs:
             return None
@@ -102,6 +101,34 @@ class Connector:
             chunks = tokens // group.tokens
             blocks += (chunks if group.keeps_all else min(chunks, group.window)) * group.blocks
         return blocks
+
+    def blocks_by_tier(self, request: EngineRequest, local: int, external: int) -> list[int]:
+        """Return the blocks that are copied from each tier where so many tokens of a request are loaded.
+
+        Args:
+            request: that was looked up.
+            local: its tokens that the device has.
+            external: those behind them that are loaded.
+        """
+        blocks, backing = self.blocks_loaded(external), self.backing
+        if len(backing.tiers) == 1:
+            return [blocks]
+        found = [0] * len(backing.tiers)
+        tracked = self._tracked[request]
+        for group in self._groups:
+            end = -(-(local + external) // group.tokens)
+            start = local // group.tokens
+            if not group.keeps_all:
+                start = max(start, end - group.window)
+            for place, chunks in enumerate(backing.places(tracked.runs(group, start, end))):
+                found[place] += chunks * group.blocks
+        found[0] = max(0, blocks - sum(found[1:]))
+        return found
+
+    def blocks_stored(self, tokens: int) -> list[list[int]]:
+        """Return, for each tier that is linked to the device, ``blocks_by_tier`` if all is there."""
+        blocks, backing = self.blocks_loaded(tokens), self.backing
+        return [[blocks * (place == near) for place in range(len(backing.tiers))] for near in backing.near()]
 
     def admitted(self, request: EngineRequest, external: int = 0, *, stores: bool = True) -> None:
         """Say that a request was given its blocks.
@@ -129,10 +156,9 @@ class Connector:
                 runs += tracked.runs(group, first // group.blocks, -(-end // group.tokens))
             blocks += last - first
             tracked.following[group.number] = -(-end // group.tokens)
-        self.store.pin(tracked.use, runs)
         for run in runs:
             self._loading.put(run, True)
-        job = Job(tracked, runs, is_store=False, blocks=blocks)
+        job = Job(tracked, self.backing.load(tracked.use, runs), blocks=blocks)
         self._begin(job)
         self._plan.loads.append(job)
 
@@ -176,7 +202,7 @@ class Connector:
         for request in self._over:
             tracked = self._tracked.pop(request)
             self._offering.pop(request, None)
-            self.store.finish(tracked.use)
+            self.backing.finish(tracked.use)
         self._over = []
 
     def gives_back(self, request: EngineRequest) -> None:
@@ -209,12 +235,11 @@ class Connector:
             del self.jobs[job]
             tracked = job.tracked
             del tracked.jobs[job]
+            self.backing.over(job.copy)
             if job.is_store:
-                self.store.written(job.runs)
                 self._fences.lift(job)
             else:
-                self.store.unpin(job.runs)
-                for run in job.runs:
+                for run in job.copy.runs:
                     self._loading.remove(run)
                 loaded.append(tracked.request)
         return loaded
@@ -290,8 +315,8 @@ class Connector:
                 for chunk in range(start, end):
                     if self._is_kept(tracked, group, chunk, end):
                         offered += tracked.runs(group, chunk, chunk + 1)
-        wanted = self.store.offer(tracked.use, offered) if offered else []
-        if wanted is None:
+        copy = self.backing.offer(tracked.use, offered) if offered else NOTHING
+        if copy is None:
             self._retries = True
             return
         tracked.following = until
@@ -299,8 +324,8 @@ class Connector:
             at >= request.prompt // group.tokens for at, group in zip(until, self._groups, strict=True)
         ):
             del self._offering[request]
-        if wanted:
-            job = self._store_job(tracked, wanted)
+        if copy.runs:
+            job = self._store_job(tracked, copy)
             self._begin(job)
             plan.stores.append(job)
             if tracked.is_over:
@@ -311,18 +336,18 @@ class Connector:
                 if not taken.isdisjoint(job.read_when_over):
                     plan.flushed[job] = None
 
-    def _store_job(self, tracked: Tracked, wanted: Sequence[ChunkRun]) -> Job:
+    def _store_job(self, tracked: Tracked, copy: Copy) -> Job:
         """Return the job that stores some chunks of a request."""
         at_once: list[int] = []
         places: list[tuple[int, int, int]] = []
-        for run in wanted:
+        for run in copy.runs:
             group = self._groups[group_of(run)]
             first, end = run[1] * group.blocks, run[2] * group.blocks
             if group.keeps_all:
                 places.append((group.number, first, end))
             else:
                 at_once += [block for block in tracked.tables[group.number][first:end] if block != NULL]
-        return Job(tracked, wanted, is_store=True, read_at_once=at_once, places=places)
+        return Job(tracked, copy, read_at_once=at_once, places=places)
 
     def _offer_states(self, plan: Transfers) -> None:
         """Offer the tier the states that can be found on the device since the last plan."""
@@ -335,9 +360,9 @@ class Connector:
             if tracked is None or end > known or end % group.tokens:
                 continue
             chunk = end // group.tokens
-            wanted = self.store.offer(tracked.use, tracked.runs(group, chunk - 1, chunk))
-            if wanted:
-                job = Job(tracked, wanted, is_store=True, read_at_once=[block])
+            copy = self.backing.offer(tracked.use, tracked.runs(group, chunk - 1, chunk))
+            if copy is not None and copy.runs:
+                job = Job(tracked, copy, read_at_once=[block])
                 self._begin(job)
                 plan.stores.append(job)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pagesim.kvcache.tiers import ChunkRun
+from pagesim.kvcache.tiers import Copy
 
 if TYPE_CHECKING:
     from pagesim.scheduling.offload.tracked import Tracked
@@ -16,8 +16,7 @@ class Job:
 
     Args:
         tracked: the request.
-        runs: of the chunks.
-        is_store: whether it copies from the device to the tier; else the other way.
+        copy: what moves, in which direction.
         blocks: of the device that it copies; those that it reads where left out.
         read_at_once: blocks of the device that must not be taken again before it is over.
         places: of blocks of which that holds once the request gives them back: the KV group, the place of the
@@ -25,34 +24,36 @@ class Job:
 
     Attributes:
         tracked: see there.
-        runs: see there.
-        is_store: see there.
+        copy: see there.
         blocks: see there.
         read_at_once: see there.
         places: see there; none of a request that has given its blocks back.
         read_when_over: the numbers of those.
     """
 
-    __slots__ = ("blocks", "is_store", "places", "read_at_once", "read_when_over", "runs", "tracked")
+    __slots__ = ("blocks", "copy", "places", "read_at_once", "read_when_over", "tracked")
 
     def __init__(
         self,
         tracked: Tracked,
-        runs: Sequence[ChunkRun],
+        copy: Copy,
         *,
-        is_store: bool,
         blocks: int | None = None,
         read_at_once: Sequence[int] = (),
         places: Sequence[tuple[int, int, int]] = (),
     ) -> None:
         self.tracked = tracked
-        self.runs = runs
-        self.is_store = is_store
+        self.copy = copy
         self.read_at_once = read_at_once
         self.places = list(places)
         self.read_when_over: list[int] = []
         reads = len(read_at_once) + sum([end - first for _, first, end in places])
         self.blocks = reads if blocks is None else blocks
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it copies from the device to a tier; else the other way."""
+        return self.copy.is_store
 
 
 class Transfers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.tiers import WRITING, ChunkRun, ChunkStore, Spans
+from pagesim.kvcache.tiers import WRITING, ChunkRun, Chunks, Spans
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.tracked import Tracked
 
@@ -19,12 +19,12 @@ class LookUp:
 
     Args:
         groups: of the model.
-        store: of the tier.
+        chunks: that are there.
     """
 
-    def __init__(self, groups: Sequence[OffloadGroup], store: ChunkStore) -> None:
+    def __init__(self, groups: Sequence[OffloadGroup], chunks: Chunks) -> None:
         self._groups = groups
-        self._store = store
+        self._chunks = chunks
         self._whole = [group for group in groups if group.keeps_all]
         self._others = sorted(
             [group for group in groups if not group.keeps_all], key=lambda group: -group.window
@@ -90,7 +90,7 @@ class LookUp:
         """Return how many leading chunks are there; None where one of them is being written."""
         found, writing = 0, False
         for run in runs:
-            for first, end, readers in self._store.cut(run):
+            for first, end, readers in self._chunks.cut(run):
                 if readers is None:
                     return None if writing else found
                 found += end - first
@@ -107,7 +107,7 @@ class LookUp:
         """
         row, writing = 0, False
         for run in reversed(runs):
-            for first, end, readers in reversed(self._store.cut(run)):
+            for first, end, readers in reversed(self._chunks.cut(run)):
                 if readers is None:
                     row, writing, needed = 0, False, group.window
                     continue

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
-from pagesim.kvcache.tiers import ChunkRun, Use
+from pagesim.kvcache.tiers import ChunkRun
 from pagesim.scheduling.content import Content
 from pagesim.scheduling.offload.chunking import OffloadGroup, chunk_runs
 from pagesim.scheduling.offload.jobs import Job
@@ -29,9 +29,9 @@ class Tracked:
 
     __slots__ = ("following", "is_over", "is_served", "jobs", "local", "request", "tables", "use")
 
-    def __init__(self, request: EngineRequest, groups: int) -> None:
+    def __init__(self, request: EngineRequest, groups: int, use: Any) -> None:
         self.request = request
-        self.use = Use()
+        self.use = use
         self.jobs: dict[Job, None] = {}
         self.local = 0
         self.is_over = False
