@@ -39,7 +39,7 @@ def test_what_is_stored_is_written_on_and_loaded_through_each_link_in_turn():
     assert run.next_end == 4 * MS
     assert ends(run) == [(DEVICE, 0, 4.0), (0, 1, 4.0 + 16.0)]
     run.chain.finish(use)
-    other = [(16 * (place + 1), 0, 100 + place) for place in range(4)]
+    other = [(segment(2, 16), 0, 4)]
     run.send(100 * MS, run.chain.offer(run.chain.new_use(), other))
     assert ends(run) == [(DEVICE, 0, 104.0), (0, 1, 120.0)]
     assert run.next_end is None
