@@ -354,3 +354,16 @@ def test_notes_say_where_the_links_of_each_tier_are_from() -> None:
     assert "PCIe" in links[0]
     assert "NVMe" in links[1]
     assert "given by --tier remote" in links[2]
+
+
+def test_replicas_have_tiers_of_their_own_and_a_summary_has_their_sum() -> None:
+    trace = random_trace(1)
+    options = {**SYSTEM, "tiers": CHAINS["demotion"]}
+    two = ps.simulate_cluster(trace, options.pop("policy"), replicas=2, **options).summary["tiers"]
+    own = [run(trace.take(np.arange(first, len(trace), 2)), tiers=CHAINS["demotion"]) for first in (0, 1)]
+    parts = [each.summary["tiers"] for each in own]
+    for name in ("host", "ssd"):
+        assert two[name]["capacity"] == 2 * parts[0][name]["capacity"]
+        for what, count in two[name]["chunks"].items():
+            assert count == sum(part[name]["chunks"][what] for part in parts)
+    assert two["host"]["share"] + two["ssd"]["share"] == pytest.approx(1)
