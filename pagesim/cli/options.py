@@ -68,11 +68,11 @@ _PANEL_OF = {
 if TYPE_CHECKING:
     from pagesim.setup.serve import Served
 
-ALIASES = {"rate": ("--request-rate",)}
-"""Further names of flags: what ``vllm bench serve`` calls them."""
+ALIASES = {"rate": ("--request-rate",), "tiers": ("--tier",)}
+"""Further names of flags: what ``vllm bench serve`` calls them, and one of several values."""
 
-REPEATED = {"tiers": "--tier"}
-"""Flags that may be given several times, in place of those that are called as the option."""
+REPEATED = {"tiers"}
+"""Options whose flags may be given several times, once a value."""
 
 S = TypeVar("S", bound=Scenario)
 Run = Callable[..., None]
@@ -202,7 +202,7 @@ def _flag(name: str, field: FieldInfo, panel: str | None) -> Any:
         of_bool = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, rich_help_panel=panel)
         return Annotated[bool | None, of_bool]
     option = typer.Option(
-        REPEATED.get(name, flag),
+        flag,
         *ALIASES.get(name, ()),
         help=text,
         rich_help_panel=panel,

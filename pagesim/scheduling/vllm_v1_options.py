@@ -111,6 +111,17 @@ class VllmV1Options(SchedulerOptions):
         """The name of the option that asks for tiers."""
         return "tiers" if self.tiers else "kv_offloading_size"
 
+    @property
+    def tiers_asked(self) -> str:
+        """That option with its value, for a sentence."""
+        for name, value in (
+            ("tiers", " ".join(self.tiers or ())),
+            ("kv_offloading_size", self.kv_offloading_size),
+        ):
+            if value:
+                return f"{name} is {value}"
+        return f"kv_offloading_chunks is {self.kv_offloading_chunks}"
+
 
 Own = TypeVar("Own", bound=VllmV1Options)
 

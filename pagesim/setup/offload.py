@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pagesim.costs import CostModel
@@ -112,6 +113,25 @@ def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions)
             "share": traffic.loaded / loaded if loaded else None,
         }
     return found
+
+
+def total_traffic(replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the tiers of several schedulers did together, as `traffic_of`; each has its own."""
+    total: dict[str, Any] = {}
+    for name, first in next(iter(replicas), {}).items():
+        own = [each[name] for each in replicas]
+        total[name] = {
+            "capacity": None if first["capacity"] is None else sum(each["capacity"] for each in own),
+            "chunk_bytes": first["chunk_bytes"],
+            **{
+                kind: {what: sum(each[kind][what] for each in own) for what in first[kind]}
+                for kind in ("chunks", "bytes")
+            },
+        }
+    loaded = sum(each["chunks"]["loaded"] for each in total.values())
+    for each in total.values():
+        each["share"] = each["chunks"]["loaded"] / loaded if loaded else None
+    return total
 
 
 def link_notes(system: System, cost: CostModel) -> list[str]:

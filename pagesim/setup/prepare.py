@@ -397,6 +397,10 @@ class Server:
             if self.engine.ends_early:
                 arrivals.send_until(self.engine.until)  # what came after the last decision
 
+    def traffic(self) -> dict[str, Any]:
+        """Return what each tier of the engine did, see `traffic_of`."""
+        return traffic_of(self.scheduler, self.setting.sized, self.setting.options)
+
     def summary(self) -> dict[str, Any]:
         """Return what of a summary is about one engine."""
         recorder, sized, drafts = self.recorder, self.setting.sized, self.scheduler.speculation
@@ -410,7 +414,7 @@ class Server:
             }
             for name, group in zip(self.means.shape.groups, memory.groups, strict=False)
         }
-        tiers = traffic_of(self.scheduler, sized, self.setting.options)
+        tiers = self.traffic()
         return {
             "dead_ends": {dead_end.key: self.engine.dead_ends[dead_end] for dead_end in DeadEnd},
             "itl": self.gaps.summary(),

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import pagesim as ps
+from pagesim.costs.transfers import LinkQueue
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import Server, prepare
 from pagesim.setup.scenario import System, checked
+from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.sim.tier_copies import TierCopies
 from pagesim.workloads.trace import Trace
 
@@ -106,6 +108,18 @@ def test_a_chain_of_one_inclusive_tier_is_vllms_offloading(
     assert vllm.summary["tiers"] == chain.summary["tiers"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "gemma3-27b"])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_of_hybrid_caches_as_well(model: str, blocks: int) -> None:
+    same = {"model": model, "num_blocks": 400, "kv_offloading_chunk_blocks": blocks}
+    trace = random_trace(5)
+    vllm = run(trace, **same, kv_offloading_size=2.0, kv_offloading_link="5GB/s")
+    chain = run(trace, **same, tiers=["host:2GiB:5GB/s"])
+    assert differences(vllm, chain) == []
+    assert vllm.requests["loaded_tokens"].sum() > 0
+
+
 @pytest.mark.parametrize("tiers", [["host:0GiB"], ["host:0GiB", "ssd:0GiB"], ["host:0GiB", "ssd:1GiB:arc"]])
 def test_tiers_without_room_change_nothing_where_frees_are_not_fenced(tiers: list[str]) -> None:
     trace = random_trace(1)
@@ -155,12 +169,24 @@ def test_an_infinite_instant_chain_finds_what_was_ever_computed(tiers: list[str]
     assert found == expected
 
 
-def test_a_prompt_that_returns_through_two_tiers_takes_what_a_calculation_by_hand_says() -> None:
-    """The host has room for the four blocks of one prompt, so that the first has gone to the drive alone.
+def test_a_prompt_that_returns_through_two_tiers_takes_what_a_calculation_by_hand_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The host has room for the four blocks of one prompt, so that of the first only the drive has any left.
 
     Each prompt is computed at its arrival and takes 10 ms, 10 us a token and 0.1 us a token of context; its
-    blocks are stored when the iteration that generates the second token is launched.
+    blocks are stored when the iteration that generates the second token is launched. When that is over, the
+    engine sees that they are, and they go on to the drive.
     """
+    copies: list[tuple[float, float]] = []
+    occupy = LinkQueue.occupy
+
+    def noting(queue: LinkQueue, ready: int, taken: int, size: int) -> tuple[int, int]:
+        begin, end = occupy(queue, ready, taken, size)
+        copies.append((begin / TICKS_PER_SECOND, end / TICKS_PER_SECOND))
+        return begin, end
+
+    monkeypatch.setattr(LinkQueue, "occupy", noting)
     trace = Trace(
         np.array([0.0, 10.0, 20.0]),
         np.array([64, 64, 64]),
@@ -178,8 +204,17 @@ def test_a_prompt_that_returns_through_two_tiers_takes_what_a_calculation_by_han
     computes = 0.010 + 64e-5 + 64e-7
     assert first["first_token_s"] == pytest.approx(computes)
     assert second["first_token_s"] == pytest.approx(10 + computes)
-    # Both links in turn: the drive is read at 2 ms and 0.5 GB/s, the host's memory at 1 ms and 1 GB/s.
-    load_s = 0.002 + 4 * BLOCK / 0.5e9 + 0.001 + 4 * BLOCK / 1e9
+    # The host's memory is read and written at 1 ms and 1 GB/s, the drive at 2 ms and 0.5 or 0.25 GB/s.
+    host_s = 0.001 + 4 * BLOCK / 1e9
+    read_s, written_s = (0.002 + 4 * BLOCK / rate for rate in (0.5e9, 0.25e9))
+    over = computes + 0.010 + 1e-5 + 65e-7
+    by_hand = [
+        *((computes, computes + host_s), (over, over + written_s)),
+        *((10 + computes, 10 + computes + host_s), (10 + over, 10 + over + written_s)),
+        *((20.0, 20 + read_s), (20 + read_s, 20 + read_s + host_s)),
+    ]
+    assert np.array(copies) == pytest.approx(np.array(by_hand), abs=1e-9)
+    load_s = read_s + host_s
     naps = np.ceil(load_s / 0.001) + 1  # the engine looks every millisecond, and schedules one after that
     assert (third["cached_tokens"], third["loaded_tokens"]) == (63, 64)
     assert third["first_token_s"] == pytest.approx(20 + 0.001 * naps + 0.010 + 1e-5 + 64e-7)
@@ -319,3 +354,16 @@ def test_notes_say_where_the_links_of_each_tier_are_from() -> None:
     assert "PCIe" in links[0]
     assert "NVMe" in links[1]
     assert "given by --tier remote" in links[2]
+
+
+def test_replicas_have_tiers_of_their_own_and_a_summary_has_their_sum() -> None:
+    trace = random_trace(1)
+    options = {**SYSTEM, "tiers": CHAINS["demotion"]}
+    two = ps.simulate_cluster(trace, options.pop("policy"), replicas=2, **options).summary["tiers"]
+    own = [run(trace.take(np.arange(first, len(trace), 2)), tiers=CHAINS["demotion"]) for first in (0, 1)]
+    parts = [each.summary["tiers"] for each in own]
+    for name in ("host", "ssd"):
+        assert two[name]["capacity"] == 2 * parts[0][name]["capacity"]
+        for what, count in two[name]["chunks"].items():
+            assert count == sum(part[name]["chunks"][what] for part in parts)
+    assert two["host"]["share"] + two["ssd"]["share"] == pytest.approx(1)

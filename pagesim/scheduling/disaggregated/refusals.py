@@ -24,9 +24,8 @@ def check_options(options: VllmV1Options) -> None:
             "came first, so it must be fcfs"
         )
     if options.offloads:
-        asked = options.tier_option
         raise PagesimError(
-            f"{asked} is {getattr(options, asked)}; prefill apart from decode is without a "
+            f"{options.tiers_asked}; prefill apart from decode is without a "
             "tier beside the device: leave it out"
         )
     if options.speculative_tokens is not None:
