@@ -161,9 +161,11 @@ class Engine:
         run.steps, run.decided = 0, now
         if self.fast_forward and not (queue.waiting or scheduler.swapped):
             # No request waits for a place: no plan is needed unless another decision is due.
-            self._fast_forward(scheduler.steps_until_next_decision(), now, now)
-            if run.steps:
-                return True
+            steps = scheduler.steps_until_next_decision()
+            if steps > 0:
+                self._fast_forward(steps, now, now)
+                if run.steps:
+                    return True
         while True:
             batch = scheduler.plan(now)
             if batch.recomputed or batch.swapped_out or batch.stuck or batch.ignored or batch.leaked:
@@ -186,7 +188,9 @@ class Engine:
             self._arrived = self.copies.after(batch.transfers, start, end)
             self._naps = not batch.tokens
         if self.fast_forward:
-            self._fast_forward(scheduler.steps_until_next_decision(), end, end)
+            steps = scheduler.steps_until_next_decision()
+            if steps > 0:
+                self._fast_forward(steps, end, end)
         return True
 
     def complete(self, now: int) -> int:
