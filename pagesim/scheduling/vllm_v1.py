@@ -39,6 +39,7 @@ class VllmV1(RunningByPriorityV1):
 
     __slots__ = (
         "_lost",
+        "_tells_plans",
         "chunked_prefill",
         "full_isl",
         "max_num_seqs",
@@ -152,6 +153,9 @@ class VllmV1(RunningByPriorityV1):
         memory.lag = self.in_flight - 1
         # By priority, and where blocks are kept that a batch in flight fills, each request is looked at.
         self._latest_makes_room = not by_priority and (self.in_flight == 1 or not self.keeps_in_flight)
+        # A memory is told only what it listens to: both are asked in every decision.
+        self._tells_plans = type(memory).new_plan is not KVCache.new_plan
+        self._sets_aside = type(memory).set_aside is not KVCache.set_aside
         self._in_chunks = {}
         self._skipped = {}
         self._ending = {}
@@ -173,7 +177,8 @@ class VllmV1(RunningByPriorityV1):
     def plan(self, now: int) -> Batch:
         batch = Batch()
         batch.counts_empty = True
-        self.memory.new_plan()
+        if self._tells_plans:
+            self.memory.new_plan()
         batch.reports, self.unreported = self.unreported, False
         self.must_replan = False
         if self.in_flight > 1:
@@ -288,10 +293,12 @@ class VllmV1(RunningByPriorityV1):
         self.memory.admit(request, tokens)
 
     def _fits(self, request: EngineRequest, tokens: int) -> bool:
-        spare = self.watermark_blocks if self.running else 0
+        memory, spare = self.memory, self.watermark_blocks if self.running else 0
         if self.full_isl:
-            return self.memory.can_admit_whole(request, tokens, request.length, spare)
-        return self.memory.can_admit(request, tokens, spare)
+            if memory.releases:
+                return memory.can_admit_whole(request, tokens, request.length, spare)
+            tokens = request.length  # it is going to hold all of them
+        return memory.can_admit(request, tokens, spare)
 
     def _head_fits(self) -> bool:
         request = self.queue.head()
@@ -317,7 +324,8 @@ class VllmV1(RunningByPriorityV1):
             self._lost.append(request)
         super().preempt(request, batch)
         request.unknown = request.in_flight = 0
-        self._forget(request)
+        if self._in_chunks or self._skipped or self._ending or request.content is not None:
+            self._forget(request)
         if chunked:
             request.length = length
 
@@ -395,11 +403,10 @@ class VllmV1(RunningByPriorityV1):
 
     def _forget(self, request: EngineRequest) -> None:
         """Forget what was noted of a request that runs no longer."""
-        if self._in_chunks or self._skipped or self._ending:
-            self._in_chunks.pop(request.order, None)
-            self._skipped.pop(request.order, None)
-            if self._ending.pop(request.order, None) is not None:
-                self.resting -= 1
-                self.resting_context -= request.tokens
+        self._in_chunks.pop(request.order, None)
+        self._skipped.pop(request.order, None)
+        if self._ending.pop(request.order, None) is not None:
+            self.resting -= 1
+            self.resting_context -= request.tokens
         if request.content is not None:
             del self._answering[request.content.answer]

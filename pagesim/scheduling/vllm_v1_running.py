@@ -25,6 +25,7 @@ class RunningV1(Scheduler):
         "_ending",
         "_in_chunks",
         "_latest_makes_room",
+        "_sets_aside",
         "_skipped",
         "_unserved_context",
         "max_num_batched_tokens",
@@ -45,6 +46,7 @@ class RunningV1(Scheduler):
     _ending: dict[int, EngineRequest]  # where two batches are in flight: those whose last token is
     _unserved_context: int  # tokens of running requests that get none in the iteration at hand
     _answering: dict[int, EngineRequest]  # by the name of what they generate
+    _sets_aside: bool  # whether memory looks at which blocks are taken
     _latest_makes_room: bool  # whether nothing but its place among those that run decides who is preempted
 
     def _run_together(self, batch: Batch, budget: int) -> bool:
@@ -92,7 +94,8 @@ class RunningV1(Scheduler):
         while not grown:
             if grown is None:
                 return False
-            memory.set_aside(memory.free_blocks)
+            if self._sets_aside:
+                memory.set_aside(memory.free_blocks)
             self.preempt(self.latest(), batch)
             grown = memory.grow_in_turn(self.running.values())
         return True

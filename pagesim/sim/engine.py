@@ -168,8 +168,11 @@ class Engine:
                     return True
         while True:
             batch = scheduler.plan(now)
-            if batch.recomputed or batch.swapped_out or batch.stuck or batch.ignored or batch.leaked:
-                self._note_departures(batch, now)
+            gives_up = batch.stuck or batch.ignored or batch.leaked
+            if batch.recomputed or batch.swapped_out or gives_up:
+                self.events.departed(batch, now)
+                if gives_up:
+                    self._give_up(batch, now)
             if batch.tokens or batch.is_iteration:
                 break
             if scheduler.has_work and batch.transfers is not None:
@@ -301,9 +304,8 @@ class Engine:
                 self.events.left(row, now, Status.ABORTED)
                 self.scheduler.queue.arrive(now)  # its client, or another one, may send the next request
 
-    def _note_departures(self, batch: Batch, now: int) -> None:
-        """Notify observers of requests that lost memory or were given up while the batch was planned."""
-        self.events.departed(batch, now)
+    def _give_up(self, batch: Batch, now: int) -> None:
+        """Note the requests that were given up while the batch was planned."""
         for request, dead_end in batch.stuck:
             self._meet(dead_end, request.row, now)
             self.events.left(request.row, now, Status.STUCK)
