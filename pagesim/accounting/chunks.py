@@ -23,6 +23,7 @@ ROW_FIELDS = (
     "tokens",
     "context_tokens",
     "continuing",
+    "preempted",
 )
 """A row is a stretch of like iterations: one that was planned, or a fast-forward over several.
 
@@ -36,6 +37,7 @@ ROW_FIELDS = (
     free_blocks: on the device; of a fast-forward, just before it.
     batched_tokens, tokens, context_tokens: of the first, see `Batch`.
     continuing: sequences that also got a token in the iteration before.
+    preempted: requests that lost their place.
 """
 
 RARE_FIELDS = (
@@ -45,7 +47,6 @@ RARE_FIELDS = (
     "swapped_in",
     "swapped_out",
     "copied",
-    "preempted",
     "external_blocks",
     "shared_blocks",
     "shared_slack",
@@ -60,7 +61,6 @@ RARE_FIELDS = (
     swapped: requests in the swap space.
     free_cpu_blocks: blocks of the swap space in use, taken from all of them when columns are made.
     swapped_in, swapped_out, copied: blocks moved.
-    preempted: requests.
     external_blocks: free but unusable for the head of the queue.
     shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes none of them.
     cached_blocks, blocks_taken: see `KVCache`.

@@ -151,6 +151,7 @@ class Recorder(Observer):
         self._rows.frombytes(_pack_row(
             1, now, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting, free,
             batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
+            len(batch.recomputed) + len(batch.swapped_out),
         ))
         # fmt: on
         if self._parks:
@@ -164,8 +165,6 @@ class Recorder(Observer):
             if batch.blocks_in or batch.blocks_out:
                 self._note("swapped_in", batch.blocks_in)
                 self._note("swapped_out", batch.blocks_out)
-        if batch.recomputed or batch.swapped_out:
-            self._note("preempted", len(batch.recomputed) + len(batch.swapped_out))
         if self._parks:
             self._note_parked(end)
         if memory.is_hybrid:
@@ -186,7 +185,7 @@ class Recorder(Observer):
         self._rows.frombytes(_pack_row(
             0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1,
             sequences + run.resting, scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context,
-            sequences,
+            sequences, 0,
         ))
         # fmt: on
         if self._parks:

@@ -72,8 +72,12 @@ class PlainResidency(Residency):
         self._intervals = array("q")  # all others, as `Interval`
 
     def note(self, request: EngineRequest, first: int, last: int) -> None:
-        if self._is_plain and request.decodes and request.family is None and request.growth == 1:
-            self._plain.fromlist([first, last, request.base, request.prompt + request.output])
+        if self._is_plain and request.family is None and request.growth == 1 and not self._speculates:
+            final = request.prompt + request.output
+            if request.decodes:
+                self._plain.fromlist([first, last, request.base, final])
+            else:
+                self._intervals.fromlist([first, last, request.tokens, final, ON_DEMAND, 0, 1, 0])
             return
         memory = self.memory
         if self._speculates:

@@ -137,7 +137,8 @@ class Roofline:
             return extra
         if self._mixed is not None:
             extra += self._mixed.iteration(shape)
-        extra += self._sequence * shape.sampled
+        if self._sequence:
+            extra += self._sequence * shape.sampled
         return self._linear(shape.tokens) + self._context * shape.decode_context + extra
 
     def parts(self, shape: IterationShape) -> dict[str, int]:

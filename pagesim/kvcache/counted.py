@@ -13,7 +13,8 @@ class CountedKV(KVCache):
     """See `KVCache`: memory of one KV group, on demand or reserved. Blocks are counted and never named.
 
     What decoding holders take is a ring: ``takes[c]`` is how many blocks they take at a step that is ``c``
-    modulo the block size. A holder enters the ring once and leaves it once, however long it decodes.
+    modulo the block size. A holder enters the ring once and leaves it once, however long it decodes; one that
+    gains a token a step keeps its place there (``Holder.kv``).
 
     Beams share blocks in ways that lengths do not tell; they need tables.
     """
@@ -114,7 +115,8 @@ class CountedKV(KVCache):
     def admit(self, holder: Holder, tokens: int) -> None:
         size, plain = self._size, holder.samples == 1
         blocks = -(-tokens // size) if size and plain else self.blocks_to_admit(holder, tokens)
-        self._check_room(blocks)
+        if blocks > self.free_blocks:
+            self._check_room(blocks)
         self.free_blocks -= blocks
         holder.tokens = tokens
         if not size:
@@ -147,7 +149,8 @@ class CountedKV(KVCache):
         holder.decodes = True
         size, samples = self._size, holder.samples
         if size and growth == 1:
-            self._takes[opening_step(base, size)] += samples
+            holder.kv = step = opening_step(base, size)
+            self._takes[step] += samples
             self._per_period += samples
         else:
             self._enter_ring(holder, samples)
@@ -157,9 +160,8 @@ class CountedKV(KVCache):
     def stop_decoding(self, holder: Holder) -> None:
         size = self._size
         if size and holder.samples == 1 and holder.growth == 1:
-            base = holder.base
-            holder.tokens = base + self.steps
-            self._takes[opening_step(base, size)] -= 1
+            holder.tokens = holder.base + self.steps
+            self._takes[holder.kv] -= 1
             self._per_period -= 1
             holder.decodes = False
             return

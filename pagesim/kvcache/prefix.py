@@ -184,7 +184,8 @@ class CountedPrefixKV(KVCache):
             raise KVCacheError("a prefix cache serves every sample as a request of its own")
         match = self._match_of(holder, tokens)
         others = -(-tokens // self.block_size) - match.blocks
-        self._check_room(others + match.free)
+        if match.hits or others > self.free_blocks:
+            self._check_room(others + match.free)
         runs: list[Run] = []
         holder.kv = prefix = Prefix(holder.content, runs, match.blocks, match.missing)
         for run, blocks, count in match.hits:
@@ -205,7 +206,8 @@ class CountedPrefixKV(KVCache):
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)
-        self._check_room(blocks)
+        if blocks > self.free_blocks:
+            self._check_room(blocks)
         self._take(blocks)
         holder.tokens += tokens
         self._hash(holder, holder.tokens - holder.unknown)
@@ -225,7 +227,10 @@ class CountedPrefixKV(KVCache):
         self._count(holder, -1)
 
     def grow(self, steps: int = 1) -> int:
-        self._grow(steps, self._check_steps(steps))
+        blocks = self.blocks_needed(steps)
+        if blocks > self.free_blocks:
+            self._check_steps(steps)
+        self._grow(steps, blocks)
         return 0
 
     def grow_leaving(self, spare: int) -> int:
@@ -242,8 +247,11 @@ class CountedPrefixKV(KVCache):
         self._take(self.blocks_needed_by(holder))
 
     def set_aside(self, blocks: int) -> None:
-        if blocks > self._aside:
-            self._pop(blocks - self._aside)
+        before = self._aside
+        if blocks > before:
+            self._aside = 0
+            self._take(blocks - before)
+            self.free_blocks += blocks - before  # as before, but out of the queue
             self._aside = blocks
 
     def release(self, holder: Holder) -> None:
@@ -260,7 +268,9 @@ class CountedPrefixKV(KVCache):
             if not self.reuses_unhashed_first:
                 run = Run(0)
                 self._queue.push(run)
-            self._index.put(prefix, run, prefix.hashed, unhashed)
+            if self.names_blocks:
+                self._index.name(prefix, run, prefix.hashed, unhashed)
+            run.count += unhashed
         for run in reversed(prefix.runs):
             run.holders.remove(prefix)
             if run.holders:
@@ -324,17 +334,17 @@ class CountedPrefixKV(KVCache):
         self._index.register(holder.kv, tokens // self.block_size)
 
     def _take(self, blocks: int) -> None:
-        """Take so many free blocks, which there are."""
+        """Take so many free blocks, which there are.
+
+        Those that were set aside, those that hold nothing, then the queue's: their content is evicted.
+        """
         self.free_blocks -= blocks
         if self._aside:
             aside = min(blocks, self._aside)
             self._take_aside(aside)
             blocks -= aside
-        if blocks:
-            self._pop(blocks)
-
-    def _pop(self, blocks: int) -> None:
-        """Take so many blocks: those that hold nothing, then the queue's, from which content is evicted."""
+        if not blocks:
+            return
         blank, queue, index, taken = self._blank, self._queue, self._index, self.blocks_taken
         names = self.names_blocks
         end = self.blocks_taken = taken + blocks

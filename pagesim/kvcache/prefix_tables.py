@@ -17,19 +17,20 @@ class _NumberedIndex(RunIndex):
 
     __slots__ = ()
 
+    names_blocks = True
+
     def cut(self, run: Run, blocks: int) -> Run:
         rest = super().cut(run, blocks)
         rest.blocks = run.blocks[blocks:]
         del run.blocks[blocks:]
         return rest
 
-    def put(self, prefix: Prefix, run: Run, start: int, blocks: int) -> None:
+    def name(self, prefix: Prefix, run: Run, start: int, blocks: int) -> None:
         named = prefix.table[start : start + blocks]
         if run.count:
             run.blocks.extend(named)
         else:
             run.blocks = named
-        super().put(prefix, run, start, blocks)
 
 
 class PrefixCachedKV(CountedPrefixKV):

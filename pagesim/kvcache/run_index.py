@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from typing import ClassVar
 
 from pagesim.kvcache.runs import Content, FreeQueue, Run
 
@@ -51,6 +52,9 @@ class RunIndex:
     """
 
     __slots__ = ("duplicates", "found", "queue")
+
+    names_blocks: ClassVar[bool] = False
+    """Whether blocks have numbers."""
 
     def __init__(self, queue: FreeQueue) -> None:
         self.queue = queue
@@ -108,14 +112,18 @@ class RunIndex:
                     and len(last.holders) == 1
                     and last.key not in self.duplicates
                 ):  # the request computed it, too, and nothing else has or is the same: it is longer now
-                    self.put(prefix, last, start, blocks)
+                    if self.names_blocks:
+                        self.name(prefix, last, start, blocks)
+                    last.count += blocks
                     return
             else:
                 blocks = min(_alike(first, content), blocks)
                 if blocks < first.count:
                     self.split(first, blocks)
             run = Run(0, content, start, key)
-            self.put(prefix, run, start, blocks)
+            if self.names_blocks:
+                self.name(prefix, run, start, blocks)
+            run.count = blocks
             run.index = self
             run.holders.append(prefix)
             runs.append(run)
@@ -166,9 +174,9 @@ class RunIndex:
         """Cut a run in two after so many blocks; return the second."""
         return run.split(blocks)
 
-    def put(self, prefix: Prefix, run: Run, start: int, blocks: int) -> None:
-        """Add so many blocks of a sequence to the end of a run, from its block ``start`` on."""
-        run.count += blocks
+    def name(self, prefix: Prefix, run: Run, start: int, blocks: int) -> None:
+        """Add the numbers of so many blocks of a sequence, from its block ``start`` on, to a run."""
+        return
 
     # Inside
 

@@ -76,6 +76,7 @@ class Scheduler(ABC):
     __slots__ = (
         "_finishing",
         "_forks",
+        "_may_swap",
         "_orders",
         "context",
         "events",
@@ -232,6 +233,7 @@ class Scheduler(ABC):
         self.max_model_len = max_model_len
         self.watermark_blocks = int(watermark * (memory.num_blocks + self.null_blocks))
         self.preemption: Preemption = getattr(options, "preemption", "default")
+        self._may_swap = self.preemption in ("swap", "auto")
         self.prices = prices
         self.in_flight = 1
         self.growth = type(self).tokens_per_step  # found faster here than on the class
@@ -398,6 +400,10 @@ class Scheduler(ABC):
         memory = self.memory
         request.growth = growth = self.growth
         memory.start_decoding(request)
+        if self.in_flight > 1:
+            request.unknown = 1
+        if self.reaches is not None:
+            self.reaches.enter(request.base)
         # The last token's KV is never stored.
         family = request.family
         final = request.prompt + request.output if family is None else min(family.finals)
@@ -439,11 +445,11 @@ class Scheduler(ABC):
     def keep_running(self, batch: Batch) -> None:
         """Give every running request room for the token sampled last; the latest make room for the others."""
         memory = self.memory
-        copies = memory.grow_leaving(self.widest)
-        if copies < 0:
-            while self.running and not self.all_fit():
-                self.preempt(self.latest(), batch)
-            copies = memory.grow(1)
+        while (copies := memory.grow_leaving(self.widest)) < 0:
+            if not self.running or self.all_fit():
+                copies = memory.grow(1)
+                break
+            self.preempt(self.latest(), batch)
         if copies:
             batch.blocks_copied = copies
         if self._forks.copied:
@@ -480,7 +486,8 @@ class Scheduler(ABC):
         self.context -= request.samples * held
         self._stop(request)
         request.length = held + 1
-        if not memory.shares or (request.samples == 1 and not self._swaps(request, batch)):
+        single = request.samples == 1
+        if not memory.shares or (single and not (self._may_swap and self._swaps(request, batch))):
             memory.release(request)
             self.queue.requeue(request)
             batch.recomputed += (request,)
@@ -525,9 +532,9 @@ class Scheduler(ABC):
     # Inside
 
     def _swaps(self, request: EngineRequest, batch: Batch) -> bool:
-        """Say whether a victim of one sample is swapped out."""
-        if self.preemption != "auto":
-            return self.preemption == "swap"
+        """Say whether a victim of one sample is swapped out, where it may be."""
+        if self.preemption == "swap":
+            return True
         assert self.prices is not None
         blocks = self.memory.held_blocks(request)
         swap, recompute = self.prices(request.length, blocks, self.running_sequences, self.context)
@@ -546,6 +553,8 @@ class Scheduler(ABC):
     def _leave_finishing(self, request: EngineRequest) -> None:
         del self._finishing[bisect_left(self._finishing, (request.last_step, request.order))]
         request.last_step = -1
+        if self.reaches is not None:
+            self.reaches.leave(request.base)
 
     def _over(self, request: EngineRequest, now: int) -> None:
         """Let a request go that has its last token."""
@@ -555,6 +564,8 @@ class Scheduler(ABC):
         self.running_sequences -= samples
         del self.running[request.order]
         request.last_step = -1
+        if self.reaches is not None and request.decodes:
+            self.reaches.leave(request.base)
         self.events.finished(request, now)
         self._let_go(request)
         request.length = held + 1

@@ -116,7 +116,10 @@ class SpeculativeV1(VllmV1):
 
     # Running requests
 
-    def _serve_running(self, batch: Batch, budget: int) -> None:
+    def _run_together(self, batch: Batch, budget: int) -> bool:
+        return False  # what each of them computes differs
+
+    def _run_one_by_one(self, batch: Batch, budget: int) -> None:
         memory = self.memory
         order = list(self.running.values())
         served: dict[EngineRequest, tuple[int, int]] = {}  # tokens, and how many of them are drafts
@@ -214,18 +217,18 @@ class SpeculativeV1(VllmV1):
 
     # Waiting requests
 
-    def _to_compute(self, request: EngineRequest, found: int, budget: int) -> int | None:
+    def _chunk(self, request: EngineRequest, start: int, budget: int, whole: bool = False) -> int:
         """As its parent; what has a single token to compute has drafts beside it, as those that decode."""
-        tokens = request.length - found
+        tokens = request.length - start
         self._padding = 0
-        beside = bool(self._shares) or found > 0
-        room = self.max_model_len - found - 1
+        beside = bool(self._shares) or start > 0
+        room = self.max_model_len - start - 1
         if tokens > 1 or self._runs_prompts or not beside or 1 + self.drafts > room:
-            return tokens
+            return super()._chunk(request, start, budget, whole)
         if 1 + self.drafts > budget:
-            return None
+            return 0
         self._padding = self.drafts
-        return 1 + self.drafts
+        return self._capped(1 + self.drafts, budget)
 
     def _fits(self, request: EngineRequest, tokens: int) -> bool:
         slots = max(self._slots(tokens), request.length if self.full_isl else 0)

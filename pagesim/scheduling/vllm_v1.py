@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +39,7 @@ class VllmV1(RunningByPriorityV1):
 
     __slots__ = (
         "_lost",
+        "_tells_plans",
         "chunked_prefill",
         "full_isl",
         "max_num_seqs",
@@ -51,6 +54,8 @@ class VllmV1(RunningByPriorityV1):
     # Source: 0.33.0, v1/engine/core.py 690 and 792, ``_process_aborts_queue`` before ``update_from_output``.
     drops_last_token = True
     follows_reach = True
+    pulls: ClassVar[bool] = False
+    """Whether the KV of waiting requests may come from elsewhere."""
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
@@ -146,6 +151,11 @@ class VllmV1(RunningByPriorityV1):
         self.full_isl = bool(options.scheduler_reserve_full_isl)
         self.in_flight = 2 if options.async_scheduling else 1
         memory.lag = self.in_flight - 1
+        # By priority, and where blocks are kept that a batch in flight fills, each request is looked at.
+        self._latest_makes_room = not by_priority and (self.in_flight == 1 or not self.keeps_in_flight)
+        # A memory is told only what it listens to: both are asked in every decision.
+        self._tells_plans = type(memory).new_plan is not KVCache.new_plan
+        self._sets_aside = type(memory).set_aside is not KVCache.set_aside
         self._in_chunks = {}
         self._skipped = {}
         self._ending = {}
@@ -167,17 +177,19 @@ class VllmV1(RunningByPriorityV1):
     def plan(self, now: int) -> Batch:
         batch = Batch()
         batch.counts_empty = True
-        self.memory.new_plan()
+        if self._tells_plans:
+            self.memory.new_plan()
         batch.reports, self.unreported = self.unreported, False
         self.must_replan = False
         if self.in_flight > 1:
             self.let_ending_rest()
         budget = self.max_num_batched_tokens
-        self._serve_running(batch, budget)
+        if not self._run_together(batch, budget):
+            self._run_one_by_one(batch, budget)
         if batch.recomputed:
             overtakes = self.release.overtakes and not self.chunked_prefill
             self.must_replan = bool(self.queue.waiting) if overtakes else self._head_fits()
-        elif self._has_waiting():
+        elif self.queue.waiting or self._has_landed():
             self._admit(batch, budget - batch.batched_tokens)
         if self._in_chunks or self._skipped or self.running_sequences > budget:
             self.must_replan = True
@@ -200,18 +212,15 @@ class VllmV1(RunningByPriorityV1):
             if not self.may_join(request):
                 break
             found = 0 if request.content is None else self._look_up(request)
-            if self._loads(request):
+            if self.pulls and self._loads(request):
                 if self._start_load(request, found):
                     continue
-                if self._waits_for_room():
+                if self.running or self._waits_elsewhere():
                     break
                 queue.pop(request)
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
-            rest = self._to_compute(request, found, budget)
-            if rest is None:
-                break
-            tokens = self._cut(request, found, self._capped(rest, budget if self.chunked_prefill else rest))
+            tokens = self._chunk(request, found, budget, not self.chunked_prefill)
             if not tokens:
                 self.must_replan = True
                 break
@@ -221,7 +230,7 @@ class VllmV1(RunningByPriorityV1):
                 overtaken.append(request)
                 continue
             if too_long or not self._fits(request, found + tokens):
-                if self._waits_for_room():
+                if self.running or self._waits_elsewhere():
                     self.must_replan = self.must_replan or too_long
                     break
                 # No request will ever make room: the real one waits for ever.
@@ -251,16 +260,16 @@ class VllmV1(RunningByPriorityV1):
         if request.order in self._in_chunks:
             batch.incomplete += (request,)
 
-    def _has_waiting(self) -> bool:
-        """Say whether any request may be admitted."""
-        return self.queue.waiting > 0
+    def _has_landed(self) -> bool:
+        """Say whether any request may run that is not in the queue."""
+        return False
 
-    def _waits_for_room(self) -> bool:
-        """Say whether a request that finds no room may find some later."""
-        return bool(self.running)
+    def _waits_elsewhere(self) -> bool:
+        """Say whether there may be room later though no request runs."""
+        return False
 
     def _loads(self, request: EngineRequest) -> bool:
-        """Say whether the KV of the head of the queue comes from elsewhere."""
+        """Say whether the KV of the head of the queue comes from elsewhere, where some may."""
         return False
 
     def _start_load(self, request: EngineRequest, found: int) -> bool:
@@ -273,30 +282,30 @@ class VllmV1(RunningByPriorityV1):
         raise NotImplementedError
 
     def _look_up(self, request: EngineRequest) -> int:
-        """Return the tokens of a waiting request's prompt that are cached."""
-        if request.content is None:
-            return 0
+        """Return the tokens of a waiting request's prompt that are cached; its content is known."""
+        assert request.content is not None
         if request.content.follows and self._cache_turns_before(request):
             self.must_replan = True
         return self.memory.match_prefix(request, request.length)
-
-    def _to_compute(self, request: EngineRequest, found: int, budget: int) -> int | None:
-        """Return what a waiting request has to compute; None where no request is admitted any more."""
-        return request.length - found
 
     def _take_memory(self, request: EngineRequest, tokens: int) -> None:
         """Take the first tokens of a waiting request into memory."""
         self.memory.admit(request, tokens)
 
     def _fits(self, request: EngineRequest, tokens: int) -> bool:
-        spare = self.watermark_blocks if self.running else 0
+        memory, spare = self.memory, self.watermark_blocks if self.running else 0
         if self.full_isl:
-            return self.memory.can_admit_whole(request, tokens, request.length, spare)
-        return self.memory.can_admit(request, tokens, spare)
+            if memory.releases:
+                return memory.can_admit_whole(request, tokens, request.length, spare)
+            tokens = request.length  # it is going to hold all of them
+        return memory.can_admit(request, tokens, spare)
 
     def _head_fits(self) -> bool:
         request = self.queue.head()
-        return request is not None and self._fits(request, self._look_up(request) + 1)
+        if request is None:
+            return False
+        found = 0 if request.content is None else self._look_up(request)
+        return self._fits(request, found + 1)
 
     def _enter(self, request: EngineRequest) -> None:
         """Let a request run."""
@@ -315,7 +324,8 @@ class VllmV1(RunningByPriorityV1):
             self._lost.append(request)
         super().preempt(request, batch)
         request.unknown = request.in_flight = 0
-        self._forget(request)
+        if self._in_chunks or self._skipped or self._ending or request.content is not None:
+            self._forget(request)
         if chunked:
             request.length = length
 
@@ -355,18 +365,6 @@ class VllmV1(RunningByPriorityV1):
             self.resting += 1
             self.resting_context += request.tokens
 
-    def start_decoding(self, request: EngineRequest) -> None:
-        super().start_decoding(request)
-        if self.in_flight > 1:
-            request.unknown = 1
-        if self.reaches is not None:
-            self.reaches.enter(request.base)
-
-    def _leave_finishing(self, request: EngineRequest) -> None:
-        super()._leave_finishing(request)
-        if self.reaches is not None:
-            self.reaches.leave(request.base)
-
     def arrival_matters(self) -> bool:
         return self.by_priority or super().arrival_matters()
 
@@ -386,9 +384,6 @@ class VllmV1(RunningByPriorityV1):
     def may_join(self, request: EngineRequest) -> bool:
         return len(self.running) < self.max_num_seqs
 
-    def _swaps(self, request: EngineRequest, batch: Batch) -> bool:
-        return False
-
     def abort(self, row: int, now: int) -> int:
         self.unreported = True
         self._lost = [request for request in self._lost if request.row != row]
@@ -401,8 +396,6 @@ class VllmV1(RunningByPriorityV1):
         return request.length - request.prompt if chunked else generated
 
     def _over(self, request: EngineRequest, now: int) -> None:
-        if self.reaches is not None and request.decodes:
-            self.reaches.leave(request.base)
         super()._over(request, now)
         self.unreported = True
         if request.content is not None:
@@ -410,11 +403,10 @@ class VllmV1(RunningByPriorityV1):
 
     def _forget(self, request: EngineRequest) -> None:
         """Forget what was noted of a request that runs no longer."""
-        if self._in_chunks or self._skipped or self._ending:
-            self._in_chunks.pop(request.order, None)
-            self._skipped.pop(request.order, None)
-            if self._ending.pop(request.order, None) is not None:
-                self.resting -= 1
-                self.resting_context -= request.tokens
+        self._in_chunks.pop(request.order, None)
+        self._skipped.pop(request.order, None)
+        if self._ending.pop(request.order, None) is not None:
+            self.resting -= 1
+            self.resting_context -= request.tokens
         if request.content is not None:
             del self._answering[request.content.answer]

@@ -23,9 +23,6 @@ class RunningByPriorityV1(RunningV1):
         else:
             super()._run_one_by_one(batch, budget)
 
-    def _grow_without_latest(self, batch: Batch) -> bool:
-        return not self.by_priority and super()._grow_without_latest(batch)
-
     def _run_by_priority(self, batch: Batch, budget: int) -> None:
         """As `_run_one_by_one`, where the least urgent of all requests is preempted.
 

@@ -24,6 +24,8 @@ class RunningV1(Scheduler):
         "_answering",
         "_ending",
         "_in_chunks",
+        "_latest_makes_room",
+        "_sets_aside",
         "_skipped",
         "_unserved_context",
         "max_num_batched_tokens",
@@ -44,11 +46,8 @@ class RunningV1(Scheduler):
     _ending: dict[int, EngineRequest]  # where two batches are in flight: those whose last token is
     _unserved_context: int  # tokens of running requests that get none in the iteration at hand
     _answering: dict[int, EngineRequest]  # by the name of what they generate
-
-    def _serve_running(self, batch: Batch, budget: int) -> None:
-        """Share out budget and blocks among the running requests."""
-        if not self._run_together(batch, budget):
-            self._run_one_by_one(batch, budget)
+    _sets_aside: bool  # whether memory looks at which blocks are taken
+    _latest_makes_room: bool  # whether nothing but its place among those that run decides who is preempted
 
     def _run_together(self, batch: Batch, budget: int) -> bool:
         """Share out budget and blocks if prompts in chunks come last and there is enough for all.
@@ -68,7 +67,7 @@ class RunningV1(Scheduler):
             chunks = shared_out
             memory.grow(1)
         elif memory.grow_leaving(0) < 0:
-            if not self._grow_without_latest(batch):
+            if not (self._latest_makes_room and self._grow_without_latest(batch)):
                 return False
             decoding = len(self.running) - self.resting
         self.context += decoding
@@ -84,17 +83,21 @@ class RunningV1(Scheduler):
     def _grow_without_latest(self, batch: Batch) -> bool:
         """Preempt the latest of requests that all decode until the others find the blocks that are due.
 
+        To be asked where fewer are free than are due.
+
         Returns:
             Whether that is known without a look at each of them.
         """
-        if self.keeps_in_flight and self.in_flight > 1:
-            return False
         memory = self.memory
-        while not (grown := memory.grow_in_turn(self.running.values())):
+        # Where nothing is given back in turn, that is known already.
+        grown = memory.grow_in_turn(self.running.values()) if memory.releases else False
+        while not grown:
             if grown is None:
                 return False
-            memory.set_aside(memory.free_blocks)
+            if self._sets_aside:
+                memory.set_aside(memory.free_blocks)
             self.preempt(self.latest(), batch)
+            grown = memory.grow_in_turn(self.running.values())
         return True
 
     def _share_out(self, budget: int) -> list[tuple[EngineRequest, int]] | None:
@@ -255,15 +258,26 @@ class RunningV1(Scheduler):
         if request.order not in self._in_chunks:
             batch.completed += (request,)
 
-    def _chunk(self, request: EngineRequest, start: int, budget: int) -> int:
-        """Return the tokens of the next chunk of a running request's prompt; 0 for none in this iteration."""
-        return self._cut(request, start, self._capped(request.length - start, budget))
+    def _chunk(self, request: EngineRequest, start: int, budget: int, whole: bool = False) -> int:
+        """Return the tokens of the next chunk of a request's prompt; 0 for none in this iteration.
+
+        Args:
+            request: see there.
+            start: its tokens that are computed, or cached.
+            budget: tokens that are left of the iteration's.
+            whole: whether the prompt must run whole, even beyond the budget.
+        """
+        tokens = request.length - start
+        if self.threshold:
+            tokens = self._capped(tokens, tokens if whole else budget)
+        elif tokens > budget and not whole:
+            tokens = budget
+        return tokens if self.memory.state_chunks is None else self._cut(request, start, tokens)
 
     def _cut(self, request: EngineRequest, start: int, tokens: int) -> int:
-        """Return how many of so many tokens a chunk has, where its end must be at a certain place."""
+        """Return how many of so many tokens a chunk has whose end must be at a certain place."""
         states = self.memory.state_chunks
-        if states is None:
-            return tokens
+        assert states is not None
         most = self.max_num_batched_tokens
         return cut(request, start, tokens, states, min(most, self.threshold) if self.threshold else most)
 

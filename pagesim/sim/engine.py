@@ -167,13 +167,18 @@ class Engine:
         run.steps, run.decided = 0, now
         if self.fast_forward and not (queue.waiting or scheduler.swapped):
             # No request waits for a place: no plan is needed unless another decision is due.
-            self._fast_forward(scheduler.steps_until_next_decision(), now, now)
-            if run.steps:
-                return True
+            steps = scheduler.steps_until_next_decision()
+            if steps > 0:
+                self._fast_forward(steps, now, now)
+                if run.steps:
+                    return True
         while True:
             batch = scheduler.plan(now)
-            if batch.recomputed or batch.swapped_out or batch.stuck or batch.ignored or batch.leaked:
-                self._note_departures(batch, now)
+            gives_up = batch.stuck or batch.ignored or batch.leaked
+            if batch.recomputed or batch.swapped_out or gives_up:
+                self.events.departed(batch, now)
+                if gives_up:
+                    self._give_up(batch, now)
             if batch.tokens or batch.is_iteration:
                 break
             if scheduler.has_work and batch.transfers is not None:
@@ -192,7 +197,9 @@ class Engine:
             self._arrived = self.copies.after(batch.transfers, start, end)
             self._naps = not batch.tokens
         if self.fast_forward:
-            self._fast_forward(scheduler.steps_until_next_decision(), end, end)
+            steps = scheduler.steps_until_next_decision()
+            if steps > 0:
+                self._fast_forward(steps, end, end)
         return True
 
     def complete(self, now: int) -> int:
@@ -303,9 +310,8 @@ class Engine:
                 self.events.left(row, now, Status.ABORTED)
                 self.scheduler.queue.arrive(now)  # its client, or another one, may send the next request
 
-    def _note_departures(self, batch: Batch, now: int) -> None:
-        """Notify observers of requests that lost memory or were given up while the batch was planned."""
-        self.events.departed(batch, now)
+    def _give_up(self, batch: Batch, now: int) -> None:
+        """Note the requests that were given up while the batch was planned."""
         for request, dead_end in batch.stuck:
             self._meet(dead_end, request.row, now)
             self.events.left(request.row, now, Status.STUCK)

@@ -58,7 +58,8 @@ class PipelinedEngine(Engine):
         while True:
             batch = scheduler.plan(now)
             if batch.recomputed or batch.stuck:
-                self._note_departures(batch, now)
+                self.events.departed(batch, now)
+                self._give_up(batch, now)
             if batch.tokens or not batch.stuck:
                 break
         is_empty = not batch.tokens

@@ -66,8 +66,8 @@ class PrefillingV1(VllmV1):
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
         return (list(self.held.values()),)
 
-    def _waits_for_room(self) -> bool:
-        return super()._waits_for_room() or bool(self.held)
+    def _waits_elsewhere(self) -> bool:
+        return bool(self.held)
 
     def _let_go(self, request: EngineRequest) -> None:
         if not self.holds:

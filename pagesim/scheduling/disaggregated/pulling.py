@@ -43,6 +43,7 @@ class PullingV1(HoldingV1):
     __slots__ = ("_landed", "_now", "_pulled", "landing", "leaving", "polls", "pull")
 
     parks = ("landing", "fenced")
+    pulls = True
 
     def __init__(self, memory: KVCache, options: VllmV1Options, **others: Any) -> None:
         check_memory(memory)
@@ -110,8 +111,8 @@ class PullingV1(HoldingV1):
 
     # Waiting requests
 
-    def _has_waiting(self) -> bool:
-        return super()._has_waiting() or bool(self._landed)
+    def _has_landed(self) -> bool:
+        return bool(self._landed)
 
     def _admit(self, batch: Batch, budget: int) -> None:
         for row, request in list(self.landing.items()):
@@ -154,8 +155,8 @@ class PullingV1(HoldingV1):
         self.polls.expect(request.row, self.pull(request, missing, self._now))
         return True
 
-    def _waits_for_room(self) -> bool:
-        return super()._waits_for_room() or self.awaits
+    def _waits_elsewhere(self) -> bool:
+        return self.awaits
 
     # Inside
 

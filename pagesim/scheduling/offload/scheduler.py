@@ -159,8 +159,7 @@ class OffloadingV1(HoldingV1):
                 batch.loading += (request,)
                 holding.append(request)
                 continue
-            rest = request.length - found
-            tokens = self._cut(request, found, self._capped(rest, budget if self.chunked_prefill else rest))
+            tokens = self._chunk(request, found, budget, not self.chunked_prefill)
             if not tokens:
                 self.must_replan = True
                 break
