@@ -137,7 +137,7 @@ class Result(Stored):
         steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
         batches: one row a static batch; None for other schedulers.
         preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
-        tiers: one row a look at a tier beside the device, in chunks by entry; None where there is no tier.
+        tiers: one row a change of a tier beside the device, in chunks by entry; None where there is no tier.
         notes: what was noticed or assumed on the way.
     """
 
@@ -302,7 +302,7 @@ def preemption_table(trace: Trace, log: RequestLog) -> pd.DataFrame:
 
 
 def tier_table(history: TierHistory) -> pd.DataFrame:
-    """Return the looks at tiers, one row a tier each, in order."""
+    """Return the changes of tiers, one row a tier each, in order."""
     import pandas as pd
 
     columns = history.columns()
