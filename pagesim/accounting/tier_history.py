@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 
 from pagesim.accounting.ledger import Column
-from pagesim.kvcache.tiers import ENTRIES, TierCounts
+from pagesim.kvcache.tiers import ENTRIES, UNLIMITED, TierCounts
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
-
-UNLIMITED = 1 << 62
-"""Chunks of a tier without a limit."""
 
 SPACING = 8
 """After n looks the next comes n // SPACING + 1 changes later: k changes are looked at 4·√k times."""
@@ -71,17 +68,22 @@ class TierHistory(Observer):
         return dict(zip(("ticks", "tier", *ENTRIES), table.T, strict=True))
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Return of each tier its capacity in chunks, and its entries in percent of it, mean over time."""
+        """Return of each tier its capacity in chunks, and its entries in percent of it, mean over time.
+
+        Without a limit the capacity and ``free`` are None, and the others in percent of what the tier has.
+        """
         columns, tiers = self.columns(), max(1, len(self.names))
         spans = np.diff(columns["ticks"][::tiers]).astype(np.float64)
         found = {}
         for place, (name, capacity) in enumerate(zip(self.names, self.capacities, strict=True)):
-            whole = capacity * float(spans.sum())
+            sums = {entry: float(columns[entry][place::tiers][:-1] @ spans) for entry in ENTRIES}
+            if capacity >= UNLIMITED:
+                del sums["free"]
+            whole = sum(sums.values())
             found[name] = {
                 "capacity": capacity if capacity < UNLIMITED else None,
                 "per_second": {
-                    entry: 100 * float(columns[entry][place::tiers][:-1] @ spans) / whole if whole else None
-                    for entry in ENTRIES
+                    entry: 100 * sums[entry] / whole if whole and entry in sums else None for entry in ENTRIES
                 },
             }
         return found

@@ -60,6 +60,32 @@ def test_fast_forward_has_the_history_of_stepping(is_async: bool, caching: bool)
     pd.testing.assert_frame_equal(forward.tiers, stepping.tiers)
 
 
+def without_a_tier() -> dict[str, Any]:
+    return {name: value for name, value in SYSTEM.items() if not name.startswith("kv_")}
+
+
+CHAINS = (
+    ("host:0.3GiB:0.3GB/s", "ssd:1GiB:0.2GB/s"),
+    ("host:0.2GiB:0.3GB/s", "ssd:infGiB:0.2GB/s:exclusive"),
+)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_each_tier_of_a_chain_has_a_history(chain: tuple[str, ...]) -> None:
+    forward, stepping = (
+        ps.simulate(conversations(), **without_a_tier(), tiers=list(chain), fast_forward=forward)
+        for forward in (True, False)
+    )
+    pd.testing.assert_frame_equal(forward.tiers, stepping.tiers)
+    shares = forward.summary["memory"]["tiers"]
+    assert shares == stepping.summary["memory"]["tiers"]
+    assert list(shares) == ["host", "ssd"]
+    for tier in shares.values():
+        told = [share for share in tier["per_second"].values() if share is not None]
+        assert sum(told) == pytest.approx(100)
+        assert len(told) == (4 if tier["capacity"] is None else 5)
+
+
 def test_every_row_sums_to_the_capacity_and_every_entry_occurs() -> None:
     table = ps.simulate(conversations(), **SYSTEM).tiers
     assert table is not None
@@ -99,7 +125,6 @@ def test_it_is_stored_and_read_again(tmp_path: Any) -> None:
 
 
 def test_without_a_tier_there_is_none() -> None:
-    options = {name: value for name, value in SYSTEM.items() if not name.startswith("kv_")}
-    result = ps.simulate(conversations(), **options)
+    result = ps.simulate(conversations(), **without_a_tier())
     assert result.tiers is None
     assert "tiers" not in result.summary["memory"]

@@ -6,7 +6,8 @@ from pagesim.kvcache.tiers.arc import Arc
 from pagesim.kvcache.tiers.backing import Backing, Chunks, Copy, OneTier
 from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
-from pagesim.kvcache.tiers.counts import ENTRIES, TierCounts
+from pagesim.kvcache.tiers.chain_backing import ChainBacking
+from pagesim.kvcache.tiers.counts import ENTRIES, UNLIMITED, TierCounts
 from pagesim.kvcache.tiers.eviction import Eviction
 from pagesim.kvcache.tiers.lru import LruByRequest
 from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
@@ -14,13 +15,16 @@ from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
 from pagesim.kvcache.tiers.names import EVICTIONS
 from pagesim.kvcache.tiers.never import Never
 from pagesim.kvcache.tiers.store import ChunkKey, ChunkStore, Use
+from pagesim.kvcache.tiers.traffic import Traffic
 
 __all__ = [
     "DEVICE",
     "ENTRIES",
     "EVICTIONS",
+    "UNLIMITED",
     "Arc",
     "Backing",
+    "ChainBacking",
     "ChainUse",
     "ChunkKey",
     "ChunkStore",
@@ -36,5 +40,6 @@ __all__ = [
     "Tier",
     "TierChain",
     "TierCounts",
+    "Traffic",
     "Use",
 ]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from pagesim.kvcache.tiers.eviction import ChunkKey, Use
 from pagesim.kvcache.tiers.moves import Move
 from pagesim.kvcache.tiers.store import ChunkStore
+from pagesim.kvcache.tiers.traffic import Traffic
 
 
 class Copy(NamedTuple):
@@ -16,12 +17,13 @@ class Copy(NamedTuple):
     Attributes:
         keys: the chunks, in token order.
         is_store: whether it reads the device; else it writes to it.
-        moves: by which it begins in a chain; of a single tier it is one move itself.
+        moves: of a chain, those by which it is under way; what carries them out puts those that follow in
+            their place, until all of them end at the device. None of a single tier, where it is one itself.
     """
 
     keys: Sequence[ChunkKey]
     is_store: bool
-    moves: Sequence[Move] = ()
+    moves: list[Move] = []  # noqa: RUF012 (of a single tier; never changed)
 
 
 class Chunks(Protocol):
@@ -46,11 +48,21 @@ class Backing(Protocol):
         """The name and the chunks of each tier, that next to the device first."""
 
     @property
+    def traffic(self) -> Sequence[Traffic]:
+        """What each tier stored, gave and took on."""
+
+    @property
     def moves_on(self) -> bool:
         """Whether chunks move from tier to tier, of which no copy of the device says when that is over."""
 
     def new_use(self) -> Any:
         """Return what a request did before it came: nothing."""
+
+    def places(self, keys: Sequence[ChunkKey]) -> list[int]:
+        """Return how many of these chunks would be loaded from each tier."""
+
+    def near(self) -> Sequence[int]:
+        """Return the places of the tiers that are linked to the device, the first of them first."""
 
     def offer(self, use: Any, keys: Sequence[ChunkKey]) -> Copy | None:
         """Offer chunks of the device; return the copy of those that are to be written.
@@ -81,18 +93,32 @@ class OneTier:
         name: what users call it.
     """
 
-    __slots__ = ("chunks", "name")
+    __slots__ = ("_traffic", "chunks", "name")
 
     moves_on = False
 
     def __init__(self, store: ChunkStore, name: str = "host") -> None:
         self.chunks = store
         self.name = name
+        self._traffic = Traffic()
 
     @property
     def tiers(self) -> Sequence[tuple[str, ChunkStore]]:
         """See `Backing`."""
         return ((self.name, self.chunks),)
+
+    @property
+    def traffic(self) -> Sequence[Traffic]:
+        """See `Backing`."""
+        return (self._traffic,)
+
+    def places(self, keys: Sequence[ChunkKey]) -> list[int]:
+        """See `Backing`."""
+        return [len(keys)]
+
+    def near(self) -> Sequence[int]:
+        """See `Backing`."""
+        return (0,)
 
     def new_use(self) -> Use:
         """See `Backing`."""
@@ -101,11 +127,15 @@ class OneTier:
     def offer(self, use: Use, keys: Sequence[ChunkKey]) -> Copy | None:
         """See `Backing`."""
         missing = self.chunks.offer(use, keys)
-        return None if missing is None else Copy(missing, is_store=True)
+        if missing is None:
+            return None
+        self._traffic.stored += len(missing)
+        return Copy(missing, is_store=True)
 
     def load(self, use: Use, keys: Sequence[ChunkKey]) -> Copy:
         """See `Backing`."""
         self.chunks.pin(use, keys)
+        self._traffic.loaded += len(keys)
         return Copy(keys, is_store=False)
 
     def over(self, copy: Copy) -> None:

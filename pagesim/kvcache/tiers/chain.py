@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pagesim.kvcache.tiers.eviction import ChunkKey
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
 from pagesim.kvcache.tiers.store import ChunkStore
+from pagesim.kvcache.tiers.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,13 @@ class TierChain:
 
     Attributes:
         moves: those that are not over.
+        traffic: of each tier.
 
     Raises:
         ValueError: a tier behind the first is exclusive and direct: nothing would lead to it.
     """
 
-    __slots__ = ("moves", "tiers")
+    __slots__ = ("moves", "tiers", "traffic")
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         for tier in tiers[1:]:
@@ -64,6 +66,7 @@ class TierChain:
                 raise ValueError(f"tier {tier.name} is exclusive and direct: nothing leads to it")
         self.tiers = tuple(tiers)
         self.moves: dict[Move, None] = {}
+        self.traffic = [Traffic() for _ in tiers]
 
     # Questions
 
@@ -119,6 +122,7 @@ class TierChain:
             by_place.setdefault(place, []).append(key)
         for place, found in by_place.items():
             self.tiers[place].store.pin(use.of[place], found)
+            self.traffic[place].loaded += len(found)
         return [move for place in sorted(by_place) for move in self._raise(use, by_place[place], place, True)]
 
     def over(self, move: Move) -> list[Move]:
@@ -155,6 +159,14 @@ class TierChain:
 
     def _begin(self, move: Move) -> Move:
         self.moves[move] = None
+        if move.writes:
+            traffic, chunks = self.traffic[move.target], len(move.keys)
+            if move.loads:
+                traffic.promoted += chunks
+            elif move.reads or move.source == DEVICE:
+                traffic.stored += chunks
+            else:  # what is read there is gone already
+                traffic.demoted += chunks
         return move
 
     def _offer(self, use: ChainUse, keys: Sequence[ChunkKey], places: Sequence[int]) -> list[Move] | None:

@@ -67,7 +67,7 @@ class Connector:
     @property
     def waits(self) -> bool:
         """Whether the next plan may differ though no request comes, goes or gets a block."""
-        return bool(self.jobs) or self._retries or not self._prompt_only
+        return bool(self.jobs) or self._retries or not self._prompt_only or self.backing.moves_on
 
     def tiers(self) -> Sequence[TierCounts]:
         """Return the tiers, that next to the device first: a name, a capacity and entries in chunks of each.
@@ -98,6 +98,34 @@ class Connector:
             chunks = tokens // group.tokens
             blocks += (chunks if group.keeps_all else min(chunks, group.window)) * group.blocks
         return blocks
+
+    def blocks_by_tier(self, request: EngineRequest, local: int, external: int) -> list[int]:
+        """Return the blocks that are copied from each tier where so many tokens of a request are loaded.
+
+        Args:
+            request: that was looked up.
+            local: its tokens that the device has.
+            external: those behind them that are loaded.
+        """
+        blocks, backing = self.blocks_loaded(external), self.backing
+        if len(backing.tiers) == 1:
+            return [blocks]
+        found = [0] * len(backing.tiers)
+        tracked = self._tracked[request]
+        for group in self._groups:
+            end = -(-(local + external) // group.tokens)
+            start = local // group.tokens
+            if not group.keeps_all:
+                start = max(start, end - group.window)
+            for place, chunks in enumerate(backing.places(tracked.keys(group, start, end))):
+                found[place] += chunks * group.blocks
+        found[0] = max(0, blocks - sum(found[1:]))
+        return found
+
+    def blocks_stored(self, tokens: int) -> list[list[int]]:
+        """Return, for each tier that is linked to the device, ``blocks_by_tier`` if all is there."""
+        blocks, backing = self.blocks_loaded(tokens), self.backing
+        return [[blocks * (place == near) for place in range(len(backing.tiers))] for near in backing.near()]
 
     def admitted(self, request: EngineRequest, external: int = 0, *, stores: bool = True) -> None:
         """Say that a request was given its blocks.
