@@ -15,7 +15,7 @@ import numpy as np
 
 from pagesim.accounting.timeline import Timeline
 from pagesim.errors import PagesimError
-from pagesim.results.result import Result, StepTable, batch_table, preemption_table
+from pagesim.results.result import Result, StepTable, batch_table, preemption_table, tier_table
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.prepare import MakeExecutor, ProgressCallback, ProgressObserver, Server, prepare
@@ -143,7 +143,7 @@ def run(
         raise setting.stopped(error) from None
     except BEYOND_THE_CLOCK:
         raise setting.too_long() from None
-    of_engine, rows = server.summary(), server.recorder.rows
+    of_engine, rows, tiers = server.summary(), server.recorder.rows, server.tiers
     table.forget_arrivals()
     del server, arrivals  # a long run's arrivals are a good part of all that it holds
     of_requests, columns = setting.summary(log)
@@ -167,6 +167,7 @@ def run(
         steps=table.frame() if steps != "none" else None,
         batches=batch_table(columns) if not setting.streams else None,
         preemptions=preemption_table(setting.trace, log) if system.option("preemption") == "auto" else None,
+        tiers=None if tiers is None else tier_table(tiers),
         notes=setting.notes(),
     )
 

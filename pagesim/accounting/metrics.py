@@ -116,6 +116,11 @@ class MemoryMeans:
         return self._running / self._iterations if self._iterations else None
 
     @property
+    def end(self) -> int:
+        """The end of the last iteration, in ticks."""
+        return self._end
+
+    @property
     def busy_share(self) -> float | None:
         """Share of the time from the first iteration's start to the last one's end spent in iterations."""
         if self._start is None:

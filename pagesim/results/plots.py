@@ -17,6 +17,7 @@ from pagesim.accounting.metrics import capacity_in, entries_in
 from pagesim.costs.profiles import Profile, predict
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result
+from pagesim.results.tier_plots import tiers_over_time
 
 __all__ = [
     "COLOURS",
@@ -158,7 +159,7 @@ def service_bars(summaries: Mapping[str, dict[str, Any]]) -> Figure:
 
 
 def memory_over_time(result: Result) -> Figure:
-    """Draw the ledger, the batch and the queue of one run over time.
+    """Draw the ledger, that of each tier, the batch and the queue of one run over time.
 
     Args:
         result: a run that kept its ``steps``.
@@ -169,8 +170,14 @@ def memory_over_time(result: Result) -> Figure:
     steps = result.steps
     if steps is None or steps.empty:
         raise ValueError("the result holds no steps; replay with steps='stretches'")
-    figure = _figure(8.0, 5.4)
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.3))
+    tiers = result.summary["memory"].get("tiers", {}) if result.tiers is not None else {}
+    figure = _figure(8.0, 5.4 + 1.7 * len(tiers))
+    heights = (3.0, *[1.6] * len(tiers), 1.3)
+    top, *middle, bottom = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    for axes, (name, known) in zip(middle, tiers.items(), strict=True):
+        assert result.tiers is not None
+        tiers_over_time(axes, result.tiers[result.tiers["tier"] == name], known["capacity"])
+        axes.set_ylabel(f"{name} (%)")
     rows = steps.iloc[:: max(1, len(steps) // 2000)]
     clock = rows["clock"].to_numpy()
     percent = 100 / capacity_in(result.summary["memory"])
@@ -196,7 +203,7 @@ def memory_over_time(result: Result) -> Figure:
     bottom.set_ylabel("requests")
     bottom.set_xlabel("time (s)")
     bottom.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
-    _open(top, bottom)
+    _open(top, *middle, bottom)
     return figure
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.ledger import ENTRIES, LedgerShape, paper_view
 from pagesim.accounting.request_log import RequestLog
+from pagesim.accounting.tier_history import TierHistory
 from pagesim.errors import PagesimError, reason
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.request import Status
@@ -27,7 +28,7 @@ from pagesim.workloads.trace import Trace
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
 
-TABLES = ("requests", "steps", "batches", "preemptions")
+TABLES = ("requests", "steps", "batches", "preemptions", "tiers")
 """The tables of a result, each in a file of its own."""
 
 STEP_COLUMNS = (
@@ -79,7 +80,10 @@ BATCH_COLUMNS = (
 
 PREEMPTION_COLUMNS = ("clock", "request_id", "choice", "tokens", "blocks", "swap_s", "recompute_s")
 
-TEXT_COLUMNS = ("request_id", "status", "choice")
+TIER_COLUMNS = ("clock", "tier", "pending", "pinned", "duplicate", "kept", "free")
+"""Columns of the tiers table: chunks by entry, `pagesim.accounting.tier_ledger`."""
+
+TEXT_COLUMNS = ("request_id", "status", "choice", "tier")
 """Those of them that need not hold numbers."""
 
 STATUS_NAMES = {status: status.name.lower() for status in Status}
@@ -133,12 +137,14 @@ class Result(Stored):
         steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
         batches: one row a static batch; None for other schedulers.
         preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
+        tiers: one row a change of a tier beside the device, in chunks by entry; None where there is no tier.
         notes: what was noticed or assumed on the way.
     """
 
     steps: pd.DataFrame | None = None
     batches: pd.DataFrame | None = None
     preemptions: pd.DataFrame | None = None
+    tiers: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
@@ -184,6 +190,7 @@ def load(directory: str | Path) -> Result:
         tables.get("steps"),
         tables.get("batches"),
         tables.get("preemptions"),
+        tables.get("tiers"),
     )
 
 
@@ -200,6 +207,7 @@ def _check(folder: Path, summary: Any, requests: pd.DataFrame, tables: Mapping[s
         ("steps", tables.get("steps"), STEP_COLUMNS),
         ("batches", tables.get("batches"), BATCH_COLUMNS),
         ("preemptions", tables.get("preemptions"), PREEMPTION_COLUMNS),
+        ("tiers", tables.get("tiers"), TIER_COLUMNS),
     ):
         if table is None:
             continue
@@ -291,6 +299,16 @@ def preemption_table(trace: Trace, log: RequestLog) -> pd.DataFrame:
             "recompute_s": to_seconds(recompute),
         }
     )
+
+
+def tier_table(history: TierHistory) -> pd.DataFrame:
+    """Return the changes of tiers, one row a tier each, in order."""
+    import pandas as pd
+
+    columns = history.columns()
+    names = np.array(history.names, dtype=object)
+    ticks, place = columns.pop("ticks"), columns.pop("tier")
+    return pd.DataFrame({"clock": to_seconds(ticks), "tier": names[place], **columns})
 
 
 class StepTable:

@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-__all__ = ["hit_rate_over_capacity", "loading_map", "over_tier_sizes"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "TIER_COLOURS",
+    "TIER_LABELS",
+    "hit_rate_over_capacity",
+    "loading_map",
+    "over_tier_sizes",
+    "tiers_over_time",
+]
 
 GIB = 1 << 30
+
+TIER_LABELS = {
+    "pending": "pending (being written)",
+    "pinned": "pinned (being read)",
+    "duplicate": "duplicate (on the device, too)",
+    "kept": "kept (not on the device)",
+    "free": "free",
+}
+
+TIER_COLOURS = {
+    "pending": "#E69F00",
+    "pinned": "#D55E00",
+    "duplicate": "#56B4E9",
+    "kept": "#0072B2",
+    "free": "#E8E8E8",
+}
 
 _STYLES = {
     "belady": ("Belady (the bound)", "black", "--"),
@@ -92,6 +119,29 @@ def loading_map(
             axes.set_xlabel("tokens that hit", fontsize=8)
     figure.suptitle(label, fontsize=9)
     return figure
+
+
+def tiers_over_time(axes: Axes, table: pd.DataFrame, capacity: int | None) -> None:
+    """Draw the ledger of one tier over time, in percent of its capacity.
+
+    Args:
+        axes: to draw on.
+        table: rows of `Result.tiers`, of one tier.
+        capacity: chunks; None without a limit, where percent are of the most that the tier had.
+    """
+    entries = [entry for entry in TIER_LABELS if entry != "free" or capacity is not None]
+    chunks = table[entries].to_numpy(float).T
+    scale = capacity or max(1.0, chunks.sum(axis=0).max(initial=1.0))
+    axes.stackplot(
+        table["clock"].to_numpy(),
+        100 * chunks / scale,
+        labels=[TIER_LABELS[entry] for entry in entries],
+        colors=[TIER_COLOURS[entry] for entry in entries],
+        step="post",
+        linewidth=0,
+    )
+    axes.set_ylim(0, 100)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
 
 
 def over_tier_sizes(rows: Sequence[Mapping[str, Any]], working_set: float) -> Figure:

@@ -13,6 +13,7 @@ from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
 from pagesim.accounting.records import Recorder
 from pagesim.accounting.request_log import RequestLog
+from pagesim.accounting.tier_history import TierHistory
 from pagesim.costs import Assuming, CostModel, PreemptionPrices
 from pagesim.costs.specs import Capacity
 from pagesim.errors import PagesimError
@@ -23,6 +24,7 @@ from pagesim.scheduling.content import Contents
 from pagesim.scheduling.core import Pool, Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.offload.scheduler import OffloadingV1
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.build import build_memory, build_scheduler
@@ -373,6 +375,10 @@ class Server:
             log.sent, log.due = arrivals.clients.sent, arrivals.clients.due
         if isinstance(memory, TabledKV):
             memory.notes_moves = executor is not None
+        self.tiers: TierHistory | None = None
+        if isinstance(self.scheduler, OffloadingV1):
+            self.tiers = TierHistory()
+            observers = [self.tiers, *observers]
         engine = Engine if self.scheduler.in_flight == 1 else PipelinedEngine
         self.engine = engine(
             self.scheduler,
@@ -392,6 +398,8 @@ class Server:
         if isinstance(arrivals, SentArrivals):
             arrivals.abort_at = self.engine.abort_at
         self.engine.replay()
+        if self.tiers is not None:
+            self.tiers.end(self.means.end)
         if isinstance(arrivals, SentArrivals):
             arrivals.abort_at = None  # or engine and arrivals would keep one another
             if self.engine.ends_early:
@@ -432,6 +440,7 @@ class Server:
                 **({"page_bytes": memory.page_bytes} if memory.is_hybrid and memory.equal_blocks else {}),
                 **means,
                 **({"groups": groups} if groups else {}),
+                **({} if self.tiers is None else {"tiers": self.tiers.summary()}),
             },
             "sharing": {"saving": self.means.saving},
             **({"tiers": tiers} if tiers else {}),

@@ -10,7 +10,7 @@ from pagesim.costs.preemption import LoadTime
 from pagesim.costs.specs import Capacity, Link, TierSpec, gpu, parse_tiers
 from pagesim.costs.transfers import ChainLinks, path_to_device, transfer_ticks
 from pagesim.errors import PagesimError
-from pagesim.kvcache.tiers import EVICTIONS, ChunkStore, Tier, TierChain
+from pagesim.kvcache.tiers import EVICTIONS, UNLIMITED, ChunkStore, Tier, TierChain
 from pagesim.setup.scenario import System
 from pagesim.setup.served import served_model
 from pagesim.sim.clock import to_ticks
@@ -27,9 +27,6 @@ __all__ = [
     "make_chain",
     "tier_specs",
 ]
-
-UNLIMITED = 1 << 62
-"""Chunks of a tier without a limit."""
 
 ALIGNMENT = 4096
 """Bytes to a multiple of which vLLM 0.33.0 rounds a chunk up (v1/kv_offload/cpu/manager.py)."""

@@ -8,7 +8,7 @@ from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
 from pagesim.kvcache.tiers.chain_backing import ChainBacking
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segment, singles, within
-from pagesim.kvcache.tiers.counts import ENTRIES, TierCounts
+from pagesim.kvcache.tiers.counts import ENTRIES, UNLIMITED, TierCounts
 from pagesim.kvcache.tiers.eviction import Eviction, Use
 from pagesim.kvcache.tiers.lru import LruByRequest
 from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
@@ -23,6 +23,7 @@ __all__ = [
     "DEVICE",
     "ENTRIES",
     "EVICTIONS",
+    "UNLIMITED",
     "WRITING",
     "Arc",
     "Backing",

@@ -11,6 +11,9 @@ ENTRIES = ("pending", "pinned", "duplicate", "kept", "free")
 """Of each tier, in chunks: being written; read by a load or a copy on to another tier; of what is neither,
 what the device holds as well, and what it does not; and room."""
 
+UNLIMITED = 1 << 62
+"""The capacity in chunks of a tier without a limit."""
+
 
 class TierCounts:
     """What a tier has, as it is when it is asked; the entries sum to its capacity.

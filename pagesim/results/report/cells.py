@@ -106,20 +106,29 @@ def changes(before: Column, after: Column) -> Column:
 
 
 def ledger_of(
-    cells: Column, stays: Column, lengths: Column, known: Column, *, block_size: int, external: bool
+    cells: Column,
+    stays: Column,
+    lengths: Column,
+    known: Column,
+    *,
+    block_size: int,
+    external: bool,
+    parks: Sequence[str] = (),
 ) -> Column:
-    """Return the entries of the strict view, ``[7]``, in token slots, worked out from the cells alone.
+    """Return the entries of the strict view, ``[7]`` and one a park, in slots, from the cells alone.
 
     Args:
         cells: as `cells_of` returns them.
         stays: that are there, ``[S]``.
         lengths: tokens that they hold, ``[S]``.
-        known: row, sample, final length and reserved tokens of stays, ``[K, 4]`` at least.
+        known: as of `Snapshots.stays`, ``[K, 6]``.
         block_size: token slots a block.
         external: whether what is free is of no use to the head of the queue.
+        parks: entries of what requests hold that do not run, in the order of `LedgerShape.entries`.
     """
     owner, place, _ = cells
-    held = owner >= 0
+    park = park_of(owner, known)
+    held = park == 0
     length = np.zeros(len(known), np.int64)
     length[stays] = lengths
     of, start = owner[held], place[held] * block_size
@@ -136,4 +145,13 @@ def ledger_of(
         "cached": int((owner == CACHED).sum()) * block_size,
         "free": 0 if external else free,
     }
-    return np.array([entries[name] for name in ENTRIES], np.int64)
+    for number, name in enumerate(parks, 1):
+        entries[name] = int((park == number).sum()) * block_size
+    return np.array([entries[name] for name in (*ENTRIES[:4], *parks, *ENTRIES[4:])], np.int64)
+
+
+def park_of(owner: Column, known: Column) -> Column:
+    """Return of each block 0 where a running request holds it, its park where another does, -1 where none."""
+    park = np.full(len(owner), -1)
+    park[owner >= 0] = known[owner[owner >= 0], 5]
+    return park

@@ -56,6 +56,7 @@ class Charts {
       const byGroup = place(byId("group-charts"), system.name);
       this.drawers.push(() => this.groups(byGroup, system));
     }
+    this.drawers.push(...layOutTiers(this));
     const parts = kept.filter(({ over_time: t }) => t.points < t.rows).map(({ name, over_time: t }) =>
       `${name}: ${count(t.points)} of ${count(t.rows)} stretches of ${count(t.iterations)} iterations`);
     byId("ledger-left-out").textContent = parts.length

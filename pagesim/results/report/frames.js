@@ -1,5 +1,11 @@
 // Frames: states of the memory that can be wound to any instant. Each is stored as what differs from the one before.
 
+// Why requests hold blocks and do not run.
+const PARKED = {
+  loading: "held by a request that does not run: its tokens are being loaded, or are and it waits for its turn",
+  fenced: "held by a request that was aborted, until the batch in flight is over that serves it",
+};
+
 const FREE = -1, CACHED = -2, KEEP_EVERY = 40;
 
 class Cells {
@@ -115,12 +121,19 @@ class Frames {
     return owner >= 0 ? this.data.stays.group[owner] : CACHED - owner;
   }
 
+  // Why a request holds a block that does not run: an entry of the ledger; null where it runs.
+  parkOf(owner) {
+    const park = owner >= 0 ? this.data.stays.park[owner] : 0;
+    return park ? this.data.parks[park - 1] : null;
+  }
+
   // What a block holds by state, in the order of `entries`.
   parts(block) {
     const parts = new Array(entries.length).fill(0), owner = this.device.owner[block];
     const put = (key, amount) => { if (amount) parts[this.index[key]] += amount; };
     if (owner <= CACHED) put("cached", this.unit);
     else if (owner === FREE) put(this.external ? "external" : "free", this.unit);
+    else if (this.parkOf(owner)) put(this.parkOf(owner), this.unit);
     else {
       const group = this.data.groups ? this.data.groups[this.groupOf(block)] : null;
       put("padding", group ? this.unit - group.filled : 0);
@@ -167,11 +180,13 @@ class Frames {
     const sample = several ? `, sample ${stays.sample[owner]}` : "";
     const where = `block ${count(this.device.place[block])} of its table`;
     const lines = [`${title}: request ${request}${sample}${group ? `, group ${group.name}` : ""}`];
-    if (group && !group.slot) lines.push(`${where}, a recurrent state`);
+    const park = this.parkOf(owner);
+    if (park) lines.push(`${where}, ${PARKED[park]}`);
+    else if (group && !group.slot) lines.push(`${where}, a recurrent state`);
     else if (group) lines.push(`${where}, ${parts[0] / group.slot} of ${group.size} tokens attended to`);
     else lines.push(`${where}, ${parts[0]} of ${size} tokens written`);
     const rest = entries.map((e, i) => [e, parts[i]]).filter(([e, amount]) => amount && !["used", "state"].includes(e.key));
-    if (rest.length) {
+    if (rest.length && !park) {
       lines.push(rest.map(([e, amount]) => (group ? `${count(amount)} bytes ${e.label}` : `${amount} ${e.label}`)).join(", "));
     }
     lines.push(`the sequence holds ${count(this.lengths[owner])} of ${count(stays.final[owner])} tokens in the end`);

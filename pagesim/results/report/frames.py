@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.accounting.ledger import HYBRID_ENTRIES
+from pagesim.accounting.metrics import STRICT_ENTRIES
 from pagesim.kvcache import HybridKV
 from pagesim.results.report.cells import MOST_CELLS, Column
 from pagesim.results.report.group_cells import described
@@ -39,7 +39,8 @@ def frames(snapshots: Snapshots, result: Result) -> dict[str, Any]:
         "block_size": memory["block_size"],
         "page": memory.get("page_bytes"),
         "groups": described(snapshots.memory.groups) if isinstance(snapshots.memory, HybridKV) else None,
-        "entries": [name for name in HYBRID_ENTRIES if name in memory["strict"]["per_iteration"]],
+        "entries": [name for name in STRICT_ENTRIES if name in memory["strict"]["per_iteration"]],
+        "parks": list(snapshots.scheduler.parks),
         "cpu_blocks": memory["cpu_blocks"],
         "names": [str(name) for name in result.request_columns["request_id"][rows].tolist()],
         "stays": {
@@ -48,6 +49,7 @@ def frames(snapshots: Snapshots, result: Result) -> dict[str, Any]:
             "final": pack(stays[:, 2]),
             "reserved": pack(stays[:, 3]),
             "group": pack(stays[:, 4]),
+            "park": pack(stays[:, 5]),
         },
         "several": bool((stays[:, 1] > 0).any()),
         "shown": pack(snapshots.shown),

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pagesim.accounting.ledger import HYBRID_ENTRIES
+from pagesim.accounting.ledger import GROUP_ENTRIES, HYBRID_ENTRIES
 from pagesim.kvcache import HybridKV, KVGroup
-from pagesim.results.report.cells import CACHED, FREE, Column, Table
+from pagesim.results.report.cells import CACHED, FREE, Column, Table, park_of
 from pagesim.scheduling.request import EngineRequest
 
 NULL = -1
@@ -39,20 +39,29 @@ def described(groups: Sequence[KVGroup]) -> list[dict[str, Any]]:
 
 
 def ledger_of_groups(
-    cells: Column, stays: Column, lengths: Column, needed: Column, known: Column, memory: HybridKV
+    cells: Column,
+    stays: Column,
+    lengths: Column,
+    needed: Column,
+    known: Column,
+    memory: HybridKV,
+    *,
+    parks: Sequence[str] = (),
 ) -> Column:
-    """Return the entries of the strict view, ``[10]``, in bytes, worked out from the cells alone.
+    """Return the entries of the strict view, ``[10]`` and one a park, in bytes, from the cells alone.
 
     Args:
         cells: as `cells_of` returns them.
         stays: that are there, ``[S]``.
         lengths: tokens that they hold, ``[S]``.
         needed: the first token that any of them attends to from now on, ``[S]``.
-        known: as of `Snapshots.stays`, ``[K, 5]``.
+        known: as of `Snapshots.stays`, ``[K, 6]``.
         memory: knows the groups.
+        parks: entries of what requests hold that do not run, in the order of `LedgerShape.entries`.
     """
     owner, place, _ = cells
-    held = owner >= 0
+    park = park_of(owner, known)
+    held = park == 0
     ends = np.zeros((2, len(known)), np.int64)
     ends[:, stays] = needed, np.minimum(lengths, known[stays, 2])
     of = owner[held]
@@ -71,4 +80,8 @@ def ledger_of_groups(
         "cached": int((owner <= CACHED).sum()) * memory.page_bytes,
         "free": int((owner == FREE).sum()) * memory.page_bytes,
     }
-    return np.array([entries[name] for name in HYBRID_ENTRIES], np.int64)
+    for number, name in enumerate(parks, 1):
+        entries[name] = int((park == number).sum()) * memory.page_bytes
+    first = len(GROUP_ENTRIES)
+    names = (*HYBRID_ENTRIES[:first], *parks, *HYBRID_ENTRIES[first:])
+    return np.array([entries[name] for name in names], np.int64)

@@ -22,6 +22,7 @@ from pagesim.results.report.pack import embed, pack
 from pagesim.results.report.replay import NotReplayed, snapshots_of
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.report.sources import Source, find
+from pagesim.results.tier_plots import TIER_COLOURS, TIER_LABELS
 from pagesim.setup.files import put
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 
@@ -38,6 +39,7 @@ SCRIPTS = (
     "pane.js",
     "map.js",
     "charts.js",
+    "tiers.js",
     "waterfall.js",
     "main.js",
 )
@@ -99,6 +101,10 @@ def write_report(
                 {"key": entry, "label": LABELS[entry], "colour": COLOURS[entry]}
                 for entry in entries_in([source.result.summary for source in sources])
             ],
+            "tier_entries": [
+                {"key": entry, "label": TIER_LABELS[entry], "colour": TIER_COLOURS[entry]}
+                for entry in TIER_LABELS
+            ],
             "systems": systems,
         }
     )
@@ -122,6 +128,7 @@ def _system(source: Source, shown: Snapshots | str) -> dict[str, Any]:
         },
         "summary": {name: value for name, value in result.summary.items() if name not in ("sim", "live")},
         "over_time": tables.over_time(result),
+        "tiers": tables.tiers(result),
         "distributions": tables.distributions(result),
         "preemptions": tables.preemptions(result, snapshots),
         "waterfall": tables.waterfall(result, snapshots),

@@ -28,6 +28,12 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.request import EngineRequest
 
+STAY = 6
+"""Numbers that are known of a stay."""
+
+PARKED = -(1 << 62)
+"""The precedence of a stay that does not run: the lowest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -38,8 +44,8 @@ class Snapshot:
         iteration: its number; -1 while no request runs.
         counts: running requests, waiting ones, those in the swap space.
         external: whether free memory would hold the head of the queue and no placement exists.
-        stays: of the samples on the device, ``[S]``: rows of `Snapshots.stays`; of a hybrid cache one a
-            request and KV group.
+        stays: of the samples on the device, those included that hold blocks and do not run, ``[S]``: rows of
+            `Snapshots.stays`; of a hybrid cache one a request and KV group.
         lengths: tokens that they hold, ``[S]``.
         needed: the first token that any of theirs attends to from now on, ``[S]``.
         cells: what differs from the snapshot before, ``[4, C]``, see `cells.changes`; before the first one
@@ -113,7 +119,7 @@ class Snapshots(Observer):
         self.absences: list[Absence] = []
         self._iterations = 0
         self._stays = array("q")
-        self._stay_of: dict[tuple[int, int, int, int, int], int] = {}
+        self._stay_of: dict[tuple[int, ...], int] = {}
         self._away: dict[int, Absence] = {}  # by row
 
     def begun(self, scheduler: Scheduler) -> None:
@@ -124,8 +130,12 @@ class Snapshots(Observer):
 
     @property
     def stays(self) -> Column:
-        """Row, sample, final length, reserved tokens and KV group of each stay on a snapshot, ``[K, 5]``."""
-        return np.array(self._stays, np.int64).reshape(-1, 5)
+        """What is known of each stay on a snapshot, ``[K, 6]``.
+
+        Row, sample, final length, reserved tokens, KV group; 0 where the request runs, else which of
+        `Scheduler.parks` it stands in, from 1 on.
+        """
+        return np.array(self._stays, np.int64).reshape(-1, STAY)
 
     def next_look(self) -> int:
         return self.instants[len(self.shown)] if len(self.shown) < len(self.instants) else NEVER
@@ -167,6 +177,8 @@ class Snapshots(Observer):
         while (due := self.next_look()) <= now or due < until:
             self.shown.append(len(self.taken))
         here = [each for request in scheduler.running.values() for each in self._holdings(request, chunks)]
+        for park, requests in enumerate(scheduler.parked() if scheduler.parks else (), 1):
+            here += [each for request in requests for each in self._holdings(request, chunks, park)]
         away = [each for request in scheduler.swapped for each in self._holdings(request, chunks)]
         stays, lengths, needed = (
             np.array(column, np.int64)
@@ -180,10 +192,14 @@ class Snapshots(Observer):
         )
         external = scheduler.blocked_externally()
         if isinstance(memory, HybridKV):
-            ledger = ledger_of_groups(cells, stays, lengths, needed, self.stays, memory)
+            ledger = ledger_of_groups(
+                cells, stays, lengths, needed, self.stays, memory, parks=scheduler.parks
+            )
         else:
             size = memory.block_size
-            ledger = ledger_of(cells, stays, lengths, self.stays, block_size=size, external=external)
+            ledger = ledger_of(
+                cells, stays, lengths, self.stays, block_size=size, external=external, parks=scheduler.parks
+            )
         self.taken.append(
             Snapshot(
                 now,
@@ -200,12 +216,15 @@ class Snapshots(Observer):
         )
         self._cells, self._swapped = cells, swapped
 
-    def _holdings(self, request: EngineRequest, chunks: Mapping[EngineRequest, int]) -> list[_Holding]:
+    def _holdings(
+        self, request: EngineRequest, chunks: Mapping[EngineRequest, int], park: int = 0
+    ) -> list[_Holding]:
         """Return what each sample of a request holds; of a hybrid cache, what it holds in each KV group.
 
         Args:
             request: see there.
             chunks: tokens that requests compute of their prompts.
+            park: see `stays`. A block that a running request has, too, counts as that of the latter.
         """
         scheduler, memory = self.scheduler, self.memory
         drafts = scheduler.speculation is not None
@@ -216,11 +235,11 @@ class Snapshots(Observer):
             # A block that several have counts as that of the one which is furthest behind.
             return [
                 _Holding(
-                    self._stay((request.row, 0, final, final, number)),
+                    self._stay((request.row, 0, final, final, number, park)),
                     table,
                     length,
                     group.rule.skipped(before),
-                    -before,
+                    PARKED if park else -before,
                 )
                 for number, (group, table) in enumerate(
                     zip(memory.groups, tables_of(memory, request), strict=True)
@@ -232,17 +251,17 @@ class Snapshots(Observer):
         # One that several have counts as that of the one that fills most of it, the last to write.
         return [
             _Holding(
-                self._stay((request.row, number, final, final if reserved is None else reserved, 0)),
+                self._stay((request.row, number, final, final if reserved is None else reserved, 0, park)),
                 table,
                 length,
                 0,
-                final,
+                PARKED if park else final,
             )
             for number, final, table in samples
         ]
 
-    def _stay(self, key: tuple[int, int, int, int, int]) -> int:
+    def _stay(self, key: tuple[int, ...]) -> int:
         number = self._stay_of.setdefault(key, len(self._stay_of))
-        if 5 * number == len(self._stays):
+        if STAY * number == len(self._stays):
             self._stays.extend(key)
         return number

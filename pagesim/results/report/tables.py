@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pagesim.accounting.ledger import HYBRID_ENTRIES
-from pagesim.accounting.metrics import latency_values
+from pagesim.accounting.metrics import STRICT_ENTRIES, latency_values
+from pagesim.accounting.tier_ledger import ENTRIES
 from pagesim.results.report.pack import pack
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result
@@ -45,7 +45,7 @@ def over_time(result: Result) -> dict[str, Any] | None:
         instants = np.linspace(clock[0], clock[-1], MOST_POINTS)
         rows = np.unique(np.searchsorted(clock, instants, "right") - 1)
     shown = steps.iloc[rows]
-    entries = [name for name in HYBRID_ENTRIES if name in steps]
+    entries = [name for name in STRICT_ENTRIES if name in steps]
     memory = result.summary["memory"]
     # Blocks of different sizes are not stacked.
     groups = memory.get("groups", {}) if "page_bytes" in memory else {}
@@ -61,6 +61,37 @@ def over_time(result: Result) -> dict[str, Any] | None:
         },
         "groups": [{"name": name, "blocks": pack(blocks)} for name, blocks in zip(groups, held, strict=True)],
     }
+
+
+def tiers(result: Result) -> list[dict[str, Any]]:
+    """Return of each tier its capacity, mean shares, and the chunks of each entry at instants of the run.
+
+    What an entry is in percent of is ``scale``, the capacity; of a tier without a limit the most that it had.
+    """
+    table = result.tiers
+    found: list[dict[str, Any]] = []
+    if table is None:
+        return found
+    for name, known in result.summary["memory"]["tiers"].items():
+        own = table[table["tier"] == name]
+        clock = own["clock"].to_numpy(np.float64)
+        rows = np.arange(len(clock))
+        if len(clock) > MOST_POINTS:
+            instants = np.linspace(clock[0], clock[-1], MOST_POINTS)
+            rows = np.unique(np.searchsorted(clock, instants, "right") - 1)
+        used = own[["pending", "pinned", "duplicate", "kept"]].to_numpy(np.int64).sum(axis=1)
+        capacity = known["capacity"]
+        found.append(
+            {
+                "name": name,
+                "capacity": capacity,
+                "scale": int(used.max(initial=1)) if capacity is None else capacity,
+                "means": known["per_second"],
+                "clock": pack(clock[rows]),
+                **{entry: pack(own[entry].to_numpy(np.float64)[rows]) for entry in ENTRIES},
+            }
+        )
+    return found
 
 
 def distributions(result: Result) -> dict[str, Any]:

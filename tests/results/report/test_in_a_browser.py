@@ -70,6 +70,21 @@ def hybrid_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
+@pytest.fixture(scope="module")
+def tier_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a page about a plain cache and one of windows, each with a tier beside it, and one without."""
+    folder = tmp_path_factory.mktemp("tiers")
+    common = {"policy": "vllm-v1", "num_blocks": 120, "cost": "affine:0.02,1e-4,1e-6"}
+    common |= {"kv_offloading_chunks": 400, "kv_offloading_link": "0.3GB/s", "shared_prefix": "300:0.9"}
+    folders = [
+        stored(folder / "plain", client_timeout=8.0, **common),
+        stored(folder / "windows", model="gpt-oss-20b", gpu="h100", **common),
+        stored(folder / "none", policy="vllm-v1"),
+    ]
+    write_report(folders, folder / "report.html", instants=120)
+    return folder / "report.html"
+
+
 def stamp(browser: Any) -> str:
     """What the map's canvases show, as text that differs when they do."""
     return browser.run("pagesimReport.map.panes.map(pane => pane.canvas.toDataURL()).join()")
@@ -252,6 +267,52 @@ def test_kv_groups_have_a_chart_and_a_table_where_there_are_any(browser, hybrid_
     browser.open(page)
     assert browser.run("document.getElementById('by-groups').hidden")
     assert browser.run("document.getElementById('by-group').hidden")
+
+
+@pytest.mark.slow
+def test_the_cells_beside_a_tier_add_up_and_say_who_does_not_run(browser, tier_page):
+    browser.open(tier_page)
+    browser.choose("right", "1")
+    assert browser.run(ADD_UP)[1] == []
+    told = browser.run("""(() => {
+        const { map } = pagesimReport, told = new Set();
+        for (let slot = 0; slot < 120; slot += 1) {
+            map.seek(slot);
+            for (const { frames } of map.panes) {
+                const { size } = frames.device;
+                for (let block = 0; block < size; block += 1) told.add(frames.describe(block).join("; "));
+            }
+        }
+        return ["are being loaded", "was aborted, until the batch in flight is over"]
+            .filter((words) => ![...told].some((line) => line.includes(words)));
+    })()""")
+    assert told == []
+    key = browser.run("document.getElementById('key').innerText")
+    assert "loading (being filled)" in key
+    assert "fenced (a batch still writes)" in key
+    assert browser.complaints == []
+
+
+@pytest.mark.slow
+def test_tiers_have_a_chart_and_a_row_each_where_there_are_any(browser, tier_page, page):
+    browser.open(tier_page)
+    rows = browser.run(
+        "Array.from(document.querySelectorAll('#tier-table tbody tr'), (row) =>"
+        " Array.from(row.cells, (cell) => cell.innerText))"
+    )
+    assert len(rows) == 2
+    for row, name in zip(rows, ("plain", "windows"), strict=True):
+        shares = ps.load(tier_page.parent / name).summary["memory"]["tiers"]["host"]["per_second"]
+        assert row[1:3] == ["host", "400"]
+        assert [float(cell) for cell in row[3:]] == pytest.approx(list(shares.values()), rel=5e-3, abs=1e-6)
+    stacks = browser.run(
+        "Array.from(document.querySelectorAll('#tier-charts .chart'), ({ data }) =>"
+        " data[0].x.map((_, i) => data.reduce((sum, { y }) => sum + y[i], 0)))"
+    )
+    assert len(stacks) == 2
+    assert all(abs(total - 100) < 1e-6 for stack in stacks for total in stack)
+    browser.open(page)
+    assert browser.run("document.getElementById('by-tiers').hidden")
 
 
 def test_a_click_on_a_chart_moves_the_map_to_that_time(opened):

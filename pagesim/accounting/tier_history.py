@@ -1,0 +1,115 @@
+"""Tier history: the ledger of each tier over time, change by change."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pagesim.accounting.ledger import Column
+from pagesim.kvcache.tiers import ENTRIES, UNLIMITED, TierCounts
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import Observer
+
+SPACING = 8
+"""After n looks the next comes n // SPACING + 1 changes later: k changes are looked at 4·√k times."""
+
+
+class TierHistory(Observer):
+    """Notes what each tier of an engine has whenever that has changed.
+
+    Tiers change in iterations that are planned, whether others are forwarded over or not. In each of them
+    the chunks that are pending, pinned and free are counted. What of the others the device has as well is
+    looked for among all of its blocks, and therefore at some changes only, in the beginning at each. Until
+    the next look it is of the others the share that it was at the last.
+
+    Attributes:
+        names: of the tiers, that next to the device first.
+        capacities: of each, in chunks.
+    """
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        self.capacities: tuple[int, ...] = ()
+        self._connector: Any = None
+        self._tiers: Sequence[TierCounts] = ()
+        self._now: list[tuple[int, int, int]] = []  # pending, pinned and free of each tier
+        self._shares: list[
+            tuple[int, int]
+        ] = []  # of each at the last look: on the device too, and all others
+        self._since = self._looks = 0  # changes since the last look, and looks
+        self._last = 0  # ticks
+        self._rows = array("q")
+
+    def begun(self, scheduler: Scheduler) -> None:
+        self._connector = scheduler.connector  # type: ignore[attr-defined]
+        self._tiers = self._connector.tiers()
+        self.names = tuple([tier.name for tier in self._tiers])
+        self.capacities = tuple([tier.capacity for tier in self._tiers])
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        self._note(now)
+
+    def idle(self, now: int, until: int) -> None:
+        self._note(now)
+
+    def end(self, now: int) -> None:
+        """Say that the run is over, at this instant at the earliest; look once more."""
+        if self._rows:
+            self._look()
+            self._write(max(now, self._last))
+
+    def columns(self) -> dict[str, Column]:
+        """Return the changes, ``[C · tiers]`` each: ticks, the tier's place, and its entries in chunks."""
+        table = np.array(self._rows, np.int64).reshape(-1, 2 + len(ENTRIES))
+        return dict(zip(("ticks", "tier", *ENTRIES), table.T, strict=True))
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Return of each tier its capacity in chunks, and its entries in percent of it, mean over time.
+
+        Without a limit the capacity and ``free`` are None, and the others in percent of what the tier has.
+        """
+        columns, tiers = self.columns(), max(1, len(self.names))
+        spans = np.diff(columns["ticks"][::tiers]).astype(np.float64)
+        found = {}
+        for place, (name, capacity) in enumerate(zip(self.names, self.capacities, strict=True)):
+            sums = {entry: float(columns[entry][place::tiers][:-1] @ spans) for entry in ENTRIES}
+            if capacity >= UNLIMITED:
+                del sums["free"]
+            whole = sum(sums.values())
+            found[name] = {
+                "capacity": capacity if capacity < UNLIMITED else None,
+                "per_second": {
+                    entry: 100 * sums[entry] / whole if whole and entry in sums else None for entry in ENTRIES
+                },
+            }
+        return found
+
+    # Inside
+
+    def _note(self, now: int) -> None:
+        counts = [(tier.pending, tier.pinned, tier.free) for tier in self._tiers]
+        if counts == self._now:
+            return
+        self._now = counts
+        self._since += 1
+        if self._since > self._looks // SPACING:
+            self._look()
+            self._looks += 1
+            self._since = 0
+        self._write(now)
+
+    def _look(self) -> None:
+        found = [tier.entries() for tier in self._connector.tiers()]
+        self._shares = [(each["duplicate"], each["duplicate"] + each["kept"]) for each in found]
+
+    def _write(self, now: int) -> None:
+        self._last = now
+        for place, (pending, pinned, free) in enumerate(self._now):
+            rest = self.capacities[place] - pending - pinned - free
+            both, of = self._shares[place]
+            duplicate = rest * both // of if of else 0
+            self._rows.fromlist([now, place, pending, pinned, duplicate, rest - duplicate, free])
