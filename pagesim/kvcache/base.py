@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.runs import Run
 
 
 class StateChunks(NamedTuple):
@@ -274,8 +275,15 @@ class KVCache(ABC):
         return False
 
     def found_names(self, group: int = 0) -> Iterator[int]:
-        """Return the names of a group's blocks that can be found (`Content.key_at`), held ones included."""
+        """Return the names of a group's blocks that can be found (`Content.key_at`), held ones included.
+
+        There are none where memory keeps them by runs: then ``found_runs`` has them.
+        """
         return iter(())
+
+    def found_runs(self) -> Iterable[Run]:
+        """Return runs of blocks that can be found, held ones included, where memory keeps them by runs."""
+        return ()
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         """Hand over when cached content was evicted since the last call.

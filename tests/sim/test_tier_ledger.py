@@ -81,7 +81,11 @@ def test_a_tier_has_every_chunk_in_one_entry_after_every_iteration(caching: bool
 def test_of_chunks_of_several_blocks_those_are_on_the_device_whose_end_is() -> None:
     _, server = watched(kv_offloading_chunks=1000, kv_offloading_chunk_blocks=2)
     tier = server.scheduler.connector.tiers()[0]
-    names = {name_and_tokens(name) for name in server.scheduler.memory.found_names()}
+    names = {
+        name_and_tokens(run.content.key(block))
+        for run in server.scheduler.memory.found_runs()
+        for block in range(run.start, run.start + run.count)
+    }
     assert 0 < tier.duplicate < tier.store.used
     idle = [run for run, readers in tier.store.chunks().items() if readers == 0]
     ends = [(run[0] >> 40, 32 * run[2]) for run in idle]  # the name of the segment, the tokens up to the end
