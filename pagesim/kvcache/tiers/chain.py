@@ -58,13 +58,14 @@ class TierChain:
         ValueError: a tier behind the first is exclusive and direct: nothing would lead to it.
     """
 
-    __slots__ = ("moves", "tiers", "traffic")
+    __slots__ = ("_stores", "moves", "tiers", "traffic")
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         for tier in tiers[1:]:
             if tier.exclusive and tier.direct:
                 raise ValueError(f"tier {tier.name} is exclusive and direct: nothing leads to it")
         self.tiers = tuple(tiers)
+        self._stores = tuple([tier.store for tier in tiers])
         self.moves: dict[Move, None] = {}
         self.traffic = [Traffic() for _ in tiers]
 
@@ -72,13 +73,16 @@ class TierChain:
 
     def place_of(self, key: ChunkKey) -> int | None:
         """Return the nearest tier in which a chunk is ready; None where it is in none."""
-        for place, tier in enumerate(self.tiers):
-            if tier.store.is_ready(key):
+        for place, store in enumerate(self._stores):
+            if store.is_ready(key):
                 return place
         return None
 
     def __contains__(self, key: ChunkKey) -> bool:
-        return any(key in tier.store for tier in self.tiers)
+        for store in self._stores:  # noqa: SIM110 (in half the time)
+            if key in store:
+                return True
+        return False
 
     def is_writing(self, key: ChunkKey) -> bool:
         """Say of a chunk that is there whether it is still being written, wherever it is."""
