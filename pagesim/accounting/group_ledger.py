@@ -62,13 +62,13 @@ class Held(NamedTuple):
     """What memory counts itself, where sequences share blocks, or states are kept: distinct blocks.
 
     Attributes:
-        blocks: of each group, ``[I, G]``.
+        blocks: of each group, ``[I, G]``; -1, or None in all, where no sequence shares any.
         cached: free blocks whose content can still be found, ``[I]``.
         passed: slots that names of blocks beyond the first count as out of window, of each group, ``[I, G]``.
         cut: blocks of the memory that are cut into those of the groups, ``[I]``; None where none is cut.
     """
 
-    blocks: Column
+    blocks: Column | None
     cached: Column
     passed: Column
     cut: Column | None = None
@@ -110,7 +110,7 @@ def expand_groups(
     parts: list[GroupLedger] = []
     logical, physical = np.zeros(size, np.int64), np.zeros(size, np.int64)
     for number, group in enumerate(groups):
-        counted = None if held is None else held.blocks[:, number]
+        counted = None if held is None or held.blocks is None else held.blocks[:, number]
         if isinstance(group.rule, State) and counted is not None:
             names = blocks = counted
             slots = None
@@ -121,7 +121,7 @@ def expand_groups(
                 slots = names_of[kind] = growing.names(group)
             slots = slots.plus(resting.names(group, number))
             names = slots.blocks
-            blocks = names if counted is None else counted
+            blocks = names if counted is None else np.where(counted < 0, names, counted)
         passed = 0 if held is None else held.passed[:, number]
         of_group = _entries(group, group_bytes[number], length, blocks, slots, passed)
         parts.append(GroupLedger(of_group, blocks))

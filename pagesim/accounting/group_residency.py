@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from pagesim.accounting.group_ledger import Held, HeldStay, Stay, expand_groups
 from pagesim.accounting.ledger import Ledger, LedgerError
 from pagesim.accounting.passed import PassedSlots
 from pagesim.accounting.residency import Residency
+from pagesim.accounting.sums import Column
 from pagesim.kvcache import State
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -75,7 +77,8 @@ class GroupResidency(Residency):
         held_stays = np.array(self._held_stays, np.int64).reshape(-1, self._width)
         stays[:, :2] -= first
         held_stays[:, :2] -= first
-        held = self._held(rows, first) if self._counts else None
+        told = self.memory.take_rows()
+        held = self._held(rows, first, told) if self._counts or len(told) else None
         self._stays, self._held_stays, self._counts = array("q"), array("q"), array("q")
         ledger = expand_groups(
             stays,
@@ -111,6 +114,9 @@ class GroupResidency(Residency):
         self._held_stays.fromlist(row)
 
     def _count(self) -> None:
+        if self.memory.tells_later and not self.scheduler.parks:
+            self.memory.note_row()
+            return
         held = self.memory.held_by_groups()
         if held is not None:
             if self.scheduler.parks:
@@ -119,12 +125,26 @@ class GroupResidency(Residency):
                 held = [blocks - less for blocks, less in zip(held, only_theirs, strict=True)]
             self._counts.fromlist([self.memory.cached_blocks, *held])
 
-    def _held(self, rows: Rows, first: int) -> Held:
-        """Return what memory counted in each iteration: as noted, and as growth changed it since."""
-        noted = np.array(self._counts, np.int64).reshape(len(rows["planned"]), -1)
+    def _held(self, rows: Rows, first: int, told: Sequence[tuple[int, ...]] | Column) -> Held:
+        """Return what memory counted in each iteration: as noted, and as growth changed it since.
+
+        Args:
+            rows: see there.
+            first: number of the first iteration.
+            told: cached blocks that memory told later of the first rows, ``[N, 1]``.
+        """
+        planned = len(rows["planned"])
+        noted = np.asarray(told)
+        if self._counts:
+            noted = np.array(self._counts, np.int64).reshape(planned - len(told), -1)
+        if self._counts and len(told):
+            before = np.full((len(told), noted.shape[1]), -1)
+            before[:, :1] = told
+            noted = np.concatenate([before, noted])
         counts = rows.spread_out(noted)
         width = 1 + counts.shape[1]
-        changes = np.array(self.memory.take_changes(), np.int64).reshape(-1, width)
+        changes = np.array(self.memory.take_changes(), np.int64)
+        changes = changes[:, :width] if len(changes) else changes.reshape(0, width)
         growth = rows.growth
         latest = np.searchsorted(changes[:, 0], growth, "right") - 1
         grown = np.flatnonzero(latest >= 0)
@@ -133,8 +153,16 @@ class GroupResidency(Residency):
         counts[grown] = changes[latest[grown], 1:]
         groups = len(self.memory.groups)
         blocks = counts[:, 1 : 1 + groups]
-        passed = np.zeros_like(blocks) if self._passed is None else self._passed.take(first, len(growth))
-        return Held(blocks, counts[:, 0], passed, counts[:, -1] if self.memory.cuts_blocks else None)
+        if self._passed is None:
+            passed = np.zeros((len(growth), groups), np.int64)
+        else:
+            passed = self._passed.take(first, len(growth))
+        return Held(
+            blocks if blocks.shape[1] else None,
+            counts[:, 0],
+            passed,
+            counts[:, -1] if self.memory.cuts_blocks else None,
+        )
 
     def _check(self, rows: Rows, ledger: Ledger) -> None:
         """Make sure that the names of blocks that were noted are as many as memory has, but for states' own.

@@ -13,7 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.accounting.sums import Column, each_of
-from pagesim.kvcache import ChunkedLocal, CountedHybridPrefixKV, HybridKV, Rule, SlidingWindow
+from pagesim.kvcache import (
+    ChunkedLocal,
+    CountedHybridPrefixKV,
+    HybridKV,
+    LazyHybridPrefixKV,
+    Rule,
+    SlidingWindow,
+)
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 
@@ -60,7 +67,7 @@ class PassedSlots:
 
     def __init__(self, scheduler: Scheduler) -> None:
         memory = scheduler.memory
-        assert isinstance(memory, CountedHybridPrefixKV | HybridKV)
+        assert isinstance(memory, CountedHybridPrefixKV | LazyHybridPrefixKV | HybridKV)
         self.memory = memory
         self._spans = [memory.groups[first] for first, _ in memory.window_spans]
         self._notes = array("q")  # iteration, first group, last group, slots

@@ -404,7 +404,9 @@ class Recorder(Observer):
                 # Only what running requests name counts: what others name beyond what only they hold is off.
                 parked = [request for each in scheduler.parked() for request in each]
                 shared += sum(self._parked_blocks) - sum([memory.held_blocks(each) for each in parked])
-            self._cache_rows.fromlist([shared, memory.cached_blocks, memory.blocks_taken])
+            # Those of a hybrid cache its residency notes, which need not know them at once.
+            cached = 0 if memory.is_hybrid else memory.cached_blocks
+            self._cache_rows.fromlist([shared, cached, memory.blocks_taken])
             return
         if external:
             self._note("external_blocks", external)

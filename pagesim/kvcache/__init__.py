@@ -13,6 +13,7 @@ from pagesim.kvcache.hybrid import (
     CountedHybridKV,
     CountedHybridPrefixKV,
     HybridKV,
+    LazyHybridPrefixKV,
     can_keep,
     counts_prefixes,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "KVCache",
     "KVCacheError",
     "KVGroup",
+    "LazyHybridPrefixKV",
     "OutOfBlocks",
     "Placement",
     "Pool",

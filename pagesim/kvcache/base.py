@@ -119,6 +119,9 @@ class KVCache(ABC):
     cached_blocks = 0
     """Free blocks whose content can still be found."""
 
+    tells_later = False
+    """Whether it is worked out later what is asked for by ``note_row``, and costs time to ask for at once."""
+
     blocks_taken = 0
     """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
 
@@ -314,8 +317,17 @@ class KVCache(ABC):
 
         Returns:
             Of steps of growth after which they differ, and maybe of others, in order, the step, the cached
-            blocks, and the distinct blocks of each group, as they were after it.
+            blocks, and the distinct blocks of each group, as they were after it: -1, or no column, where
+            holders share none.
         """
+        return ()
+
+    def note_row(self) -> None:
+        """Note that the cached blocks are asked for as they are now; no holders share any."""
+        raise NotImplementedError
+
+    def take_rows(self) -> Sequence[tuple[int]] | npt.NDArray[np.int64]:
+        """Hand over the cached blocks that were asked for by ``note_row`` since the last call."""
         return ()
 
     def held_and_reserved(self, holder: Holder) -> tuple[int, int] | None:

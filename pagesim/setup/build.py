@@ -10,12 +10,12 @@ from pagesim.errors import PagesimError
 from pagesim.kvcache import (
     RESERVATIONS,
     CountedHybridKV,
-    CountedHybridPrefixKV,
     CountedPrefixKV,
     Full,
     HybridKV,
     JengaKV,
     KVCache,
+    LazyHybridPrefixKV,
     Pool,
     PooledKV,
     PrefixCachedKV,
@@ -70,7 +70,7 @@ def build_memory(
         if not (caches or tables):
             return CountedHybridKV(num_blocks, groups, **how)
         if not tables and counts_prefixes(groups, retention):
-            return CountedHybridPrefixKV(num_blocks, groups, **how)
+            return LazyHybridPrefixKV(num_blocks, groups, **how)
         return HybridKV(num_blocks, groups, caches=caches, retention=retention, **how)
     if caches:
         return (PrefixCachedKV if tables else CountedPrefixKV)(

@@ -26,6 +26,7 @@ from pagesim.kvcache import (
     JengaKV,
     KVCache,
     KVGroup,
+    LazyHybridPrefixKV,
     OutOfBlocks,
     Placement,
     Pool,
@@ -42,7 +43,7 @@ from tests.kvcache.slow import SlowHybridKV, SlowKV
 
 Maker = Callable[[Pool], KVCache]
 Kind = type[CountedKV] | type[TabledKV] | type[SlowKV]
-Hybrid = type[CountedHybridKV] | type[CountedHybridPrefixKV] | type[HybridKV] | type[SlowHybridKV]
+Hybrid = type[CountedHybridKV | CountedHybridPrefixKV | LazyHybridPrefixKV | HybridKV | SlowHybridKV]
 
 
 def paged(kind: Kind, *, shares: bool = True) -> Maker:
@@ -123,6 +124,8 @@ for _mix in ("window", "full and windows"):
     MEMORIES |= {
         f"counted and cached {_mix}": (grouped(CountedHybridPrefixKV, *_MIXES[_mix]), None),
         f"counted and cached {_mix}, ahead": (grouped(CountedHybridPrefixKV, *_MIXES[_mix], lag=1), None),
+        f"lazy {_mix}": (grouped(LazyHybridPrefixKV, *_MIXES[_mix]), None),
+        f"lazy {_mix}, ahead": (grouped(LazyHybridPrefixKV, *_MIXES[_mix], lag=1), None),
     }
 for _policy in RESERVATIONS:
     MEMORIES[f"first fit {_policy}"] = (contiguous(FirstFit), _policy)

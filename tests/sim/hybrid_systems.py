@@ -23,6 +23,7 @@ from pagesim.kvcache import (
     HybridKV,
     KVCache,
     KVGroup,
+    LazyHybridPrefixKV,
     SlidingWindow,
     State,
 )
@@ -174,9 +175,11 @@ def random_case(seed: int, *, countable: bool = False) -> HybridCase:
     return HybridCase(groups, blocks, caches, retention, options, trace, aborts)
 
 
-def make_memory(case: HybridCase, *, counted: bool = False) -> KVCache:
-    """Return the memory of a case, empty: tabled or counted."""
+def make_memory(case: HybridCase, *, counted: bool = False, lazy: bool = False) -> KVCache:
+    """Return the memory of a case, empty: tabled, counted, or counted until a content is looked up."""
     how = {"longest": LONGEST, "in_flight": in_flight(case)}
+    if lazy:
+        return LazyHybridPrefixKV(case.blocks, case.groups, **how)
     if counted and case.caches:
         return CountedHybridPrefixKV(case.blocks, case.groups, **how)
     if counted:

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.kvcache import (
-    CountedHybridPrefixKV,
     CountedPrefixKV,
     HybridKV,
     KVCache,
+    LazyHybridPrefixKV,
     PrefixCachedKV,
     TabledKV,
 )
@@ -186,7 +186,7 @@ class Details(Observer):
     def _cached(self) -> int | None:
         """Return how many hashes find a block."""
         memory = self.scheduler.memory
-        if not isinstance(memory, CountedPrefixKV | CountedHybridPrefixKV | HybridKV):
+        if not isinstance(memory, CountedPrefixKV | LazyHybridPrefixKV | HybridKV):
             return 0
         for request in self.scheduler.running.values():
             memory.cache_full_blocks(request)

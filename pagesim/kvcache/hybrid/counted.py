@@ -95,6 +95,8 @@ class CountedHybridKV(SingleSampleKV):
 
     def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
         length = self.length(holder)
+        if length < self._safe:
+            return [(length, -(-length // group.block_size)) for group in self.groups]
         released = self._released(holder, length)
         found = []
         for group, kind in zip(self.groups, self._kind_of, strict=True):
@@ -188,12 +190,13 @@ class CountedHybridKV(SingleSampleKV):
         holder.kv = released
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
+        blocks = self._takes.total(self.steps, steps)
         if blocks > self.free_blocks and self.steps_that_fit(steps, 0) < steps:
             raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
         if steps:
-            given = self._frees.total(self.steps, steps) - self._early
-            self.free_blocks += given - blocks
+            frees = self._frees
+            given = frees.total(self.steps, steps) if frees.whole else 0
+            self.free_blocks += given - self._early - blocks
             self._pass(steps)
         return 0
 

@@ -36,6 +36,8 @@ class CountedHybridPrefixKV(SingleSampleKV):
 
     Attributes:
         window_spans: see `HybridKV`; here neighbouring groups of one window.
+        stores: what is kept of groups that are alike.
+        pool: the free blocks.
     """
 
     caches_prefixes = True
@@ -44,37 +46,37 @@ class CountedHybridPrefixKV(SingleSampleKV):
         super().__init__(num_blocks, groups)
         if not counts_prefixes(self.groups):
             raise ValueError("blocks of these groups are kept in tables; use HybridKV")
-        self._free = FreeBlocks(num_blocks)
+        self.pool = FreeBlocks(num_blocks)
         self._held = [0] * len(groups)
         size = self.block_size
         setting = Setting(longest, in_flight, size)
-        self._stores: list[Store] = []
+        self.stores: list[Store] = []
         for _, alike in groupby(enumerate(self.groups), key=lambda numbered: numbered[1].rule):
             numbered = list(alike)
             kinds = [make_group(number, len(groups), group, Blocks(0), setting) for number, group in numbered]
             if isinstance(kinds[0], WindowGroup):
-                self._stores.append(WindowStore(kinds[0], len(kinds), self._free, self._held))
+                self.stores.append(WindowStore(kinds[0], len(kinds), self.pool, self._held))
             else:
-                self._stores += [FullStore(kind, self._free, self._held) for kind in kinds]
+                self.stores += [FullStore(kind, self.pool, self._held) for kind in kinds]
         self._windows = [
-            (number, store) for number, store in enumerate(self._stores) if isinstance(store, WindowStore)
+            (number, store) for number, store in enumerate(self.stores) if isinstance(store, WindowStore)
         ]
-        self._by_group = [(store, group) for store in self._stores for group in range(store.groups)]
+        self._by_group = [(store, group) for store in self.stores for group in range(store.groups)]
         self.window_spans = [
             (first, first + store.groups)
             for first, (store, number) in enumerate(self._by_group)
             if isinstance(store, WindowStore) and not number
         ]
-        self._nothing = self._match = Match(None, 0, len(self._stores))
+        self._nothing = self._match = Match(None, 0, len(self.stores))
         self._changes = Changes(size, len(self.groups), [store for _, store in self._windows])
-        self._decoders = Decoders(self, self._windows, self._free, self._held)
+        self._decoders = Decoders(self, self._windows, self.pool, self._held)
 
     # Questions
 
     @property
     def findable_blocks(self) -> int:
         """Contents of a group that can be found, those of blocks in use included; counted here."""
-        return sum([store.index.findable for store in self._stores])
+        return sum([store.index.findable for store in self.stores])
 
     def held_by_groups(self) -> tuple[int, ...]:
         """Return the distinct blocks that all holders together have in each group."""
@@ -87,7 +89,7 @@ class CountedHybridPrefixKV(SingleSampleKV):
         length, size = self.length(holder), self.block_size
         blocks = -(-length // size)
         held, window = [], 0
-        for store, table in zip(self._stores, holder.kv.tables, strict=True):
+        for store, table in zip(self.stores, holder.kv.tables, strict=True):
             gone = 0
             if isinstance(store, WindowStore):
                 gone = table.gone if not holder.decodes else self._decoders.gone(holder, window)
@@ -117,7 +119,7 @@ class CountedHybridPrefixKV(SingleSampleKV):
         return found
 
     def blocks_for(self, tokens: int) -> int:
-        return sum([store.kind.most(tokens) * store.groups for store in self._stores])
+        return sum([store.kind.most(tokens) * store.groups for store in self.stores])
 
     def blocks_needed(self, steps: int = 1) -> int:
         return self._decoders.blocks_needed(steps)
@@ -152,7 +154,7 @@ class CountedHybridPrefixKV(SingleSampleKV):
             return 0
         # If less is found later, at least as much of full attention is to be taken, and of windows, but for
         # what of these is found and free.
-        for store, hits in zip(self._stores, match.hits, strict=True):
+        for store, hits in zip(self.stores, match.hits, strict=True):
             blocks += max(0, store.kind.most(length) - match.blocks) * store.groups
             if isinstance(store, FullStore):
                 blocks += store.free(hits)
@@ -164,7 +166,7 @@ class CountedHybridPrefixKV(SingleSampleKV):
             holder.junction = 0
             return 0
         match, most = self._match, (tokens - 1) // self.block_size
-        if match.holder is not holder or match.most != most or not match.holds(self._free.version):
+        if match.holder is not holder or match.most != most or not match.holds(self.pool.version):
             match = self._look_up(holder, most)
         holder.junction = match.junction * self.block_size
         return match.blocks * self.block_size
@@ -172,7 +174,7 @@ class CountedHybridPrefixKV(SingleSampleKV):
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
         match = self._match_of(holder)
         others = -(-tokens // self.block_size) - match.blocks
-        return max(0, others) * len(self.groups) + match.free(self._stores)
+        return max(0, others) * len(self.groups) + match.free(self.stores)
 
     def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
         groups = len(self.groups)
@@ -181,9 +183,9 @@ class CountedHybridPrefixKV(SingleSampleKV):
         match = self._match_of(holder)
         others = -(-tokens // self.block_size) - match.blocks
         first, whole = max(0, others) * groups, 0
-        for store in self._stores:
+        for store in self.stores:
             whole += max(0, store.kind.most(length) - match.blocks) * store.groups
-        return max(first, whole) + match.free(self._stores) + spare <= self.free_blocks
+        return max(first, whole) + match.free(self.stores) + spare <= self.free_blocks
 
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return -(-tokens // self.block_size) * len(self.groups) + spare <= self.num_blocks
@@ -194,12 +196,12 @@ class CountedHybridPrefixKV(SingleSampleKV):
         self._check_single(holder)
         self._check_room(self.blocks_to_admit(holder, tokens))
         match, content = self._match_of(holder), holder.content
-        tables: list[Any] = [store.new_table(holder, content) for store in self._stores]
+        tables: list[Any] = [store.new_table(holder, content) for store in self.stores]
         holder.kv = Kept(tables, content, len(self._windows))
         found = match.blocks
         if found:
             self._unsettle_owners(match, content)
-            for store, table, hits in zip(self._stores, tables, match.hits, strict=True):
+            for store, table, hits in zip(self.stores, tables, match.hits, strict=True):
                 store.adopt(table, hits, found)
         holder.tokens = found * self.block_size
         self._take_for(holder, tokens)
@@ -217,23 +219,23 @@ class CountedHybridPrefixKV(SingleSampleKV):
         self.trim(holder)
         holder.in_flight = self.lag
         if before % self.block_size == 0:
-            self._free.take(len(self.groups))
+            self.pool.take(len(self.groups))
             for group in range(len(self.groups)):
                 self._held[group] += 1
             self._count()
 
     def close_step(self) -> None:
         self.steps += 1
-        self._free.let_pass(self.steps)
+        self.pool.let_pass(self.steps)
         self._decoders.pass_one()
 
     def grow(self, steps: int = 1) -> int:
         if (steps // self.block_size + 1) * self._decoders.taking > self.free_blocks:
             self._check_steps(steps)  # a block size of steps at most takes so much: nearly always there is
         evicted = self._decoders.grow(steps, self._changes)
-        self._free.let_pass(self.steps)
+        self.pool.let_pass(self.steps)
         if evicted:
-            self._free.evict(evicted)
+            self.pool.evict(evicted)
         self._count()
         return 0
 
@@ -242,18 +244,34 @@ class CountedHybridPrefixKV(SingleSampleKV):
         self._register(holder, length - holder.unknown)
         self._rest(holder)
         end = -(-length // self.block_size)
-        for store, table in zip(self._stores, holder.kv.tables, strict=True):
+        for store, table in zip(self.stores, holder.kv.tables, strict=True):
             store.drop(table, end)
         self._count()
 
     def take_changes(self) -> npt.NDArray[np.int64]:
         return self._changes.take()
 
+    # Where another memory hands over
+
+    def count_held(self, groups: Iterable[int], blocks: int) -> None:
+        """Count so many blocks more in each of some groups."""
+        for group in groups:
+            self._held[group] += blocks
+
+    def begin_with(self, cached: int, free: int) -> None:
+        """Have so many free blocks, of which so many can be found, which are in the pool."""
+        self.pool.cached, self.pool.blank = cached, free - cached
+        self._count()
+
+    def go_on_decoding(self, holder: Holder) -> None:
+        """Let a holder decode that did so before."""
+        self._enter(holder)
+
     # Look-up
 
     def _look_up(self, holder: Holder, most: int) -> Match:
-        self._match = match = Match(holder, most, len(self._stores))
-        match.look_up(self._stores, holder.content, self._free.version)
+        self._match = match = Match(holder, most, len(self.stores))
+        match.look_up(self.stores, holder.content, self.pool.version)
         return match
 
     def _match_of(self, holder: Holder) -> Match:
@@ -261,7 +279,7 @@ class CountedHybridPrefixKV(SingleSampleKV):
         match = self._match
         if match.holder is not holder:
             return self._nothing
-        if not match.holds(self._free.version):
+        if not match.holds(self.pool.version):
             match = self._look_up(holder, match.blocks)
         return match
 
@@ -289,7 +307,7 @@ class CountedHybridPrefixKV(SingleSampleKV):
     def _take_for(self, holder: Holder, length: int) -> None:
         size = self.block_size
         blocks = -(-length // size) - -(-holder.tokens // size)
-        self._free.take(blocks * len(self.groups))
+        self.pool.take(blocks * len(self.groups))
         for group in range(len(self.groups)):
             self._held[group] += blocks
         holder.tokens = length
@@ -305,11 +323,11 @@ class CountedHybridPrefixKV(SingleSampleKV):
             if full <= kept.registered:
                 return
             kept.registered = full
-            for store, table in zip(self._stores, kept.tables, strict=True):
+            for store, table in zip(self.stores, kept.tables, strict=True):
                 store.register(table, content, full)
 
     def _count(self) -> None:
-        free = self._free
+        free = self.pool
         self.cached_blocks = free.cached
         self.free_blocks = free.blank + free.cached
         self.shared_blocks = free.shared
@@ -327,7 +345,7 @@ class CountedHybridPrefixKV(SingleSampleKV):
             if end > decoders.gone(holder, number):
                 if kept.settled:
                     decoders.unsettle(holder)
-                self._free.blank += store.give_back(kept.tables[place], end)
+                self.pool.blank += store.give_back(kept.tables[place], end)
 
 
 def counts_prefixes(groups: Sequence[KVGroup], retention: int = 0) -> bool:

@@ -29,7 +29,8 @@ class Kind(NamedTuple):
 
     def released(self, processed: int) -> int:
         """Return the leading blocks that each group does not need once ``processed`` tokens have run."""
-        return self.rule.skipped(processed) // self.block_size
+        skipped = self.rule.skipped(processed)
+        return skipped // self.block_size if skipped else 0
 
     def processed_at(self, released: int) -> int:
         """Return after how many tokens it does not need so many leading blocks (1 or more)."""
