@@ -154,7 +154,7 @@ class TierCopies:
         """Send a move from tier to tier."""
         ready = max([now, *[self._ends.get(each, now) for each in move.after]])
         queue = self._links.queues.between(move.source, move.target)
-        _, end = queue.send(ready, len(move.keys) * self._links.chunk_bytes)
+        _, end = queue.send(ready, move.chunks * self._links.chunk_bytes)
         self._ends[move] = end
         heappush(self._moving, (end, self._next(), move))
 
@@ -175,8 +175,8 @@ class TierCopies:
     def _occupy(self, move: Move, job: Job, times: CopyTime, ready: int) -> int:
         links = self._links
         blocks = job.blocks
-        if len(move.keys) < len(job.keys):
-            blocks = min(blocks, len(move.keys) * links.chunk_blocks)
+        if move.chunks < job.copy.chunks:
+            blocks = min(blocks, move.chunks * links.chunk_blocks)
         queue = links.queues.between(move.source, move.target)
         return queue.occupy(ready, times(blocks), blocks * links.block_bytes)[1]
 

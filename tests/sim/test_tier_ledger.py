@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pagesim.scheduling.content import name_and_tokens
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import Server, prepare
 from pagesim.setup.scenario import System, checked
@@ -80,9 +81,11 @@ def test_a_tier_has_every_chunk_in_one_entry_after_every_iteration(caching: bool
 def test_of_chunks_of_several_blocks_those_are_on_the_device_whose_end_is() -> None:
     _, server = watched(kv_offloading_chunks=1000, kv_offloading_chunk_blocks=2)
     tier = server.scheduler.connector.tiers()[0]
-    names = set(server.scheduler.memory.found_names())
+    names = {name_and_tokens(name) for name in server.scheduler.memory.found_names()}
     assert 0 < tier.duplicate < tier.store.used
-    assert tier.duplicate == sum(name in names for _, _, name in tier.store.idle_keys)
+    idle = [run for run, readers in tier.store.chunks().items() if readers == 0]
+    ends = [(run[0] >> 40, 32 * run[2]) for run in idle]  # the name of the segment, the tokens up to the end
+    assert tier.duplicate == sum(end in names for end in ends)
 
 
 @pytest.mark.parametrize("model", ["gpt-oss-20b"])

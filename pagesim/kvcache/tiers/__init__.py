@@ -7,14 +7,16 @@ from pagesim.kvcache.tiers.backing import Backing, Chunks, Copy, OneTier
 from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
 from pagesim.kvcache.tiers.chain_backing import ChainBacking
+from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segment, singles, within
 from pagesim.kvcache.tiers.counts import ENTRIES, UNLIMITED, TierCounts
-from pagesim.kvcache.tiers.eviction import Eviction
+from pagesim.kvcache.tiers.eviction import Eviction, Use
 from pagesim.kvcache.tiers.lru import LruByRequest
 from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
 from pagesim.kvcache.tiers.names import EVICTIONS
 from pagesim.kvcache.tiers.never import Never
-from pagesim.kvcache.tiers.store import ChunkKey, ChunkStore, Use
+from pagesim.kvcache.tiers.spans import Spans
+from pagesim.kvcache.tiers.store import WRITING, ChunkStore
 from pagesim.kvcache.tiers.traffic import Traffic
 
 __all__ = [
@@ -22,11 +24,12 @@ __all__ = [
     "ENTRIES",
     "EVICTIONS",
     "UNLIMITED",
+    "WRITING",
     "Arc",
     "Backing",
     "ChainBacking",
     "ChainUse",
-    "ChunkKey",
+    "ChunkRun",
     "ChunkStore",
     "Chunks",
     "Copy",
@@ -37,9 +40,16 @@ __all__ = [
     "Move",
     "Never",
     "OneTier",
+    "Spans",
     "Tier",
     "TierChain",
     "TierCounts",
     "Traffic",
     "Use",
+    "count",
+    "group_of",
+    "joined",
+    "segment",
+    "singles",
+    "within",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pagesim.kvcache.tiers.eviction import ChunkKey, Use
+from pagesim.kvcache.tiers.chunks import ChunkRun, count
+from pagesim.kvcache.tiers.eviction import Use
 from pagesim.kvcache.tiers.moves import Move
 from pagesim.kvcache.tiers.store import ChunkStore
 from pagesim.kvcache.tiers.traffic import Traffic
@@ -15,25 +16,30 @@ class Copy(NamedTuple):
     """A copy of chunks between the device and what backs it; it ends as a whole.
 
     Attributes:
-        keys: the chunks, in token order.
+        runs: of the chunks, in token order.
         is_store: whether it reads the device; else it writes to it.
         moves: of a chain, those by which it is under way; what carries them out puts those that follow in
             their place, until all of them end at the device. None of a single tier, where it is one itself.
     """
 
-    keys: Sequence[ChunkKey]
+    runs: Sequence[ChunkRun]
     is_store: bool
     moves: list[Move] = []  # noqa: RUF012 (of a single tier; never changed)
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks there are."""
+        return count(self.runs)
 
 
 class Chunks(Protocol):
     """Which chunks are there, wherever they are."""
 
-    def __contains__(self, key: ChunkKey) -> bool:
-        """Say whether a chunk is there, or being written."""
+    def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
+        """Cut a run where its chunks differ: their readers, `WRITING`, or None where they are not there.
 
-    def is_writing(self, key: ChunkKey) -> bool:
-        """Say of a chunk that is there whether it cannot be loaded yet."""
+        Readers are counted in one tier alone.
+        """
 
 
 class Backing(Protocol):
@@ -58,21 +64,21 @@ class Backing(Protocol):
     def new_use(self) -> Any:
         """Return what a request did before it came: nothing."""
 
-    def places(self, keys: Sequence[ChunkKey]) -> list[int]:
+    def places(self, runs: Sequence[ChunkRun]) -> list[int]:
         """Return how many of these chunks would be loaded from each tier."""
 
     def near(self) -> Sequence[int]:
         """Return the places of the tiers that are linked to the device, the first of them first."""
 
-    def offer(self, use: Any, keys: Sequence[ChunkKey]) -> Copy | None:
+    def offer(self, use: Any, runs: Sequence[ChunkRun]) -> Copy | None:
         """Offer chunks of the device; return the copy of those that are to be written.
 
         Returns:
-            It has no keys where all are there already; None where there is no room, and they can be offered
+            It has no chunks where all are there already; None where there is no room, and they can be offered
             again.
         """
 
-    def load(self, use: Any, keys: Sequence[ChunkKey]) -> Copy:
+    def load(self, use: Any, runs: Sequence[ChunkRun]) -> Copy:
         """Begin to load chunks that are there and not being written."""
 
     def over(self, copy: Copy) -> None:
@@ -112,9 +118,9 @@ class OneTier:
         """See `Backing`."""
         return (self._traffic,)
 
-    def places(self, keys: Sequence[ChunkKey]) -> list[int]:
+    def places(self, runs: Sequence[ChunkRun]) -> list[int]:
         """See `Backing`."""
-        return [len(keys)]
+        return [count(runs)]
 
     def near(self) -> Sequence[int]:
         """See `Backing`."""
@@ -124,26 +130,26 @@ class OneTier:
         """See `Backing`."""
         return Use()
 
-    def offer(self, use: Use, keys: Sequence[ChunkKey]) -> Copy | None:
+    def offer(self, use: Use, runs: Sequence[ChunkRun]) -> Copy | None:
         """See `Backing`."""
-        missing = self.chunks.offer(use, keys)
+        missing = self.chunks.offer(use, runs)
         if missing is None:
             return None
-        self._traffic.stored += len(missing)
+        self._traffic.stored += count(missing)
         return Copy(missing, is_store=True)
 
-    def load(self, use: Use, keys: Sequence[ChunkKey]) -> Copy:
+    def load(self, use: Use, runs: Sequence[ChunkRun]) -> Copy:
         """See `Backing`."""
-        self.chunks.pin(use, keys)
-        self._traffic.loaded += len(keys)
-        return Copy(keys, is_store=False)
+        self.chunks.pin(use, runs)
+        self._traffic.loaded += count(runs)
+        return Copy(runs, is_store=False)
 
     def over(self, copy: Copy) -> None:
         """See `Backing`."""
         if copy.is_store:
-            self.chunks.written(copy.keys)
+            self.chunks.written(copy.runs)
         else:
-            self.chunks.unpin(copy.keys)
+            self.chunks.unpin(copy.runs)
 
     def finish(self, use: Use) -> None:
         """See `Backing`."""

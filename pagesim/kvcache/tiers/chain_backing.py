@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from pagesim.kvcache.tiers.backing import Copy
 from pagesim.kvcache.tiers.chain import TierChain
-from pagesim.kvcache.tiers.eviction import ChunkKey
+from pagesim.kvcache.tiers.chunks import ChunkRun, count
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
+from pagesim.kvcache.tiers.spans import of_runs
 from pagesim.kvcache.tiers.store import ChunkStore
 from pagesim.kvcache.tiers.traffic import Traffic
 
@@ -44,13 +45,13 @@ class ChainBacking:
         """See `Backing`."""
         return bool(self.chunks.moves)
 
-    def places(self, keys: Sequence[ChunkKey]) -> list[int]:
+    def places(self, runs: Sequence[ChunkRun]) -> list[int]:
         """See `Backing`."""
-        counts, place_of = [0] * len(self.chunks.tiers), self.chunks.place_of
-        for key in keys:
-            place = place_of(key)
-            if place is not None:
-                counts[place] += 1
+        counts = [0] * len(self.chunks.tiers)
+        for run in runs:
+            for part, place in self.chunks.places(run):
+                if place is not None:
+                    counts[place] += count([part])
         return counts
 
     def near(self) -> Sequence[int]:
@@ -61,23 +62,23 @@ class ChainBacking:
         """See `Backing`."""
         return self.chunks.new_use()
 
-    def offer(self, use: ChainUse, keys: Sequence[ChunkKey]) -> Copy | None:
+    def offer(self, use: ChainUse, runs: Sequence[ChunkRun]) -> Copy | None:
         """See `Backing`."""
-        found = self.chunks.offer(use, keys)
+        found = self.chunks.offer(use, runs)
         if found is None:
             return None
         own = [move for move in found if move.source == DEVICE]
         self._begun += [move for move in found if move.source != DEVICE]
         if len(own) == 1:
-            return Copy(own[0].keys, True, own)
-        wanted = {key for move in own for key in move.keys}
-        return Copy([key for key in keys if key in wanted], True, own)
+            return Copy(own[0].runs, True, own)
+        wanted = of_runs(run for move in own for run in move.runs)
+        return Copy([part for run in runs for part in wanted.there(run)], True, own)
 
-    def load(self, use: ChainUse, keys: Sequence[ChunkKey]) -> Copy:
+    def load(self, use: ChainUse, runs: Sequence[ChunkRun]) -> Copy:
         """See `Backing`."""
-        found = self.chunks.load(use, keys)
+        found = self.chunks.load(use, runs)
         self._begun += [move for move in found if not move.loads]
-        return Copy(keys, False, [move for move in found if move.loads])
+        return Copy(runs, False, [move for move in found if move.loads])
 
     def over(self, copy: Copy) -> None:
         """See `Backing`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 
-from pagesim.kvcache.tiers.eviction import ChunkKey
+from pagesim.kvcache.tiers.chunks import ChunkRun
 from pagesim.kvcache.tiers.store import ChunkStore
 
 ENTRIES = ("pending", "pinned", "duplicate", "kept", "free")
@@ -21,8 +21,8 @@ class TierCounts:
     Args:
         name: what users call the tier.
         store: its chunks.
-        on_device: returns the chunks that the device holds, or can find among its free blocks. It is called
-            for ``duplicate`` and ``kept`` alone, which cost a look at all of them.
+        on_device: returns the chunks, one by one, that the device holds, or can find among its free
+            blocks. It is called for ``duplicate`` and ``kept`` alone, which cost a look at all of them.
 
     Attributes:
         name: see there.
@@ -31,7 +31,7 @@ class TierCounts:
 
     __slots__ = ("_on_device", "name", "store")
 
-    def __init__(self, name: str, store: ChunkStore, on_device: Callable[[], Set[ChunkKey]]) -> None:
+    def __init__(self, name: str, store: ChunkStore, on_device: Callable[[], Set[ChunkRun]]) -> None:
         self.name = name
         self.store = store
         self._on_device = on_device
@@ -54,7 +54,8 @@ class TierCounts:
     @property
     def duplicate(self) -> int:
         """Of the others, chunks that the device has as well."""
-        return len(self.store.idle_keys & self._on_device())
+        on_device, chunks = self._on_device(), self.store.chunks()
+        return sum(readers == 0 and chunk in on_device for chunk, readers in chunks.items())
 
     @property
     def kept(self) -> int:

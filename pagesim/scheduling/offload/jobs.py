@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pagesim.kvcache.tiers import ChunkKey, Copy
+from pagesim.kvcache.tiers import Copy
 
 if TYPE_CHECKING:
     from pagesim.scheduling.offload.tracked import Tracked
@@ -14,35 +14,41 @@ if TYPE_CHECKING:
 class Job:
     """A copy of some chunks of one request, in one direction; it ends as a whole.
 
-    Attributes:
+    Args:
         tracked: the request.
         copy: what moves, in which direction.
-        blocks: how many blocks of the device it copies.
+        blocks: of the device that it copies; those that it reads where left out.
         read_at_once: blocks of the device that must not be taken again before it is over.
-        read_when_over: those for which that holds once the request is over; until then it holds them.
+        places: of blocks of which that holds once the request gives them back: the KV group, the place of the
+            first block in the request's table, and that behind the last.
+
+    Attributes:
+        tracked: see there.
+        copy: see there.
+        blocks: see there.
+        read_at_once: see there.
+        places: see there; none of a request that has given its blocks back.
+        read_when_over: the numbers of those.
     """
 
-    __slots__ = ("blocks", "copy", "read_at_once", "read_when_over", "tracked")
+    __slots__ = ("blocks", "copy", "places", "read_at_once", "read_when_over", "tracked")
 
     def __init__(
         self,
         tracked: Tracked,
         copy: Copy,
-        blocks: int,
         *,
+        blocks: int | None = None,
         read_at_once: Sequence[int] = (),
-        read_when_over: Sequence[int] = (),
+        places: Sequence[tuple[int, int, int]] = (),
     ) -> None:
         self.tracked = tracked
         self.copy = copy
-        self.blocks = blocks
         self.read_at_once = read_at_once
-        self.read_when_over = read_when_over
-
-    @property
-    def keys(self) -> Sequence[ChunkKey]:
-        """The chunks."""
-        return self.copy.keys
+        self.places = list(places)
+        self.read_when_over: list[int] = []
+        reads = len(read_at_once) + sum([end - first for _, first, end in places])
+        self.blocks = reads if blocks is None else blocks
 
     @property
     def is_store(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from pagesim.errors import PagesimError
@@ -96,7 +97,7 @@ class OffloadingV1(HoldingV1):
     def plan(self, now: int) -> Batch:
         self._computed = []
         batch = super().plan(now)
-        batch.transfers = self.connector.close(self._served(batch), batch.recomputed)
+        batch.transfers = self.connector.close(partial(self._served, batch), batch.recomputed)
         if self.connector.waits:
             self.must_replan = True
         return batch
@@ -242,11 +243,15 @@ class OffloadingV1(HoldingV1):
         super()._compute(request, computed, tokens, batch)
         self._computed.append((request, computed))
 
-    def _served(self, batch: Batch) -> list[tuple[EngineRequest, int, int]]:
-        """Return the requests that get tokens in the plan at hand, as `Connector.close` takes them."""
+    def _served(
+        self, batch: Batch, among: Collection[EngineRequest] | None
+    ) -> list[tuple[EngineRequest, int, int]]:
+        """Return the requests that get tokens in the plan at hand, as `Connector.close` asks for them."""
         memory, computed = self.memory, dict(self._computed)
         served: list[tuple[EngineRequest, int, int]] = []
         for request in self.running.values():
+            if among is not None and request not in among:
+                continue
             length = memory.length(request)
             if request in computed:
                 served.append((request, computed[request], length))
@@ -259,6 +264,7 @@ class OffloadingV1(HoldingV1):
     # Those that leave
 
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
+        self.connector.gives_back(request)
         super().preempt(request, batch)
         request.loaded = 0
 
