@@ -14,8 +14,8 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 
-SPACING = 8
-"""After n looks the next comes n // SPACING + 1 changes later: k changes are looked at 4·√k times."""
+BLOCKS = 32
+"""For each change so many blocks of the device may be looked at."""
 
 
 class TierHistory(Observer):
@@ -23,8 +23,9 @@ class TierHistory(Observer):
 
     Tiers change in iterations that are planned, whether others are forwarded over or not. In each of them
     the chunks that are pending, pinned and free are counted. What of the others the device has as well is
-    looked for among all of its blocks, and therefore at some changes only, in the beginning at each. Until
-    the next look it is of the others the share that it was at the last.
+    looked for among all of its blocks, and therefore at some changes only: n³ changes after the n-th look,
+    and no later than after one change for `BLOCKS` blocks. Until the next look it is of the others the share
+    that it was at the last.
 
     Attributes:
         names: of the tiers, that next to the device first.
@@ -41,11 +42,13 @@ class TierHistory(Observer):
             tuple[int, int]
         ] = []  # of each at the last look: on the device too, and all others
         self._since = self._looks = 0  # changes since the last look, and looks
+        self._rarely = 0  # changes between looks, once there were some
         self._last = 0  # ticks
         self._rows = array("q")
 
     def begun(self, scheduler: Scheduler) -> None:
         self._connector = scheduler.connector  # type: ignore[attr-defined]
+        self._rarely = scheduler.memory.num_blocks // BLOCKS
         self._tiers = self._connector.tiers()
         self.names = tuple([tier.name for tier in self._tiers])
         self.capacities = tuple([tier.capacity for tier in self._tiers])
@@ -96,7 +99,7 @@ class TierHistory(Observer):
             return
         self._now = counts
         self._since += 1
-        if self._since > self._looks // SPACING:
+        if self._since > min(self._looks**3, self._rarely):
             self._look()
             self._looks += 1
             self._since = 0
