@@ -64,14 +64,13 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
         hit_rates,
         prompt_chunks,
     )
-    from pagesim.kvcache.tiers import Future
     from pagesim.results.tier_plots import hit_rate_over_capacity
 
     prompts = prompt_chunks(trace_of(chosen), asked.chunk_tokens)
     chunk = chunk_bytes(
         model(chosen.model), prompts.tokens, kv_dtype=chosen.kv_cache_dtype, tp=chosen.tensor_parallel_size
     )
-    future = Future(prompts.keys)
+    future = prompts.future
     if not future.possible_hits:
         raise PagesimError(
             f"trace is {chosen.trace!r}; no prompt of it begins with {prompts.tokens} tokens of an earlier "

@@ -39,13 +39,12 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
     from pagesim.costs.specs import model
     from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
     from pagesim.experiments.offload.sizes import serve_sizes
-    from pagesim.kvcache.tiers import Future
     from pagesim.results.tier_plots import over_tier_sizes
 
     sizes = _sizes(asked.sizes)
     trace = trace_of(chosen)
     prompts = prompt_chunks(trace)
-    future = Future(prompts.keys)
+    future = prompts.future
     chunk = chunk_bytes(
         model(chosen.model), prompts.tokens, kv_dtype=chosen.kv_cache_dtype, tp=chosen.tensor_parallel_size
     )

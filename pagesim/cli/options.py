@@ -68,8 +68,11 @@ _PANEL_OF = {
 if TYPE_CHECKING:
     from pagesim.setup.serve import Served
 
-ALIASES = {"rate": ("--request-rate",)}
-"""Further names of flags: what ``vllm bench serve`` calls them."""
+ALIASES = {"rate": ("--request-rate",), "tiers": ("--tier",)}
+"""Further names of flags: what ``vllm bench serve`` calls them, and one of several values."""
+
+REPEATED = {"tiers"}
+"""Options whose flags may be given several times, once a value."""
 
 S = TypeVar("S", bound=Scenario)
 Run = Callable[..., None]
@@ -123,7 +126,7 @@ def with_fields(
         def with_these(fields: Mapping[str, FieldInfo], more: Mapping[str, FieldInfo]) -> Run:
             def run(**values: Any) -> None:
                 mine = {name: values.pop(name) for name in own}
-                flags = {name: value for name, value in values.items() if value is not None}
+                flags = {name: value for name, value in values.items() if value is not None and value != []}
                 if check:
                     checked(Scenario, flags)
                 command(**mine, flags=flags)
@@ -205,6 +208,8 @@ def _flag(name: str, field: FieldInfo, panel: str | None) -> Any:
         rich_help_panel=panel,
         autocompletion=_completing(name, kinds, choices),
     )
+    if name in REPEATED:
+        return Annotated[list[str] | None, option]
     kind = kinds[0] if kinds in ([int], [float]) else str
     return Annotated[kind | None, option]
 

@@ -17,6 +17,7 @@ from pagesim.accounting.ledger import GROUP_ENTRIES
 from pagesim.accounting.metrics import entries_in
 from pagesim.api import Rows, run, trace_of
 from pagesim.cli.tables import put_side_by_side, put_table
+from pagesim.costs.specs.gpu_spec import GIB
 from pagesim.errors import PagesimError, escaped
 from pagesim.experiments.clusters import ClusterResult, run_cluster, run_pools
 from pagesim.results.result import Result, to_json
@@ -157,6 +158,18 @@ def one(result: Result) -> None:
     groups = summary["memory"].get("groups")
     if groups:
         _groups(groups)
+    if "tiers" in summary:
+        _tiers(summary["tiers"])
+
+
+def _tiers(tiers: dict[str, Summary]) -> None:
+    """Print what moved to and from each tier, a column a tier."""
+    names = list(next(iter(tiers.values()))["bytes"])
+    put_side_by_side(
+        "Tiers, GiB",
+        list(tiers),
+        [(what, [f"{tier['bytes'][what] / GIB:,.2f}" for tier in tiers.values()]) for what in names],
+    )
 
 
 def _groups(groups: dict[str, Summary]) -> None:

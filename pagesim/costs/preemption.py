@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pagesim.costs.base import CostModel, IterationShape, step_shape
+
+LoadTime = Callable[[Sequence[int]], int]
+"""Ticks in which so many blocks are loaded from each tier, that next to the device first."""
 
 
 class PreemptionPrices:
@@ -15,11 +18,10 @@ class PreemptionPrices:
 
     Args:
         cost: of iterations.
-        load_time: ticks in which so many blocks are loaded from a tier beside the iterations; None without a
-            tier.
+        load_time: of a load from tiers, beside the iterations; None without a tier.
     """
 
-    def __init__(self, cost: CostModel, load_time: Callable[[int], int] | None = None) -> None:
+    def __init__(self, cost: CostModel, load_time: LoadTime | None = None) -> None:
         self._cost = cost
         self._load_time = load_time
 
@@ -38,7 +40,7 @@ class PreemptionPrices:
         return swap_out + swap_in, self._ticks(sequences, context, prompt=tokens) - alone
 
     def returning(
-        self, tokens: int, history: int, blocks: int, sequences: int, context: int
+        self, tokens: int, history: int, blocks: Sequence[int], sequences: int, context: int
     ) -> tuple[int, int]:
         """Return the ticks after which a prefix is there again that is loaded, and that is computed again.
 
@@ -48,7 +50,7 @@ class PreemptionPrices:
         Args:
             tokens: of the prefix that the device has not.
             history: tokens before them.
-            blocks: that a load copies.
+            blocks: that a load copies from each tier, that next to the device first.
             sequences: that run beside it.
             context: tokens that these hold.
         """

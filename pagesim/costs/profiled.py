@@ -29,6 +29,7 @@ class Profiled:
         engine: its own time, where the profile has no overhead of an engine.
 
     Attributes:
+        profile: see there.
         beyond: by axis, the largest size that was asked for beyond what was measured.
         reaches: see `Reaching`.
         notes: see `Assuming`.
@@ -49,6 +50,7 @@ class Profiled:
         engine: EngineTime = UNKNOWN,
     ) -> None:
         _check(profile, model, tp, block_size, kv_dtype)
+        self.profile = profile
         terms = profile.terms
         self._terms = terms
         self._engine = engine

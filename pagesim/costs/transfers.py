@@ -8,7 +8,7 @@ from math import isinf
 from pagesim.costs.specs import Link, TierSpec
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
-__all__ = ["ChainLinks", "LinkQueue", "transfer_ticks"]
+__all__ = ["ChainLinks", "LinkQueue", "path_to_device", "transfer_ticks"]
 
 
 def transfer_ticks(link: Link, size: int) -> int:
@@ -48,8 +48,11 @@ class LinkQueue:
             ready: when it can begin, as far as it is concerned.
             size: bytes.
         """
+        return self.occupy(ready, transfer_ticks(self.link, size), size)
+
+    def occupy(self, ready: int, taken: int, size: int) -> tuple[int, int]:
+        """As ``send``, of a copy that takes so many ticks."""
         begin = max(ready, self.idle_at)
-        taken = transfer_ticks(self.link, size)
         self.idle_at = begin + taken
         self.busy += taken
         self.sent += size
@@ -74,3 +77,11 @@ class ChainLinks:
     def between(self, source: int, target: int) -> LinkQueue:
         """Return the queue from one tier to another, places in the chain; -1 is the device."""
         return self.stores[target] if source < target else self.loads[source]
+
+
+def path_to_device(tiers: Sequence[TierSpec], place: int) -> list[int]:
+    """Return the places whose links a load from a tier crosses, its own first."""
+    path = [place]
+    while path[-1] and not tiers[path[-1]].direct:
+        path.append(path[-1] - 1)
+    return path

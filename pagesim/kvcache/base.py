@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -272,6 +272,10 @@ class KVCache(ABC):
     def copies_on_write(self) -> bool:
         """Whether the next step copies blocks that samples still share."""
         return False
+
+    def found_names(self, group: int = 0) -> Iterator[int]:
+        """Return the names of a group's blocks that can be found (`Content.key_at`), held ones included."""
+        return iter(())
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         """Hand over when cached content was evicted since the last call.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -96,6 +96,11 @@ class CountedPrefixKV(KVCache):
     def findable_blocks(self) -> int:
         """Blocks of different content that can be found, held ones included; counted here, run by run."""
         return self._index.findable
+
+    def found_names(self, group: int = 0) -> Iterator[int]:
+        for run in self._index.found.values():
+            assert run.content is not None
+            yield from map(run.content.key, range(run.start, run.start + run.count))
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         self._note_evictions(0)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
-from itertools import chain
 
 import numpy as np
 
+from pagesim.scheduling.stretches import Stretches
 from pagesim.workloads.trace import IntColumn, Trace
 
 _POSITIONS = 1 << 32  # more tokens than any request has
 _NO_NAMES: frozenset[int] = frozenset()
+
+
+def name_and_tokens(key: int) -> tuple[int, int]:
+    """Return the name of the segment and the tokens up to its end that a key says (`Content.key_at`)."""
+    return divmod(key, _POSITIONS)
 
 
 class Content:
@@ -55,6 +60,27 @@ class Content:
     def key_at(self, tokens: int) -> int:
         """As `memory.Content.key_at`."""
         return self.names[bisect_left(self.ends, tokens + self.lookahead)] * _POSITIONS + tokens
+
+    def named(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """Cut some tokens where the name of what ends there changes.
+
+        Args:
+            start: tokens before the first of them.
+            end: tokens up to the last of them.
+
+        Returns:
+            Parts in order: the name of the segment, where the part begins, and where it ends.
+        """
+        found: list[tuple[int, int, int]] = []
+        ends, names, lookahead = self.ends, self.names, self.lookahead
+        at = bisect_left(ends, start + 1 + lookahead)
+        while start < end:
+            stop = min(ends[at] - lookahead, end)
+            if stop > start:
+                found.append((names[at], start, stop))
+                start = stop
+            at += 1
+        return found
 
     def common(self, other: Content, most: int) -> int:
         """As `memory.Content.common`."""
@@ -100,14 +126,9 @@ class Contents:
         # Whether every request begins as no other does.
         sources = (trace.hash_ids, trace.session_id, trace.prefix_tokens)
         self._none_is_shared = all(each is None for each in sources) and bool((np.diff(request_of) > 0).all())
-        hash_ids = trace.hash_ids or ()
-        size = trace.hash_block_size
-        self._ends = [size * (block + 1) for block in range(max(map(len, hash_ids), default=0))]
-        # Where every id of a block stands for all that comes before it, too, it is its own name.
-        last_name = _last_name(hash_ids)
-        self._ids_are_names = last_name is not None
-        if last_name is not None:
-            self._count = last_name
+        self._stretches = Stretches.of(trace.hash_ids or (), trace.hash_block_size)
+        if self._stretches is not None:
+            self._count = self._stretches.last_name
 
     def of(self, row: int) -> Content:
         """Return a request's content; rows are asked for in their order."""
@@ -119,7 +140,8 @@ class Contents:
         ends, names, follows = self._prompt(row)
         ends.append(_POSITIONS)
         names.append(self._fresh())
-        content = Content(ends, names, follows, self.block_size, self.lookahead, unseen=self._none_is_shared)
+        unseen = self._none_is_shared or self._begins_alone(row)
+        content = Content(ends, names, follows, self.block_size, self.lookahead, unseen=unseen)
         self._last = request, content
         if self.trace.session_id is not None:  # the next turn goes on from the first sample
             total = int(self.trace.prompt_tokens[row] + self.trace.output_tokens[row])
@@ -133,8 +155,12 @@ class Contents:
         names: list[int] = []
         follows = _NO_NAMES
         if trace.hash_ids is not None and trace.hash_ids[row]:
-            names = self._names_of(trace.hash_ids[row])
-            ends = self._ends[: len(names)]
+            if self._stretches is not None:
+                ends, names = self._stretches.cut(row)
+            else:
+                names = self._names_of(trace.hash_ids[row])
+                size = trace.hash_block_size
+                ends = list(range(size, size * len(names) + 1, size))
             if ends[-1] > tokens:
                 ends[-1] = tokens
         else:
@@ -151,9 +177,15 @@ class Contents:
             names.append(self._fresh())
         return ends, names, follows
 
+    def _begins_alone(self, row: int) -> bool:
+        """Say whether a request's first block is in no other request."""
+        return (
+            self._stretches is not None
+            and self.trace.session_id is None
+            and self._stretches.begins_alone(row)
+        )
+
     def _names_of(self, hash_ids: Sequence[int]) -> list[int]:
-        if self._ids_are_names:
-            return list(hash_ids)
         names: list[int] = []
         name = 0
         for each in hash_ids:
@@ -170,25 +202,3 @@ class Contents:
     def _fresh(self) -> int:
         self._count += 1
         return self._count
-
-
-def _last_name(hash_ids: Sequence[Sequence[int]]) -> int | None:
-    """Return the greatest id if each stands after the same one, or first, wherever it stands.
-
-    None otherwise, and where there is no id or one is below 0.
-    """
-    lengths = np.fromiter(map(len, hash_ids), np.int64, len(hash_ids))
-    try:
-        ids = np.fromiter(chain.from_iterable(hash_ids), np.int64, int(lengths.sum()))
-    except OverflowError:
-        return None
-    if not len(ids) or ids.min() < 0:
-        return None
-    before = np.roll(ids, 1)
-    before[(np.cumsum(lengths) - lengths)[lengths > 0]] = -1
-    greatest = int(ids.max())
-    # Ids that leave few numbers out are places in a table; others are numbered first.
-    kind = ids if greatest < 4 * len(ids) else np.unique(ids, return_inverse=True)[1]
-    before_kind = np.empty(int(kind.max()) + 1, np.int64)
-    before_kind[kind] = before
-    return greatest if bool((before_kind[kind] == before).all()) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,7 +22,7 @@ class ReturnPrices(Protocol):
     """Tells what it costs to load a prefix from a tier, and to compute it again."""
 
     def returning(
-        self, tokens: int, history: int, blocks: int, sequences: int, context: int
+        self, tokens: int, history: int, blocks: Sequence[int], sequences: int, context: int
     ) -> tuple[int, int]:
         """Return the ticks of either: see `PreemptionPrices.returning`."""
 

@@ -103,10 +103,34 @@ class VllmV1Options(SchedulerOptions):
         "again, and store only that; always when left out.",
     )
 
+    tiers: tuple[str, ...] | None = Field(
+        None,
+        description="A tier behind the device, that next to it first, instead of kv_offloading_size: "
+        "NAME:CAPACITY[:BANDWIDTH…], such as host:64GiB:25GB/s. Repeatable.",
+    )
+
     @property
     def offloads(self) -> bool:
-        """Whether KV is offloaded to the host."""
-        return self.kv_offloading_size is not None or self.kv_offloading_chunks is not None
+        """Whether KV is offloaded to a tier beside the device."""
+        return (
+            bool(self.tiers) or self.kv_offloading_size is not None or self.kv_offloading_chunks is not None
+        )
+
+    @property
+    def tier_option(self) -> str:
+        """The name of the option that asks for tiers."""
+        return "tiers" if self.tiers else "kv_offloading_size"
+
+    @property
+    def tiers_asked(self) -> str:
+        """That option with its value, for a sentence."""
+        for name, value in (
+            ("tiers", " ".join(self.tiers or ())),
+            ("kv_offloading_size", self.kv_offloading_size),
+        ):
+            if value:
+                return f"{name} is {value}"
+        return f"kv_offloading_chunks is {self.kv_offloading_chunks}"
 
 
 Own = TypeVar("Own", bound=VllmV1Options)
@@ -138,11 +162,12 @@ def resolved(options: Own, machine: Machine) -> Own:
     if options.offloads:
         defaults |= {
             "kv_offloading_chunk_blocks": 1,
-            "kv_offloading_eviction": "lru",
             "kv_offloading_threshold": 0,
             "kv_offloading_prompt_only": True,
             "kv_offloading_load": "always",
         }
+        if not options.tiers:
+            defaults["kv_offloading_eviction"] = "lru"
     taken = {
         name: value
         for name, value in defaults.items()
@@ -201,18 +226,26 @@ def _check_offloading(options: VllmV1Options) -> None:
     """Refuse a tier beside what no log of the release shows with one."""
     if not options.offloads:
         return
+    asked = options.tier_option
+    if options.tiers:
+        for name in ("kv_offloading_size", "kv_offloading_chunks", "kv_offloading_eviction"):
+            value = getattr(options, name)
+            if value is not None:
+                raise PagesimError(
+                    f"{name} is {value}, and tiers is {' '.join(options.tiers)}: both say where KV is kept "
+                    "beside the device; give one of them (a tier has its size and its eviction, as "
+                    "host:64GiB:arc)"
+                )
     if options.vllm_version != "0.33.0":
         raise PagesimError(
-            f"kv_offloading_size is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
+            f"{asked} is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
             "with a tier on the host is not checked by any log"
         )
     if options.speculative_tokens is not None:
-        raise PagesimError(
-            "kv_offloading_size with speculative_tokens is in no log of vLLM's decisions; leave one out"
-        )
+        raise PagesimError(f"{asked} with speculative_tokens is in no log of vLLM's decisions; leave one out")
     if options.prefix_cache_retention_interval:
         raise PagesimError(
-            "kv_offloading_size with prefix_cache_retention_interval "
+            f"{asked} with prefix_cache_retention_interval "
             f"{options.prefix_cache_retention_interval} is in no log of vLLM's decisions; leave that out"
         )
 

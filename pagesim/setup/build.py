@@ -21,6 +21,7 @@ from pagesim.kvcache import (
     PrefixCachedKV,
     counts_prefixes,
 )
+from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.core import Pool as ReplicaPool
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Prices, SchedulerOptions
@@ -133,6 +134,7 @@ def build_scheduler(
     max_model_len: int,
     prices: Prices,
     pool: ReplicaPool | None = None,
+    chain: TierChain | None = None,
 ) -> Scheduler:
     """Return the scheduler of a policy over its memory.
 
@@ -143,6 +145,7 @@ def build_scheduler(
         max_model_len: tokens.
         prices: by which it preempts under ``auto``.
         pool: what its engine does where prefill is apart from decode.
+        chain: of tiers behind the device; None where there is none that the options do not describe alone.
 
     Raises:
         PagesimError: an option does not go with the memory, or with such a pool.
@@ -153,6 +156,7 @@ def build_scheduler(
         decides: Callable[..., Scheduler] = (
             kind.kind_for(options) if pool is None else kind.kind_in_pool(options, pool)
         )
-        return decides(memory, options, max_model_len=max_model_len, prices=prices)
+        more = {} if chain is None else {"chain": chain}
+        return decides(memory, options, max_model_len=max_model_len, prices=prices, **more)
 
     return SCHEDULERS.make(policy.scheduler, made)

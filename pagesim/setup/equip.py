@@ -25,7 +25,14 @@ def asked_of(system: System, policy: Policy) -> SchedulerOptions:
     Raises:
         PagesimError: the scheduler has no such option, a value is off, or contradicts the policy.
     """
-    return chosen(policy.scheduler, policy.with_own(system.scheduler_options))
+    given = policy.with_own(system.scheduler_options)
+    if given.get("tiers") and "tiers" not in SCHEDULERS.find(policy.scheduler).Options.model_fields:
+        raise PagesimError(
+            f"tiers is {' '.join(given['tiers'])}; scheduler {policy.scheduler} stores nothing in tiers: "
+            "choose policy vllm-v1, or, for the paper's swap space, preemption swap with cpu_blocks under "
+            "vllm-sosp"
+        )
+    return chosen(policy.scheduler, given)
 
 
 def options_of(system: System, policy: Policy) -> SchedulerOptions:

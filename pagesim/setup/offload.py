@@ -1,21 +1,24 @@
-"""Offload: the chunks of a tier on the host, and what copies to and from it take."""
+"""Offload: the tiers of a system made ready for its scheduler, and what copies to and from them take."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pagesim.costs import CostModel
 from pagesim.costs.base import IterationShape
+from pagesim.costs.preemption import LoadTime
 from pagesim.costs.specs import Capacity
-from pagesim.costs.specs.gpu_spec import GIB, Link
+from pagesim.costs.specs.gpu_spec import GIB
 from pagesim.errors import PagesimError
+from pagesim.kvcache.tiers import ChainBacking, TierChain
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.offload.scheduler import OffloadingV1
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.setup.scenario import System
-from pagesim.sim.clock import to_ticks
-from pagesim.sim.copies import CopyTime
-
-ALIGNMENT = 4096
-"""Bytes to a multiple of which vLLM 0.33.0 rounds a chunk up (v1/kv_offload/cpu/manager.py)."""
+from pagesim.setup.tiers import UNLIMITED, chunk_bytes, copy_time, links_of, load_time, make_chain, tier_specs
+from pagesim.sim.copies import CopyEngine, CopyTime
+from pagesim.sim.tier_copies import TierCopies
 
 
 def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
@@ -33,8 +36,7 @@ def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
         return options  # type: ignore[no-any-return]
     if options.kv_offloading_chunks is not None:
         raise PagesimError("kv_offloading_size and kv_offloading_chunks say the same; give one of them")
-    chunk = sized.block_bytes * sized.tp * options.kv_offloading_chunk_blocks
-    chunk += -chunk % ALIGNMENT
+    chunk = chunk_bytes(sized, options.kv_offloading_chunk_blocks)
     chunks = int(gib * GIB) // chunk
     if not chunks:
         raise PagesimError(
@@ -45,10 +47,10 @@ def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
 
 
 def copy_times(system: System, sized: Capacity, cost: CostModel) -> tuple[CopyTime, CopyTime]:
-    """Return what a copy of so many blocks takes from the host, and to it."""
+    """Return what a copy of so many blocks takes from vLLM's tier on the host, and to it."""
     link = system.host_link
     if link is not None:
-        return (_over(link, sized.block_bytes),) * 2
+        return (copy_time(link, sized.block_bytes),) * 2
 
     def loads(blocks: int) -> int:
         return cost.iteration(_moving(0, blocks))
@@ -59,9 +61,91 @@ def copy_times(system: System, sized: Capacity, cost: CostModel) -> tuple[CopyTi
     return loads, stores
 
 
-def _over(link: Link, block_bytes: int) -> CopyTime:
-    latency, block = to_ticks(link.latency_s), to_ticks(block_bytes / link.bytes_per_s)
-    return lambda blocks: latency + block * blocks
+def loads_in(system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions) -> LoadTime:
+    """Return what a load of so many blocks from each tier takes."""
+    tiers = tier_specs(system, cost)
+    if tiers:
+        return load_time(tiers, links_of(tiers, sized, chunk_blocks(options)))
+    load = copy_times(system, sized, cost)[0]
+    return lambda blocks: load(blocks[0])
+
+
+def chain_of(system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions) -> TierChain | None:
+    """Return the empty chain of tiers that a system asks for; None where it asks for none."""
+    tiers = tier_specs(system, cost)
+    if not tiers:
+        return None
+    threshold = getattr(options, "kv_offloading_threshold", None) or 0
+    return make_chain(tiers, chunk_bytes(sized, chunk_blocks(options)), threshold=threshold)
+
+
+def copies_of(
+    system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions, scheduler: Scheduler
+) -> CopyEngine | TierCopies:
+    """Return what carries out the copies between a scheduler's device and its tiers."""
+    tiers = tier_specs(system, cost)
+    if not tiers:
+        return CopyEngine(*copy_times(system, sized, cost))
+    assert isinstance(scheduler, OffloadingV1)
+    backing = scheduler.connector.backing
+    assert isinstance(backing, ChainBacking)
+    return TierCopies(backing, links_of(tiers, sized, chunk_blocks(options)))
+
+
+def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions) -> dict[str, Any]:
+    """Return what each tier of a scheduler did, by name; nothing where it has none.
+
+    Of each tier: its ``capacity`` in chunks (null without a limit), the bytes of a chunk, chunks and bytes
+    that were stored, loaded, promoted, demoted and evicted, and its ``share`` of what was loaded.
+    """
+    if not isinstance(scheduler, OffloadingV1):
+        return {}
+    backing, size = scheduler.connector.backing, chunk_bytes(sized, chunk_blocks(options))
+    loaded = sum([each.loaded for each in backing.traffic])
+    found = {}
+    for (name, store), traffic in zip(backing.tiers, backing.traffic, strict=True):
+        chunks = {**traffic.chunks(), "evicted": store.evicted}
+        found[name] = {
+            "capacity": None if store.capacity == UNLIMITED else store.capacity,
+            "chunk_bytes": size,
+            "chunks": chunks,
+            "bytes": {what: count * size for what, count in chunks.items()},
+            "share": traffic.loaded / loaded if loaded else None,
+        }
+    return found
+
+
+def total_traffic(replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the tiers of several schedulers did together, as `traffic_of`; each has its own."""
+    total: dict[str, Any] = {}
+    for name, first in next(iter(replicas), {}).items():
+        own = [each[name] for each in replicas]
+        total[name] = {
+            "capacity": None if first["capacity"] is None else sum(each["capacity"] for each in own),
+            "chunk_bytes": first["chunk_bytes"],
+            **{
+                kind: {what: sum(each[kind][what] for each in own) for what in first[kind]}
+                for kind in ("chunks", "bytes")
+            },
+        }
+    loaded = sum(each["chunks"]["loaded"] for each in total.values())
+    for each in total.values():
+        each["share"] = each["chunks"]["loaded"] / loaded if loaded else None
+    return total
+
+
+def link_notes(system: System, cost: CostModel) -> list[str]:
+    """Return where the links of each tier of a system are from."""
+    notes = []
+    for tier in tier_specs(system, cost):
+        into = "" if tier.store.note == tier.load.note else f"; into it: {tier.store.note}"
+        notes.append(f"links of {tier.name}: {tier.load.note}{into}")
+    return notes
+
+
+def chunk_blocks(options: SchedulerOptions) -> int:
+    """Return the blocks of a chunk in a tier."""
+    return int(getattr(options, "kv_offloading_chunk_blocks", None) or 1)
 
 
 def _moving(out: int, into: int) -> IterationShape:

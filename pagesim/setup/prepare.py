@@ -27,7 +27,7 @@ from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.equip import asked_of, equip, options_of, sizing_of
-from pagesim.setup.offload import copy_times, with_chunks
+from pagesim.setup.offload import chain_of, copies_of, link_notes, loads_in, traffic_of, with_chunks
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.reaches import let_follow, unfollowed
 from pagesim.setup.registry import SCHEDULERS
@@ -41,6 +41,7 @@ from pagesim.sim.copies import CopyEngine
 from pagesim.sim.engine import Engine, StrictCompatError
 from pagesim.sim.executors import Executor, PredictedExecutor
 from pagesim.sim.pipelined import PipelinedEngine
+from pagesim.sim.tier_copies import TierCopies
 from pagesim.workloads.trace import IntColumn, Trace
 
 ProgressCallback = Callable[[int], None]
@@ -115,9 +116,9 @@ class PreparedSystem:
         """Whether what is over decides when other requests are sent: a closed loop."""
         return self.system.max_concurrency is not None or self.trace.think_s is not None
 
-    def copies(self) -> CopyEngine:
-        """Return what carries out the copies between the device and a tier."""
-        return CopyEngine(*copy_times(self.system, self.sized, self.cost))
+    def copies(self, scheduler: Scheduler) -> CopyEngine | TierCopies:
+        """Return what carries out the copies between a scheduler's device and its tiers."""
+        return copies_of(self.system, self.sized, self.cost, self.options, scheduler)
 
     def clients(self) -> Clients | None:
         """Return who sends the requests in a closed loop; None where each is sent at its arrival."""
@@ -167,7 +168,7 @@ class PreparedSystem:
         """Return an empty log, in which the requests that are not accepted are rejected."""
         log = RequestLog(len(self.trace))
         log.notes_samples = self.trace.sample_tokens is not None
-        if getattr(self.options, "kv_offloading_chunks", None) is not None:
+        if getattr(self.options, "offloads", False):
             log.loaded_tokens = {}
         rejected = np.ones(len(self.trace), bool)
         rejected[self.accepted] = False
@@ -235,7 +236,8 @@ class PreparedSystem:
             [f"{self.system.policy}: {self.policy.note}"] if self.policy.note and self.sized.plan else []
         )
         of_model = served_model(self.system).notes
-        return (*self.trace.notes, *of_model, *assumed, *blind, *beyond, *as_served, *of_policy)
+        links = link_notes(self.system, self.cost)
+        return (*self.trace.notes, *of_model, *assumed, *blind, *beyond, *as_served, *of_policy, *links)
 
     def stopped(self, error: StrictCompatError) -> PagesimError:
         """Return the error for a run that stops where the real engine goes no further."""
@@ -381,7 +383,7 @@ class Server:
             until=None if system.until is None else to_ticks(system.until),
             aborts=aborts,
             strict_compat=system.strict_compat,
-            copies=setting.copies(),
+            copies=setting.copies(self.scheduler),
         )
 
     def replay(self) -> None:
@@ -394,6 +396,10 @@ class Server:
             arrivals.abort_at = None  # or engine and arrivals would keep one another
             if self.engine.ends_early:
                 arrivals.send_until(self.engine.until)  # what came after the last decision
+
+    def traffic(self) -> dict[str, Any]:
+        """Return what each tier of the engine did, see `traffic_of`."""
+        return traffic_of(self.scheduler, self.setting.sized, self.setting.options)
 
     def summary(self) -> dict[str, Any]:
         """Return what of a summary is about one engine."""
@@ -408,6 +414,7 @@ class Server:
             }
             for name, group in zip(self.means.shape.groups, memory.groups, strict=False)
         }
+        tiers = self.traffic()
         return {
             "dead_ends": {dead_end.key: self.engine.dead_ends[dead_end] for dead_end in DeadEnd},
             "itl": self.gaps.summary(),
@@ -427,6 +434,7 @@ class Server:
                 **({"groups": groups} if groups else {}),
             },
             "sharing": {"saving": self.means.saving},
+            **({"tiers": tiers} if tiers else {}),
         }
 
 
@@ -451,9 +459,14 @@ def _new_scheduler(
         plan=sized.plan,
         tables=tables,
     )
-    prices = PreemptionPrices(cost, copy_times(system, sized, cost)[0])
     scheduler = build_scheduler(
-        policy, memory, options, max_model_len=max_model_len, prices=prices, pool=pool
+        policy,
+        memory,
+        options,
+        max_model_len=max_model_len,
+        prices=PreemptionPrices(cost, loads_in(system, sized, cost, options)),
+        pool=pool,
+        chain=chain_of(system, sized, cost, options),
     )
     let_follow(scheduler, cost)
     return scheduler

@@ -170,6 +170,14 @@ class SystemFields(BaseModel):
             parse_link(value)
         return value
 
+    @field_validator("tiers", mode="before", check_fields=False)
+    @classmethod
+    def _tiers_are_several(cls, value: object) -> object:
+        """Take one tier, or several with a + between them as in a grid, for a list of them."""
+        if isinstance(value, str):
+            value = [text.strip() for text in value.split("+")]
+        return (tuple(value) or None) if isinstance(value, list | tuple) else value  # TOML knows no tuples
+
     @property
     def host_link(self) -> Link | None:
         """The link to the host, where it was given."""

@@ -41,7 +41,7 @@ class ChainCopies:
         for move in moves:
             ready = max([now, *(self._ends.get(each, now) for each in move.after)])
             link = self._links.between(move.source, move.target)
-            _, end = link.send(ready, len(move.keys) * self._chunk_bytes)
+            _, end = link.send(ready, move.chunks * self._chunk_bytes)
             self._ends[move] = end
             heappush(self._queue, (end, self._sent, move))
             self._sent += 1

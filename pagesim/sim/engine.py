@@ -24,6 +24,7 @@ from pagesim.scheduling.request import Status
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.copies import CopyEngine, at_once
 from pagesim.sim.executors import Executor
+from pagesim.sim.tier_copies import TierCopies
 
 NAP = TICKS_PER_SECOND // 1000
 """Ticks for which the engine process sleeps after an empty schedule while it has requests."""
@@ -65,6 +66,7 @@ class Engine:
         "_looks",
         "_naps",
         "_next_abort",
+        "_tiers",
         "aborted_tokens",
         "aborts",
         "chains",
@@ -93,10 +95,12 @@ class Engine:
         until: int | None = None,
         aborts: Sequence[tuple[int, int]] = (),
         strict_compat: bool = False,
-        copies: CopyEngine | None = None,
+        copies: CopyEngine | TierCopies | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.copies = copies or CopyEngine(at_once, at_once)
+        # What moves from tier to tier goes on beside the engine, and is looked at before it decides.
+        self._tiers = self.copies if isinstance(self.copies, TierCopies) else None
         self._arrived: Sequence[Job] = ()  # jobs that were over when what was decided last was launched
         self._naps = False  # whether that computes nothing
         self.executor = executor
@@ -157,6 +161,8 @@ class Engine:
             queue.arrive(now)
         if self.aborts:
             self._abort_until(now)
+        if self._tiers is not None:
+            self._tiers.advance(now)
         run = self.run
         run.steps, run.decided = 0, now
         if self.fast_forward and not (queue.waiting or scheduler.swapped):

@@ -43,6 +43,8 @@ class PipelinedEngine(Engine):
         scheduler, queue, in_flight = self.scheduler, self.scheduler.queue, self._in_flight
         if queue.next_arrival <= now or self.aborts:
             self._let_in(now)
+        if self._tiers is not None:
+            self._tiers.advance(now)
         run = self.run
         run.steps, run.decided = 0, now
         if not (scheduler.running or scheduler.has_work):

@@ -18,7 +18,7 @@ from pagesim.experiments.offload.hit_rate import (
     hits_of,
     prompt_chunks,
 )
-from pagesim.kvcache.tiers import EVICTIONS, ChunkStore, Future
+from pagesim.kvcache.tiers import EVICTIONS, ChunkStore
 from pagesim.workloads import load
 
 LLAMA = model("llama-3.1-8b")
@@ -38,13 +38,13 @@ def prompts_of(*ids, tokens=None):
 
 
 def rates(prompts, capacities, evictions=tuple(EVICTIONS)):
-    return list(hit_rates(prompts, Future(prompts.keys), capacities, evictions))
+    return list(hit_rates(prompts, prompts.future, capacities, evictions))
 
 
 def test_a_prompt_hits_as_far_as_it_begins_as_an_earlier_one():
     prompts = prompts_of([1, 2, 3], [1, 2, 4], [5, 2, 3], [1, 2, 3])
     assert hits_of(ChunkStore(100, EVICTIONS["lru"](100)), prompts) == 2 + 0 + 3
-    assert Future(prompts.keys).possible_hits == 5
+    assert prompts.future.possible_hits == 5
 
 
 def test_a_chunk_that_a_prompt_does_not_fill_is_counted_and_never_hits():
@@ -52,12 +52,12 @@ def test_a_chunk_that_a_prompt_does_not_fill_is_counted_and_never_hits():
         np.zeros(2), np.array([20, 20]), np.ones(2, int), hash_ids=[(1, 2), (1, 2)], hash_block_size=16
     )
     prompts = prompt_chunks(trace)
-    assert (prompts.chunks, Future(prompts.keys).possible_hits) == (4, 1)
+    assert (prompts.chunks, prompts.future.possible_hits) == (4, 1)
 
 
 def test_smaller_chunks_find_what_larger_ones_do_not():
     trace = ps.Trace(np.zeros(2), np.array([40, 40]), np.ones(2, int), prefix_tokens=np.array([24, 24]))
-    found = {size: Future(prompt_chunks(trace, size).keys).possible_hits for size in (8, 16, 32)}
+    found = {size: prompt_chunks(trace, size).future.possible_hits for size in (8, 16, 32)}
     assert found == {8: 3, 16: 1, 32: 0}
 
 
@@ -72,7 +72,7 @@ def test_a_tail_without_its_head_is_no_hit_and_lru_by_request_keeps_heads():
 )
 def test_no_eviction_exceeds_the_bound_and_a_tier_of_all_content_loses_nothing(ids, capacity):
     prompts = prompts_of(*ids)
-    future = Future(prompts.keys)
+    future = prompts.future
     found = {rate.eviction: rate.hits for rate in rates(prompts, [capacity])}
     assert max(found.values()) == found["belady"] <= future.possible_hits
     assert {rate.hits for rate in rates(prompts, [future.distinct])} == {future.possible_hits}
@@ -90,7 +90,7 @@ def test_a_chunk_has_the_bytes_of_its_tokens_on_all_gpus_in_whole_pages():
 
 def test_capacities_go_by_twos_from_below_the_working_set_to_all_content():
     prompts = prompts_of(*[[k, k, k, k] for k in range(50)] * 2)
-    future = Future(prompts.keys)
+    future = prompts.future
     found = capacities_around(future, 1 << 20)
     assert found[0] * 32 <= future.working_set
     assert found[-1] >= future.distinct > found[-2]
@@ -115,7 +115,7 @@ def test_mooncakes_conversations_on_llama_3_1_8b(shared):
     prompts = prompt_chunks(load(shared / "data" / "mooncake_fast25_conversation.parquet"))
     assert (prompts.tokens, prompts.chunks) == (512, 288_500)
     assert OFFERED_TOKENS // prompts.tokens == 16
-    future = Future(prompts.keys)
+    future = prompts.future
     assert 100 * future.possible_hits / prompts.chunks == pytest.approx(36.60, abs=0.005)
     chunk = chunk_bytes(LLAMA, 512)
     assert future.working_set * chunk / 2**30 == pytest.approx(508.2, abs=0.1)

@@ -15,6 +15,8 @@ from pagesim.kvcache.tiers import (
     Tier,
     TierChain,
     Use,
+    segment,
+    singles,
 )
 
 
@@ -23,8 +25,8 @@ def tier(capacity, *, name="tier", eviction="lru", exclusive=False, direct=False
 
 
 def keys(request, count, first=0):
-    """Return the chunks of a prompt of 16 tokens a chunk."""
-    return [(16 * (place + 1), 0, 1000 * request + place) for place in range(first, count)]
+    """Return the chunks of a prompt of 16 tokens a chunk, one by one."""
+    return singles([(segment(request, 16), first, count)])
 
 
 def settle(chain, moves):
@@ -40,7 +42,7 @@ def settle(chain, moves):
 
 
 def routes(moves):
-    return [(move.source, move.target, len(move.keys)) for move in moves]
+    return [(move.source, move.target, move.chunks) for move in moves]
 
 
 KINDS = {
@@ -133,17 +135,17 @@ def test_vllms_tier_is_a_chain_of_one_inclusive_tier():
         ours, theirs = chain.new_use(), Use()
         some = keys(request, drawn.randint(1, 5))
         found = [key for key in some if key in store]
-        assert [key for key in some if key in chain] == found
+        assert [key for key in some if chain.place_of(key) is not None] == found
         moves = chain.load(ours, found)
         store.pin(theirs, found)
         assert routes(settle(chain, moves)) == ([(0, DEVICE, len(found))] if found else [])
         store.unpin(found)
         moves, missing = chain.offer(ours, some), store.offer(theirs, some)
-        assert [list(move.keys) for move in settle(chain, moves or [])] == ([missing] if missing else [])
+        assert [list(move.runs) for move in settle(chain, moves or [])] == ([missing] if missing else [])
         store.written(missing or ())
         chain.finish(ours)
         store.finish(theirs)
-        assert chain.tiers[0].store.idle_keys == store.idle_keys
+        assert chain.tiers[0].store.chunks() == store.chunks()
 
 
 def test_the_papers_swap_space_is_an_exclusive_tier_that_never_evicts():
@@ -224,5 +226,5 @@ def test_the_first_tier_decides_whether_an_offer_must_be_made_again():
 def test_nothing_leads_to_an_exclusive_direct_tier():
     with pytest.raises(ValueError, match="tier far is exclusive and direct"):
         TierChain([tier(1), tier(1, name="far", exclusive=True, direct=True)])
-    with pytest.raises(KeyError, match="is ready in no tier"):
+    with pytest.raises(KeyError, match="are ready in no tier"):
         TierChain([tier(1)]).load(TierChain([tier(1)]).new_use(), keys(1, 1))

@@ -6,7 +6,16 @@ import random
 
 import pytest
 
-from pagesim.kvcache.tiers import EVICTIONS, ChunkStore, Use
+from pagesim.kvcache.tiers import (
+    EVICTIONS,
+    WRITING,
+    ChunkStore,
+    Eviction,
+    Use,
+    group_of,
+    segment,
+    singles,
+)
 
 
 def store_of(capacity, eviction="lru", **more):
@@ -14,14 +23,14 @@ def store_of(capacity, eviction="lru", **more):
 
 
 def prompt(request, chunks, first=0):
-    """Return the chunks of a prompt, 16 tokens each."""
-    return [(16 * (place + 1), 0, 100 * request + place) for place in range(first, chunks)]
+    """Return the chunks of a prompt, 16 tokens each, one by one."""
+    return singles([(segment(request, 16), first, chunks)])
 
 
 def serve(store, keys, *, finish=True):
     """Let a request read what is there of its prompt, and have the rest written; return what it did."""
     use = Use()
-    found = [key for key in keys if store.is_ready(key)]
+    found = [part for key in keys for part in store.ready(key)]
     store.pin(use, found)
     store.unpin(found)
     store.written(store.offer(use, keys) or ())
@@ -32,7 +41,7 @@ def serve(store, keys, *, finish=True):
 
 def there(store, keys):
     """Return the places of the chunks of a prompt that are there."""
-    return [key[0] // 16 - 1 for key in keys if key in store]
+    return [key[1] for key in keys if key in store]
 
 
 @pytest.mark.parametrize("eviction", EVICTIONS)
@@ -53,11 +62,11 @@ def test_no_room_is_lost_or_counted_twice(eviction, threshold, steps):
             if missing is None:
                 assert (store.used, store.writing, store.pinned, store.free) == before, "all or nothing"
             else:
-                assert all(store.is_writing(key) for key in missing)
-                assert store.writing == before[1] + len(missing)
+                assert all(store.chunks()[key] == WRITING for key in singles(missing))
+                assert store.writing == before[1] + len(singles(missing))
                 writing.append(missing)
         elif doing < 0.6:
-            found = [key for key in keys if store.is_ready(key)]
+            found = [part for key in keys for part in store.ready(key)]
             store.pin(use, found)
             reading.append(found)
         elif doing < 0.75 and writing:
@@ -69,10 +78,150 @@ def test_no_room_is_lost_or_counted_twice(eviction, threshold, steps):
         else:
             store.give_up(keys)
         store.check_integrity()
-        assert store.writing_keys() == {key for keys in writing for key in keys}
-        assert store.readers().total() == sum(map(len, reading))
+        chunks = store.chunks()
+        assert {key for key in chunks if chunks[key] == WRITING} == {
+            key for keys in writing for key in singles(keys)
+        }
+        assert (+chunks).total() == sum(len(singles(runs)) for runs in reading)
         assert store.writing + store.pinned + store.evictable + store.free == store.capacity
     assert store.evicted > 0 or eviction == "never"
+
+
+class SlowLru(Eviction):
+    """LRU by request, chunk by chunk: each has a rank, and all are sorted whenever one must go."""
+
+    def __init__(self):
+        self.rank_of, self.clock, self.alive = {}, 0, {}
+
+    def rank(self, use):
+        if use not in self.alive:
+            self.clock += 1
+            self.alive[use] = self.clock
+        return self.alive[use]
+
+    def touched(self, use, runs):
+        for chunk in singles(runs):
+            self.rank_of[chunk] = max(self.rank_of[chunk], (self.rank(use), True))
+        self.rank(use)
+
+    def inserted(self, use, runs):
+        self.rank_of.update(dict.fromkeys(singles(runs), (self.rank(use), True)))
+
+    def forgotten(self, run):
+        for chunk in singles([run]):
+            del self.rank_of[chunk]
+
+    def finished(self, use, runs):
+        if runs:
+            self.clock += 1
+            self.rank_of.update(dict.fromkeys(singles(runs), (self.clock, False)))
+        self.alive.pop(use, None)
+
+    def choose(self, chunks, may_go):
+        def place(chunk):
+            (rank, alive), group = self.rank_of[chunk], group_of(chunk)
+            return (
+                rank,
+                -chunk[2] * (16, 32)[group],
+                group if alive else -group,
+                chunk[0] if alive else -chunk[0],
+            )
+
+        chosen = sorted((chunk for chunk in self.rank_of if may_go(chunk)), key=place)[:chunks]
+        if len(chosen) < chunks:
+            return None
+        for chunk in chosen:
+            del self.rank_of[chunk]
+        return chosen
+
+    def knows(self):
+        return set(self.rank_of)
+
+
+class Twins:
+    """A store that is told of runs of chunks, and one that is told of every chunk alone."""
+
+    def __init__(self, eviction, seed):
+        self.drawn = random.Random(seed)
+        capacity, threshold = self.drawn.choice((1, 5, 12, 40)), self.drawn.choice((0, 0, 2))
+        slow = SlowLru() if eviction == "lru" else EVICTIONS[eviction](capacity)
+        self.stores = [
+            ChunkStore(capacity, each, threshold=threshold, tracked=30)
+            for each in (EVICTIONS[eviction](capacity), slow)
+        ]
+        self.uses = {}
+        self.writing, self.reading = [], []
+
+    def step(self):
+        drawn = self.drawn
+        runs, alone = self.stores
+        request = drawn.randrange(8)
+        uses = self.uses.setdefault(request, (Use(), Use()))
+        some = drawn_runs(drawn, request // 2)
+        doing = drawn.random()
+        if doing < 0.4:
+            found = [
+                store.offer(use, each) for store, use, each in zip(self.stores, uses, both(some), strict=True)
+            ]
+            assert (found[0] is None) == (found[1] is None)
+            if found[0] is not None:
+                assert singles(found[0]) == singles(found[1])
+                self.writing.append(found)
+            gone = [
+                [chunk for run in store.victims for chunk in singles([run])[::-1]] for store in self.stores
+            ]
+            assert gone[0] == gone[1]
+        elif doing < 0.6:
+            ready = [part for run in some for part in runs.ready(run)]
+            assert singles(ready) == [part for run in singles(some) for part in alone.ready(run)]
+            for store, use, each in zip(self.stores, uses, both(ready), strict=True):
+                store.pin(use, each)
+            self.reading.append(both(ready))
+        elif doing < 0.75 and self.writing:
+            for store, each in zip(
+                self.stores, self.writing.pop(drawn.randrange(len(self.writing))), strict=True
+            ):
+                store.written(each)
+        elif doing < 0.9 and self.reading:
+            for store, each in zip(
+                self.stores, self.reading.pop(drawn.randrange(len(self.reading))), strict=True
+            ):
+                store.unpin(each)
+        elif doing < 0.97:
+            for store, use in zip(self.stores, self.uses.pop(request), strict=True):
+                store.finish(use)
+        else:
+            for store, each in zip(self.stores, both(some), strict=True):
+                store.give_up(each)
+        assert runs.chunks() == alone.chunks()
+
+
+def both(runs):
+    return runs, singles(runs)
+
+
+def drawn_runs(drawn, content):
+    """Return runs in a prompt of two KV groups, with one of two tails; chunks are of one and two blocks."""
+    first, end = sorted(drawn.sample(range(15), 2))
+    fork = 3 + content % 5
+    tail = 2 * content + drawn.randrange(2)
+    runs = []
+    for group, tokens in ((0, 16), (1, 32)):
+        head = (segment(100 + content // 2, tokens, group), first, min(fork, end))
+        rest = (segment(200 + tail, tokens, group), max(first, fork), end)
+        runs += [run for run in (head, rest) if run[1] < run[2]]
+    return runs
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+@pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 60), marks=pytest.mark.slow)])
+def test_runs_of_chunks_fare_as_each_chunk_alone(eviction, seeds):
+    for seed in seeds:
+        twins = Twins(eviction, seed)
+        for _ in range(400):
+            twins.step()
+        for store in twins.stores:
+            store.check_integrity()
 
 
 @pytest.mark.parametrize("eviction", ["lru", "arc"])

@@ -20,7 +20,7 @@ from typing import Any
 
 from stubs import StubFinder
 
-from pagesim.kvcache.tiers import EVICTIONS, ChunkKey, ChunkStore, Use
+from pagesim.kvcache.tiers import EVICTIONS, ChunkRun, ChunkStore, Use, joined, segment, singles
 
 UNUSED = """
     vllm.config vllm.distributed vllm.logger vllm.model_executor vllm.platforms vllm.v1.kv_hints
@@ -41,10 +41,10 @@ class Both:
             num_chunks=capacity, cache_policy=eviction, store_threshold=threshold, max_tracker_size=tracked
         )
         self.store = ChunkStore(capacity, EVICTIONS[eviction](capacity), threshold=threshold, tracked=tracked)
-        self.requests: list[tuple[list[ChunkKey], Any, Use]] = []
+        self.requests: list[tuple[list[ChunkRun], Any, Use]] = []
         self.begun = 0
         self.evicted = 0
-        self.jobs: list[tuple[str, tuple[list[ChunkKey], Any, Use], list[ChunkKey]]] = []
+        self.jobs: list[tuple[str, tuple[list[ChunkRun], Any, Use], list[ChunkRun]]] = []
 
     def step(self) -> None:
         """Do something, and compare."""
@@ -73,20 +73,20 @@ class Both:
         length = self.drawn.randint(1, 9)
         prompt, shared = self.drawn.randrange(6), self.drawn.randint(0, length)
         keys = [
-            (16 * (place + 1), 0, 100 * prompt + place if place < shared else 1000 * self.begun + place)
+            (segment(prompt if place < shared else 1000 + self.begun, 16), place, place + 1)
             for place in range(length)
         ]
         context = ReqContext(req_id=str(self.begun))
         for key in keys:
-            context.set_offload_key_position(named(key), key[0])
+            context.set_offload_key_position(named(key), 16 * key[2])
         self.manager.on_new_request(context)
         self.requests.append((keys, context, Use()))
 
-    def load(self, request: tuple[list[ChunkKey], Any, Use]) -> None:
+    def load(self, request: tuple[list[ChunkRun], Any, Use]) -> None:
         keys, context, use = request
         found = []
         for key in keys:
-            ready = self.store.is_ready(key)
+            ready = bool(self.store.ready(key))
             answer = self.manager.lookup(named(key), context).name
             assert answer == ("HIT" if ready else "HIT_PENDING" if key in self.store else "MISS")
             if not ready:
@@ -95,43 +95,44 @@ class Both:
         if found:
             some = found[self.drawn.randrange(len(found)) :]
             self.manager.prepare_load([named(key) for key in some], context)
-            self.store.pin(use, some)
+            self.store.pin(use, joined(some))
             self.jobs.append(("load", request, some))
 
-    def offer(self, request: tuple[list[ChunkKey], Any, Use]) -> None:
+    def offer(self, request: tuple[list[ChunkRun], Any, Use]) -> None:
         keys, context, use = request
         first = self.drawn.randrange(len(keys))
         some = keys[first : self.drawn.randint(first + 1, len(keys))]
         theirs = self.manager.prepare_store([named(key) for key in some], context)
-        ours = self.store.offer(use, some)
+        ours = self.store.offer(use, joined(some))
         assert (ours is None) == (theirs is None)
         if ours is not None:
-            assert [named(key) for key in ours] == theirs.keys_to_store
-            assert [named(key) for key in self.store.victims] == theirs.evicted_keys
-            self.evicted += len(self.store.victims)
+            assert [named(key) for key in singles(ours)] == theirs.keys_to_store
+            victims = [key for run in self.store.victims for key in reversed(singles([run]))]
+            assert [named(key) for key in victims] == theirs.evicted_keys
+            self.evicted += len(victims)
             self.jobs.append(("store", request, ours))
 
-    def complete(self, job: tuple[str, tuple[list[ChunkKey], Any, Use], list[ChunkKey]]) -> None:
+    def complete(self, job: tuple[str, tuple[list[ChunkRun], Any, Use], list[ChunkRun]]) -> None:
         kind, (_, context, _), keys = job
         if kind == "load":
-            self.manager.complete_load([named(key) for key in keys], context)
+            self.manager.complete_load([named(key) for key in singles(keys)], context)
             self.store.unpin(keys)
         else:
-            self.manager.complete_store([named(key) for key in keys], context)
+            self.manager.complete_store([named(key) for key in singles(keys)], context)
             self.store.written(keys)
 
-    def finish(self, request: tuple[list[ChunkKey], Any, Use]) -> None:
+    def finish(self, request: tuple[list[ChunkRun], Any, Use]) -> None:
         if all(job[1] is not request for job in self.jobs):
             self.manager.on_request_finished(request[1])
             self.store.finish(request[2])
             self.requests.remove(request)
 
 
-def named(key: ChunkKey) -> bytes:
+def named(key: ChunkRun) -> bytes:
     """Return what vLLM calls a chunk."""
     from vllm.v1.kv_offload.base import make_offload_key
 
-    found: bytes = make_offload_key(key[2].to_bytes(16, "big"), key[1])
+    found: bytes = make_offload_key(f"{key[0]}:{key[1]}".encode().ljust(32), 0)
     return found
 
 

@@ -120,15 +120,34 @@ def _tier_options(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     is_newest = options["policy"] == "vllm-v1" and options.get("vllm_version", "0.33.0") == "0.33.0"
     if not is_newest or "speculative_method" in options or rnd.random() < 0.3:
         return {}
-    return {
+    one = {
         "kv_offloading_chunks": rnd.choice((0, 3, 20, 100, 1000)),
-        "kv_offloading_chunk_blocks": rnd.choice((1, 1, 2, 4)),
         "kv_offloading_eviction": rnd.choice(("lru", "arc")),
+        "kv_offloading_link": rnd.choice(("10GB/s", "0.3GB/s:5ms", "30MB/s")),
+    }
+    how = {
+        "kv_offloading_chunk_blocks": rnd.choice((1, 1, 2, 4)),
         "kv_offloading_threshold": rnd.choice((0, 0, 2)),
         "kv_offloading_prompt_only": rnd.random() < 0.7,
         "kv_offloading_load": rnd.choice(("always", "always", "auto")),
-        "kv_offloading_link": rnd.choice(("10GB/s", "0.3GB/s:5ms", "30MB/s")),
     }
+    return {**how, "tiers": _chain(rnd)} if rnd.random() < 0.5 else {**how, **one}
+
+
+def _chain(rnd: Random) -> list[str]:
+    """Return one to three tiers."""
+    tiers = []
+    for name in ("host", "ssd", "far")[: rnd.randint(1, 3)]:
+        words = [
+            name,
+            rnd.choice(("0GiB", "0.1GiB", "1GiB", "infGiB")),
+            rnd.choice(("10GB/s", "0.3GB/s:0.1GB/s:5ms", "30MB/s", "infGB/s")),
+            rnd.choice(("lru", "lru", "arc", "lru-chunk", "never")),
+        ]
+        if tiers:
+            words += rnd.choice(([], ["exclusive"], ["direct"]))
+        tiers.append(":".join(words))
+    return tiers
 
 
 def _let_start(rnd: Random, some: dict[str, Any]) -> None:
@@ -249,6 +268,11 @@ def first_difference(one: Outcome | str, other: Outcome | str) -> str | None:
     return None if one.counts == other.counts else f"{one.counts} and {other.counts}"
 
 
+def _loads_deep(counts: dict[str, Any]) -> bool:
+    """Say whether anything was loaded from a tier behind the first."""
+    return any(tier["chunks"]["loaded"] for tier in list(counts.get("tiers", {}).values())[1:])
+
+
 def check(seed: int) -> Counter[str]:
     """Replay the case of a seed in four ways; return what it had in it.
 
@@ -277,6 +301,8 @@ def check(seed: int) -> Counter[str]:
             "with two batches in flight": int(bool(case.options.get("async_scheduling"))),
             "with drafts": int("speculation" in base.counts),
             "in a closed loop": int("due_s" in base.requests),
+            "with a chain of tiers": int("tiers" in base.counts and "tiers" in case.options),
+            "loads over several links": int(_loads_deep(base.counts)),
             "with aborts": int((base.requests["status"] == "aborted").any()),
             "iterations": len(base.steps),
         }

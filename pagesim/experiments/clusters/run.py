@@ -21,6 +21,7 @@ from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.drafts import Speculation
+from pagesim.setup.offload import total_traffic
 from pagesim.setup.prepare import PreparedSystem, ProgressCallback, Server, prepare
 from pagesim.setup.scenario import System, checked
 from pagesim.sim.clock import BEYOND_THE_CLOCK
@@ -159,6 +160,7 @@ def together(
     gaps = TokenGaps()
     for server in servers:
         gaps.include(server.gaps)
+    tiers = total_traffic([server.traffic() for server in servers])
     drafts = [each for server in servers if (each := server.scheduler.speculation) is not None]
     return {
         "requests": of_requests.pop("requests"),
@@ -174,6 +176,7 @@ def together(
             "swap": sum(server.recorder.swapped_total for server in servers),
         },
         **({"speculation": Speculation.total(drafts).summary()} if drafts else {}),
+        **({"tiers": tiers} if tiers else {}),
         "aborted_tokens": sum(server.engine.aborted_tokens for server in servers),
         "extrapolated": dict(setting.cost.beyond),
         "sim": {

@@ -156,7 +156,7 @@ class Details(Observer):
         scheduler = self.scheduler
         if not isinstance(scheduler, OffloadingV1) or transfers is None:
             return {}
-        store = scheduler.connector.store
+        store = scheduler.connector.tiers()[0].store
         return {
             "num_waiting_remote": scheduler.waiting_for_load,
             "ext_hit_tokens": sum([job.tracked.request.loaded for job in transfers.loads]),

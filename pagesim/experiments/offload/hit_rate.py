@@ -9,7 +9,7 @@ import numpy as np
 
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
-from pagesim.kvcache.tiers import EVICTIONS, ChunkKey, ChunkStore, Future, Use
+from pagesim.kvcache.tiers import EVICTIONS, ChunkRun, ChunkStore, Future, Use, segment, singles, within
 from pagesim.scheduling.content import Contents
 from pagesim.workloads.trace import Trace
 
@@ -39,14 +39,19 @@ class PromptChunks:
     """The chunks of a trace's prompts.
 
     Attributes:
-        keys: of each prompt, in token order: the chunks that it fills.
+        runs: of each prompt, in token order: the chunks that it fills.
         chunks: that all prompts begin: of each, its tokens over those of a chunk, rounded up.
         tokens: of a chunk.
     """
 
-    keys: tuple[tuple[ChunkKey, ...], ...]
+    runs: tuple[tuple[ChunkRun, ...], ...]
     chunks: int
     tokens: int
+
+    @property
+    def future(self) -> Future:
+        """What is asked for, chunk by chunk."""
+        return Future([singles(runs) for runs in self.runs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +89,12 @@ def prompt_chunks(trace: Trace, tokens: int | None = None) -> PromptChunks:
         tokens = trace.hash_block_size
     if tokens < 1:
         raise PagesimError(f"chunk_tokens is {tokens}; it must be at least 1")
-    contents, keys = Contents(trace, np.arange(len(trace)), tokens), []
+    contents, runs = Contents(trace, np.arange(len(trace)), tokens), []
     for row, prompt in enumerate(trace.prompt_tokens.tolist()):
-        content = contents.of(row)
-        keys.append(tuple((end, 0, content.key_at(end)) for end in range(tokens, prompt + 1, tokens)))
-    return PromptChunks(tuple(keys), int((-(-trace.prompt_tokens // tokens)).sum()), tokens)
+        parts = contents.of(row).named(0, prompt)
+        found = [(segment(name, tokens), first // tokens, end // tokens) for name, first, end in parts]
+        runs.append(tuple(run for run in found if run[1] < run[2]))
+    return PromptChunks(tuple(runs), int((-(-trace.prompt_tokens // tokens)).sum()), tokens)
 
 
 def chunk_bytes(model: ModelSpec, tokens: int, *, kv_dtype: str = "fp16", tp: int = 1) -> int:
@@ -116,17 +122,28 @@ def hits_of(store: ChunkStore, prompts: PromptChunks) -> int:
     computed, and is over before the next one comes.
     """
     hits, offered = 0, max(1, OFFERED_TOKENS // prompts.tokens)
-    for keys in prompts.keys:
-        use, found = Use(), 0
-        while found < len(keys) and keys[found] in store:
-            found += 1
-        hits += found
-        store.pin(use, keys[:found])
-        store.unpin(keys[:found])
-        for first in range(0, len(keys), offered):
-            store.written(store.offer(use, keys[first : first + offered]) or ())
+    for runs in prompts.runs:
+        use = Use()
+        found = _leading(store, runs)
+        hits += sum(end - first for _, first, end in found)
+        store.pin(use, found)
+        store.unpin(found)
+        filled = runs[-1][2] if runs else 0
+        for first in range(0, filled, offered):
+            store.written(store.offer(use, within(runs, first, first + offered)) or ())
         store.finish(use)
     return hits
+
+
+def _leading(store: ChunkStore, runs: Sequence[ChunkRun]) -> list[ChunkRun]:
+    """Return the leading chunks of a prompt that a store has."""
+    found: list[ChunkRun] = []
+    for run in runs:
+        for first, end, readers in store.cut(run):
+            if readers is None:
+                return found
+            found.append((run[0], first, end))
+    return found
 
 
 def hit_rates(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from pagesim.costs import CostModel, IterationShape, step_shape
 from pagesim.costs.specs import TierSpec
-from pagesim.costs.transfers import transfer_ticks
+from pagesim.costs.transfers import path_to_device, transfer_ticks
 from pagesim.sim.clock import TICKS_PER_SECOND
 
-__all__ = ["Beside", "Returning", "Server", "path_to_device", "place_at", "reaches", "returning"]
+__all__ = ["Beside", "Returning", "Server", "place_at", "reaches", "returning"]
 
 NAP = TICKS_PER_SECOND // 1000
 """An iteration of vLLM that computes nothing, while it waits for a transfer (`sim.engine`)."""
@@ -80,14 +80,6 @@ class Returning:
     def ratio(self) -> float:
         """What loading takes over what recomputing takes; below 1 loading is faster."""
         return self.load_s / self.recompute_s
-
-
-def path_to_device(tiers: Sequence[TierSpec], place: int) -> list[int]:
-    """Return the places whose links a load from a tier crosses, its own first."""
-    path = [place]
-    while path[-1] and not tiers[path[-1]].direct:
-        path.append(path[-1] - 1)
-    return path
 
 
 def reaches(tiers: Sequence[TierSpec], device_bytes: int) -> list[int | None]:

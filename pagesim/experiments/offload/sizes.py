@@ -52,7 +52,7 @@ def serve_sizes(system: System, trace: Trace, sizes: Sequence[float]) -> Iterato
     for size in sizes:
         if size < 0:
             raise PagesimError(f"sizes is {size:g}; a tier has 0 GiB or more")
-        update = {"kv_offloading_size": size or None, "kv_offloading_chunks": None}
+        update = {"kv_offloading_size": size or None, "kv_offloading_chunks": None, "tiers": None}
         result = run(system.model_copy(update=update), trace, steps="none")
         requests = result.requests
         served = requests[requests["first_token_s"].notna()]

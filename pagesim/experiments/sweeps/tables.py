@@ -112,7 +112,8 @@ def _parameter(name: str, scenarios: Sequence[Scenario]) -> pd.Series[Any]:
     own = Scenario.model_fields.get(name)
     annotation = plugin_fields()[name][0] if own is None else own.annotation
     kind = next((k for k in (annotation, *get_args(annotation)) if k in kinds), None)
-    values = [scenario.option(name) for scenario in scenarios]
+    asked = [scenario.option(name) for scenario in scenarios]
+    values = ["+".join(value) if isinstance(value, tuple) else value for value in asked]  # as in a grid
     return pd.Series(values, dtype="string" if kind is None else kinds[kind])
 
 

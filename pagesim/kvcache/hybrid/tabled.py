@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pagesim.kvcache.base import StateChunks
@@ -96,6 +96,10 @@ class HybridKV(InTurnKV):
     def findable_blocks(self) -> int:
         """Contents of a group that can be found, those of blocks in use included."""
         return len(self._blocks.found)
+
+    def found_names(self, group: int = 0) -> Iterator[int]:
+        of = len(self.groups)
+        return (key // of for key in self._blocks.found if key % of == group)
 
     def held_by_groups(self) -> tuple[int, ...]:
         return tuple([group.held for group in self._groups])

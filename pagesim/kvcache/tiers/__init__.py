@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 from pagesim.kvcache.tiers.arc import Arc
+from pagesim.kvcache.tiers.backing import Backing, Chunks, Copy, OneTier
 from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
-from pagesim.kvcache.tiers.eviction import Eviction
+from pagesim.kvcache.tiers.chain_backing import ChainBacking
+from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segment, singles, within
+from pagesim.kvcache.tiers.counts import ENTRIES, TierCounts
+from pagesim.kvcache.tiers.eviction import Eviction, Use
 from pagesim.kvcache.tiers.lru import LruByRequest
 from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
 from pagesim.kvcache.tiers.names import EVICTIONS
 from pagesim.kvcache.tiers.never import Never
-from pagesim.kvcache.tiers.store import ChunkKey, ChunkStore, Use
+from pagesim.kvcache.tiers.spans import Spans
+from pagesim.kvcache.tiers.store import WRITING, ChunkStore
+from pagesim.kvcache.tiers.traffic import Traffic
 
 __all__ = [
     "DEVICE",
+    "ENTRIES",
     "EVICTIONS",
+    "WRITING",
     "Arc",
+    "Backing",
+    "ChainBacking",
     "ChainUse",
-    "ChunkKey",
+    "ChunkRun",
     "ChunkStore",
+    "Chunks",
+    "Copy",
     "Eviction",
     "Future",
     "LruByChunk",
     "LruByRequest",
     "Move",
     "Never",
+    "OneTier",
+    "Spans",
     "Tier",
     "TierChain",
+    "TierCounts",
+    "Traffic",
     "Use",
+    "count",
+    "group_of",
+    "joined",
+    "segment",
+    "singles",
+    "within",
 ]

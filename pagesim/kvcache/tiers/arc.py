@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Sequence
 
-from pagesim.kvcache.tiers.eviction import ChunkKey, Eviction, Use
+from pagesim.kvcache.tiers.chunks import ChunkRun, singles, tail_first
+from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
 
-Order = OrderedDict[ChunkKey, None]
+Order = OrderedDict[ChunkRun, None]
 """Chunks, the next to go first."""
 
 
@@ -34,74 +35,78 @@ class Arc(Eviction):
         self._recent_ghosts: Order = OrderedDict()
         self._frequent_ghosts: Order = OrderedDict()
 
-    def touched(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
+    def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         return  # the order changes when the request is over
 
-    def missed(self, use: Use, keys: Sequence[ChunkKey]) -> None:
+    def missed(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         recent, frequent = self._recent_ghosts, self._frequent_ghosts
-        for key in reversed(keys):
-            if key in use.missed:
+        missed = use.noted.setdefault("missed", set())
+        for each in reversed(singles(runs)):
+            if each in missed:
                 continue
-            if key in recent:
+            missed.add(each)
+            if each in recent:
                 step = max(1, len(frequent) / len(recent))
                 self._target = min(self._target + step, self._capacity)
-                recent.move_to_end(key)
-            elif key in frequent:
+                recent.move_to_end(each)
+            elif each in frequent:
                 step = max(1, len(recent) / len(frequent))
                 self._target = max(self._target - step, 0)
-                frequent.move_to_end(key)
-        use.missed.update(keys)
+                frequent.move_to_end(each)
 
-    def inserted(self, use: Use, keys: Sequence[ChunkKey]) -> None:
-        for key in keys:
-            self._recent[key] = None
-            self._recent_ghosts.pop(key, None)
-            self._frequent_ghosts.pop(key, None)
+    def reused(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        inserted = use.noted.get("inserted", ())
+        use.noted.setdefault("reused", set()).update(each for each in singles(runs) if each not in inserted)
 
-    def forgotten(self, key: ChunkKey) -> None:
-        del (self._recent if key in self._recent else self._frequent)[key]
+    def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        chunks = singles(runs)
+        use.noted.setdefault("inserted", set()).update(chunks)
+        for each in chunks:
+            self._recent[each] = None
+            self._recent_ghosts.pop(each, None)
+            self._frequent_ghosts.pop(each, None)
 
-    def finished(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
-        for key in keys:
-            among = self._recent if key in self._recent else self._frequent
-            if key in use.reused and among is self._recent:
-                del self._recent[key]
-                self._frequent[key] = None
-            elif key in use.reused or key in use.inserted:
-                among.move_to_end(key)
+    def forgotten(self, run: ChunkRun) -> None:
+        for each in singles([run]):
+            del (self._recent if each in self._recent else self._frequent)[each]
 
-    def choose(
-        self, count: int, evictable: Set[ChunkKey], spared: Collection[ChunkKey]
-    ) -> list[ChunkKey] | None:
-        recent = _that_may_go(self._recent, evictable, spared)
-        frequent = _that_may_go(self._frequent, evictable, spared)
+    def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        reused, inserted = use.noted.get("reused", ()), use.noted.get("inserted", ())
+        for run in tail_first(runs, last_group_first=True):
+            for each in reversed(singles([run])):
+                among = self._recent if each in self._recent else self._frequent
+                if each in reused and among is self._recent:
+                    del self._recent[each]
+                    self._frequent[each] = None
+                elif each in reused or each in inserted:
+                    among.move_to_end(each)
+
+    def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
+        recent = (each for each in self._recent if may_go(each))
+        frequent = (each for each in self._frequent if may_go(each))
         left = len(self._recent)
-        chosen: list[ChunkKey] = []
-        for _ in range(count):
-            key = next(recent, None) if left >= int(self._target) else None
-            if key is None:
-                key = next(frequent, None)
-            if key is None:
-                key = next(recent, None)
-            if key is None:
+        chosen: list[ChunkRun] = []
+        for _ in range(chunks):
+            each = next(recent, None) if left >= int(self._target) else None
+            if each is None:
+                each = next(frequent, None)
+            if each is None:
+                each = next(recent, None)
+            if each is None:
                 return None
-            left -= key in self._recent
-            chosen.append(key)
-        for key in chosen:
-            if key in self._recent:
-                del self._recent[key]
-                self._recent_ghosts[key] = None
+            left -= each in self._recent
+            chosen.append(each)
+        for each in chosen:
+            if each in self._recent:
+                del self._recent[each]
+                self._recent_ghosts[each] = None
             else:
-                del self._frequent[key]
-                self._frequent_ghosts[key] = None
+                del self._frequent[each]
+                self._frequent_ghosts[each] = None
         for ghosts in (self._recent_ghosts, self._frequent_ghosts):
             while len(ghosts) > self._capacity:
                 ghosts.popitem(last=False)
         return chosen
 
-    def knows(self) -> Set[ChunkKey]:
-        return self._recent.keys() | self._frequent.keys()
-
-
-def _that_may_go(order: Order, evictable: Set[ChunkKey], spared: Collection[ChunkKey]) -> Iterator[ChunkKey]:
-    return (key for key in order if key in evictable and key not in spared)
+    def knows(self) -> set[ChunkRun]:
+        return {*self._recent, *self._frequent}

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagesim.kvcache.tiers.eviction import ChunkKey
+from pagesim.kvcache.tiers.chunks import ChunkRun, count, singles
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
-from pagesim.kvcache.tiers.store import ChunkStore
+from pagesim.kvcache.tiers.spans import of_runs
+from pagesim.kvcache.tiers.store import WRITING, ChunkStore
+from pagesim.kvcache.tiers.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,13 @@ class TierChain:
 
     Attributes:
         moves: those that are not over.
+        traffic: of each tier.
 
     Raises:
         ValueError: a tier behind the first is exclusive and direct: nothing would lead to it.
     """
 
-    __slots__ = ("moves", "tiers")
+    __slots__ = ("moves", "tiers", "traffic")
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         for tier in tiers[1:]:
@@ -64,22 +67,21 @@ class TierChain:
                 raise ValueError(f"tier {tier.name} is exclusive and direct: nothing leads to it")
         self.tiers = tuple(tiers)
         self.moves: dict[Move, None] = {}
+        self.traffic = [Traffic() for _ in tiers]
 
     # Questions
 
-    def place_of(self, key: ChunkKey) -> int | None:
+    def places(self, run: ChunkRun) -> list[tuple[ChunkRun, int | None]]:
+        """Cut a run by the nearest tier in which its chunks are ready; None where they are in none."""
+        return self._places(run, 0)
+
+    def place_of(self, chunk: ChunkRun) -> int | None:
         """Return the nearest tier in which a chunk is ready; None where it is in none."""
-        for place, tier in enumerate(self.tiers):
-            if tier.store.is_ready(key):
-                return place
-        return None
+        return self._places(chunk, 0)[0][1]
 
-    def __contains__(self, key: ChunkKey) -> bool:
-        return any(key in tier.store for tier in self.tiers)
-
-    def is_writing(self, key: ChunkKey) -> bool:
-        """Say of a chunk that is there whether it is still being written, wherever it is."""
-        return self.place_of(key) is None
+    def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
+        """Cut a run where its chunks differ: 0 where they are ready in any tier, else `WRITING`, or None."""
+        return self._cut(run, 0)
 
     # Changes
 
@@ -87,38 +89,39 @@ class TierChain:
         """Return what a request did with the chain before it came: nothing."""
         return ChainUse(len(self.tiers))
 
-    def offer(self, use: ChainUse, keys: Sequence[ChunkKey]) -> list[Move] | None:
+    def offer(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[Move] | None:
         """Offer chunks that the device has computed to all inclusive tiers next to it.
 
         Args:
             use: of the request that offers them.
-            keys: in the order of its tokens.
+            runs: of chunks, in the order of its tokens.
 
         Returns:
             The moves by which they are written where they are not yet; None where the first of these tiers
             cannot make room for all of them: they can be offered again.
         """
         near = [place for place in range(len(self.tiers)) if self._above(place) == DEVICE]
-        return self._offer(use, keys, [place for place in near if not self.tiers[place].exclusive])
+        return self._offer(use, runs, [place for place in near if not self.tiers[place].exclusive])
 
-    def take_evicted(self, use: ChainUse, keys: Sequence[ChunkKey]) -> list[Move] | None:
+    def take_evicted(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[Move] | None:
         """Offer what the device is about to lose to the first tier, if that is exclusive; as ``offer``."""
-        return self._offer(use, keys, [0] if self.tiers and self.tiers[0].exclusive else [])
+        return self._offer(use, runs, [0] if self.tiers and self.tiers[0].exclusive else [])
 
-    def load(self, use: ChainUse, keys: Sequence[ChunkKey]) -> list[Move]:
+    def load(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[Move]:
         """Begin to load chunks to the device, each from the nearest tier in which it is ready.
 
         Raises:
             KeyError: one is ready in no tier.
         """
-        by_place: dict[int, list[ChunkKey]] = {}
-        for key in keys:
-            place = self.place_of(key)
-            if place is None:
-                raise KeyError(f"chunk {key} is ready in no tier")
-            by_place.setdefault(place, []).append(key)
+        by_place: dict[int, list[ChunkRun]] = {}
+        for run in runs:
+            for part, place in self.places(run):
+                if place is None:
+                    raise KeyError(f"chunks {part} are ready in no tier")
+                by_place.setdefault(place, []).append(part)
         for place, found in by_place.items():
             self.tiers[place].store.pin(use.of[place], found)
+            self.traffic[place].loaded += count(found)
         return [move for place in sorted(by_place) for move in self._raise(use, by_place[place], place, True)]
 
     def over(self, move: Move) -> list[Move]:
@@ -126,21 +129,21 @@ class TierChain:
         if any(each in self.moves for each in move.after):
             raise ValueError(f"{move} is over before what it comes after")
         del self.moves[move]
-        use, keys, source, target = move.use, move.keys, move.source, move.target
+        use, runs, source, target = move.use, move.runs, move.source, move.target
         found: list[Move] = []
         if move.writes:
-            self.tiers[target].store.written(keys)
+            self.tiers[target].store.written(runs)
             if move.loads:
-                self.tiers[target].store.pin(use.of[target], keys)
+                self.tiers[target].store.pin(use.of[target], runs)
         if move.reads:
-            self.tiers[source].store.unpin(keys)
+            self.tiers[source].store.unpin(runs)
         if move.loads and target != DEVICE:
-            found += self._raise(use, keys, target, move.writes)
+            found += self._raise(use, runs, target, move.writes)
         if move.writes:
-            found += self._write_through(use, keys, target)
-            self._give_up(target + 1, keys)
+            found += self._write_through(use, runs, target)
+            self._give_up(target + 1, runs)
         if move.reads and (source == 0 or target == source - 1):
-            self._give_up(source, keys)
+            self._give_up(source, runs)
         return found
 
     def finish(self, use: ChainUse) -> None:
@@ -150,18 +153,52 @@ class TierChain:
 
     # Inside
 
+    def _places(self, run: ChunkRun, place: int) -> list[tuple[ChunkRun, int | None]]:
+        """As ``places``, from a tier on."""
+        if place == len(self.tiers):
+            return [(run, None)]
+        found: list[tuple[ChunkRun, int | None]] = []
+        for first, end, readers in self.tiers[place].store.cut(run):
+            part = (run[0], first, end)
+            if readers is None or readers == WRITING:
+                found += self._places(part, place + 1)
+            else:
+                found.append((part, place))
+        return found
+
+    def _cut(self, run: ChunkRun, place: int) -> list[tuple[int, int, int | None]]:
+        """As ``cut``, from a tier on."""
+        if place == len(self.tiers):
+            return [(run[1], run[2], None)]
+        found: list[tuple[int, int, int | None]] = []
+        for first, end, readers in self.tiers[place].store.cut(run):
+            if readers is not None and readers != WRITING:
+                found.append((first, end, 0))
+                continue
+            for start, stop, behind in self._cut((run[0], first, end), place + 1):
+                found.append((start, stop, readers if behind is None else behind))
+        return found
+
     def _above(self, place: int) -> int:
         return DEVICE if place == 0 or self.tiers[place].direct else place - 1
 
     def _begin(self, move: Move) -> Move:
         self.moves[move] = None
+        if move.writes:
+            traffic, chunks = self.traffic[move.target], move.chunks
+            if move.loads:
+                traffic.promoted += chunks
+            elif move.reads or move.source == DEVICE:
+                traffic.stored += chunks
+            else:  # what is read there is gone already
+                traffic.demoted += chunks
         return move
 
-    def _offer(self, use: ChainUse, keys: Sequence[ChunkKey], places: Sequence[int]) -> list[Move] | None:
+    def _offer(self, use: ChainUse, runs: Sequence[ChunkRun], places: Sequence[int]) -> list[Move] | None:
         """Offer chunks of the device to tiers, of which the first must take them."""
         found: list[Move] = []
         for place in places:
-            taken = self._make_room(place, use, keys)
+            taken = self._make_room(place, use, runs)
             if taken is None and place == places[0]:
                 return None
             if taken is not None:
@@ -172,54 +209,54 @@ class TierChain:
         return found
 
     def _make_room(
-        self, place: int, use: ChainUse, keys: Sequence[ChunkKey]
-    ) -> tuple[list[ChunkKey], list[Move]] | None:
+        self, place: int, use: ChainUse, runs: Sequence[ChunkRun]
+    ) -> tuple[list[ChunkRun], list[Move]] | None:
         """Offer chunks to a tier; return those to be written and the demotions before, or None."""
         store = self.tiers[place].store
-        missing = store.offer(use.of[place], keys)
+        missing = store.offer(use.of[place], runs)
         if missing is None:
             return None
         return missing, self._demote(place, store.victims)
 
-    def _demote(self, place: int, victims: Sequence[ChunkKey]) -> list[Move]:
+    def _demote(self, place: int, victims: Sequence[ChunkRun]) -> list[Move]:
         """Move what a tier has evicted to an exclusive one behind it, as far as that can make room."""
         below = place + 1
         if not victims or not self._is_exclusive(below):
             return []
-        use, found, moved = self.new_use(), list[Move](), list[ChunkKey]()
-        for key in victims:
-            taken = self._make_room(below, use, [key])
-            if taken is not None:
-                moved += taken[0]
-                found += taken[1]
+        use, found, moved = self.new_use(), list[Move](), list[ChunkRun]()
+        for victim in victims:
+            for chunk in reversed(singles([victim])):
+                taken = self._make_room(below, use, [chunk])
+                if taken is not None:
+                    moved += taken[0]
+                    found += taken[1]
         self.tiers[below].store.finish(use.of[below])
         if moved:
             found.append(self._begin(Move(use, moved, place, below, writes=True, after=found)))
         return found
 
-    def _raise(self, use: ChainUse, keys: Sequence[ChunkKey], place: int, reads: bool) -> list[Move]:
+    def _raise(self, use: ChainUse, runs: Sequence[ChunkRun], place: int, reads: bool) -> list[Move]:
         """Move chunks from a tier towards the device, by one link."""
         above = self._above(place)
         if above == DEVICE:
-            return [self._begin(Move(use, keys, place, DEVICE, reads=reads, loads=True))]
-        taken = self._make_room(above, use, keys)
+            return [self._begin(Move(use, runs, place, DEVICE, reads=reads, loads=True))]
+        taken = self._make_room(above, use, runs)
         missing, demotions = taken if taken is not None else ([], [])
-        kept = set(missing)
+        kept = of_runs(missing)
         found = demotions
-        for writes in (True, False):
-            some = [key for key in keys if (key in kept) == writes]
+        for writes, some in ((True, missing), (False, [part for run in runs for part in kept.missing(run)])):
             if some:
                 after = demotions if writes else ()
                 move = Move(use, some, place, above, reads=reads, writes=writes, loads=True, after=after)
                 found = [*found, self._begin(move)]
         return found
 
-    def _write_through(self, use: ChainUse, keys: Sequence[ChunkKey], place: int) -> list[Move]:
+    def _write_through(self, use: ChainUse, runs: Sequence[ChunkRun], place: int) -> list[Move]:
         """Move what was written to a tier on to an inclusive one behind it, if that can make room."""
         below = place + 1
         if below == len(self.tiers) or self.tiers[below].exclusive or self.tiers[below].direct:
             return []
-        taken = self._make_room(below, use, keys)
+        taken = self._make_room(below, use, runs)
         if taken is None:
             return []
         missing, demotions = taken
@@ -231,14 +268,15 @@ class TierChain:
             self._begin(Move(use, missing, place, below, reads=True, writes=True, after=demotions)),
         ]
 
-    def _give_up(self, place: int, keys: Sequence[ChunkKey]) -> None:
+    def _give_up(self, place: int, runs: Sequence[ChunkRun]) -> None:
         """Let an exclusive tier give up chunks that the tier above has, but those that are read there.
 
         The device has what is loaded from the first tier.
         """
         if self._is_exclusive(place):
             above = None if place == 0 else self.tiers[place - 1].store
-            self.tiers[place].store.give_up([key for key in keys if above is None or above.is_ready(key)])
+            there = runs if above is None else [part for run in runs for part in above.ready(run)]
+            self.tiers[place].store.give_up(there)
 
     def _is_exclusive(self, place: int) -> bool:
         return place < len(self.tiers) and self.tiers[place].exclusive
@@ -248,11 +286,19 @@ class TierChain:
         for place, tier in enumerate(self.tiers):
             tier.store.check_integrity()
             written = Counter(
-                key for move in self.moves if move.writes and move.target == place for key in move.keys
+                chunk
+                for move in self.moves
+                if move.writes and move.target == place
+                for chunk in singles(move.runs)
             )
             read = Counter(
-                key for move in self.moves if move.reads and move.source == place for key in move.keys
+                chunk
+                for move in self.moves
+                if move.reads and move.source == place
+                for chunk in singles(move.runs)
             )
+            chunks = tier.store.chunks()
+            writing = {chunk for chunk, readers in chunks.items() if readers == WRITING}
             assert max(written.values(), default=1) == 1, f"a chunk is written twice to {tier.name}"
-            assert written.keys() == tier.store.writing_keys(), f"{tier.name} waits for what never comes"
-            assert read == tier.store.readers(), f"{tier.name} has pins of no move"
+            assert written.keys() == writing, f"{tier.name} waits for what never comes"
+            assert read == +chunks, f"{tier.name} has pins of no move"

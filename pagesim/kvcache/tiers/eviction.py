@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Callable, Sequence
 
-ChunkKey = tuple[int, int, int]
-"""Names a chunk: the tokens up to its end, its KV group, and the name of its content (`runs.Content`)."""
+from pagesim.kvcache.tiers.chunks import ChunkRun
+from pagesim.kvcache.tiers.spans import Spans
+
+MayGo = Callable[[ChunkRun], list[ChunkRun]]
+"""Returns the parts of a run that may go, in its order."""
 
 
 class Use:
@@ -15,57 +18,53 @@ class Use:
     Attributes:
         rank: when it first did anything, where an eviction counts that; 0 for never.
         seen: chunks that it read, wrote, or offered where they were there.
-        inserted: those that it had written.
-        reused: those that were there before it came.
-        missed: those that it offered and that were not there.
+        noted: what else an eviction notes of it, chunk by chunk.
     """
 
-    __slots__ = ("inserted", "missed", "rank", "reused", "seen")
+    __slots__ = ("noted", "rank", "seen")
 
     def __init__(self) -> None:
         self.rank = 0
-        self.seen: set[ChunkKey] = set()
-        self.inserted: set[ChunkKey] = set()
-        self.reused: set[ChunkKey] = set()
-        self.missed: set[ChunkKey] = set()
+        self.seen: Spans[bool] = Spans()
+        self.noted: dict[str, set[ChunkRun]] = {}
 
 
 class Eviction(ABC):
-    """An order in which chunks go; the store says what happens to them.
-
-    Where a method is told what is evictable, that is the store's own set: it is looked at, never changed.
-    """
+    """An order in which chunks go; the store says what happens to them."""
 
     @abstractmethod
-    def touched(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
+    def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         """A request used chunks for the first time that are there."""
 
     @abstractmethod
-    def inserted(self, use: Use, keys: Sequence[ChunkKey]) -> None:
+    def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         """Chunks are about to be written, for a request."""
 
-    def missed(self, use: Use, keys: Sequence[ChunkKey]) -> None:
+    def missed(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         """A request offers chunks that are not there; told before there is room for them."""
         return
 
-    @abstractmethod
-    def forgotten(self, key: ChunkKey) -> None:
-        """An evictable chunk is given up, and not for want of room."""
+    def reused(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        """A request reads or offers chunks that are ready."""
+        return
 
     @abstractmethod
-    def finished(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
-        """A request is over that used these chunks, which are there; its tail comes first."""
+    def forgotten(self, run: ChunkRun) -> None:
+        """Chunks that may go are given up, and not for want of room."""
 
     @abstractmethod
-    def choose(
-        self, count: int, evictable: Set[ChunkKey], spared: Collection[ChunkKey]
-    ) -> list[ChunkKey] | None:
-        """Choose so many evictable chunks, none of the spared, and forget them.
+    def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        """A request is over that used these chunks, which are there; in no order."""
+
+    @abstractmethod
+    def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
+        """Choose so many chunks of those that may go, and forget them.
 
         Returns:
-            The chunks, first that goes first; None where there are not so many, and none is forgotten.
+            The chunks, those that go first in front, and of each run the last chunk first; None where there
+            are not so many, and none is forgotten.
         """
 
     @abstractmethod
-    def knows(self) -> Set[ChunkKey]:
-        """Return the chunks that it has in its order."""
+    def knows(self) -> set[ChunkRun]:
+        """Return the chunks that it has in its order, each a run of its own."""

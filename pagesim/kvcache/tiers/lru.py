@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
-from itertools import islice
+from collections.abc import Sequence
 
-from pagesim.kvcache.tiers.eviction import ChunkKey, Eviction, Use
+from pagesim.kvcache.tiers.chunks import ChunkRun, singles, tail_first
+from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
+from pagesim.kvcache.tiers.spans import Spans
 
 
 class Rank:
@@ -13,34 +14,18 @@ class Rank:
 
     Attributes:
         number: ranks with smaller ones go first.
-        keys: the chunks, that which goes first at the end.
-        last: the most tokens up to the end of any that was added.
-        in_order: whether they stand in the order in which they go.
+        chunks: how many there are.
+        segments: in which they are; there may be others of which none is left.
         lives: whether the request may add others.
     """
 
-    __slots__ = ("in_order", "keys", "last", "lives", "number")
+    __slots__ = ("chunks", "lives", "number", "segments")
 
-    def __init__(self, number: int, keys: Sequence[ChunkKey] | None = None) -> None:
+    def __init__(self, number: int, *, lives: bool) -> None:
         self.number = number
-        self.keys: dict[ChunkKey, None] = dict.fromkeys(keys or ())
-        self.lives = keys is None
-        self.last = 0
-        self.in_order = True
-
-    def add(self, key: ChunkKey) -> None:
-        """Add a chunk of a request that lives."""
-        self.keys[key] = None
-        if key[0] > self.last:
-            self.last = key[0]
-        else:
-            self.in_order = False
-
-    def settle(self) -> None:
-        """Put the chunks into the order in which they go: the tail first, and there the first group."""
-        if not self.in_order:
-            self.keys = dict.fromkeys(sorted(self.keys, key=lambda key: (key[0], -key[1], -key[2])))
-            self.in_order = True
+        self.chunks = 0
+        self.segments: dict[int, None] = {}
+        self.lives = lives
 
 
 class LruByRequest(Eviction):
@@ -56,72 +41,102 @@ class LruByRequest(Eviction):
 
     def __init__(self) -> None:
         self._clock = 0
-        self._rank_of: dict[ChunkKey, Rank] = {}
+        self._rank_of: Spans[Rank] = Spans()
         # By number, in order, since each new one is the greatest. That of a request stays until it is over.
         self._ranks: dict[int, Rank] = {}
 
-    def touched(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
-        rank, rank_of = self._of(use), self._rank_of
-        for key in keys:
-            old = rank_of[key]
-            if old.number < rank.number:
-                del old.keys[key]
-                rank.add(key)
-                rank_of[key] = rank
+    def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        rank = self._of(use)
+        for run in runs:
+            for first, end, old in self._rank_of.cut(run):
+                assert old is not None
+                if old.number < rank.number:
+                    old.chunks -= end - first
+                    self._add(rank, (run[0], first, end))
 
-    def inserted(self, use: Use, keys: Sequence[ChunkKey]) -> None:
-        if keys:
-            rank, rank_of = self._of(use), self._rank_of
-            for key in keys:
-                rank.add(key)
-                rank_of[key] = rank
+    def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        rank = self._of(use)
+        for run in runs:
+            self._add(rank, run)
 
-    def forgotten(self, key: ChunkKey) -> None:
-        del self._rank_of.pop(key).keys[key]
+    def forgotten(self, run: ChunkRun) -> None:
+        self._leave(run)
+        self._rank_of.remove(run)
 
-    def finished(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
-        rank_of = self._rank_of
-        for key in keys:
-            del rank_of[key].keys[key]
-        if keys:
-            rank_of.update(dict.fromkeys(keys, self._new(keys[::-1])))
+    def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        if runs:
+            rank = self._new(lives=False)
+            for run in runs:
+                self._leave(run)
+                self._add(rank, run)
         old = self._ranks.get(use.rank)
-        if old is not None and not old.keys:
+        if old is not None and not old.chunks:
             del self._ranks[use.rank]
 
-    def choose(
-        self, count: int, evictable: Set[ChunkKey], spared: Collection[ChunkKey]
-    ) -> list[ChunkKey] | None:
-        chosen: list[ChunkKey] = []
+    def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
+        chosen: list[ChunkRun] = []
         passed: list[Rank] = []
         for rank in self._ranks.values():
-            rank.settle()
+            if not rank.chunks:
+                continue  # of a request that lives, and lost all that it had
             passed.append(rank)
-            may_go = (key for key in reversed(rank.keys) if key in evictable and key not in spared)
-            chosen += islice(may_go, count - len(chosen))
-            if len(chosen) == count:
+            for run in self._tail_first(rank):
+                for segment, first, end in reversed(may_go(run)):
+                    first = max(first, end - chunks)
+                    chosen.append((segment, first, end))
+                    chunks -= end - first
+                    if not chunks:
+                        break
+                if not chunks:
+                    break
+            if not chunks:
                 break
-        if len(chosen) < count:
+        if chunks:
             return None
-        for key in chosen:
-            del self._rank_of.pop(key).keys[key]
+        for run in chosen:
+            self.forgotten(run)
         for rank in passed:
-            if not rank.keys and not rank.lives:
+            if not rank.chunks and not rank.lives:
                 del self._ranks[rank.number]
         return chosen
 
-    def knows(self) -> Set[ChunkKey]:
-        return self._rank_of.keys()
+    def knows(self) -> set[ChunkRun]:
+        return set(singles(run for run, _ in self._rank_of))
+
+    def _tail_first(self, rank: Rank) -> Sequence[ChunkRun]:
+        """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
+        runs: list[ChunkRun] = []
+        for segment in list(rank.segments):
+            spans = self._rank_of.of(segment)
+            if len(spans) == 1 and spans[0][2] is rank:
+                runs.append((segment, spans[0][0], spans[0][1]))
+                continue
+            own = [(segment, first, end) for first, end, other in spans if other is rank]
+            runs += own
+            if not own:
+                del rank.segments[segment]
+        return runs if len(runs) == 1 else list(tail_first(runs, last_group_first=not rank.lives))
+
+    def _leave(self, run: ChunkRun) -> None:
+        """Count chunks out of the ranks that they have."""
+        for first, end, rank in self._rank_of.cut(run):
+            assert rank is not None
+            rank.chunks -= end - first
+
+    def _add(self, rank: Rank, run: ChunkRun) -> None:
+        rank.chunks += run[2] - run[1]
+        rank.segments[run[0]] = None
+        self._rank_of.put(run, rank)
 
     def _of(self, use: Use) -> Rank:
         """Return the rank of a request that lives."""
         rank = self._ranks.get(use.rank)
         if rank is None:
-            rank = self._new()
+            rank = self._new(lives=True)
             use.rank = rank.number
         return rank
 
-    def _new(self, keys: Sequence[ChunkKey] | None = None) -> Rank:
+    def _new(self, *, lives: bool) -> Rank:
         self._clock += 1
-        rank = self._ranks[self._clock] = Rank(self._clock, keys)
+        rank = self._ranks[self._clock] = Rank(self._clock, lives=lives)
         return rank

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Sequence
 from itertools import islice
 
-from pagesim.kvcache.tiers.eviction import ChunkKey, Eviction, Use
+from pagesim.kvcache.tiers.chunks import ChunkRun, singles
+from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
 
 
 class LruByChunk(Eviction):
@@ -19,31 +20,29 @@ class LruByChunk(Eviction):
     __slots__ = ("_order",)
 
     def __init__(self) -> None:
-        self._order: OrderedDict[ChunkKey, None] = OrderedDict()
+        self._order: OrderedDict[ChunkRun, None] = OrderedDict()  # chunk by chunk
 
-    def touched(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
-        for key in keys:
-            self._order.move_to_end(key)
+    def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        for each in singles(runs):
+            self._order.move_to_end(each)
 
-    def inserted(self, use: Use, keys: Sequence[ChunkKey]) -> None:
-        for key in keys:
-            self._order[key] = None
+    def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        self._order.update(dict.fromkeys(singles(runs)))
 
-    def forgotten(self, key: ChunkKey) -> None:
-        del self._order[key]
+    def forgotten(self, run: ChunkRun) -> None:
+        for each in singles([run]):
+            del self._order[each]
 
-    def finished(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
+    def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         return
 
-    def choose(
-        self, count: int, evictable: Set[ChunkKey], spared: Collection[ChunkKey]
-    ) -> list[ChunkKey] | None:
-        chosen = list(islice((key for key in self._order if key in evictable and key not in spared), count))
-        if len(chosen) < count:
+    def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
+        chosen = list(islice((each for each in self._order if may_go(each)), chunks))
+        if len(chosen) < chunks:
             return None
-        for key in chosen:
-            del self._order[key]
+        for each in chosen:
+            del self._order[each]
         return chosen
 
-    def knows(self) -> Set[ChunkKey]:
-        return self._order.keys()
+    def knows(self) -> set[ChunkRun]:
+        return set(self._order)

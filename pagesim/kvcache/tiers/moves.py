@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagesim.kvcache.tiers.eviction import ChunkKey, Use
+from pagesim.kvcache.tiers.chunks import ChunkRun, count
+from pagesim.kvcache.tiers.eviction import Use
 
 DEVICE = -1
 """In place of a tier."""
@@ -28,7 +29,7 @@ class Move:
 
     Attributes:
         use: of the request for which they move.
-        keys: the chunks, in token order.
+        runs: of chunks, in token order.
         source, target: places of tiers in the chain, or `DEVICE`.
         reads: whether the chunks are pinned in the source until it is over; what was evicted there, or only
             passes through, is not.
@@ -37,12 +38,12 @@ class Move:
         after: moves that must be over before this one begins: they empty what it writes to.
     """
 
-    __slots__ = ("after", "keys", "loads", "reads", "source", "target", "use", "writes")
+    __slots__ = ("after", "loads", "reads", "runs", "source", "target", "use", "writes")
 
     def __init__(
         self,
         use: ChainUse,
-        keys: Sequence[ChunkKey],
+        runs: Sequence[ChunkRun],
         source: int,
         target: int,
         *,
@@ -52,7 +53,7 @@ class Move:
         after: Sequence[Move] = (),
     ) -> None:
         self.use = use
-        self.keys = tuple(keys)
+        self.runs = tuple(runs)
         self.source = source
         self.target = target
         self.reads = reads
@@ -60,6 +61,11 @@ class Move:
         self.loads = loads
         self.after = tuple(after)
 
+    @property
+    def chunks(self) -> int:
+        """How many chunks there are."""
+        return count(self.runs)
+
     def __repr__(self) -> str:
         """Say from where to where, and how many chunks."""
-        return f"Move({len(self.keys)} chunks, {self.source} -> {self.target})"
+        return f"Move({self.chunks} chunks, {self.source} -> {self.target})"

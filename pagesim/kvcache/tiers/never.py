@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Sequence
 
-from pagesim.kvcache.tiers.eviction import ChunkKey, Eviction, Use
+from pagesim.kvcache.tiers.chunks import ChunkRun, singles
+from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
+from pagesim.kvcache.tiers.spans import Spans
 
 
 class Never(Eviction):
     """See `Eviction`. There is room for a chunk only where one was given up."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_there",)
 
     def __init__(self) -> None:
-        self._keys: dict[ChunkKey, None] = {}
+        self._there: Spans[bool] = Spans()
 
-    def touched(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
+    def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         return
 
-    def inserted(self, use: Use, keys: Sequence[ChunkKey]) -> None:
-        self._keys.update(dict.fromkeys(keys))
+    def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        for run in runs:
+            self._there.put(run, True)
 
-    def finished(self, use: Use, keys: Sequence[ChunkKey], evictable: Set[ChunkKey]) -> None:
+    def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         return
 
-    def forgotten(self, key: ChunkKey) -> None:
-        del self._keys[key]
+    def forgotten(self, run: ChunkRun) -> None:
+        self._there.remove(run)
 
-    def choose(
-        self, count: int, evictable: Set[ChunkKey], spared: Collection[ChunkKey]
-    ) -> list[ChunkKey] | None:
-        return [] if count == 0 else None
+    def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
+        return None
 
-    def knows(self) -> Set[ChunkKey]:
-        return self._keys.keys()
+    def knows(self) -> set[ChunkRun]:
+        return set(singles(run for run, _ in self._there))

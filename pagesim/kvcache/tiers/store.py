@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.tiers.eviction import ChunkKey, Eviction, Use
-
-__all__ = ["ChunkKey", "ChunkStore", "Use"]
+from pagesim.kvcache.tiers.chunks import ChunkRun, count, joined, singles
+from pagesim.kvcache.tiers.eviction import Eviction, Use
+from pagesim.kvcache.tiers.spans import Spans, of_runs
 
 WRITING = -1
 """In place of a count of readers: the chunk is being written."""
@@ -17,7 +17,7 @@ TRACKED = 64_000
 
 
 class ChunkStore:
-    """The chunks of one tier, each under its key, and the readers of each.
+    """The chunks of one tier, and the readers of each.
 
     A chunk is *written* from ``offer`` until ``written``, then *ready*: it can be read, and goes when room is
     needed for others, unless it is *pinned* by readers.
@@ -31,14 +31,16 @@ class ChunkStore:
         tracked: of how many chunks it is known how often they were offered: of those offered last.
 
     Attributes:
+        evictable: chunks that are ready and have no reader.
         evicted: chunks that went since the beginning.
-        victims: those that went for what was offered last.
+        used: chunks that it holds, those that are being written included.
+        victims: chunks that went for what was offered last, as `Eviction.choose` returns them.
         writing: chunks that are being written.
     """
 
     __slots__ = (
-        *("_chunks", "_evictable", "_eviction", "_offered", "_threshold", "_tracked"),
-        *("capacity", "evicted", "victims", "writing"),
+        *("_eviction", "_offered", "_readers", "_threshold", "_tracked"),
+        *("capacity", "evictable", "evicted", "used", "victims", "writing"),
     )
 
     def __init__(
@@ -47,27 +49,15 @@ class ChunkStore:
         if capacity < 0:
             raise ValueError(f"capacity is {capacity}; it cannot be negative")
         self.capacity = capacity
-        self.evicted = 0
-        self.victims: list[ChunkKey] = []
-        self.writing = 0
+        self.evictable = self.evicted = self.used = self.writing = 0
+        self.victims: list[ChunkRun] = []
         self._eviction = eviction
         self._threshold = threshold
         self._tracked = tracked
-        self._offered: OrderedDict[ChunkKey, int] = OrderedDict()  # how often, where there is a threshold
-        self._chunks: dict[ChunkKey, int] = {}  # the readers of each, or WRITING
-        self._evictable: set[ChunkKey] = set()  # those that are ready and have no reader
+        self._offered: OrderedDict[ChunkRun, int] = OrderedDict()  # how often, where there is a threshold
+        self._readers: Spans[int] = Spans()  # of each chunk, or WRITING
 
     # Questions
-
-    @property
-    def used(self) -> int:
-        """Chunks that it holds, those that are being written included."""
-        return len(self._chunks)
-
-    @property
-    def evictable(self) -> int:
-        """Chunks that are ready and have no reader."""
-        return len(self._evictable)
 
     @property
     def pinned(self) -> int:
@@ -79,145 +69,175 @@ class ChunkStore:
         """Chunks for which there is room without an eviction."""
         return self.capacity - self.used
 
-    def __contains__(self, key: ChunkKey) -> bool:
-        return key in self._chunks
+    def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
+        """Cut a run where its chunks differ: their readers, `WRITING`, or None where they are not there."""
+        return self._readers.cut(run)
 
-    def is_writing(self, key: ChunkKey) -> bool:
-        """Say whether a chunk that it holds is being written."""
-        return self._chunks[key] == WRITING
+    def __contains__(self, run: ChunkRun) -> bool:
+        return not self._readers.missing(run)
 
-    def is_ready(self, key: ChunkKey) -> bool:
-        """Say whether a chunk is there and not being written."""
-        return self._chunks.get(key, WRITING) != WRITING
+    def ready(self, run: ChunkRun) -> list[ChunkRun]:
+        """Return the parts of a run that are there and not being written."""
+        cut = self._readers.cut(run)
+        return [(run[0], first, end) for first, end, readers in cut if readers is not None and readers >= 0]
 
-    @property
-    def idle_keys(self) -> Set[ChunkKey]:
-        """Chunks that are ready and have no reader: the store's own set, which is not to be changed."""
-        return self._evictable
+    def idle(self, run: ChunkRun) -> list[ChunkRun]:
+        """Return the parts of a run that are ready and have no reader."""
+        return [(run[0], first, end) for first, end, readers in self._readers.cut(run) if readers == 0]
 
-    def writing_keys(self) -> set[ChunkKey]:
-        """Return the chunks that are being written; looked for among all."""
-        return {key for key, readers in self._chunks.items() if readers == WRITING}
-
-    def readers(self) -> Counter[ChunkKey]:
-        """Return how many readers the chunks have that have any; looked for among all."""
-        return Counter({key: readers for key, readers in self._chunks.items() if readers > 0})
+    def chunks(self) -> Counter[ChunkRun]:
+        """Return how many readers each of its chunks has, or `WRITING`, one by one."""
+        return Counter({each: readers for run, readers in self._readers for each in singles([run])})
 
     # Changes
 
-    def offer(self, use: Use, keys: Sequence[ChunkKey]) -> list[ChunkKey] | None:
+    def offer(self, use: Use, runs: Sequence[ChunkRun]) -> list[ChunkRun] | None:
         """Offer chunks to be written, and evict others for those of them that it does not hold.
 
         What it holds already counts as touched.
 
         Args:
             use: of the request that offers them.
-            keys: in the order of its tokens.
+            runs: in the order of its tokens.
 
         Returns:
             Those that are to be written now; None where there is no room for all of them, and none is.
         """
-        chunks, threshold = self._chunks, self._threshold
+        missing: list[ChunkRun] = []
+        ready: list[ChunkRun] = []
+        for run in runs:
+            for first, end, readers in self._readers.cut(run):
+                if readers is None:
+                    missing.append((run[0], first, end))
+                elif readers >= 0:
+                    ready.append((run[0], first, end))
         self.victims = []
-        missing = [key for key in keys if key not in chunks]
-        if threshold >= 2:
-            missing = self._offered_enough(keys, missing)
-        ready = [key for key in keys if chunks.get(key, WRITING) != WRITING]
-        self._eviction.missed(use, missing)
-        use.reused.update(key for key in ready if key not in use.inserted)
-        known = {*missing, *ready}
-        self._touch(use, [key for key in keys if key in known])
-        if missing and not self._make_room(len(missing), set(keys)):
+        if self._threshold >= 2:
+            missing = self._offered_enough(singles(runs), missing)
+        eviction, new = self._eviction, count(missing)
+        eviction.missed(use, missing)
+        eviction.reused(use, ready)
+        self._touch(use, ready, missing)
+        if new > self.free and not self._make_room(new - self.free, runs):
             return None
-        chunks.update(dict.fromkeys(missing, WRITING))
-        self.writing += len(missing)
-        use.inserted.update(missing)
-        self._eviction.inserted(use, missing)
+        for run in missing:
+            self._readers.put(run, WRITING)
+        self.used += new
+        self.writing += new
+        if missing:
+            eviction.inserted(use, missing)
         return missing
 
-    def written(self, keys: Collection[ChunkKey]) -> None:
+    def written(self, runs: Iterable[ChunkRun]) -> None:
         """Say that chunks have been written: they are ready."""
-        self._chunks.update(dict.fromkeys(keys, 0))
-        self.writing -= len(keys)
-        self._evictable.update(keys)
+        for run in runs:
+            self._readers.put(run, 0)
+            self.writing -= run[2] - run[1]
+            self.evictable += run[2] - run[1]
 
-    def pin(self, use: Use, keys: Sequence[ChunkKey]) -> None:
+    def pin(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         """Let a request read chunks that are ready, until ``unpin``."""
-        for key in keys:
-            self._evictable.discard(key)
-            self._chunks[key] += 1
-        self._touch(use, keys)
-        use.reused.update(key for key in keys if key not in use.inserted)
+        self._read(runs, 1)
+        self._touch(use, runs)
+        self._eviction.reused(use, runs)
 
-    def unpin(self, keys: Iterable[ChunkKey]) -> None:
+    def unpin(self, runs: Iterable[ChunkRun]) -> None:
         """Say that a request has read chunks."""
-        for key in keys:
-            self._chunks[key] -= 1
-            if not self._chunks[key]:
-                self._evictable.add(key)
+        self._read(runs, -1)
 
-    def give_up(self, keys: Iterable[ChunkKey]) -> None:
+    def give_up(self, runs: Iterable[ChunkRun]) -> None:
         """Let those of these chunks go that are ready and have no reader."""
-        for key in keys:
-            if key in self._evictable:
-                self._evictable.remove(key)
-                del self._chunks[key]
-                self._eviction.forgotten(key)
+        for run in runs:
+            for each in self.idle(run):
+                self._let_go(each)
+                self._eviction.forgotten(each)
 
     def finish(self, use: Use) -> None:
         """Say that a request is over: what it used counts as touched once more, its tail first."""
-        there = [key for key in sorted(use.seen, reverse=True) if key in self._chunks]
-        self._eviction.finished(use, there, self._evictable)
+        there = [
+            (run[0], first, end)
+            for run, _ in use.seen
+            for first, end, readers in self._readers.cut(run)
+            if readers is not None
+        ]
+        self._eviction.finished(use, there)
 
     # Inside
 
-    def _offered_enough(self, keys: Sequence[ChunkKey], missing: Iterable[ChunkKey]) -> list[ChunkKey]:
-        offered = self._offered
-        others = len(offered)  # those that may be forgotten: tracked, and not offered now
-        for key in keys:
-            if key in offered:
-                offered[key] += 1
-                offered.move_to_end(key)
+    def _offered_enough(self, offered: Sequence[ChunkRun], missing: Sequence[ChunkRun]) -> list[ChunkRun]:
+        """Count chunks that are offered; return those of the missing that were offered often enough."""
+        known = self._offered
+        others = len(known)  # those that may be forgotten: tracked, and not offered now
+        for each in offered:
+            if each in known:
+                known[each] += 1
+                known.move_to_end(each)
                 others -= 1
-        for key in keys:
-            if key not in offered and (len(offered) < self._tracked or others):
-                if len(offered) >= self._tracked:
-                    offered.popitem(last=False)
+        for each in offered:
+            if each not in known and (len(known) < self._tracked or others):
+                if len(known) >= self._tracked:
+                    known.popitem(last=False)
                     others -= 1
-                offered[key] = 1
-        return [key for key in missing if offered.get(key, 0) >= self._threshold]
+                known[each] = 1
+        return joined(each for each in singles(missing) if known.get(each, 0) >= self._threshold)
 
-    def _touch(self, use: Use, keys: Iterable[ChunkKey]) -> None:
-        fresh = [key for key in keys if key not in use.seen]
-        use.seen.update(fresh)
-        if fresh:
-            there = [key for key in fresh if key in self._chunks]
-            self._eviction.touched(use, there, self._evictable)
+    def _touch(self, use: Use, there: Iterable[ChunkRun], missing: Iterable[ChunkRun] = ()) -> None:
+        """Note that a request uses chunks; an eviction is told of the first use of those that are there."""
+        fresh = _see(use, there)
+        if _see(use, missing) or fresh:
+            self._eviction.touched(use, fresh)
 
-    def _make_room(self, chunks: int, spared: Collection[ChunkKey]) -> bool:
-        """Evict what must go for so many more chunks, none of the spared; say whether there is room then."""
-        lacking = chunks - self.free
-        if lacking <= 0:
-            return True
-        if lacking > len(self._evictable):
+    def _read(self, runs: Iterable[ChunkRun], change: int) -> None:
+        for run in runs:
+            for first, end, readers in self._readers.cut(run):
+                if readers is None or readers < max(0, -change):
+                    raise KeyError(f"chunks {first} to {end} of {run} are not ready, or have no reader")
+                self._readers.put((run[0], first, end), readers + change)
+                if readers == 0:
+                    self.evictable -= end - first
+                elif readers + change == 0:
+                    self.evictable += end - first
+
+    def _make_room(self, lacking: int, spared: Iterable[ChunkRun]) -> bool:
+        """Evict so many chunks, none of the spared; say whether there were as many."""
+        if lacking > self.evictable:
             return False
-        victims = self._eviction.choose(lacking, self._evictable, spared)
+        kept = of_runs(spared)
+
+        def may_go(run: ChunkRun) -> list[ChunkRun]:
+            return [part for idle in self.idle(run) for part in kept.missing(idle)]
+
+        victims = self._eviction.choose(lacking, may_go)
         if victims is None:
             return False
-        for key in victims:
-            self._evictable.remove(key)
-            del self._chunks[key]
-        self.evicted += len(victims)
+        for run in victims:
+            self._let_go(run)
+        self.evicted += lacking
         self.victims = victims
         return True
 
+    def _let_go(self, run: ChunkRun) -> None:
+        self._readers.remove(run)
+        self.used -= run[2] - run[1]
+        self.evictable -= run[2] - run[1]
+
     def check_integrity(self) -> None:
         """Raise AssertionError unless every chunk is counted once, and the eviction knows all of them."""
-        chunks = self._chunks
-        assert len(chunks) <= self.capacity, "more chunks than there is room for"
-        assert self._evictable == {key for key, readers in chunks.items() if readers == 0}, (
+        chunks = self.chunks()
+        assert len(chunks) == self.used <= self.capacity, "more chunks than there is room for, or miscounted"
+        assert self.evictable == sum(readers == 0 for readers in chunks.values()), (
             "chunks that may go are miscounted"
         )
         assert all(readers >= WRITING for readers in chunks.values()), "a reader went twice"
-        assert self.writing == len(self.writing_keys()), "chunks that are being written are miscounted"
+        assert self.writing == sum(readers == WRITING for readers in chunks.values()), (
+            "chunks that are being written are miscounted"
+        )
         assert self._eviction.knows() == chunks.keys(), "the eviction knows other chunks than there are"
+
+
+def _see(use: Use, runs: Iterable[ChunkRun]) -> list[ChunkRun]:
+    """Note that a request uses chunks; return those that it did not use before."""
+    fresh = [part for run in runs for part in use.seen.missing(run)]
+    for run in fresh:
+        use.seen.put(run, True)
+    return fresh

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pagesim.kvcache import Full, KVGroup, SlidingWindow, State
+from pagesim.kvcache.tiers import ChunkRun, segment
+from pagesim.scheduling.content import Content
 
 
 class OffloadGroup:
@@ -38,3 +40,15 @@ class OffloadGroup:
         if not isinstance(rule, SlidingWindow):
             return self.window
         return max(self.window, -(-(rule.window - 1 + -tokens % self.tokens) // self.tokens))
+
+
+def chunk_runs(content: Content, group: OffloadGroup, start: int, end: int) -> list[ChunkRun]:
+    """Return some chunks in a row of a group, the last not included, in runs."""
+    size, number = group.tokens, group.number
+    found: list[ChunkRun] = []
+    for name, first, stop in content.named(start * size, end * size):
+        # A chunk is of the segment in which it ends.
+        run = (segment(name, size, number), first // size, stop // size)
+        if run[1] < run[2]:
+            found.append(run)
+    return found

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from pagesim.kvcache import SlidingWindow
 from pagesim.kvcache.hybrid.blocks import NULL
-from pagesim.kvcache.tiers import ChunkKey, ChunkStore
+from pagesim.kvcache.tiers import Backing, ChunkRun, Copy, Spans, TierCounts, group_of
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.fences import Fences
 from pagesim.scheduling.offload.jobs import Job, Transfers
 from pagesim.scheduling.offload.look_up import LookUp
+from pagesim.scheduling.offload.on_device import chunks_on_device
 from pagesim.scheduling.offload.tracked import Tracked
 from pagesim.scheduling.request import EngineRequest
+
+NOTHING = Copy((), is_store=True)
+
+Served = Callable[[Collection[EngineRequest] | None], Iterable[tuple[EngineRequest, int, int]]]
+"""Returns the requests that get tokens in a plan, in the batch's order, all of them or those in a collection:
+each with the tokens that it has from before and, known, those that it will have."""
 
 
 class Connector:
@@ -23,20 +31,20 @@ class Connector:
 
     Args:
         memory: the device's, whose blocks have numbers.
-        store: of the tier.
+        backing: where chunks are stored.
         blocks_per_chunk: of every group.
         prompt_only: whether what is generated is never stored.
 
     Attributes:
         jobs: that are not over, or of which the scheduler does not know that they are.
-        store: see there.
+        backing: see there.
     """
 
     def __init__(
-        self, memory: Any, store: ChunkStore, *, blocks_per_chunk: int = 1, prompt_only: bool = True
+        self, memory: Any, backing: Backing, *, blocks_per_chunk: int = 1, prompt_only: bool = True
     ) -> None:
         self.memory = memory
-        self.store = store
+        self.backing = backing
         self.jobs: dict[Job, None] = {}
         self._prompt_only = prompt_only
         self._waits_for_others = memory.caches_prefixes  # rather than load a chunk twice
@@ -50,20 +58,28 @@ class Connector:
         whole = {group.tokens for group in self._groups if group.keeps_all}
         # Where windows end that are kept: at multiples of a whole group's chunk.
         self._ends_at = whole.pop() if len(whole) == 1 else max(group.tokens for group in self._groups)
-        self._look_up = LookUp(self._groups, store)
+        self._look_up = LookUp(self._groups, backing.chunks)
         self._tracked: dict[EngineRequest, Tracked] = {}
         self._offering: dict[EngineRequest, Tracked] = {}  # those with chunks that were not offered
-        self._loading: set[ChunkKey] = set()
+        self._loading: Spans[bool] = Spans()
         self._fences = Fences()
         self._over: list[EngineRequest] = []  # since the last plan
-        self._taken: set[int] = set()  # blocks that were taken, or taken over, in the plan at hand
+        self._admitted: list[EngineRequest] = []  # in the plan at hand
         self._plan = Transfers()
         self._retries = False
 
     @property
     def waits(self) -> bool:
         """Whether the next plan may differ though no request comes, goes or gets a block."""
-        return bool(self.jobs) or self._retries or not self._prompt_only
+        return bool(self.jobs) or self._retries or not self._prompt_only or self.backing.moves_on
+
+    def tiers(self) -> Sequence[TierCounts]:
+        """Return the tiers, that next to the device first: a name, a capacity and entries in chunks of each.
+
+        What is on the device is looked for once, and only for the entries that depend on it.
+        """
+        on_device = cache(lambda: chunks_on_device(self.memory, self._groups))
+        return [TierCounts(name, store, on_device) for name, store in self.backing.tiers]
 
     # While an iteration is planned
 
@@ -71,13 +87,12 @@ class Connector:
         """Look a waiting request up, of which the device has ``local`` tokens; see `LookUp.tokens`."""
         tracked = self._tracked.get(request)
         if tracked is None:
-            tracked = self._tracked[request] = Tracked(request, len(self._groups))
+            tracked = self._tracked[request] = Tracked(request, len(self._groups), self.backing.new_use())
         tracked.begin(len(self._groups))
         if tracked.jobs:
             return None
         tracked.local = local
-        loading = self._loading if self._waits_for_others else ()
-        return self._look_up.tokens(tracked, local, loading)
+        return self._look_up.tokens(tracked, local, self._loading if self._waits_for_others else None)
 
     def blocks_loaded(self, tokens: int) -> int:
         """Return the blocks that are copied where so many tokens are loaded."""
@@ -87,6 +102,34 @@ class Connector:
             blocks += (chunks if group.keeps_all else min(chunks, group.window)) * group.blocks
         return blocks
 
+    def blocks_by_tier(self, request: EngineRequest, local: int, external: int) -> list[int]:
+        """Return the blocks that are copied from each tier where so many tokens of a request are loaded.
+
+        Args:
+            request: that was looked up.
+            local: its tokens that the device has.
+            external: those behind them that are loaded.
+        """
+        blocks, backing = self.blocks_loaded(external), self.backing
+        if len(backing.tiers) == 1:
+            return [blocks]
+        found = [0] * len(backing.tiers)
+        tracked = self._tracked[request]
+        for group in self._groups:
+            end = -(-(local + external) // group.tokens)
+            start = local // group.tokens
+            if not group.keeps_all:
+                start = max(start, end - group.window)
+            for place, chunks in enumerate(backing.places(tracked.runs(group, start, end))):
+                found[place] += chunks * group.blocks
+        found[0] = max(0, blocks - sum(found[1:]))
+        return found
+
+    def blocks_stored(self, tokens: int) -> list[list[int]]:
+        """Return, for each tier that is linked to the device, ``blocks_by_tier`` if all is there."""
+        blocks, backing = self.blocks_loaded(tokens), self.backing
+        return [[blocks * (place == near) for place in range(len(backing.tiers))] for near in backing.near()]
+
     def admitted(self, request: EngineRequest, external: int = 0, *, stores: bool = True) -> None:
         """Say that a request was given its blocks.
 
@@ -95,77 +138,63 @@ class Connector:
             external: tokens that are loaded, behind those that were found on the device.
             stores: whether what it computes is offered to the tier.
         """
-        tables = [self.memory.block_table(request, group=group.number) for group in self._groups]
-        for table in tables:
-            self._taken.update(table)
+        self._admitted.append(request)
         tracked = self._tracked[request]
         if stores:
             self._offering[request] = tracked
         if not external:
             return
-        keys: list[ChunkKey] = []
+        runs: list[ChunkRun] = []
         blocks, end = 0, tracked.local + external
-        for group, table in zip(self._groups, tables, strict=True):
+        for group in self._groups:
             size = group.group.block_size
-            last = -(-end // size)
-            first = next((at for at in range(-(-tracked.local // size), last) if table[at] != NULL), last)
+            first, last = -(-tracked.local // size), -(-end // size)
+            if not group.keeps_all:
+                table = self.memory.block_table(request, group=group.number)
+                first = next((at for at in range(first, last) if table[at] != NULL), last)
             if first < last:
-                keys += tracked.keys(group, first // group.blocks, -(-end // group.tokens))
+                runs += tracked.runs(group, first // group.blocks, -(-end // group.tokens))
             blocks += last - first
             tracked.following[group.number] = -(-end // group.tokens)
-        self.store.pin(tracked.use, keys)
-        self._loading.update(keys)
-        job = Job(tracked, keys, blocks, is_store=False)
+        for run in runs:
+            self._loading.put(run, True)
+        job = Job(tracked, self.backing.load(tracked.use, runs), blocks=blocks)
         self._begin(job)
         self._plan.loads.append(job)
 
-    def close(
-        self,
-        served: Iterable[tuple[EngineRequest, int, int]],
-        preempted: Sequence[EngineRequest],
-    ) -> Transfers:
+    def close(self, served: Served, preempted: Sequence[EngineRequest]) -> Transfers:
         """End a plan: decide which chunks are stored.
 
         Args:
-            served: requests that get tokens, in the batch's order, each with the tokens that it has from
-                before and, known, those that it will have.
+            served: asked for the requests that get tokens.
             preempted: those that lost their place.
 
         Returns:
             What is transferred.
         """
         plan, self._plan = self._plan, Transfers()
-        ends: dict[EngineRequest, list[int]] = {}
         after: dict[EngineRequest, int] = {}
-        for request, before, known in served:
-            tracked = self._offering.get(request)
-            after[request] = known
-            if tracked is not None:
-                ends[request] = [len(table) for table in tracked.tables]
-                for group, table in zip(self._groups, tracked.tables, strict=True):
-                    new = self.memory.block_table(request, group=group.number)[len(table) :]
-                    table += new
-                    self._taken.update(new)
-            elif self._fences or self._others or self._over:
-                for group in self._groups:
-                    first = -(-before // group.group.block_size)
-                    self._taken.update(self.memory.block_table(request, group=group.number)[first:])
-        self._taken.discard(NULL)
-        if self._others:
-            self._forget_taken(ends)
+        taken: set[int] = set()
+        offering = self._offering
+        if self._fences or self._others or not offering.keys().isdisjoint(self._over):
+            taken = self._blocks_taken(served, after)
+        elif offering:
+            after = {request: known for request, _, known in served(offering)}
         for request in preempted:
             plan.flushed.update(dict.fromkeys([job for job in self._tracked[request].jobs if job.is_store]))
         if self._fences:
-            plan.flushed.update(dict.fromkeys(self._fences.of(self._taken)))
+            plan.flushed.update(dict.fromkeys(self._fences.of(taken)))
         self._retries = False
         if self._has_states:
             self._offer_states(plan)
-        for request in [*[each for each in after if each in self._offering], *self._over]:
-            tracked = self._offering.get(request)
+        for request in [*[each for each in after if each in offering], *self._over]:
+            tracked = offering.get(request)
             if tracked is not None:
-                self._offer(tracked, after.get(request, max(request.prompt, request.length - 1)), plan)
+                tracked.is_served = tracked.is_served or request in after
+                known = after.get(request, max(request.prompt, request.length - 1))
+                self._offer(tracked, known, plan, taken)
         self.close_empty()
-        self._taken = set()
+        self._admitted = []
         return plan
 
     def close_empty(self) -> None:
@@ -173,8 +202,15 @@ class Connector:
         for request in self._over:
             tracked = self._tracked.pop(request)
             self._offering.pop(request, None)
-            self.store.finish(tracked.use)
+            self.backing.finish(tracked.use)
         self._over = []
+
+    def gives_back(self, request: EngineRequest) -> None:
+        """Say that a request is about to give its blocks back: what reads them needs their numbers."""
+        for job in self._tracked[request].jobs:
+            for number, first, end in job.places:
+                job.read_when_over += self.memory.block_table(request, group=number)[first:end]
+            job.places = []
 
     def finished(self, request: EngineRequest) -> None:
         """Say that a request is over, or was aborted; it still has its blocks."""
@@ -182,6 +218,11 @@ class Connector:
         if tracked is None:
             return
         tracked.is_over = True
+        self.gives_back(request)
+        if tracked.is_served and request in self._offering:
+            for group in self._groups:
+                if group.keeps_all:
+                    tracked.tables[group.number] = self.memory.block_table(request, group=group.number)
         for job in tracked.jobs:
             self._fences.put(job, job.read_when_over)
         self._over.append(request)
@@ -194,12 +235,12 @@ class Connector:
             del self.jobs[job]
             tracked = job.tracked
             del tracked.jobs[job]
+            self.backing.over(job.copy)
             if job.is_store:
-                self.store.written(job.keys)
                 self._fences.lift(job)
             else:
-                self.store.unpin(job.keys)
-                self._loading.difference_update(job.keys)
+                for run in job.copy.runs:
+                    self._loading.remove(run)
                 loaded.append(tracked.request)
         return loaded
 
@@ -210,44 +251,72 @@ class Connector:
         job.tracked.jobs[job] = None
         self._fences.put(job, job.read_at_once)
 
-    def _forget_taken(self, ends: dict[EngineRequest, list[int]]) -> None:
+    def _blocks_taken(self, served: Served, after: dict[EngineRequest, int]) -> set[int]:
+        """Return the blocks that were taken, or taken over, in the plan at hand; note what it serves."""
+        memory = self.memory
+        taken: set[int] = set()
+        for request in self._admitted:
+            for group in self._groups:
+                taken.update(memory.block_table(request, group=group.number))
+        ends: dict[EngineRequest, list[int]] = {}
+        for request, before, known in served(None):
+            after[request] = known
+            tracked = self._offering.get(request)
+            if tracked is not None:
+                ends[request] = [len(table) for table in tracked.tables]
+            for group in self._groups:
+                table = memory.block_table(request, group=group.number)
+                if tracked is not None and not group.keeps_all:
+                    own = tracked.tables[group.number]
+                    own += table[len(own) :]
+                    taken.update(table[ends[request][group.number] :])
+                else:
+                    taken.update(table[-(-before // group.group.block_size) :])
+        taken.discard(NULL)
+        if self._others:
+            self._forget_taken(ends, taken)
+        return taken
+
+    def _forget_taken(self, ends: dict[EngineRequest, list[int]], taken: Collection[int]) -> None:
         """Forget blocks behind windows that were given back and have been taken again."""
         for request, tracked in self._offering.items():
             for group in self._others:
                 table = tracked.tables[group.number]
                 end = ends[request][group.number] if request in ends else len(table)
                 for place in range(tracked.following[group.number] * group.blocks, end):
-                    if table[place] in self._taken:
+                    if table[place] in taken:
                         table[place] = NULL
 
-    def _offer(self, tracked: Tracked, known: int, plan: Transfers) -> None:
+    def _offer(self, tracked: Tracked, known: int, plan: Transfers, taken: set[int]) -> None:
         """Offer the tier the chunks of a request that are filled and were not offered yet.
 
         Args:
             tracked: the request.
             known: its tokens that are known and whose KV is there once the iteration has run.
             plan: to which the job is added.
+            taken: the blocks that were taken in the plan, where the request is over.
         """
         request = tracked.request
         most = min(known, request.prompt) if self._prompt_only else known
         until: list[int] = []
-        offered: list[ChunkKey] = []
+        offered: list[ChunkRun] = []
         for group, table in zip(self._groups, tracked.tables, strict=True):
             number = group.number
-            end = min(most // group.tokens, len(table) // group.blocks)
+            end = most // group.tokens
+            if tracked.is_over or not group.keeps_all:
+                end = min(end, len(table) // group.blocks)
             start = tracked.following[number]
             until.append(max(start, end))
-            if start < end and not group.has_states:
-                keys = tracked.keys(group, start, end)
-                if not group.keeps_all:
-                    keys = [
-                        key
-                        for chunk, key in enumerate(keys, start)
-                        if self._is_kept(tracked, group, chunk, end)
-                    ]
-                offered += keys
-        wanted = self.store.offer(tracked.use, offered) if offered else []
-        if wanted is None:
+            if start >= end or group.has_states:
+                continue
+            if group.keeps_all:
+                offered += tracked.runs(group, start, end)
+            else:
+                for chunk in range(start, end):
+                    if self._is_kept(tracked, group, chunk, end):
+                        offered += tracked.runs(group, chunk, chunk + 1)
+        copy = self.backing.offer(tracked.use, offered) if offered else NOTHING
+        if copy is None:
             self._retries = True
             return
         tracked.following = until
@@ -255,29 +324,30 @@ class Connector:
             at >= request.prompt // group.tokens for at, group in zip(until, self._groups, strict=True)
         ):
             del self._offering[request]
-        if not wanted:
-            return
+        if copy.runs:
+            job = self._store_job(tracked, copy)
+            self._begin(job)
+            plan.stores.append(job)
+            if tracked.is_over:
+                held = [tracked.tables[number][first:end] for number, first, end in job.places]
+                job.read_when_over = [block for blocks in held for block in blocks]
+                job.places = []
+                self._fences.put(job, job.read_when_over)
+                if not taken.isdisjoint(job.read_when_over):
+                    plan.flushed[job] = None
+
+    def _store_job(self, tracked: Tracked, copy: Copy) -> Job:
+        """Return the job that stores some chunks of a request."""
         at_once: list[int] = []
-        when_over: list[int] = []
-        for group, table in zip(self._groups, tracked.tables, strict=True):
-            size, blocks = group.group.block_size, group.blocks
-            ends = [end // size for end, number, _ in wanted if number == group.number]
-            held = when_over if group.keeps_all else at_once
-            held += [block for end in ends for block in table[end - blocks : end] if block != NULL]
-        job = Job(
-            tracked,
-            wanted,
-            len(at_once) + len(when_over),
-            is_store=True,
-            read_at_once=at_once,
-            read_when_over=when_over,
-        )
-        self._begin(job)
-        plan.stores.append(job)
-        if tracked.is_over:
-            self._fences.put(job, when_over)
-            if not self._taken.isdisjoint(when_over):
-                plan.flushed[job] = None
+        places: list[tuple[int, int, int]] = []
+        for run in copy.runs:
+            group = self._groups[group_of(run)]
+            first, end = run[1] * group.blocks, run[2] * group.blocks
+            if group.keeps_all:
+                places.append((group.number, first, end))
+            else:
+                at_once += [block for block in tracked.tables[group.number][first:end] if block != NULL]
+        return Job(tracked, copy, read_at_once=at_once, places=places)
 
     def _offer_states(self, plan: Transfers) -> None:
         """Offer the tier the states that can be found on the device since the last plan."""
@@ -289,9 +359,10 @@ class Connector:
             known = request.prompt if self._prompt_only else request.length
             if tracked is None or end > known or end % group.tokens:
                 continue
-            wanted = self.store.offer(tracked.use, [tracked.key(group, end // group.tokens - 1)])
-            if wanted:
-                job = Job(tracked, wanted, 1, is_store=True, read_at_once=[block])
+            chunk = end // group.tokens
+            copy = self.backing.offer(tracked.use, tracked.runs(group, chunk - 1, chunk))
+            if copy is not None and copy.runs:
+                job = Job(tracked, copy, read_at_once=[block])
                 self._begin(job)
                 plan.stores.append(job)
 

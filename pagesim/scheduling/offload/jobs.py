@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pagesim.kvcache.tiers import ChunkKey
+from pagesim.kvcache.tiers import Copy
 
 if TYPE_CHECKING:
     from pagesim.scheduling.offload.tracked import Tracked
@@ -14,33 +14,46 @@ if TYPE_CHECKING:
 class Job:
     """A copy of some chunks of one request, in one direction; it ends as a whole.
 
-    Attributes:
+    Args:
         tracked: the request.
-        keys: of the chunks.
-        is_store: whether it copies from the device to the tier; else the other way.
-        blocks: how many blocks of the device it copies.
+        copy: what moves, in which direction.
+        blocks: of the device that it copies; those that it reads where left out.
         read_at_once: blocks of the device that must not be taken again before it is over.
-        read_when_over: those for which that holds once the request is over; until then it holds them.
+        places: of blocks of which that holds once the request gives them back: the KV group, the place of the
+            first block in the request's table, and that behind the last.
+
+    Attributes:
+        tracked: see there.
+        copy: see there.
+        blocks: see there.
+        read_at_once: see there.
+        places: see there; none of a request that has given its blocks back.
+        read_when_over: the numbers of those.
     """
 
-    __slots__ = ("blocks", "is_store", "keys", "read_at_once", "read_when_over", "tracked")
+    __slots__ = ("blocks", "copy", "places", "read_at_once", "read_when_over", "tracked")
 
     def __init__(
         self,
         tracked: Tracked,
-        keys: Sequence[ChunkKey],
-        blocks: int,
+        copy: Copy,
         *,
-        is_store: bool,
+        blocks: int | None = None,
         read_at_once: Sequence[int] = (),
-        read_when_over: Sequence[int] = (),
+        places: Sequence[tuple[int, int, int]] = (),
     ) -> None:
         self.tracked = tracked
-        self.keys = keys
-        self.blocks = blocks
-        self.is_store = is_store
+        self.copy = copy
         self.read_at_once = read_at_once
-        self.read_when_over = read_when_over
+        self.places = list(places)
+        self.read_when_over: list[int] = []
+        reads = len(read_at_once) + sum([end - first for _, first, end in places])
+        self.blocks = reads if blocks is None else blocks
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it copies from the device to a tier; else the other way."""
+        return self.copy.is_store
 
 
 class Transfers:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.tiers import ChunkKey, ChunkStore
+from pagesim.kvcache.tiers import WRITING, ChunkRun, Chunks, Spans
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.tracked import Tracked
 
@@ -19,25 +19,25 @@ class LookUp:
 
     Args:
         groups: of the model.
-        store: of the tier.
+        chunks: that are there.
     """
 
-    def __init__(self, groups: Sequence[OffloadGroup], store: ChunkStore) -> None:
+    def __init__(self, groups: Sequence[OffloadGroup], chunks: Chunks) -> None:
         self._groups = groups
-        self._store = store
+        self._chunks = chunks
         self._whole = [group for group in groups if group.keeps_all]
         self._others = sorted(
             [group for group in groups if not group.keeps_all], key=lambda group: -group.window
         )
         self._state_chunk = next((group.tokens for group in groups if group.has_states), None)
 
-    def tokens(self, tracked: Tracked, local: int, loading: Collection[ChunkKey]) -> int | None:
+    def tokens(self, tracked: Tracked, local: int, loading: Spans[bool] | None) -> int | None:
         """Return how many tokens of a request can be loaded.
 
         Args:
             tracked: the request.
             local: its leading tokens that the device has.
-            loading: chunks that other requests load.
+            loading: chunks that other requests load, where they are waited for.
 
         Returns:
             Whole chunks' tokens beyond the local ones; None where that is known only when some chunk has been
@@ -61,11 +61,11 @@ class LookUp:
                     return 0
                 end = min(-(-most // size), chunks)
                 start = local // size
-                keys = tracked.keys(group, start, end)
+                runs = tracked.runs(group, start, end)
                 if group.keeps_all:
-                    found = self._leading(keys)
+                    found = self._leading(runs)
                 else:
-                    found = self._window(keys, group, group.window_before(min(most, end * size)))
+                    found = self._window(runs, group, group.window_before(min(most, end * size)))
                 if found == 0:
                     return 0
                 if found is None:
@@ -82,47 +82,48 @@ class LookUp:
                         due = self._others
                 passed_other = passed_other or not group.keeps_all
                 gained = new
-        if waits or self._is_loading(tracked, local, local + gained, loading):
+        if waits or (loading is not None and self._is_loading(tracked, local, local + gained, loading)):
             return None
         return gained
 
-    def _leading(self, keys: Sequence[ChunkKey]) -> int | None:
+    def _leading(self, runs: Iterable[ChunkRun]) -> int | None:
         """Return how many leading chunks are there; None where one of them is being written."""
-        store, found, writing = self._store, 0, False
-        for key in keys:
-            if key not in store:
-                break
-            found += 1
-            writing = writing or store.is_writing(key)
+        found, writing = 0, False
+        for run in runs:
+            for first, end, readers in self._chunks.cut(run):
+                if readers is None:
+                    return None if writing else found
+                found += end - first
+                writing = writing or readers == WRITING
         return None if writing else found
 
-    def _window(self, keys: Sequence[ChunkKey], group: OffloadGroup, needed: int) -> int | None:
-        """Return where the last run of as many chunks ends as a window needs, or how many lead.
+    def _window(self, runs: Sequence[ChunkRun], group: OffloadGroup, needed: int) -> int | None:
+        """Return where the last row of as many chunks ends as a window needs, or how many lead.
 
         Args:
-            keys: of the chunks.
+            runs: of the chunks, which follow one another.
             group: of which they are.
             needed: chunks that a window needs which ends with the last of them.
         """
-        store, run, writing = self._store, 0, False
-        for place in range(len(keys) - 1, -1, -1):
-            if keys[place] in store:
-                run += 1
-                writing = writing or store.is_writing(keys[place])
-            else:
-                run, writing, needed = 0, False, group.window
-            if run == needed:
-                return None if writing else place + needed
-        return None if writing else run
+        row, writing = 0, False
+        for run in reversed(runs):
+            for first, end, readers in reversed(self._chunks.cut(run)):
+                if readers is None:
+                    row, writing, needed = 0, False, group.window
+                    continue
+                writing = writing or readers == WRITING
+                if row + end - first >= needed:
+                    return None if writing else end + row - runs[0][1]
+                row += end - first
+        return None if writing else row
 
-    def _is_loading(self, tracked: Tracked, start: int, end: int, loading: Collection[ChunkKey]) -> bool:
+    def _is_loading(self, tracked: Tracked, start: int, end: int, loading: Spans[bool]) -> bool:
         """Say whether any chunk that would be loaded is being loaded for another request."""
-        if not loading:
-            return False
         for group in self._groups:
-            keys = tracked.keys(group, start // group.tokens, -(-end // group.tokens))
+            last = -(-end // group.tokens)
+            first = start // group.tokens
             if not group.keeps_all:
-                keys = keys[-group.window_before(end) :]
-            if any(key in loading for key in keys):
+                first = max(first, last - group.window_before(end))
+            if loading.touches(tracked.runs(group, first, last)):
                 return True
         return False

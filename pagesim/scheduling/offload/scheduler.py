@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import ChunkedLocal, KVCache, State
-from pagesim.kvcache.tiers import Arc, ChunkStore, LruByRequest
+from pagesim.kvcache.tiers import Arc, ChainBacking, ChunkStore, LruByRequest, OneTier, TierChain
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.holding import HoldingV1
@@ -31,8 +32,9 @@ class OffloadingV1(HoldingV1):
 
     Args:
         memory: empty; its blocks have numbers.
-        options: with the size of the tier in chunks.
+        options: with the size of vLLM's tier in chunks, where there is no chain.
         max_model_len: tokens; no sequence is longer.
+        chain: of tiers, in place of vLLM's one.
         others: as `VllmV1`.
     """
 
@@ -49,26 +51,31 @@ class OffloadingV1(HoldingV1):
 
     queue: HoldingQueue | HoldingPriorityQueue
 
-    def __init__(self, memory: KVCache, options: VllmV1Options, *, max_model_len: int, **others: Any) -> None:
+    def __init__(
+        self,
+        memory: KVCache,
+        options: VllmV1Options,
+        *,
+        max_model_len: int,
+        chain: TierChain | None = None,
+        **others: Any,
+    ) -> None:
         for group in memory.groups:
             rule = group.rule
             if isinstance(rule, ChunkedLocal) or (isinstance(rule, State) and not rule.aligned):
                 hint = ", or enable prefix caching" if isinstance(rule, State) else ""
                 raise PagesimError(
-                    f"kv_offloading_size with layers of {group.kind} is in no log of vLLM's decisions; leave "
-                    f"it out{hint}"
+                    f"{options.tier_option} with layers of {group.kind} is in no log of vLLM's decisions; "
+                    f"leave it out{hint}"
                 )
         super().__init__(memory, options, max_model_len=max_model_len, **others)
         self.queue = HoldingPriorityQueue() if self.by_priority else HoldingQueue()
-        chunks = options.kv_offloading_chunks
         blocks, prompt_only = options.kv_offloading_chunk_blocks, options.kv_offloading_prompt_only
-        assert chunks is not None
         assert blocks is not None
         assert prompt_only is not None
-        eviction = Arc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
         self.connector = Connector(
             memory,
-            ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0),
+            _one_tier(options) if chain is None else ChainBacking(chain),
             blocks_per_chunk=blocks,
             prompt_only=prompt_only,
         )
@@ -90,7 +97,7 @@ class OffloadingV1(HoldingV1):
     def plan(self, now: int) -> Batch:
         self._computed = []
         batch = super().plan(now)
-        batch.transfers = self.connector.close(self._served(batch), batch.recomputed)
+        batch.transfers = self.connector.close(partial(self._served, batch), batch.recomputed)
         if self.connector.waits:
             self.must_replan = True
         return batch
@@ -145,7 +152,7 @@ class OffloadingV1(HoldingV1):
                     queue.pop(request)
                     others.append(request)
                     continue
-                external = gained if gained and self._pays(gained, found) else 0
+                external = gained if gained and self._pays_to_load(request, gained, found) else 0
             if external:
                 if not self._start_loading(request, found, external):
                     break
@@ -168,17 +175,26 @@ class OffloadingV1(HoldingV1):
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
             self._join(request, found, tokens, batch)
-            self.connector.admitted(request, stores=self._pays(request.prompt, 0))
+            self.connector.admitted(request, stores=self._pays_to_store(request))
             budget -= tokens
         queue.put_back(holding, others)
 
-    def _pays(self, tokens: int, history: int) -> bool:
-        """Say whether so many tokens are loaded, and stored to be, rather than computed after others."""
+    def _pays_to_load(self, request: EngineRequest, tokens: int, history: int) -> bool:
+        """Say whether so many tokens of a request are loaded, rather than computed after others."""
         if not self._chooses:
             return True
+        return self._pays(tokens, history, self.connector.blocks_by_tier(request, history, tokens))
+
+    def _pays_to_store(self, request: EngineRequest) -> bool:
+        """Say whether a prompt is stored: whether it would be loaded from any tier beside the device."""
+        if not self._chooses:
+            return True
+        tokens = request.prompt
+        return any(self._pays(tokens, 0, blocks) for blocks in self.connector.blocks_stored(tokens))
+
+    def _pays(self, tokens: int, history: int, blocks: Sequence[int]) -> bool:
         prices: Any = self.prices
         assert isinstance(prices, ReturnPrices)
-        blocks = self.connector.blocks_loaded(tokens)
         load, compute = prices.returning(tokens, history, blocks, self.running_sequences, self.context)
         return load < compute
 
@@ -227,11 +243,15 @@ class OffloadingV1(HoldingV1):
         super()._compute(request, computed, tokens, batch)
         self._computed.append((request, computed))
 
-    def _served(self, batch: Batch) -> list[tuple[EngineRequest, int, int]]:
-        """Return the requests that get tokens in the plan at hand, as `Connector.close` takes them."""
+    def _served(
+        self, batch: Batch, among: Collection[EngineRequest] | None
+    ) -> list[tuple[EngineRequest, int, int]]:
+        """Return the requests that get tokens in the plan at hand, as `Connector.close` asks for them."""
         memory, computed = self.memory, dict(self._computed)
         served: list[tuple[EngineRequest, int, int]] = []
         for request in self.running.values():
+            if among is not None and request not in among:
+                continue
             length = memory.length(request)
             if request in computed:
                 served.append((request, computed[request], length))
@@ -244,6 +264,7 @@ class OffloadingV1(HoldingV1):
     # Those that leave
 
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
+        self.connector.gives_back(request)
         super().preempt(request, batch)
         request.loaded = 0
 
@@ -271,3 +292,10 @@ class OffloadingV1(HoldingV1):
         request.in_flight = 0
         self.memory.trim(request)
         super()._let_go(request)
+
+
+def _one_tier(options: VllmV1Options) -> OneTier:
+    chunks = options.kv_offloading_chunks
+    assert chunks is not None
+    eviction = Arc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
+    return OneTier(ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from pagesim.kvcache.tiers import ChunkKey, Use
-from pagesim.scheduling.offload.chunking import OffloadGroup
+from typing import Any, cast
+
+from pagesim.kvcache.tiers import ChunkRun
+from pagesim.scheduling.content import Content
+from pagesim.scheduling.offload.chunking import OffloadGroup, chunk_runs
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.request import EngineRequest
 
@@ -16,41 +19,33 @@ class Tracked:
         use: what it did with the tier.
         jobs: of it that are not over.
         following: of each group the first chunk that was not offered yet.
-        tables: of each group the blocks that it took since it was admitted, by position, as far as chunks of
-            them may be offered; those that were given back and taken again by now are `NULL`.
+        tables: of each group that keeps a part the blocks that it took since it was admitted, by position, as
+            far as chunks of them may be offered; `NULL` for those that were given back and taken again.
+            Of a request that is over, the blocks of all groups.
+        is_served: whether it got tokens since it was admitted.
         local: tokens that were found on the device when it was looked up last.
         is_over: whether the request is.
     """
 
-    __slots__ = ("_keys", "following", "is_over", "jobs", "local", "request", "tables", "use")
+    __slots__ = ("following", "is_over", "is_served", "jobs", "local", "request", "tables", "use")
 
-    def __init__(self, request: EngineRequest, groups: int) -> None:
+    def __init__(self, request: EngineRequest, groups: int, use: Any) -> None:
         self.request = request
-        self.use = Use()
+        self.use = use
         self.jobs: dict[Job, None] = {}
         self.local = 0
         self.is_over = False
+        self.is_served = False
         self.following: list[int] = []
         self.tables: list[list[int]] = []
-        self._keys: list[list[ChunkKey]] = [[] for _ in range(groups)]  # of each group, as far as asked for
         self.begin(groups)
 
     def begin(self, groups: int) -> None:
         """Forget what was offered: the request begins anew."""
+        self.is_served = False
         self.following = [0] * groups
         self.tables = [[] for _ in range(groups)]
 
-    def key(self, group: OffloadGroup, chunk: int) -> ChunkKey:
-        """Return the key of a chunk of a group."""
-        return self.keys(group, chunk, chunk + 1)[0]
-
-    def keys(self, group: OffloadGroup, start: int, end: int) -> list[ChunkKey]:
-        """Return the keys of some chunks in a row, the last not included."""
-        number, named = group.number, self._keys[group.number]
-        if end > len(named):
-            content, size = self.request.content, group.tokens
-            assert content is not None
-            key_at = content.key_at
-            ends = range((len(named) + 1) * size, (end + 1) * size, size)
-            named += [(tokens, number, key_at(tokens)) for tokens in ends]
-        return named[start:end]
+    def runs(self, group: OffloadGroup, start: int, end: int) -> list[ChunkRun]:
+        """Return some chunks in a row of a group, the last not included, in runs."""
+        return chunk_runs(cast(Content, self.request.content), group, start, end)

@@ -1,0 +1,186 @@
+"""Tier copies: carries out what a chain of tiers copies, beside the iterations of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from pagesim.costs.transfers import ChainLinks
+from pagesim.kvcache.tiers import DEVICE, ChainBacking, Move
+from pagesim.scheduling.offload.jobs import Job, Transfers
+from pagesim.sim.copies import CopyTime
+
+
+class TierLinks(NamedTuple):
+    """The links of a chain, and what goes over them.
+
+    Attributes:
+        queues: a queue a direction of each tier.
+        block_bytes: of a block on each GPU.
+        chunk_blocks: blocks a chunk.
+        chunk_bytes: of a chunk in a tier.
+        load_times, store_times: of each tier, what a copy of so many blocks takes between it and the device,
+            either way.
+    """
+
+    queues: ChainLinks
+    block_bytes: int
+    chunk_blocks: int
+    chunk_bytes: int
+    load_times: Sequence[CopyTime]
+    store_times: Sequence[CopyTime]
+
+
+class _Load:
+    """A load that is under way.
+
+    Attributes:
+        job: see there.
+        order: of its submission.
+        ready: when the device is through with what was launched before it.
+        hops: its moves from tier to tier that are not over.
+        end: of the last of its moves to the device, as far as they were sent.
+    """
+
+    __slots__ = ("end", "hops", "job", "order", "ready")
+
+    def __init__(self, job: Job, order: int, ready: int) -> None:
+        self.job = job
+        self.order = order
+        self.ready = ready
+        self.hops = 0
+        self.end = 0
+
+
+class TierCopies:
+    """As `CopyEngine`, over a chain of tiers.
+
+    A job starts when the device is through with what was launched before it. Each of its moves waits for
+    those sent before it over its link in its direction, and for those that it comes after; a load is over
+    when all of it has come over the last link. What moves from tier to tier takes no turn of the engine: it
+    goes on, and the chain is told, while the engine computes or is idle. A job that is copied from several
+    tiers copies chunks as a whole.
+
+    Args:
+        backing: whose moves are carried out.
+        links: see there.
+    """
+
+    __slots__ = (
+        "_backing",
+        "_ends",
+        "_links",
+        "_load_of",
+        "_loading",
+        "_moving",
+        "_sent",
+        "_storing",
+        "_unsent",
+    )
+
+    def __init__(self, backing: ChainBacking, links: TierLinks) -> None:
+        self._backing = backing
+        self._links = links
+        self._moving: list[tuple[int, int, Move]] = []  # from tier to tier: each with when it is over
+        self._ends: dict[Move, int] = {}  # of the same
+        self._load_of: dict[Move, _Load] = {}
+        self._storing: list[tuple[int, int, Job]] = []  # each job with when it is over
+        self._loading: list[tuple[int, int, Job]] = []  # those that are on their last link
+        self._sent = 0
+        self._unsent: list[Job] = []  # stores of the last iteration
+
+    @property
+    def next_end(self) -> int | None:
+        """When the next move from tier to tier is over, in ticks; None where none is under way."""
+        return self._moving[0][0] if self._moving else None
+
+    def advance(self, now: int) -> None:
+        """Carry out what moves from tier to tier until an instant, and send what has begun."""
+        moving, chain = self._moving, self._backing.chunks
+        while moving and moving[0][0] <= now:
+            end, _, move = heappop(moving)
+            del self._ends[move]
+            found, load = chain.over(move), self._load_of.pop(move, None)
+            if load is None:
+                for each in found:
+                    self._send(each, end)
+                continue
+            load.job.copy.moves.remove(move)
+            for each in found:
+                if each.loads:
+                    load.job.copy.moves.append(each)
+                    self._send_load(each, load, end)
+                else:
+                    self._send(each, end)
+            load.hops -= 1
+            self._settle(load)
+        for move in self._backing.take_moves():
+            self._send(move, now)
+
+    def before(self, transfers: Transfers, now: int, busy: int) -> int:
+        """As `CopyEngine.before`."""
+        self.advance(now)
+        flushed = transfers.flushed
+        for job in (*self._unsent, *[job for job in transfers.stores if job in flushed]):
+            end = max([self._send_store(move, job, max(now, busy)) for move in job.copy.moves])
+            heappush(self._storing, (end, self._next(), job))
+        self._unsent = [job for job in transfers.stores if job not in flushed]
+        waits = [end for end, _, job in self._storing if job in flushed] if flushed else ()
+        return max(now, *waits) if waits else now
+
+    def after(self, transfers: Transfers, now: int, busy: int) -> list[Job]:
+        """As `CopyEngine.after`."""
+        self.advance(now)
+        for job in transfers.loads:
+            load = _Load(job, self._next(), max(now, busy))
+            for move in job.copy.moves:
+                self._send_load(move, load, now)
+            self._settle(load)
+        self.advance(now)  # over links that take no time
+        over: list[Job] = []
+        for queue in (self._storing, self._loading):
+            while queue and queue[0][0] <= now:
+                over.append(heappop(queue)[2])
+        return over
+
+    # Inside
+
+    def _next(self) -> int:
+        self._sent += 1
+        return self._sent
+
+    def _send(self, move: Move, now: int) -> None:
+        """Send a move from tier to tier."""
+        ready = max([now, *[self._ends.get(each, now) for each in move.after]])
+        queue = self._links.queues.between(move.source, move.target)
+        _, end = queue.send(ready, move.chunks * self._links.chunk_bytes)
+        self._ends[move] = end
+        heappush(self._moving, (end, self._next(), move))
+
+    def _send_load(self, move: Move, load: _Load, now: int) -> None:
+        if move.target == DEVICE:
+            times = self._links.load_times[move.source]
+            load.end = max(load.end, self._occupy(move, load.job, times, max(now, load.ready)))
+        else:
+            load.hops += 1
+            self._load_of[move] = load
+            self._send(move, now)
+
+    def _send_store(self, move: Move, job: Job, now: int) -> int:
+        """Send a move from the device; return when it is over."""
+        ready = max([now, *[self._ends.get(each, now) for each in move.after]])
+        return self._occupy(move, job, self._links.store_times[move.target], ready)
+
+    def _occupy(self, move: Move, job: Job, times: CopyTime, ready: int) -> int:
+        links = self._links
+        blocks = job.blocks
+        if move.chunks < job.copy.chunks:
+            blocks = min(blocks, move.chunks * links.chunk_blocks)
+        queue = links.queues.between(move.source, move.target)
+        return queue.occupy(ready, times(blocks), blocks * links.block_bytes)[1]
+
+    def _settle(self, load: _Load) -> None:
+        """Await the end of a load of which all is on its last link."""
+        if not load.hops:
+            heappush(self._loading, (load.end, load.order, load.job))
