@@ -182,9 +182,18 @@ def aiconfigurator(
     expert_parallel_size: Annotated[
         int, typer.Option(help="GPUs over which experts are dealt out; the others divide each.", min=1)
     ] = 1,
+    moe_backend: Annotated[
+        str | None,
+        typer.Option(
+            help="Kernel of experts: triton, flashinfer_trtllm, flashinfer_cutlass or marlin; the first "
+            "table's that has them if left out."
+        ),
+    ] = None,
     weight_dtype: Annotated[
         str | None,
-        typer.Option(help="bf16, fp8, fp8_block, int4, nvfp4 or mxfp4; the model's own if left out."),
+        typer.Option(
+            help="bf16, fp8, fp8_block, int4, nvfp4, mxfp4 or mxfp4_mxfp8; the model's own if left out."
+        ),
     ] = None,
     kv_dtype: Annotated[
         str, typer.Option("--kv-cache-dtype", "--kv-dtype", help="Of the cache: bf16, fp16 or fp8.")
@@ -204,6 +213,7 @@ def aiconfigurator(
         model_of(model),
         tp=tensor_parallel_size,
         moe_ep=expert_parallel_size,
+        moe_backend=moe_backend,
         weight_dtype=weight_dtype,
         kv_dtype=kv_dtype,
         name=None if target is None else target.stem,

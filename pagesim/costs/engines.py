@@ -20,6 +20,8 @@ class EngineTime:
         iteration_s: of an iteration that computes anything.
         sequence_s: of each sequence that gets a token in it.
         source: where the numbers come from.
+        graphs_to: tokens of the largest iteration with a prompt that CUDA graphs launch: those beyond it the
+            host launches kernel by kernel.
 
     Raises:
         PagesimError: a number is negative or too large.
@@ -28,6 +30,7 @@ class EngineTime:
     iteration_s: float = 0.0
     sequence_s: float = 0.0
     source: str = BY_HAND
+    graphs_to: int = 0
 
     def __post_init__(self) -> None:
         for name, value, most in (("overhead_s", self.iteration_s, 10), ("sequence_s", self.sequence_s, 1)):

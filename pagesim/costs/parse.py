@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from pagesim.costs.affine import Affine
@@ -91,7 +91,7 @@ def _roofline(rest: str, target: Target) -> Roofline:
         block_size=target.block_size,
         kv_dtype=target.kv_dtype,
         efficiency=Efficiency(**values),
-        engine=replace(target.engine, **engine, source=BY_HAND) if engine else target.engine,
+        engine=_by_hand(target.engine, engine),
     )
 
 
@@ -105,8 +105,8 @@ def _profiled(rest: str, target: Target) -> Profiled:
         block_size=target.block_size,
     )
     own = target.engine
-    if engine and profile.terms.overhead is None:
-        own = replace(own, **engine, source=BY_HAND)
+    if profile.terms.overhead is None:
+        own = _by_hand(own, engine)
     elif engine:
         profile = profile.with_overhead(**engine)
     return Profiled(
@@ -116,6 +116,18 @@ def _profiled(rest: str, target: Target) -> Profiled:
         block_size=target.block_size,
         kv_dtype=target.kv_dtype,
         engine=own,
+    )
+
+
+def _by_hand(own: EngineTime, given: Mapping[str, float]) -> EngineTime:
+    """Return an engine's own time with numbers that were given by hand, if any were."""
+    if not given:
+        return own
+    return replace(
+        own,
+        iteration_s=given.get("iteration_s", own.iteration_s),
+        sequence_s=given.get("sequence_s", own.sequence_s),
+        source=BY_HAND,
     )
 
 

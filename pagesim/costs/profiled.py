@@ -77,6 +77,8 @@ class Profiled:
             to_ticks(seconds)
             for seconds in (terms.launching.decode_s, terms.launching.prompt_s, terms.launching.mixed_s)
         )
+        # Iterations with a prompt of so many tokens are launched by graphs.
+        self._graphed = engine.graphs_to if terms.launching.unless_graphed else 0
         self._fixed: dict[tuple[int, int, bool], tuple[int, int]] = {}
         self.beyond: dict[str, int] = {}
         measured = profile.origins["linear"] in ("measured", "imported")
@@ -93,7 +95,8 @@ class Profiled:
             return moving
         attention, host = 0, self._host_decode
         if shape.query_key_pairs:
-            host = self._host_mixed if shape.decoding else self._host_prompt
+            if shape.tokens > self._graphed:
+                host = self._host_mixed if shape.decoding else self._host_prompt
             prompt = shape.tokens - shape.decoding - shape.drafts
             attention = self._of_prompts(shape, prompt)
             self._note("prefill", "prompt tokens in an iteration", prompt)
@@ -229,7 +232,8 @@ class Profiled:
     def _reduce(self, tokens: int, prompted: bool) -> float:
         """Return the seconds of all-reduces."""
         terms = self._terms
-        reduce = terms.all_reduce_eager if prompted and terms.all_reduce_eager else terms.all_reduce
+        eager = prompted and tokens > self._graphed and terms.all_reduce_eager is not None
+        reduce = terms.all_reduce_eager if eager else terms.all_reduce
         return 0.0 if reduce is None else reduce(tokens)
 
     def _note(self, term: str, axis: str, size: int) -> None:

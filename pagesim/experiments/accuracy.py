@@ -35,6 +35,10 @@ from pagesim.setup.scenario import System
 BUDGET = 8192
 """Tokens of a batch where a run does not record them: what vLLM takes on GPUs of 70 GiB and more."""
 
+TOKENIZER_S = 5e-6
+"""Seconds of a prompt's token before the engine has it: what Hugging Face's tokenizers 0.23 takes of text of
+random tokens, as those who measured sent it, with GPT-2's vocabulary on a server's core (5.0 to 6.9 µs)."""
+
 ASYNCHRONOUS = (0, 14)
 """The release from which vLLM schedules ahead unless it is told not to."""
 
@@ -93,7 +97,9 @@ class Operators:
         return Tables(Store(system, tables=self._tables))
 
     @cache  # noqa: B019
-    def file(self, model: str, gpu: str, tp: int, weights: str | None, kv: str, ep: int) -> Path:
+    def file(
+        self, model: str, gpu: str, tp: int, weights: str | None, kv: str, ep: int, moe_backend: str | None
+    ) -> Path:
         """Return the file of a profile.
 
         Raises:
@@ -101,7 +107,14 @@ class Operators:
         """
         spec = model_of(model)
         profile = import_operators(
-            self._opened(SYSTEMS[gpu]), spec, tp=tp, moe_ep=ep, weight_dtype=weights, kv_dtype=kv, scores=()
+            self._opened(SYSTEMS[gpu]),
+            spec,
+            tp=tp,
+            moe_ep=ep,
+            moe_backend=moe_backend,
+            weight_dtype=weights,
+            kv_dtype=kv,
+            scores=(),
         )
         lacking = [
             term
@@ -109,7 +122,8 @@ class Operators:
             if origin != "imported" and term not in ("copy", "swap_out", "swap_in")
         ]
         if lacking:
-            raise PagesimError(f"no table of {', '.join(lacking)}")
+            notes = [note for note in profile.notes if note.partition(":")[0] in lacking]
+            raise PagesimError(f"no table of {', '.join(lacking)}: {'; '.join(notes)}")
         file = self._folder / f"{profile.name}.json"
         profile.save(file)
         return file
@@ -161,11 +175,12 @@ def _case(run: RecordedRun, operators: Operators) -> Case:
         chosen.weight_dtype,
         "bf16" if chosen.kv_cache_dtype == "fp16" else chosen.kv_cache_dtype,
         degree,
+        run.server.get("moe_backend"),
     )
 
     def simulate(engine: EngineTime) -> Means:
         cost = f"profile:{file},overhead_s={engine.iteration_s:.9f},sequence_s={engine.sequence_s:.9f}"
-        misses = simulate_recorded(recorded, cost=cost).misses
+        misses = simulate_recorded(recorded, cost=cost, frontend=f"0,{TOKENIZER_S}").misses
         return Means(misses["tpot"]["mean"].simulated, misses["ttft"]["mean"].simulated)
 
     simulate(EngineTime())

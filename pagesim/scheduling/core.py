@@ -172,6 +172,15 @@ class Scheduler(ABC):
         return 0.9
 
     @classmethod
+    def graphs_to(cls, options: Any) -> int:
+        """Return the tokens of the largest iteration with a prompt that CUDA graphs launch.
+
+        Args:
+            options: resolved.
+        """
+        return 0
+
+    @classmethod
     def counts_cuda_graphs(cls, options: Any) -> bool:
         """Whether memory of CUDA graphs is left out of the cache, under sizing vllm."""
         return False

@@ -114,6 +114,10 @@ class VllmV1(RunningByPriorityV1):
         return RELEASES[options.vllm_version].gpu_memory_utilization
 
     @classmethod
+    def graphs_to(cls, options: VllmV1Options) -> int:
+        return options.max_cudagraph_capture_size or 0
+
+    @classmethod
     def counts_cuda_graphs(cls, options: VllmV1Options) -> bool:
         return RELEASES[options.vllm_version].counts_cuda_graphs
 

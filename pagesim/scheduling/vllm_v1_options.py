@@ -13,6 +13,10 @@ from pagesim.scheduling.vllm_releases import RELEASES, Release
 _AS_SERVED = "as the release's server on this GPU when left out"
 
 
+LARGEST_GRAPH = 512
+"""Tokens of the largest iteration that the server captures as a CUDA graph, however many may run."""
+
+
 class VllmV1Options(SchedulerOptions):
     """See `VllmV1`. What depends on the release or the GPU is None until `resolved` has replaced it."""
 
@@ -51,6 +55,12 @@ class VllmV1Options(SchedulerOptions):
     )
     async_scheduling: bool | None = Field(
         None, description="Schedule the next batch while the one before it runs."
+    )
+    max_cudagraph_capture_size: int | None = Field(
+        None,
+        ge=0,
+        le=MOST,
+        description="Tokens of the largest iteration that CUDA graphs launch; as the server when left out.",
     )
     speculative_method: Literal["ngram", "eagle3"] | None = Field(
         None, description="Where drafts come from: n-grams of the request, or an EAGLE-like draft model."
@@ -147,6 +157,7 @@ def resolved(options: Own, machine: Machine) -> Own:
         "prefix_cache_retention_interval": 0,
         "scheduler_reserve_full_isl": release.reserves_full_isl,
         "async_scheduling": release.async_scheduling,
+        "max_cudagraph_capture_size": min(2 * sequences, LARGEST_GRAPH),
     }
     if options.offloads:
         defaults |= {

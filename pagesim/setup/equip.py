@@ -65,11 +65,12 @@ def engine_of(system: System, policy: Policy) -> EngineTime:
         PagesimError: see `options_of`.
     """
     options = options_of(system, policy)
-    return engine_time(
+    own = engine_time(
         policy.scheduler,
         getattr(options, "vllm_version", None),
         asynchronous=bool(getattr(options, "async_scheduling", False)),
     )
+    return replace(own, graphs_to=SCHEDULERS.find(policy.scheduler).graphs_to(options))
 
 
 def release_of(system: System, policy: Policy) -> str:

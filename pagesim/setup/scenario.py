@@ -35,7 +35,7 @@ from pagesim.setup.presets import (
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.sim.clock import LONGEST_S
 
-WeightDtypeName = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4"]
+WeightDtypeName = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"]
 
 NEEDS = "needs"
 """The table of a scenario file that says where the plug-ins come from that it names."""

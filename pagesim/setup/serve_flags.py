@@ -24,7 +24,7 @@ TAKEN = _flags("""
     num-gpu-blocks-override enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens
     max-num-seqs long-prefill-token-threshold scheduling-policy scheduler-reserve-full-isl! watermark
     async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval quantization
-    kv-offloading-size
+    kv-offloading-size max-cudagraph-capture-size
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
 
@@ -64,7 +64,7 @@ NOTED = _flags("""
     log-config-file log-error-stack! log-level logging-config logits-processors* logprobs-mode
     lora-dtype lora-target-modules* mamba-backend mamba-block-size mamba-cache-dtype mamba-cache-mode
     mamba-cache-philox-rounds mamba-ssm-cache-dtype mamba-ssu-algorithm master-addr master-port
-    max-cpu-loras max-cudagraph-capture-size max-log-len max-logprobs max-lora-cls-labels max-lora-rank
+    max-cpu-loras max-log-len max-logprobs max-lora-cls-labels max-lora-rank
     max-loras max-parallel-loading-workers media-io-kwargs middleware mm-device-do-normalize!
     mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path
     mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode

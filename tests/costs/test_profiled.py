@@ -203,3 +203,26 @@ def test_a_quantized_release_takes_profiles_of_its_base_in_its_weight_dtype() ->
     ).iteration(shape)
     with pytest.raises(PagesimError, match="is of weights in fp8, not bf16"):
         Profiled(of_base, base)
+
+
+def prompt(tokens: int) -> IterationShape:
+    return IterationShape(tokens, tokens, 0, 0, tokens * (tokens + 1) // 2, 0, 0, 0, 0, 1)
+
+
+def test_the_host_launches_a_prompt_that_no_graph_does(profile: Profile) -> None:
+    launching = Launching(prompt_s=0.5, mixed_s=0.5, unless_graphed=True)
+    terms = profile.terms.model_copy(update={"launching": launching})
+    slow = profile.model_copy(update={"terms": terms})
+    graphed = EngineTime(2e-3, 3e-5, graphs_to=48)
+    with_graphs, without = Profiled(slow, OPT, engine=graphed), Profiled(slow, OPT, engine=ENGINE)
+    plain = Profiled(profile, OPT, engine=ENGINE)
+    own = to_ticks(ENGINE.iteration_s + ENGINE.sequence_s)
+    assert with_graphs.iteration(prompt(48)) == plain.iteration(prompt(48))
+    assert with_graphs.iteration(prompt(49)) == without.iteration(prompt(49)) == own + to_ticks(0.5)
+    assert with_graphs.iteration(decode(4, 400)) == plain.iteration(decode(4, 400))
+    always = profile.model_copy(
+        update={"terms": profile.terms.model_copy(update={"launching": Launching(prompt_s=0.5)})}
+    )
+    assert Profiled(always, OPT, engine=graphed).iteration(prompt(48)) == own + to_ticks(0.5), (
+        "a machine that was measured without such graphs has none"
+    )

@@ -61,6 +61,7 @@ def test_a_bare_run_is_what_the_newest_release_serves_on_that_gpu() -> None:
             "vllm_version": "0.33.0",
             "max_num_seqs": 1024,
             "max_num_batched_tokens": 8192,
+            "max_cudagraph_capture_size": 512,
             "watermark": 0.0,
             "enable_prefix_caching": True,
             "prefix_cache_retention_interval": 0,

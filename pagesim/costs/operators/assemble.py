@@ -10,6 +10,7 @@ from pagesim.costs.base import Reach
 from pagesim.costs.operators.dtypes import BF16, Dtypes, dtypes, in_types
 from pagesim.costs.operators.held_out import Score, held_out_of
 from pagesim.costs.operators.iteration import Operators, operators
+from pagesim.costs.operators.launches import launching
 from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.store import NOTICE
 from pagesim.costs.operators.sums import Knots, knots
@@ -51,6 +52,7 @@ def operator_profile(
     *,
     tp: int = 1,
     moe_ep: int = 1,
+    moe_backend: str | None = None,
     kv_dtype: str = "bf16",
     name: str,
     errors: Mapping[str, TermError] | None = None,
@@ -66,6 +68,7 @@ def operator_profile(
         types: of weights and cache.
         tp: GPUs over which the model is divided.
         moe_ep: GPUs over which experts are dealt out, a divisor of ``tp``.
+        moe_backend: see `operators`.
         kv_dtype: of the cache, as pagesim calls it.
         name: of the profile.
         errors: by term, on held-out points of the tables.
@@ -74,7 +77,7 @@ def operator_profile(
         PagesimError: the model cannot be divided so, a table is damaged, or attention of layers that do not
             look back on all tokens, or a state, is in no table: a datasheet has no term of it.
     """
-    found = operators(tables, model, tp, types, moe_ep=moe_ep)
+    found = operators(tables, model, tp, types, moe_ep=moe_ep, moe_backend=moe_backend)
     rest = analytic_profile(gpu, model, tp=tp, kv_dtype=kv_dtype, block_sizes=(1,))
     if model.moe is not None and ("experts" in found.missing or "linear" in found.missing):
         # The datasheet knows products and experts together: without one it is both.
@@ -86,7 +89,7 @@ def operator_profile(
             f"{tables.store.system}: {found.missing[term]}, and the layers of {model.name} are "
             f"{model.layers_in_words}: there is no profile of them; choose cost roofline"
         )
-    terms = _terms(found, rest.terms)
+    terms = _terms(found, rest.terms, model)
     sources = dict(found.origins)
     if found.linear is None:
         sources.pop("linear", None)
@@ -129,6 +132,7 @@ def import_operators(
     *,
     tp: int = 1,
     moe_ep: int = 1,
+    moe_backend: str | None = None,
     weight_dtype: str | None = None,
     expert_dtype: str | None = None,
     kv_dtype: str = "bf16",
@@ -142,6 +146,7 @@ def import_operators(
         model: see `operator_profile`.
         tp: GPUs over which the model is divided.
         moe_ep: of these, those over which experts are dealt out; it divides ``tp``.
+        moe_backend: see `operators`.
         weight_dtype: see `in_types`; as the model is released when left out.
         expert_dtype: see `in_types`.
         kv_dtype: of the cache.
@@ -166,6 +171,7 @@ def import_operators(
         weight_dtype,
         f"experts-{expert_dtype}" if expert_dtype else None,
         f"ep{moe_ep}" if moe_ep > 1 else None,
+        moe_backend,
         "kv-fp8" if kv_dtype == "fp8" else None,
     )
     return operator_profile(
@@ -175,6 +181,7 @@ def import_operators(
         types,
         tp=tp,
         moe_ep=moe_ep,
+        moe_backend=moe_backend,
         kv_dtype=kv_dtype,
         name=name or "-".join((model.name, gpu.name, f"tp{tp}", *(each for each in further if each))),
         errors=errors_of(held_out_of(tables) if scores is None else scores, types, model),
@@ -206,7 +213,7 @@ def errors_of(scores: Sequence[Score], types: Dtypes, model: ModelSpec) -> dict[
     }
 
 
-def _terms(found: Operators, rest: Terms) -> Terms:
+def _terms(found: Operators, rest: Terms, model: ModelSpec) -> Terms:
     # Of blocks of one token, the datasheet's copies and swaps are over tokens.
     states = None
     if found.states_decode is not None and found.states_prompts is not None:
@@ -231,6 +238,7 @@ def _terms(found: Operators, rest: Terms) -> Terms:
             if reach is not None
         },
         states=states,
+        launching=launching(model),
     )
 
 

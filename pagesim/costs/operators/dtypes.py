@@ -20,6 +20,7 @@ WEIGHTS = {
     "int4": "int4_wo",
     "nvfp4": "nvfp4",
     "mxfp4": "w4a16_mxfp4",
+    "mxfp4_mxfp8": "w4a8_mxfp4_mxfp8",
 }
 """Types of weights, and what the tables call them."""
 

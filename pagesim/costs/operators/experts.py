@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pagesim.costs.operators.grids import Grid, Point
-from pagesim.costs.operators.rows import Floats, Ints, Rows
+from pagesim.costs.operators.rows import KERNEL, Floats, Ints, Rows
+from pagesim.errors import PagesimError, brief
 
 FAMILY, NAME = "moe", "moe_perf"
 INTS = (
@@ -22,16 +23,33 @@ ROUTINGS = ("power_law_1.2", "power_law_1.01", "balanced")
 """How tokens choose experts, in the order in which one stands in for another that was not measured."""
 
 
+KERNELS = {
+    "triton": ("fused_moe", "triton"),
+    "flashinfer_trtllm": ("flashinfer_trtllm",),
+    "flashinfer_cutlass": ("flashinfer_cutlass",),
+    "marlin": ("marlin",),
+}
+"""Kernels of experts as vLLM's ``--moe-backend`` calls them, and what is in the tables' names of each."""
+
+SHARED = ("flashinfer_trtllm", "flashinfer_cutlass")
+"""Kernels of a library that several engines call: what one engine's tables lack, another's may have."""
+
+
 class Experts:
     """Experts of one weight type.
 
     Args:
         rows: of `NAME`.
         dtype: of the experts' weights, as the table calls it.
+        kernel: one of `KERNELS`; any when left out.
+
+    Raises:
+        PagesimError: there is no such kernel.
     """
 
-    def __init__(self, rows: Rows, dtype: str) -> None:
-        self._rows = rows.where(moe_dtype=dtype)
+    def __init__(self, rows: Rows, dtype: str, kernel: str | None = None) -> None:
+        of_type = rows.where(moe_dtype=dtype)
+        self._rows = of_type if kernel is None else of_kernels(of_type, (kernel,))
 
     def grid(
         self, shape: tuple[int, int, int, int], moe_tp: int, moe_ep: int, routings: Sequence[str] = ROUTINGS
@@ -50,6 +68,19 @@ class Experts:
             if len(of):
                 return routing, Grid.of(of, "num_tokens")
         return None
+
+
+def of_kernels(rows: Rows, kernels: Sequence[str]) -> Rows:
+    """Return the rows of kernels of these names.
+
+    Raises:
+        PagesimError: one is none of `KERNELS`.
+    """
+    if unknown := [each for each in kernels if each not in KERNELS]:
+        raise PagesimError(f"moe_backend is {brief(unknown[0], 80)}; it must be one of {', '.join(KERNELS)}")
+    words = [word for each in kernels for word in KERNELS[each]]
+    names = rows[KERNEL].tolist()
+    return rows.at(np.array([any(word in name for word in words) for name in names], np.bool_))
 
 
 def curve(grid: Grid, sizes: Ints) -> Floats:

@@ -79,7 +79,15 @@ class Operators:
     notes: list[str] = field(default_factory=list)
 
 
-def operators(tables: Tables, model: ModelSpec, tp: int, types: Dtypes, *, moe_ep: int = 1) -> Operators:
+def operators(
+    tables: Tables,
+    model: ModelSpec,
+    tp: int,
+    types: Dtypes,
+    *,
+    moe_ep: int = 1,
+    moe_backend: str | None = None,
+) -> Operators:
     """Return what an iteration of a model takes on each GPU, term by term.
 
     Args:
@@ -88,6 +96,7 @@ def operators(tables: Tables, model: ModelSpec, tp: int, types: Dtypes, *, moe_e
         tp: GPUs over which it is divided.
         types: of weights and cache.
         moe_ep: GPUs over which experts are dealt out, a divisor of ``tp``; the rest divides each of them.
+        moe_backend: the kernel of experts, one of `KERNELS`; the first table's that has any when left out.
 
     Raises:
         PagesimError: the model cannot be divided so, or a table is damaged.
@@ -95,7 +104,7 @@ def operators(tables: Tables, model: ModelSpec, tp: int, types: Dtypes, *, moe_e
     found = Operators()
     _latent(found, tables, model, tp, types)
     _linear(found, tables, model, tp, types)
-    _experts(found, tables, model, tp, moe_ep, types)
+    _experts(found, tables, model, tp, moe_ep, types, moe_backend)
     _attention(found, tables, model, tp, types)
     _states(found, tables, model, tp)
     _all_reduces(found, tables, model, tp)
@@ -147,10 +156,22 @@ def _elementwise(tables: Tables, model: ModelSpec, tp: int) -> Callable[[int], f
     elements = halves.norms * 4 * model.hidden + 2 * model.hidden
     elements += sum((3 if model.gated else 2) * width for width in halves.activations)
     launches = halves.norms + len(halves.activations) + 1
+    if halves.wide:
+        # One kernel sums the squares up, another norms: queries and keys are read twice and written once.
+        elements += model.layers * 3 * halves.wide
+        launches += model.layers * 2
     return lambda tokens: launches * ELEMENTWISE_LAUNCH_S + tokens * elements * ELEMENT_BYTES / bandwidth
 
 
-def _experts(found: Operators, tables: Tables, model: ModelSpec, tp: int, moe_ep: int, types: Dtypes) -> None:
+def _experts(
+    found: Operators,
+    tables: Tables,
+    model: ModelSpec,
+    tp: int,
+    moe_ep: int,
+    types: Dtypes,
+    kernel: str | None,
+) -> None:
     moe = model.moe
     if moe is None:
         return
@@ -161,7 +182,9 @@ def _experts(found: Operators, tables: Tables, model: ModelSpec, tp: int, moe_ep
     # Latent attention came with routers that are trained to balance.
     routings = ("power_law_1.01", *ROUTINGS) if model.mla else ROUTINGS
     for table in tables.all_experts:
-        measured = Experts(read_experts(table), types.experts).grid(shape, tp // moe_ep, moe_ep, routings)
+        measured = Experts(read_experts(table), types.experts, kernel).grid(
+            shape, tp // moe_ep, moe_ep, routings
+        )
         # A few points are no curve: the next version's may be one.
         if measured is not None and len(measured[1].axes[0]) >= FEWEST:
             break
@@ -169,6 +192,7 @@ def _experts(found: Operators, tables: Tables, model: ModelSpec, tp: int, moe_ep
         found.missing["experts"] = (
             f"the table of experts has none of {types.experts} with hidden {shape[0]}, inner {shape[1]}, "
             f"{shape[2]} of {shape[3]}, over {tp // moe_ep} and {moe_ep} GPUs"
+            f"{f', by {kernel}' if kernel else ''}"
         )
         return
     routing, grid = measured
@@ -177,7 +201,8 @@ def _experts(found: Operators, tables: Tables, model: ModelSpec, tp: int, moe_ep
     sizes = sorted({*grid.axes[0].tolist(), *(3 * each // 2 for each in grid.axes[0].tolist() if each > 1)})
     seconds = dict(zip(sizes, (layers * curve(grid, np.array(sizes, np.int64))).tolist(), strict=True))
     found.experts = knots(lambda tokens: seconds[tokens], sizes)
-    found.origins["experts"] = f"moe_perf {table.version}"
+    of = "" if table.how != "peer" else f"{table.backend} "
+    found.origins["experts"] = f"moe_perf {of}{table.version}"
     found.notes.append(f"experts were timed with tokens dealt out by {routing}")
 
 
@@ -311,6 +336,11 @@ def _all_reduces(found: Operators, tables: Tables, model: ModelSpec, tp: int) ->
         found.missing["all_reduce"] = f"the table has no all-reduce among {tp} GPUs"
         return
     count, hidden = ALL_REDUCES_PER_LAYER * model.layers, model.hidden
-    found.all_reduce = knots(lambda tokens: count * graph(tokens * hidden))
-    found.all_reduce_eager = knots(lambda tokens: count * eager(tokens * hidden))
+    # A norm over all heads sums up the squares of queries and of keys, in 32 bits.
+    norms = model.layers if model.wide_qk_norm else 0
+    squares = 4
+    found.all_reduce = knots(lambda tokens: count * graph(tokens * hidden) + norms * graph(tokens * squares))
+    found.all_reduce_eager = knots(
+        lambda tokens: count * eager(tokens * hidden) + norms * eager(tokens * squares)
+    )
     found.origins["all_reduce"] = f"custom_allreduce_perf {version}"

@@ -34,10 +34,12 @@ class Halves(NamedTuple):
     Attributes:
         norms: sums of the residual stream with a norm, of all layers.
         activations: widths, on each GPU, of what activation functions give, one a layer that has one.
+        wide: width, on each GPU, of queries and keys that are normed over all heads together; 0 if none are.
     """
 
     norms: int
     activations: tuple[int, ...]
+    wide: int = 0
 
 
 def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[Product]:
@@ -96,7 +98,8 @@ def elementwise(model: ModelSpec, tp: int) -> Halves:
     dense = min(model.moe.dense_layers, mlps) if model.moe else mlps
     shared = _shared(model) // tp if model.moe else 0
     widths = (model.ffn // tp,) * dense + ((shared,) * (mlps - dense) if shared else ())
-    return Halves(2 * model.layers, widths)
+    wide = (model.heads // tp + max(1, model.kv_heads // tp)) * model.head_dim if model.wide_qk_norm else 0
+    return Halves(2 * model.layers, widths, wide)
 
 
 def _add_latent(model: ModelSpec, tp: int, add: object, dtype: str) -> None:

@@ -15,7 +15,7 @@ PACKAGE = "aiconfigurator_core"
 NOTICE = "AIConfigurator's operator tables, © NVIDIA, Apache-2.0, changed"
 """Whose measurements they are, as every profile made of them says."""
 
-How = Literal["asked", "reused", "older", "newer"]
+How = Literal["asked", "reused", "older", "newer", "peer"]
 
 _RELEASE = re.compile(r"(\d+(?:\.\d+)*)(?:rc(\d+))?")
 
@@ -31,7 +31,9 @@ class Found(NamedTuple):
         version: of the engine, in whose folder the file is.
         wanted: the version that was asked for.
         how: ``asked``: it is that one; ``reused``: the package says that the table of another version is to
-            be used; ``older``: the newest before it; ``newer``: there is none before it, the oldest after it.
+            be used; ``older``: the newest before it; ``newer``: there is none before it, the oldest after it;
+            ``peer``: it is another engine's.
+        backend: whose it is.
     """
 
     file: Path
@@ -40,12 +42,18 @@ class Found(NamedTuple):
     version: str
     wanted: str
     how: How
+    backend: str = "vllm"
 
     @property
     def note(self) -> str:
         """What a user should know of it, a sentence; nothing if it is what was asked for."""
         if self.how == "asked":
             return ""
+        if self.how == "peer":
+            return (
+                f"{self.name} is of {self.backend} {self.version}: the engine's own lacks these, and both "
+                "run the same library's kernel"
+            )
         why = {
             "reused": "as the tables' own list of reuses says",
             "older": "the newest before it",
@@ -146,6 +154,12 @@ class Store:
         """Return all tables that may stand for the version's, the best first, as `table` orders them."""
         return _candidates(self._data / family / self.backend, family, name, self.version)
 
+    def peers(self, family: str, name: str) -> list[Found]:
+        """Return the newest table of each other engine, by the engine's name."""
+        folders = sorted((self._data / family).iterdir())
+        tables = [_candidates(folder, family, name, "") for folder in folders if folder.name != self.backend]
+        return [each[0]._replace(wanted=self.version, how="peer") for each in tables if each]
+
     def nccl(self) -> Found | None:
         """Return the table of NCCL's collectives, of the version that the system's file names."""
         wanted = str(self._said("misc", "nccl_version") or "0")
@@ -190,7 +204,7 @@ def _candidates(folder: Path, family: str, name: str, wanted: str) -> list[Found
     for version, how in versions:
         best.setdefault(version, how)
     return [
-        Found(folder / version / f"{name}.parquet", family, name, version, wanted, how)
+        Found(folder / version / f"{name}.parquet", family, name, version, wanted, how, folder.name)
         for version, how in best.items()
     ]
 

@@ -67,16 +67,18 @@ class Tables:
 
     @cached_property
     def all_experts(self) -> list[Found]:
-        """Tables of experts, the best first: among newer ones that of the current version.
+        """Tables of experts, the best first; other engines' are the last.
 
-        Other newer ones are drops of some shapes, timed with kernels that no release may have used.
+        Among newer ones that of the current version is the first: others are drops of some shapes, timed with
+        kernels that no release may have used.
         """
         found = self.store.candidates(experts.FAMILY, experts.NAME)
+        peers = self.store.peers(experts.FAMILY, experts.NAME)
         try:
             current = self.store.current()
         except PagesimError:
-            return found
-        return sorted(found, key=lambda each: each.how == "newer" and 1 + (each.version != current))
+            return found + peers
+        return sorted(found, key=lambda each: each.how == "newer" and 1 + (each.version != current)) + peers
 
     @cached_property
     def latent_prompts(self) -> Opened | None:
@@ -111,5 +113,6 @@ class Tables:
 
 
 def read_experts(found: Found) -> Rows:
-    """Return the rows of a table of experts."""
-    return read_rows(found.file, experts.INTS, experts.TEXTS)
+    """Return the rows of a table of experts; of another engine's those of kernels that several call."""
+    rows = read_rows(found.file, experts.INTS, experts.TEXTS)
+    return experts.of_kernels(rows, experts.SHARED) if found.how == "peer" else rows

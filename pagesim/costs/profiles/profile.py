@@ -43,11 +43,14 @@ class Launching(Strict):
         decode_s: of an iteration that only decodes, by CUDA graphs if these were used.
         prompt_s: of one that only computes prompts.
         mixed_s: of one that does both.
+        unless_graphed: whether an iteration with a prompt takes none of it, and all-reduces as graphs launch
+            them, where the engine has a graph of so many tokens.
     """
 
     decode_s: Seconds = 0.0
     prompt_s: Seconds = 0.0
     mixed_s: Seconds = 0.0
+    unless_graphed: bool = False
 
 
 class Reached(Strict):

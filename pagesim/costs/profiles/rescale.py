@@ -143,7 +143,12 @@ def rescale(
         overhead=old.overhead,
         all_reduce=reduces[0],
         all_reduce_eager=reduces[1],
-        launching=Launching(**{name: seconds * layers for name, seconds in old.launching}),
+        launching=Launching(
+            decode_s=old.launching.decode_s * layers,
+            prompt_s=old.launching.prompt_s * layers,
+            mixed_s=old.launching.mixed_s * layers,
+            unless_graphed=old.launching.unless_graphed,
+        ),
     )
     origins = {
         term: "datasheet" if profile.origins.get(term) == "datasheet" else "rescaled"

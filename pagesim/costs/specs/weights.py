@@ -24,7 +24,7 @@ class WeightDtype:
     """The type of a linear layer's weights.
 
     Attributes:
-        name: bf16, fp16, fp8, fp8_block, int8, int4, nvfp4 or mxfp4.
+        name: bf16, fp16, fp8, fp8_block, int8, int4, nvfp4, mxfp4 or mxfp4_mxfp8.
         bits: of a weight, with its share of the scale and the zero point of its group. Scales of a whole
             tensor or of a channel are left out: less than 0.1 % of a layer.
         compute: in what its products are computed on a GPU that has units for it; else in fp16. It is fp16
@@ -63,10 +63,12 @@ DTYPES = {
         WeightDtype("int4", with_scales(4, 128, 16)),
         WeightDtype("nvfp4", with_scales(4, 16, 8), "fp4"),
         WeightDtype("mxfp4", with_scales(4, 32, 8)),
+        WeightDtype("mxfp4_mxfp8", with_scales(4, 32, 8), "fp8"),
     )
 }
 """Weight dtypes as most checkpoints have them, by name: activations are quantized as they run in fp8,
-fp8_block and nvfp4, and in 16 bit otherwise; int4 has groups of 128 and no zero point."""
+fp8_block and nvfp4, and in 16 bit otherwise; int4 has groups of 128 and no zero point. mxfp4_mxfp8 is an
+mxfp4 checkpoint whose activations the engine quantizes to mxfp8, as vLLM can on a B200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,9 @@ def weight_dtype(name: str) -> WeightDtype:
 def usual_weights(name: str, groups: Collection[str]) -> Weights:
     """Return the dtypes of a checkpoint in that weight dtype, as such are usually released.
 
-    All linear layers have it but the LM head; in mxfp4 those of experts alone, where there are experts.
+    All linear layers have it but the LM head. Where there are experts, mxfp4 is of those alone, and in nvfp4
+    attention and recurrent layers stay in 16 bits, as in NVIDIA's releases of DeepSeek-V3.1 (but for the
+    output projection), GLM-5, Kimi-K2.5, MiniMax-M2.5 and Qwen3.5; not so in that of Qwen3-235B-A22B.
 
     Args:
         name: of the weight dtype.
@@ -132,7 +136,9 @@ def usual_weights(name: str, groups: Collection[str]) -> Weights:
     """
     dtype = weight_dtype(name)
     chosen = [group for group in GROUPS if group in groups and not (dtype.quantized and group == "head")]
-    if name == "mxfp4" and "experts" in groups:
+    if "experts" in groups and name in ("mxfp4", "mxfp4_mxfp8"):
         chosen = ["experts"]
+    elif "experts" in groups and name == "nvfp4":
+        chosen = [group for group in chosen if group not in ("attention", "recurrent")]
     of_groups: dict[str, Any] = dict.fromkeys(chosen, dtype)
     return Weights(**of_groups)

@@ -1,8 +1,8 @@
 """Reads a table of closed-loop runs that are known by their means: a row a run.
 
-Lengths of single requests are not in it. Ten requests for each client are drawn: uniformly from 0.8 to 1.0 of
-``isl`` and ``osl`` for Llama-3.1-70B in FP8, from 0.8 to 1.2 for Qwen3-32B, and all alike otherwise, as those
-who measured them say.
+Lengths of single requests are not in it, nor how servers were started. Ten requests for each client are drawn
+uniformly between shares of ``isl`` and ``osl``; these and the servers' flags are of the scripts of those who
+measured them (`closed_loop_servers`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from typing import Any
 import numpy as np
 
 from pagesim.experiments.recorded import fields
+from pagesim.experiments.recorded.closed_loop_servers import Row, settings, spread
 from pagesim.experiments.recorded.run import Floats, Ints, RecordedRun
 
 COLUMNS = ("model", "system", "dtype", "release", "isl", "osl", "concurrency", "tp", "ttft_ms", "tpot_ms")
 OF_A_CLIENT = 10
 """Requests for each client."""
 
-SPREAD = {"Llama-3.1-70B": (0.8, 1.0), "Qwen3-32B": (0.8, 1.2)}
-"""Of lengths, as shares of ``isl`` and ``osl``, by the model's name."""
-
-_OF_FP8_LLAMA = {"max_num_batched_tokens": 8192, "kv_cache_dtype": "fp8"}
 _ASYNCHRONOUS = "asynchronous scheduling of vLLM 0.10.2 is in no log of its decisions, and is not simulated"
 
 
@@ -49,7 +46,7 @@ def _run(file: Path, line: int, row: Mapping[str, str]) -> RecordedRun:
     isl, osl = whole("isl", 10_000_000), whole("osl", 10_000_000)
     clients = whole("concurrency", 10_000)
     model = str(row["model"]).rsplit("/", 1)[-1]
-    low, high = SPREAD.get(model, (1.0, 1.0))
+    low, high = spread(model)
     size = OF_A_CLIENT * clients
     draw = np.random.default_rng(line)
 
@@ -60,7 +57,7 @@ def _run(file: Path, line: int, row: Mapping[str, str]) -> RecordedRun:
     notes: tuple[str, ...] = (f"{file}: line {line}: {row['note']}",) if row.get("note") else ()
     nothing: Floats = np.empty(0)
     server = _settings(file, line, row, model, clients)
-    if _OF_FP8_LLAMA.items() <= server.items():
+    if model == "Llama-3.1-70B" and row["release"] == "0.10.2":
         notes += (_ASYNCHRONOUS,)
     return RecordedRun(
         f"{line}: {model} {row['dtype']} {row['system']} {row['release'] or '?'} tp{row['tp']} "
@@ -81,11 +78,15 @@ def _run(file: Path, line: int, row: Mapping[str, str]) -> RecordedRun:
 
 
 def _settings(file: Path, line: int, row: Mapping[str, str], model: str, clients: int) -> dict[str, Any]:
+    gpu = str(row["system"]).removesuffix("_sxm")
+    tp = int(fields.number(file, line, "tp", row["tp"], 1))
+    ep = int(fields.number(file, line, "ep", row.get("ep") or "1"))
+    isl = int(fields.number(file, line, "isl", row["isl"], 1))
     found: dict[str, Any] = {
         "model": row["model"],
-        "gpu": str(row["system"]).removesuffix("_sxm"),
-        "tensor_parallel_size": int(fields.number(file, line, "tp", row["tp"], 1)),
-        "expert_parallel_size": int(fields.number(file, line, "ep", row.get("ep") or "1")),
+        "gpu": gpu,
+        "tensor_parallel_size": tp,
+        "expert_parallel_size": ep,
         "enable_prefix_caching": False,
         # Never are there more than clients.
         "max_num_seqs": clients,
@@ -94,6 +95,6 @@ def _settings(file: Path, line: int, row: Mapping[str, str], model: str, clients
     }
     if row["release"]:
         found["vllm_version"] = row["release"]
-    if model == "Llama-3.1-70B" and row["dtype"] == "fp8" and row["release"] == "0.10.2":
-        found |= _OF_FP8_LLAMA
-    return found
+    release = tuple(int(part) for part in row["release"].split(".")[:2] if part.isdecimal())
+    found |= settings(Row(model, row["dtype"], gpu, release, isl, clients, tp, ep))
+    return {name: value for name, value in found.items() if value is not None}

@@ -218,3 +218,71 @@ def test_a_kernel_that_was_timed_as_the_host_launches_it_is_what_another_takes()
     assert mended(1, 256, 256) == other(1, 256, 256)
     assert mended(4096, 8192, 8192) == timed(4096, 8192, 8192) > 120e-6
     assert not launched_by_graphs(other, timed)[1]
+
+
+def of_experts(tokens: int, dtype: str, kernel: str, ms: float) -> dict[str, Any]:
+    return {
+        **{"hidden_size": 2048, "inter_size": 768, "topk": 8, "num_experts": 128, "moe_tp_size": 1},
+        **{"moe_ep_size": 1, "distribution": "balanced", "moe_dtype": dtype, "num_tokens": tokens},
+        **{"kernel_source": kernel, "latency": ms},
+    }
+
+
+SIZES = [1 << each for each in range(12)]
+
+
+def test_the_kernel_of_experts_can_be_chosen(store: Path, put_table: Put):
+    rows = [
+        of_experts(tokens, "nvfp4", kernel, ms)
+        for tokens in SIZES
+        for kernel, ms in (("vllm_fused_moe", 3.0), ("vllm_x_flashinfer_trtllm_y", 1.0))
+    ]
+    put_table("moe/vllm/1.2.0/moe_perf", rows)
+    spec = model("qwen3-30b-a3b").with_weights("nvfp4")
+
+    def seconds(kernel: str | None) -> float:
+        found = operators(Tables(Store(SYSTEM, tables=store)), spec, 1, dtypes(spec), moe_backend=kernel)
+        assert found.experts is not None
+        return found.experts(64) / spec.layers
+
+    assert seconds("triton") == pytest.approx(3e-3)
+    assert seconds("flashinfer_trtllm") == pytest.approx(1e-3)
+    lacking = operators(Tables(Store(SYSTEM, tables=store)), spec, 1, dtypes(spec), moe_backend="marlin")
+    assert "by marlin" in lacking.missing["experts"]
+    with pytest.raises(PagesimError, match="moe_backend is 'cutlass'; it must be one of triton"):
+        seconds("cutlass")
+
+
+def test_experts_that_an_engine_lacks_are_anothers_if_both_run_one_librarys_kernel(
+    store: Path, put_table: Put
+):
+    spec = model("qwen3-30b-a3b").with_weights("mxfp4_mxfp8")
+    asked = "w4a8_mxfp4_mxfp8"
+    put_table("moe/other/0.5/moe_perf", [of_experts(each, asked, "own_kernel", 9.0) for each in SIZES])
+    put_table("moe/sglang/0.5/moe_perf", [of_experts(each, asked, "sglang_own", 9.0) for each in SIZES])
+    none = operators(Tables(Store(SYSTEM, tables=store)), spec, 1, dtypes(spec))
+    assert none.experts is None, "a kernel of another engine's own is not this engine's"
+    put_table(
+        "moe/sglang/0.6/moe_perf", [of_experts(each, asked, "flashinfer_trtllm", 2.0) for each in SIZES]
+    )
+    found = operators(Tables(Store(SYSTEM, tables=store)), spec, 1, dtypes(spec))
+    assert found.experts is not None
+    assert found.experts(64) / spec.layers == pytest.approx(2e-3)
+    assert found.origins["experts"] == "moe_perf sglang 0.6"
+    assert any("of sglang 0.6: the engine's own lacks these" in note for note in found.notes)
+
+
+def test_a_norm_over_all_heads_sums_its_squares_up_over_gpus(tables: Tables):
+    plain, wide = LLAMA, replace(LLAMA, name="wide", wide_qk_norm=True)
+    sums = [operators(tables, spec, 2, dtypes(spec)) for spec in (plain, wide)]
+    assert sums[0].all_reduce is not None
+    assert sums[1].all_reduce is not None
+    assert sums[0].linear is not None
+    assert sums[1].linear is not None
+    more = sums[1].all_reduce(64) - sums[0].all_reduce(64)
+    assert more == pytest.approx(32 * (0.004 + 1e-8 * 64 * 4) / 1e3, rel=0.02)
+    # Two kernels a layer; of queries and keys of 16 and 4 heads.
+    kernels = 32 * (2 * 3e-6 + 64 * 3 * 20 * 128 * 2 / (0.8 * 2e12))
+    assert sums[1].linear(64) - sums[0].linear(64) == pytest.approx(kernels, rel=0.02)
+    alone = operators(tables, wide, 1, dtypes(wide))
+    assert alone.all_reduce is None

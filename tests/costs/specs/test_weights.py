@@ -61,6 +61,7 @@ def compressed(group: dict[str, Any], *ignore: str) -> dict[str, Any]:
         ("int4", 4 + 16 / 128),
         ("nvfp4", 4 + 8 / 16),
         ("mxfp4", 4 + 8 / 32),
+        ("mxfp4_mxfp8", 4 + 8 / 32),
     ],
 )
 def test_a_dense_models_linear_layers_take_their_bits_and_all_else_two_bytes(name, bits) -> None:
@@ -80,6 +81,22 @@ def test_in_mxfp4_experts_alone_are_quantized_where_there_are_any() -> None:
     assert spec.with_weights("mxfp4").weights == spec.weights
     assert spec.with_weights("bf16").weight_bytes == 2 * spec.parameters
     assert model("qwen3-8b").with_weights("mxfp4").weights.mlp.name == "mxfp4"
+
+
+def test_activations_in_mxfp8_take_no_memory_but_compute_in_eight_bits() -> None:
+    plain, quantized = (model("gpt-oss-120b").with_weights(name) for name in ("mxfp4", "mxfp4_mxfp8"))
+    assert plain.weight_bytes == quantized.weight_bytes
+    assert plain.weights.experts.compute == "fp16"
+    assert quantized.weights.experts.compute == "fp8"
+    assert quantized.weights.attention.name == "bf16"
+
+
+def test_in_nvfp4_attention_stays_in_16_bits_beside_experts_and_is_quantized_without() -> None:
+    weights = model("minimax-m2.5").with_weights("nvfp4").weights
+    assert (weights.attention.name, weights.experts.name) == ("bf16", "nvfp4")
+    kimi = model("kimi-k2.5").with_weights("nvfp4").weights
+    assert (kimi.attention.name, kimi.shared.name, kimi.mlp.name) == ("bf16", "nvfp4", "nvfp4")
+    assert model("llama-3.1-70b").with_weights("nvfp4").weights.attention.name == "nvfp4"
 
 
 @pytest.mark.parametrize("name", DTYPES)
