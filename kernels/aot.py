@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pagesim.errors import PagesimError
 from pagesim.kernels.launch import Launch
+from pagesim.kernels.main_loop import WIDE_LOAD, buffer_bytes, loop_instructions
 
 TARGETS = (80, 90, 100)
 """Compute capabilities (times ten): A100, H100 and H200, B200."""
@@ -42,7 +43,6 @@ _TYPES = {
     torch.int32: "i32",
     torch.int64: "i64",
 }
-_WIDE_LOAD = re.compile(r"\b(?:LDGSTS|LDG)\.E\S*\.128\b|\bUBLKCP|\bUTMALDG")
 _NARROW_LOAD = re.compile(r"\b(?:LDGSTS|LDG)\.E(?!\S*\.128)")
 _WIDE_STORE = re.compile(r"\bSTG\.E\S*\.128\b")
 _LOCAL = re.compile(r"\b(?:LDL|STL)\b")
@@ -64,6 +64,8 @@ class MachineCode:
         wide_stores: those that store 16 bytes.
         tensor: tensor-core instructions.
         warps: of a program.
+        loop: instructions a turn of the loop that loads most.
+        ahead: bytes that asynchronous copies of a program have in flight, with every stage under way.
     """
 
     target: int
@@ -76,6 +78,8 @@ class MachineCode:
     wide_stores: int
     tensor: int
     warps: int
+    loop: int
+    ahead: int
 
     @property
     def programs(self) -> int:
@@ -89,7 +93,8 @@ def compile_for(launch: Launch, target: int) -> MachineCode:
     """Compile what a launch would run, for a target, and take the machine code apart.
 
     Args:
-        launch: its tensors may be on the device ``meta``; they are taken to begin at multiples of 16 bytes.
+        launch: its tensors may be on the device ``meta``; it is taken to begin at multiples of
+            16 bytes.
         target: compute capability times ten.
 
     Raises:
@@ -115,11 +120,13 @@ def compile_for(launch: Launch, target: int) -> MachineCode:
         shared=compiled.metadata.shared,
         stack=stack,
         local=len(_LOCAL.findall(code)),
-        wide_loads=len(_WIDE_LOAD.findall(code)),
+        wide_loads=len(WIDE_LOAD.findall(code)),
         narrow_loads=len(_NARROW_LOAD.findall(code)),
         wide_stores=len(_WIDE_STORE.findall(code)),
         tensor=len(_TENSOR.findall(code)),
         warps=launch.num_warps,
+        loop=loop_instructions(code),
+        ahead=buffer_bytes(compiled.asm["ttgir"]),
     )
 
 
@@ -130,18 +137,19 @@ def _source(launch: Launch) -> Any:
     attributes: dict[tuple[int, ...], list[list[Any]]] = {}
     for parameter in launch.kernel.params:
         value = launch.arguments[parameter.name]
-        if parameter.is_constexpr or (type(value) is int and value == 1):
+        if parameter.is_constexpr or value is None or (type(value) is int and value == 1):
             signature[parameter.name] = "constexpr"
             constants[parameter.name] = value
             continue
         if isinstance(value, Tensor):
             signature[parameter.name] = "*" + _TYPES[value.dtype]
-            divisible = True
+            divisible = value.storage_offset() * value.element_size() % 16 == 0
         elif isinstance(value, float):
             signature[parameter.name] = "fp32"
             divisible = False
         else:
-            signature[parameter.name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            fitting = "i32" if -(2**31) <= value < 2**31 else "i64"
+            signature[parameter.name] = parameter.annotation_type or fitting
             divisible = value % 16 == 0
         if divisible:
             attributes[(parameter.num,)] = [["tt.divisibility", 16]]
