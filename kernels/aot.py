@@ -44,6 +44,8 @@ _TYPES = {
     torch.int64: "i64",
 }
 _NARROW_LOAD = re.compile(r"\b(?:LDGSTS|LDG)\.E(?!\S*\.128)")
+_AHEAD = re.compile(r"\bLDGSTS\b")
+_FUSED = re.compile(r"\bFFMA\b")
 _WIDE_STORE = re.compile(r"\bSTG\.E\S*\.128\b")
 _LOCAL = re.compile(r"\b(?:LDL|STL)\b")
 _TENSOR = re.compile(r"\b(?:HMMA|HGMMA|QGMMA|IMMA|UTCHMMA|UTCQMMA)\b")
@@ -61,11 +63,13 @@ class MachineCode:
         local: instructions that load from or store to local memory: spills.
         wide_loads: instructions that load 16 bytes a thread from global memory.
         narrow_loads: those that load less.
+        ahead: loads to shared memory that nothing waits for at once (cp.async).
         wide_stores: those that store 16 bytes.
         tensor: tensor-core instructions.
+        fused: products in float32 with a sum.
         warps: of a program.
         loop: instructions a turn of the loop that loads most.
-        ahead: bytes that asynchronous copies of a program have in flight, with every stage under way.
+        flying: bytes that asynchronous copies of a program have in flight, with every stage under way.
     """
 
     target: int
@@ -75,11 +79,13 @@ class MachineCode:
     local: int
     wide_loads: int
     narrow_loads: int
+    ahead: int
     wide_stores: int
     tensor: int
+    fused: int
     warps: int
     loop: int
-    ahead: int
+    flying: int
 
     @property
     def programs(self) -> int:
@@ -122,11 +128,13 @@ def compile_for(launch: Launch, target: int) -> MachineCode:
         local=len(_LOCAL.findall(code)),
         wide_loads=len(WIDE_LOAD.findall(code)),
         narrow_loads=len(_NARROW_LOAD.findall(code)),
+        ahead=len(_AHEAD.findall(code)),
         wide_stores=len(_WIDE_STORE.findall(code)),
         tensor=len(_TENSOR.findall(code)),
+        fused=len(_FUSED.findall(code)),
         warps=launch.num_warps,
         loop=loop_instructions(code),
-        ahead=buffer_bytes(compiled.asm["ttgir"]),
+        flying=buffer_bytes(compiled.asm["ttgir"]),
     )
 
 

@@ -125,6 +125,19 @@ class Cache:
         factor = self.sizes.head_dim**-0.5 if scale is None else float(scale)
         return factor * LOG2_E * (1.0 if self.has_head_scales else float(self.k_scale))
 
+    def upright(self, q: Tensor, scale: float | None) -> tuple[Tensor, float]:
+        """Return queries, and a positive scale, whose scores are those of queries and scale as given.
+
+        So the highest product of a query and a key has the highest score. With a scale of 0 all keys have the
+        same weight; with one of 10⁻³⁰ they have, too, and a masked score stays minus infinity.
+
+        Args:
+            q: queries of any shape.
+            scale: of the dot products; 1/√D if None.
+        """
+        factor = self.score_scale(scale)
+        return (-q if factor < 0 else q), max(abs(factor), 1e-30)
+
     def _per_head(self, factor: float | Tensor) -> Tensor:
         if isinstance(factor, Tensor):
             return factor

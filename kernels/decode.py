@@ -8,6 +8,8 @@ Decoding moves every key and value once and computes little, so what counts is b
   is used, it would stand in the chain of addresses, and the loop could be pipelined only half as deep.
 - Where a block is at least a tile, a tile needs one id, a scalar. Where it is smaller, each token needs its
   own.
+- Keys and values are two loads, so two groups of asynchronous copies: scores are computed while the values of
+  the same tile still arrive. In one group the keys would wait for them.
 - Only the last tile of a split is masked; it stands outside of the loop.
 - How long a split is follows from the sequence's own length, so that a plan for the longest context there can
   be, as a CUDA graph needs it, cuts short ones too.
@@ -32,10 +34,43 @@ from pagesim.kernels.tiles import (
     attend_pairs,
     block_ids,
     in_vector,
+    load_tile,
     rounded,
     split_tokens,
-    tile_pointers,
 )
+
+
+@triton.jit
+def attend_tile(
+    queries, scale, keys_of_head, values_of_head, table, row, ids, token, end,
+    k_dim, v_dim, is_dim, is_value, stride_k_block, stride_v_block, highest, total, output, odd,
+    K_TOKEN: tl.constexpr, V_TOKEN: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+    PADDED: tl.constexpr, PAIRED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Load the tile at ``token`` and take it into account; return the next tile's ids and the new sums.
+
+    The arguments are the kernel's own values. The ids are looked up before the tile is loaded: loads are
+    waited for in the order in which they began.
+    """
+    next_ids = ids
+    if not MASKED:
+        next_ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
+    keys = load_tile(
+        keys_of_head, ids, token, end, k_dim, is_dim, stride_k_block,
+        K_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED,
+    )  # [TILE, D]  # fmt: skip
+    values = load_tile(
+        values_of_head, ids, token, end, v_dim, is_value, stride_v_block,
+        V_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED,
+    )  # [TILE, D]  # fmt: skip
+    visible = (token + tl.arange(0, TILE) < end)[None, :]  # [1, TILE]
+    if PAIRED:
+        highest, total, output, odd = attend_pairs(
+            queries, keys, values, scale, visible, highest, total, output, odd, MASKED
+        )
+    else:
+        highest, total, output = attend(queries, keys, values, scale, visible, highest, total, output, MASKED)
+    return next_ids, highest, total, output, odd
 
 
 @triton.jit
@@ -91,12 +126,12 @@ def decode_kernel(
         if start >= end:
             return
 
-    in_group = tl.program_id(0) % HEAD_TILES * ROWS + tl.arange(0, ROWS)
+    in_group = tl.program_id(0) % HEAD_TILES * ROWS + tl.arange(0, ROWS)  # [ROWS]
     heads = kv_head * GROUP + in_group
     dim = tl.arange(0, PADDED_DIM)
-    is_head = (in_group < GROUP)[:, None]
-    is_dim = dim < HEAD_DIM
-    queries = tl.load(
+    is_head = (in_group < GROUP)[:, None]  # [ROWS, 1]
+    is_dim = dim < HEAD_DIM  # [D]
+    queries = tl.load(  # [ROWS, D]
         q + row.to(tl.int64) * stride_q_row + (heads * stride_q_head)[:, None] + dim[None, :],
         mask=is_head & is_dim[None, :],
         other=0.0,
@@ -110,60 +145,33 @@ def decode_kernel(
     PACKED: tl.constexpr = 2 if PAIRED else 1
     stride_v_block = stride_v_block // PACKED
     values_of_head = value_cache + kv_head.to(tl.int64) * (stride_v_head // PACKED)
-    k_dim = in_vector(dim, K_CHUNK, K_LANES)
+    k_dim = in_vector(dim, K_CHUNK, K_LANES)  # [D]
     v_in = tl.arange(0, PADDED_DIM // PACKED)
-    v_dim = in_vector(v_in, V_CHUNK, V_LANES)
-    # Of the type that is loaded: a load whose zero is converted is not pipelined.
-    NONE: tl.constexpr = 0 if PAIRED else 0.0
+    v_dim = in_vector(v_in, V_CHUNK, V_LANES)  # [D], or [D / 2] if PAIRED, as is what has D for values below
     is_value = v_in < HEAD_DIM // PACKED
     table = block_table + row.to(tl.int64) * stride_table
-    highest = tl.full([ROWS], float("-inf"), tl.float32)
+    PADDED: tl.constexpr = HEAD_DIM != PADDED_DIM
+    highest = tl.full([ROWS], float("-inf"), tl.float32)  # m, l and acc (``tiles.attend``)
     total = tl.zeros([ROWS], tl.float32)
     output = tl.zeros([ROWS, PADDED_DIM // PACKED], tl.float32)
     odd = tl.zeros_like(output)  # PAIRED: of the odd elements, output has the even ones
 
-    ids = block_ids(table, start, end, row, BLOCK_SIZE, TILE)
+    ids = block_ids(table, start, end, row, BLOCK_SIZE, TILE)  # one, or [TILE]
     tiles = tl.maximum(end - start, 0) // TILE  # whole ones
     for step in tl.range(0, tiles, num_stages=STAGES):
         token = start + step * TILE
-        k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
-        v_at = tile_pointers(
-            values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN // PACKED, BLOCK_SIZE, TILE
-        )
-        ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
-        if HEAD_DIM == PADDED_DIM:
-            keys = tl.load(k_at)
-            values = tl.load(v_at)
-        else:
-            keys = tl.load(k_at, mask=is_dim[None, :], other=NONE)
-            values = tl.load(v_at, mask=is_value[None, :], other=NONE)
-        if PAIRED:
-            highest, total, output, odd = attend_pairs(
-                queries, keys, values, scale, is_head, highest, total, output, odd, MASKED=False
-            )
-        else:
-            highest, total, output = attend(
-                queries, keys, values, scale, is_head, highest, total, output, MASKED=False
-            )
-
+        ids, highest, total, output, odd = attend_tile(
+            queries, scale, keys_of_head, values_of_head, table, row, ids, token, end,
+            k_dim, v_dim, is_dim, is_value, stride_k_block, stride_v_block, highest, total, output, odd,
+            K_TOKEN, V_TOKEN // PACKED, BLOCK_SIZE, TILE, PADDED, PAIRED, MASKED=False,
+        )  # fmt: skip
     token = start + tiles * TILE
     if token < end:
-        visible = token + tl.arange(0, TILE) < end
-        k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
-        v_at = tile_pointers(
-            values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN // PACKED, BLOCK_SIZE, TILE
-        )
-        # Zeros, not what lies there: a weight of zero times a NaN is a NaN.
-        keys = tl.load(k_at, mask=visible[:, None] & is_dim[None, :], other=NONE)
-        values = tl.load(v_at, mask=visible[:, None] & is_value[None, :], other=NONE)
-        if PAIRED:
-            highest, total, output, odd = attend_pairs(
-                queries, keys, values, scale, visible[None, :], highest, total, output, odd, MASKED=True
-            )
-        else:
-            highest, total, output = attend(
-                queries, keys, values, scale, visible[None, :], highest, total, output, MASKED=True
-            )
+        ids, highest, total, output, odd = attend_tile(
+            queries, scale, keys_of_head, values_of_head, table, row, ids, token, end,
+            k_dim, v_dim, is_dim, is_value, stride_k_block, stride_v_block, highest, total, output, odd,
+            K_TOKEN, V_TOKEN // PACKED, BLOCK_SIZE, TILE, PADDED, PAIRED, MASKED=True,
+        )  # fmt: skip
     if PAIRED:
         output = tl.interleave(output, odd)
 
@@ -176,7 +184,7 @@ def decode_kernel(
             2
         ) + split
         at = out + part * HEAD_DIM
-        tl.store(lse + part, highest + tl.log2(total), mask=in_group < GROUP)
+        tl.store(lse + part, highest * scale + tl.log2(total), mask=in_group < GROUP)
     tl.store(
         at[:, None] + dim[None, :], rounded(output, out.dtype.element_ty), mask=is_head & is_dim[None, :]
     )
@@ -200,6 +208,7 @@ def launches(
     partial, lse = (out, out) if one_pass else reduce.workspace(q, plan.num_splits)
     # A single row is multiplied without tensor cores, which need no values transposed.
     paired = cache.pairs if rows > 1 else None
+    q, positive = cache.upright(q, scale)
     arguments = {
         **(paired or cache.place),
         **cache.factors,
@@ -208,7 +217,7 @@ def launches(
         "context_lens": context_lens,
         "out": partial,
         "lse": lse,
-        "scale": cache.score_scale(scale),
+        "scale": positive,
         "stride_q_row": q.stride(0),
         "stride_q_head": q.stride(1),
         "stride_out_row": out.stride(0),

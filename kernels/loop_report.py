@@ -75,7 +75,7 @@ def issue_slots(launch: Launch, code: MachineCode) -> float:
 
 def table_row(name: str, launch: Launch, code: MachineCode) -> str:
     """Return a kernel's line of the table; a dash for bytes in flight where no tile is copied ahead."""
-    flying = f"{code.programs * code.ahead / 1024:.0f}" if code.ahead else "–"
+    flying = f"{code.programs * code.flying / 1024:.0f}" if code.flying else "–"
     shared, slots = f"{code.shared / 1024:.0f}", f"{issue_slots(launch, code):.0f}"
     facts = (code.registers, code.local, shared, code.programs, code.loop, slots, flying)
     return f"| {name} | {' | '.join(map(str, facts))} |"

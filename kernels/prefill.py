@@ -3,7 +3,7 @@
 This is what a whole prompt, a chunk of one, a prompt after a cached prefix and a recomputation need. A
 program takes a tile of queries of one sequence with all query heads that read one KV head: rows of a
 matrix, query after query. So every key that is loaded serves the whole group. Tiles of tokens that all rows
-see are not masked; those along the diagonal are.
+see are not masked; those along the diagonal are, and are loaded like the others, some tiles ahead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pagesim.kernels.cache import Cache
 from pagesim.kernels.launch import Launch
-from pagesim.kernels.tiles import attend, block_ids, in_vector, rounded, tile_pointers
+from pagesim.kernels.tiles import attend, block_ids, in_vector, load_tile, rounded
 
 
 @triton.jit
@@ -74,8 +74,8 @@ def prefill_kernel(
     prefix = tl.load(context_lens + row) - queries
 
     r = tl.arange(0, ROWS)
-    query = first + r // HEADS
-    in_group = tl.program_id(0) % HEAD_TILES * HEADS + r % HEADS
+    query = first + r // HEADS  # [ROWS]
+    in_group = tl.program_id(0) % HEAD_TILES * HEADS + r % HEADS  # [ROWS]
     heads = kv_head * GROUP + in_group
     is_row = (query < queries) & (r < QUERIES * HEADS) & (in_group < GROUP)
     dim = tl.arange(0, PADDED_DIM)
@@ -83,7 +83,7 @@ def prefill_kernel(
     mask = is_row[:, None] & is_dim[None, :]
     token_of_row = (first_token + query).to(tl.int64)
     q_at = q + (token_of_row * stride_q_token + heads * stride_q_head)[:, None] + dim[None, :]
-    my_q = tl.load(q_at, mask=mask, other=0.0)
+    my_q = tl.load(q_at, mask=mask, other=0.0)  # [ROWS, D]
     if HEAD_SCALES:
         scale *= tl.load(k_scales + kv_head)
         v_scale = tl.load(v_scales + kv_head)
@@ -93,39 +93,32 @@ def prefill_kernel(
     k_dim = in_vector(dim, K_CHUNK, K_LANES)
     v_dim = in_vector(dim, V_CHUNK, V_LANES)
     table = block_table + row.to(tl.int64) * stride_table
-    highest = tl.full([ROWS], float("-inf"), tl.float32)
+    highest = tl.full([ROWS], float("-inf"), tl.float32)  # m, l and acc (``tiles.attend``)
     total = tl.zeros([ROWS], tl.float32)
     output = tl.zeros([ROWS, PADDED_DIM], tl.float32)
 
     end = prefix + tl.minimum(first + QUERIES, queries)
     seen_by_all = (prefix + first + 1) // TILE
+    tiles = tl.cdiv(end, TILE)
+    PADDED: tl.constexpr = HEAD_DIM != PADDED_DIM
+    # The next tile's block is looked up a tile ahead and carried along, see ``decode.py``.
     ids = block_ids(table, 0, end, row, BLOCK_SIZE, TILE)
-    for step in tl.range(0, seen_by_all, num_stages=STAGES):
-        token = step * TILE
-        k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
-        v_at = tile_pointers(values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN, BLOCK_SIZE, TILE)
-        ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
-        if HEAD_DIM == PADDED_DIM:
-            keys = tl.load(k_at)
-            values = tl.load(v_at)
-        else:
-            keys = tl.load(k_at, mask=is_dim[None, :], other=0.0)
-            values = tl.load(v_at, mask=is_dim[None, :], other=0.0)
-        highest, total, output = attend(my_q, keys, values, scale, mask, highest, total, output, MASKED=False)
-
-    for step in tl.range(seen_by_all, tl.cdiv(end, TILE), num_stages=1):
-        token = step * TILE
-        tokens = token + tl.arange(0, TILE)
-        k_at = tile_pointers(keys_of_head, ids, token, k_dim, stride_k_block, K_TOKEN, BLOCK_SIZE, TILE)
-        v_at = tile_pointers(values_of_head, ids, token, v_dim, stride_v_block, V_TOKEN, BLOCK_SIZE, TILE)
-        ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
-        loaded = (tokens < end)[:, None] & is_dim[None, :]
-        keys = tl.load(k_at, mask=loaded, other=0.0)
-        values = tl.load(v_at, mask=loaded, other=0.0)
-        visible = tokens[None, :] <= (prefix + query)[:, None]
-        highest, total, output = attend(
-            my_q, keys, values, scale, visible, highest, total, output, MASKED=True
-        )
+    for MASKED in tl.static_range(2):  # tiles that all rows see, then those along the diagonal
+        for step in tl.range(seen_by_all * MASKED, tiles if MASKED else seen_by_all, num_stages=STAGES):
+            token = step * TILE
+            keys = load_tile(
+                keys_of_head, ids, token, end, k_dim, is_dim, stride_k_block,
+                K_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED,
+            )  # [TILE, D]  # fmt: skip
+            values = load_tile(
+                values_of_head, ids, token, end, v_dim, is_dim, stride_v_block,
+                V_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED,
+            )  # [TILE, D]  # fmt: skip
+            ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
+            visible = (token + tl.arange(0, TILE))[None, :] <= (prefix + query)[:, None]  # [ROWS, TILE]
+            highest, total, output = attend(
+                my_q, keys, values, scale, visible, highest, total, output, MASKED
+            )
 
     output *= (v_scale / total)[:, None]
     out_at = out + (token_of_row * stride_out_token + heads * stride_out_head)[:, None] + dim[None, :]
@@ -144,18 +137,26 @@ class Shape(NamedTuple):
 def shape(q: Tensor, group: int, max_query_len: int, capability: int) -> Shape:
     """Return the largest tiles whose registers do not spill.
 
+    On compute capability 8 a warp multiplies 16 rows: where there are fewer for each of the warps, two of
+    them share rows and meet for every maximum and sum: 610 instructions a turn, not 374, for equal products.
+
     Args:
         q: queries ``[tokens, q_heads, D]``.
         group: query heads a KV head.
         max_query_len: the most queries of a sequence.
         capability: compute capability times ten; from 90 on, operands of tensor cores stay in shared memory.
     """
-    wide = q.shape[-1] > 128
+    head_dim, rows = q.shape[-1], max_query_len * group
+    wide = head_dim > 128
     if q.dtype == torch.float32:
-        return Shape(1, 16, 4, 3) if wide else Shape(16, 16, 8, 3)
+        return Shape(1, 16, 4, 3) if wide else Shape(16, 16, 8, 2)
     if capability < 90:
-        return Shape(64, 32, 8, 2) if wide else Shape(64, 64, 8, 3)
-    if max_query_len * group <= 64:
+        if wide:
+            return Shape(64, 32, 8, 2)
+        if rows <= 32:
+            return Shape(32, 64, 4, 3)
+        return Shape(128, 64 if head_dim <= 64 else 32, 8, 3)
+    if rows <= 64:
         return Shape(64, 32, 8, 2) if wide else Shape(64, 64, 4, 3)
     return Shape(128, 32, 8, 2) if wide else Shape(128, 64, 8, 3)
 
@@ -176,6 +177,7 @@ def launch(
     group = q.shape[1] // kv_heads
     cut = shape(q, group, max_query_len, capability)
     heads = min(group, cut.rows)
+    q, positive = cache.upright(q, scale)
     arguments = {
         **cache.place,
         **cache.factors,
@@ -184,7 +186,7 @@ def launch(
         "context_lens": context_lens,
         "query_starts": query_starts,
         "out": out,
-        "scale": cache.score_scale(scale),
+        "scale": positive,
         "kv_heads": kv_heads,
         "stride_q_token": q.stride(0),
         "stride_q_head": q.stride(1),

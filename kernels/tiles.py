@@ -62,6 +62,37 @@ def tile_pointers(
 
 
 @triton.jit
+def load_tile(
+    cache,
+    ids,
+    token,
+    end,
+    dims,
+    is_dim,
+    stride_block,
+    TOKEN: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    PADDED: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Return the vectors ``[TILE, D]`` of the tile at ``token``; zeros from ``end`` on, if MASKED.
+
+    Zeros, not what lies there: a weight of zero times a NaN is a NaN. They are of the type that is loaded: a
+    load whose zero is converted is not pipelined. PADDED says whether D is more than a vector has.
+    """
+    at = tile_pointers(cache, ids, token, dims, stride_block, TOKEN, BLOCK_SIZE, TILE)  # [TILE, D]
+    ZERO: tl.constexpr = 0 if cache.dtype.element_ty.is_int() else 0.0
+    if MASKED:
+        inside = token + tl.arange(0, TILE) < end  # [TILE]
+        return tl.load(at, mask=inside[:, None] & is_dim[None, :], other=ZERO)
+    elif PADDED:
+        return tl.load(at, mask=is_dim[None, :], other=ZERO)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
 def rounded(x, DTYPE: tl.constexpr):
     """Return float32 in another type, rounded to the nearest, ties to even."""
     if INTERPRETED:
@@ -120,29 +151,41 @@ def halves(pairs):
 
 @triton.jit
 def weigh(q, keys, scale, visible, highest, total, MASKED: tl.constexpr):
-    """Return a tile's weights ``[M, TILE]``, what earlier sums are multiplied by, maximum and sum."""
-    scores = times_keys(q, keys) * scale
+    """Return a tile's weights ``[M, TILE]``, what earlier sums are multiplied by, maximum and sum ``[M]``.
+
+    Scale and maximum cost one instruction a score, a product and a difference rounded together. The maximum's
+    own product was rounded before: by up to 1 where it is 2²⁴, so that the highest weight, 1, could be
+    anything beyond. There the scale is rounded to a power of two, whose products are exact: the scores, which
+    are float32 as well, are known no better than that.
+    """
+    scores = times_keys(q, keys)  # [M, TILE]
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
-    raised = tl.maximum(highest, tl.max(scores, axis=1))
-    weights = tl.exp2(scores - raised[:, None])
-    keep = tl.exp2(highest - raised)
+    raised = tl.maximum(highest, tl.max(scores, axis=1))  # [M]
+    factor = tl.zeros_like(raised) + scale
+    power = (factor.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    factor = tl.where(tl.abs(raised) * scale < 16777216.0, factor, power)  # [M]
+    weights = tl.exp2(scores * factor[:, None] - (raised * factor)[:, None])  # [M, TILE]
+    keep = tl.exp2((highest - raised) * scale)  # [M]
     total = total * keep + tl.sum(weights, axis=1)
     return weights, keep, raised, total
 
 
 @triton.jit
 def attend(q, keys, values, scale, visible, highest, total, output, MASKED: tl.constexpr):
-    """Take one tile into account.
+    """Take one tile into account, a step of online softmax.
+
+    In papers ``highest`` is m, before it is multiplied by the scale, ``total`` is l, ``output`` acc, and what
+    earlier sums are multiplied by alpha.
 
     Args:
         q: queries ``[M, D]``.
         keys: ``[TILE, D]``, as stored.
         values: ``[TILE, D]``, as stored.
-        scale: of the scores, log₂ e included.
+        scale: of the scores, log₂ e included; positive (``Cache.upright``).
         visible: ``[M or 1, TILE]``, looked at if MASKED; every row must see a token of the first tile.
-        highest: the highest score so far ``[M]``, minus infinity at first.
-        total: the sum so far of ``2^(score - highest)``, ``[M]``.
+        highest: the highest product of a query and a key so far ``[M]``, minus infinity at first.
+        total: the sum so far of ``2^(scale · (product - highest))``, ``[M]``.
         output: the sum so far of that times the values ``[M, D]``.
         MASKED: whether there are tokens that are not to be seen.
 

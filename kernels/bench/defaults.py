@@ -25,6 +25,9 @@ FULL = ((64, 4096), (256, 1024))
 SMALL = ((1, 1024), (1, 16384), (8, 4096))
 """Where launches, splits and the reduction count."""
 
+PROMPTS = ((1, 2048, 2048), (4, 2048, 2048), (1, 8192, 8192), (4, 512, 4096))
+"""(batch, new tokens, context): whole prompts, as torch's attention does too, and chunks after a prefix."""
+
 CLIFF = (4 * KIB, 16 * KIB, 28 * KIB, 64 * KIB, 256 * KIB, MIB)
 """Bytes of a piece around which batched copies were seen to jump, at 28 KiB (vllm#42212)."""
 
@@ -73,9 +76,7 @@ def _attention(device: str, quick: bool) -> tuple[Grid, ...]:
         AttentionGrid(shapes=FULL, block_sizes=(16, 32, 64, 128, 256), heads=both, ops=compared),
         AttentionGrid(shapes=SMALL, block_sizes=(16, 128), heads=both, ops=compared),
         AttentionGrid(shapes=(*SMALL, *FULL), block_sizes=(16, 256), heads=both, ops=tuple(peers_found())),
-        AttentionGrid(
-            prompts=((1, 2048, 2048), (4, 512, 4096)), heads=both, ops=("paged-prefill", "sdpa-prefill")
-        ),
+        AttentionGrid(prompts=PROMPTS, heads=both, ops=("paged-prefill", "sdpa-prefill")),
         AttentionGrid(shapes=(SMALL[2], *FULL), heads=both, ops=("gather-decode",)),
         AttentionGrid(shapes=SMALL, splits=(1, 4, 16), ops=("paged-decode",)),
         AttentionGrid(shapes=one, dtypes=("bf16", "fp8", "fp32"), ops=("paged-decode", "contiguous-decode")),

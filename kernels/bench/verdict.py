@@ -11,6 +11,9 @@ from pagesim.kernels.bench.rows import OK, Row
 FULL_TOKENS = 256 << 10
 """batch × context from which a GPU is taken to be full."""
 
+PROMPT_TOKENS = 2048
+"""Tokens from which a prompt is long."""
+
 LARGE_BYTES = 256 * 10**6
 """Bytes from which a copy is large."""
 
@@ -68,6 +71,13 @@ def _peers(rows: Sequence[Row]) -> Bar:
     return bar if ratios else Bar(bar.promise, bar.needed, "no peer is installed", None)
 
 
+def _prefill(rows: Sequence[Row]) -> Bar:
+    ours = [row for row in rows if _is_prompt(row)]
+    theirs = [row for row in rows if row["op"] == "sdpa-prefill"]
+    speeds = [1 / ratio for ratio in _ratios(ours, theirs, also=("query",))]
+    return _at_least("paged prefill, whole prompts from 2048 tokens", 0.70, "of SDPA's speed", speeds)
+
+
 def _gather(rows: Sequence[Row]) -> Bar:
     found = [
         row["fraction"]
@@ -105,6 +115,7 @@ _JUDGES: tuple[Callable[[Sequence[Row]], Bar], ...] = (
     _block_size,
     _paging,
     _peers,
+    _prefill,
     _gather,
     _copy_each,
     _cache_write,
@@ -128,10 +139,21 @@ def _copying(rows: Sequence[Row], op: str, promise: str) -> Bar:
 
 def _is_decode(row: Row) -> bool:
     """Whether a row is a paged decode as the planner would have it, of the shapes that are promised."""
+    return row["op"] == "paged-decode" and row["splits"] is None and _is_promised(row)
+
+
+def _is_prompt(row: Row) -> bool:
+    """Whether a row is the prefill of whole prompts, of the shapes that are promised."""
+    return (
+        row["op"] == "paged-prefill"
+        and _is_promised(row)
+        and bool(row["query"] == row["context"] and row["query"] >= PROMPT_TOKENS)
+    )
+
+
+def _is_promised(row: Row) -> bool:
     return bool(
-        row["op"] == "paged-decode"
-        and row["splits"] is None
-        and (row["q_heads"], row["kv_heads"]) in ((32, 8), (40, 40))
+        (row["q_heads"], row["kv_heads"]) in ((32, 8), (40, 40))
         and (row["head_size"], row["dtype"], row["layout"]) == (128, "fp16", "NHD")
         and row["block_size"] >= 16
     )

@@ -49,6 +49,7 @@ def rows(fractions: dict[str, float]) -> list[Row]:
 KEPT = {
     "paged-decode": 0.86,
     "contiguous-decode": 0.88,
+    "paged-prefill": 0.36,
     "gather": 0.93,
     "copy-each": 0.8,
     "copy-batch": 0.9,
@@ -64,12 +65,13 @@ def by_promise(bars: list[Bar]) -> dict[str, Bar]:
 
 def test_promises_that_are_kept():
     bars = verdict(rows(KEPT))
-    assert [bar.kept for bar in bars] == [True, True, True, None, True, True, True, True]
+    assert [bar.kept for bar in bars] == [True, True, True, None, True, True, True, True, True]
     found = by_promise(bars)
     assert found["paged decode"].measured == "86.0%, the worst of 20"
     assert found["paged against contiguous"].measured == "102.3%, the worst of 20"
     assert found["block 16 against block 128"].measured == "100.0%, the worst of 4"
     assert found["paged decode against the best peer"].measured == "no peer is installed"
+    assert found["paged prefill"].measured == "72.0%, the worst of 6"
     assert found["gather swap"].measured == "93.0%, the worst of 4"
 
 
@@ -78,6 +80,7 @@ def test_promises_that_are_kept():
     [
         ("paged-decode", 0.84, {"paged decode"}),
         ("contiguous-decode", 0.95, {"paged against contiguous"}),
+        ("paged-prefill", 0.34, {"paged prefill"}),
         ("gather", 0.89, {"gather swap"}),
         ("reshape-and-cache", 0.79, {"cache write (reshape-and-cache)"}),
         ("copy-blocks", 0.79, {"block copy"}),

@@ -147,6 +147,22 @@ def test_all_stages_but_one_are_in_flight(name, compiled):
 
 
 @compiles
+def test_prefill_loads_the_diagonal_ahead_too(compiled):
+    """Both loops have a copy of each tile for every stage: before the loop, but for the one in it."""
+    launch = KERNELS["prefill fp16 32/8, block 16"](90)
+    tile = 2 * launch.arguments["TILE"] * launch.arguments["PADDED_DIM"] * 2  # bytes of keys and values
+    copies = tile // (16 * 32 * launch.num_warps)
+    assert compiled("prefill fp16 32/8, block 16", 90).ahead == 2 * launch.num_stages * copies
+
+
+@compiles
+def test_prefill_scales_a_score_and_subtracts_the_maximum_in_one_instruction(compiled):
+    launch = KERNELS["prefill fp16 32/8, block 16"](90)
+    scores = launch.arguments["ROWS"] * launch.arguments["TILE"] // (32 * launch.num_warps)
+    assert compiled("prefill fp16 32/8, block 16", 90).fused >= 2 * scores
+
+
+@compiles
 def test_the_swaps_kernel_moves_16_bytes_at_a_time(compiled):
     code = compiled("zero-copy swap", 90)
     assert code.wide_loads == code.wide_stores == 8

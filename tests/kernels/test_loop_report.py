@@ -81,7 +81,7 @@ def compiled() -> tuple[Launch, MachineCode]:
 def test_a_turn_takes_a_tile_of_keys_and_one_of_values(compiled):
     launch, code = compiled
     assert loop_report.turn_bytes(launch) == 2 * 64 * 128 * 2
-    assert code.ahead == (launch.num_stages - 1) * loop_report.turn_bytes(launch)
+    assert code.flying == (launch.num_stages - 1) * loop_report.turn_bytes(launch)
 
 
 @compiles
@@ -97,7 +97,7 @@ def test_every_scheduler_issues_for_its_share_of_the_warps(compiled):
 def test_what_no_asynchronous_copy_brings_is_not_in_flight(compiled):
     assert loop_report.table_row("x", *compiled).endswith(" 192 |")
     launch, code = compiled
-    assert loop_report.table_row("x", launch, replace(code, ahead=0)).endswith(" – |")
+    assert loop_report.table_row("x", launch, replace(code, flying=0)).endswith(" – |")
 
 
 ATTENTION = """\
