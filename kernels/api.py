@@ -36,7 +36,7 @@ from pagesim.kernels.attention_ops import (
     gather_decode_attention,
     prefill_attention,
 )
-from pagesim.kernels.cache import BlockPool, Cache
+from pagesim.kernels.cache import TOKEN_MAX, BlockPool, Cache, token_scaled
 from pagesim.kernels.cache_ops import (
     copy_blocks,
     gather_blocks,
@@ -47,6 +47,7 @@ from pagesim.kernels.cache_ops import (
 from pagesim.kernels.checks import checked_bounds
 
 __all__ = [
+    "TOKEN_MAX",
     "BlockPool",
     "Cache",
     "checked_bounds",
@@ -60,4 +61,5 @@ __all__ = [
     "prefill_attention",
     "reshape_and_cache",
     "scatter_blocks",
+    "token_scaled",
 ]

@@ -19,10 +19,15 @@ from torch import Tensor
 from pagesim.kernels.layouts import NHD, Layout, Storage
 
 Scale = float | Tensor
-"""What a stored FP8 number is multiplied by: one factor, or one a KV head as float32 ``[kv_heads]``."""
+"""What a stored FP8 number is multiplied by: one factor, or one a KV head as float32 ``[kv_heads]``.
+
+Of int8 or FP8 with a scale a token and head it is float32 ``[blocks, kv_heads, block_size]``."""
 
 FP8_MAX = 448.0
 """The largest number in e4m3."""
+
+LEAST_SCALE = 2.0**-126
+"""The least scale of a token and head, float32's least normal number; zeros have it."""
 
 
 def attend(
@@ -69,9 +74,9 @@ def decode_attention(
     output = torch.zeros_like(q)
     for row, length in enumerate(context_lens.tolist()):
         if length:
-            keys = _tokens(key_cache, layout.key, block_table[row], length)
-            values = _tokens(value_cache, layout.value, block_table[row], length)
-            keys, values = _dequantise(keys, k_scale, dtype), _dequantise(values, v_scale, dtype)
+            table = block_table[row]
+            keys = _read(key_cache, layout.key, k_scale, table, length, dtype)
+            values = _read(value_cache, layout.value, v_scale, table, length, dtype)
             output[row] = attend(q[row : row + 1], keys, values, scale, dtype)[0]
     return output
 
@@ -125,9 +130,9 @@ def prefill_attention(
     for row, length in enumerate(context_lens.tolist()):
         rows = slice(starts[row], starts[row + 1])
         if rows.stop > rows.start:
-            keys = _tokens(key_cache, layout.key, block_table[row], length)
-            values = _tokens(value_cache, layout.value, block_table[row], length)
-            keys, values = _dequantise(keys, k_scale, dtype), _dequantise(values, v_scale, dtype)
+            table = block_table[row]
+            keys = _read(key_cache, layout.key, k_scale, table, length, dtype)
+            values = _read(value_cache, layout.value, v_scale, table, length, dtype)
             output[rows] = attend(q[rows], keys, values, scale, dtype)
     return output
 
@@ -180,7 +185,12 @@ def reshape_and_cache(
         (key, key_cache, layout.key, k_scale),
         (value, value_cache, layout.value, v_scale),
     ):
-        stored = _quantise(new[kept], scale, cache.dtype)  # [tokens, kv_heads, D]
+        if isinstance(scale, Tensor) and scale.dim() == 3:
+            own = _token_scales(new[kept], cache.dtype)  # [tokens, kv_heads]
+            scale[blocks, :, offsets] = own
+            stored = _over_token_scales(new[kept], own, cache.dtype)
+        else:
+            stored = _quantise(new[kept], scale, cache.dtype)  # [tokens, kv_heads, D]
         # An index array brings its axis to the front: [tokens, …] with the cache's other axes in their order.
         index: list[slice | Tensor] = [slice(None)] * len(storage.axes)
         index[storage.axes.index("block")], index[storage.axes.index("token")] = blocks, offsets
@@ -225,6 +235,30 @@ def gather_sequences(
             target[row, :length] = _tokens(cache, storage, block_table[row], length)
 
 
+def gather_scales(pairs: Sequence[tuple[Scale, Scale]], block_table: Tensor, context_lens: Tensor) -> None:
+    """Copy the scales of each sequence's tokens into its row of ``[batch, kv_heads, max_context]``."""
+    for scales, target in pairs:
+        assert isinstance(scales, Tensor)
+        assert isinstance(target, Tensor)
+        for row, length in enumerate(context_lens.tolist()):
+            target[row, :, :length] = _scales_of(scales, block_table[row], length).T
+
+
+def _token_scales(new: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the scales ``[tokens, kv_heads]`` of new vectors ``[tokens, kv_heads, D]``."""
+    largest = new.float().abs().amax(dim=-1)
+    most = 127 if dtype == torch.int8 else FP8_MAX
+    return torch.where(largest.isfinite(), (largest / most).clamp_min(LEAST_SCALE), torch.nan)
+
+
+def _over_token_scales(new: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return vectors as they are stored beside their scales; zeros where a scale is NaN."""
+    numbers = (new.float() / scales[..., None]).nan_to_num(nan=0.0)
+    if dtype == torch.int8:
+        return numbers.round().to(dtype)
+    return numbers.clamp(-FP8_MAX, FP8_MAX).to(dtype)
+
+
 def _quantise(new: Tensor, scale: Scale, dtype: torch.dtype) -> Tensor:
     """Return ``[tokens, kv_heads, D]`` as it is stored; only FP8 is scaled."""
     if dtype != torch.float8_e4m3fn:
@@ -242,6 +276,22 @@ def _dequantise(stored: Tensor, scale: Scale, dtype: torch.dtype) -> Tensor:
 
 def _compute_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def _read(
+    cache: Tensor, storage: Storage, scale: Scale, table: Tensor, length: int, dtype: torch.dtype
+) -> Tensor:
+    """Return what a sequence's tokens stand for, ``[length, kv_heads, D]``."""
+    stored = _tokens(cache, storage, table, length)
+    if isinstance(scale, Tensor) and scale.dim() == 3:
+        return stored.to(dtype) * _scales_of(scale, table, length).to(dtype)[..., None]
+    return _dequantise(stored, scale, dtype)
+
+
+def _scales_of(scales: Tensor, table: Tensor, length: int) -> Tensor:
+    """Return the scales of a sequence's tokens, ``[length, kv_heads]``."""
+    blocks = table[: -(-length // scales.shape[2])].long()
+    return scales[blocks].transpose(1, 2).flatten(0, 1)[:length]
 
 
 def _tokens(cache: Tensor, storage: Storage, table: Tensor, length: int) -> Tensor:
