@@ -39,6 +39,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "register": "names a part of one's own",
         "simulate": "one trace under one policy",
         "simulate_cluster": "one trace on several replicas",
+        "simulate_pools": "one trace on replicas that prefill and replicas that decode",
         "sweep": "a grid of runs",
     },
     "pagesim.results.plots": {
@@ -125,7 +126,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "rescale": "a profile for another model or GPU",
     },
     "pagesim.experiments.clusters": {
-        "ClusterResult": "what `simulate_cluster` returns",
+        "ClusterResult": "what `simulate_cluster` and `simulate_pools` return",
         "Replicas": "what a router sees of the replicas",
         "Router": "the contract of a router of one's own",
     },

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pagesim.api import compare, simulate
     from pagesim.errors import CapacityError, PagesimError, TraceError
-    from pagesim.experiments.clusters import simulate_cluster
+    from pagesim.experiments.clusters import simulate_cluster, simulate_pools
     from pagesim.experiments.sweeps import CapacityTables, SweepTables, capacity, sweep
     from pagesim.results.result import Result, load
     from pagesim.setup.plugins import register
@@ -32,6 +32,7 @@ __all__ = [
     "register",
     "simulate",
     "simulate_cluster",
+    "simulate_pools",
     "sweep",
 ]
 
@@ -52,6 +53,7 @@ _HOMES = {
     "register": "setup.plugins",
     "simulate": "api",
     "simulate_cluster": "experiments.clusters",
+    "simulate_pools": "experiments.clusters",
     "sweep": "experiments.sweeps",
 }
 

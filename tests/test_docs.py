@@ -31,6 +31,7 @@ WALKS = (
     "docs/vllm-defaults.md",
     "docs/serve.md",
     "docs/roofline.md",
+    "docs/tiers.md",
 )
 """Pages whose steps are taken one after another in one folder, and whose outputs are compared."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagesim.accounting.ledger import Column, Ledger
+from pagesim.accounting.ledger import PARKED_ENTRIES, Column, Ledger
 
 ROW_FIELDS = (
     "planned",
@@ -52,6 +52,7 @@ RARE_FIELDS = (
     "shared_rounding",
     "cached_blocks",
     "blocks_taken",
+    *PARKED_ENTRIES,
 )
 """What is 0 in nearly every row is noted only where it is not.
 
@@ -63,6 +64,7 @@ RARE_FIELDS = (
     external_blocks: free but unusable for the head of the queue.
     shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes none of them.
     cached_blocks, blocks_taken: see `KVCache`.
+    held_for_transfer, landing: blocks that only requests hold that do not run; a fast-forward changes none.
 """
 
 
@@ -124,6 +126,8 @@ class Chunk:
         late: gaps between two tokens of sequences that lost their place or stood still in between, in ticks,
             ``[G]``.
         late_counts: how many sequences each is of, ``[G]``.
+        gaps: times between iterations, where requests may hold blocks that do not run, ``[P, 2 + E]``: from
+            when to when, in ticks, and the blocks of each of `Scheduler.parks`.
     """
 
     rows: dict[str, Column]
@@ -135,6 +139,7 @@ class Chunk:
     ledger: Ledger
     late: Column
     late_counts: Column
+    gaps: Column
 
     def spread(self, name: str) -> Column:
         """Return a column of rows over the iterations, ``[I]``."""

@@ -7,7 +7,7 @@ sequences held was noted. Terms: ``docs/metrics.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -85,6 +85,7 @@ def expand_groups(
     capacity: int,
     lag: int = 0,
     held: Held | None = None,
+    parked_blocks: Mapping[str, Column] | None = None,
 ) -> Ledger:
     """Return the ledger of consecutive iterations, in bytes.
 
@@ -98,6 +99,8 @@ def expand_groups(
         capacity: bytes of the cache.
         lag: steps that are in flight when the next one is planned.
         held: see `Held`; None where nothing is shared and no state is kept.
+        parked_blocks: by their entry, blocks that only requests hold that do not run, ``[I]`` each; they are
+            in no group's part.
     """
     size = len(growth)
     growing = _Growing(stays, Growth(growth), lag)
@@ -126,6 +129,10 @@ def expand_groups(
     nothing = np.zeros(size, np.int64)
     entries = {name: sum((part.entries[name] for part in parts), nothing) for name in GROUP_ENTRIES}
     cached = nothing if held is None else held.cached
+    parked = parked_blocks or {}
+    for name, blocks in parked.items():
+        entries[name] = blocks * page_bytes
+        logical, physical = logical + blocks, physical + blocks
     entries["external"] = nothing
     entries["cached"] = cached * page_bytes
     taken = sum((part.blocks * each for part, each in zip(parts, group_bytes, strict=True)), nothing)
@@ -133,7 +140,7 @@ def expand_groups(
         entries["padding"] += held.cut * page_bytes - taken
         taken = held.cut * page_bytes
         logical, physical = logical - physical + held.cut, held.cut
-    entries["free"] = capacity - taken - entries["cached"]
+    entries["free"] = capacity - taken - entries["cached"] - sum((entries[name] for name in parked), nothing)
     for each in (entries, *(part.entries for part in parts)):
         if size and min(int(column.min()) for column in each.values()) < 0:
             raise LedgerError("an entry of the ledger is negative")

@@ -85,6 +85,7 @@ class GroupResidency(Residency):
             capacity=memory.capacity_bytes,
             lag=memory.lag,
             held=held,
+            parked_blocks={name: rows.spread(name) for name in self.scheduler.parks},
         )
         if held is not None:
             self._check(rows, ledger)
@@ -110,6 +111,10 @@ class GroupResidency(Residency):
     def _count(self) -> None:
         held = self.memory.held_by_groups()
         if held is not None:
+            if self.scheduler.parks:
+                parked = [request for each in self.scheduler.parked() for request in each]
+                only_theirs = self.memory.exclusive_in_groups(parked)
+                held = [blocks - less for blocks, less in zip(held, only_theirs, strict=True)]
             self._counts.fromlist([self.memory.cached_blocks, *held])
 
     def _held(self, rows: Rows, first: int) -> Held:

@@ -25,6 +25,7 @@ __all__ = [
     "GROUP_ENTRIES",
     "HYBRID_ENTRIES",
     "ON_DEMAND",
+    "PARKED_ENTRIES",
     "Column",
     "GroupLedger",
     "Interval",
@@ -46,6 +47,9 @@ GROUP_ENTRIES = ("used", "state", "reserved", "over_reserved", "rounding", "out_
 
 HYBRID_ENTRIES = (*GROUP_ENTRIES, "external", "cached", "free")
 """The strict view's entries of a hybrid cache, in bytes."""
+
+PARKED_ENTRIES = ("held_for_transfer", "landing", "loading", "fenced")
+"""Entries of blocks that only requests hold that do not run: see `Scheduler.parks`."""
 
 ON_DEMAND = -1
 """In ``Interval.held_blocks``: memory is taken block by block as the sequence grows."""
@@ -108,12 +112,14 @@ class LedgerShape:
     groups: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, memory: KVCache) -> LedgerShape:
-        """Return that of a memory."""
+    def of(cls, memory: KVCache, parks: tuple[str, ...] = ()) -> LedgerShape:
+        """Return that of a memory, in which requests that do not run hold what these entries name."""
         if not memory.is_hybrid:
-            return cls(ENTRIES, memory.num_blocks * memory.block_size, memory.num_blocks)
+            entries = (*ENTRIES[:4], *parks, *ENTRIES[4:])
+            return cls(entries, memory.num_blocks * memory.block_size, memory.num_blocks)
         groups = tuple(f"{number}:{group.kind}" for number, group in enumerate(memory.groups))
-        return cls(HYBRID_ENTRIES, memory.capacity_bytes, memory.num_blocks, groups)
+        entries = (*GROUP_ENTRIES, *parks, *HYBRID_ENTRIES[len(GROUP_ENTRIES) :])
+        return cls(entries, memory.capacity_bytes, memory.num_blocks, groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +141,9 @@ class Ledger:
 
     Attributes:
         entries: the strict view, by the names in ``ENTRIES`` or ``HYBRID_ENTRIES``.
-        logical_blocks: blocks that the running sequences would hold for their tokens if they shared nothing.
-        physical_blocks: blocks held.
+        logical_blocks: blocks that the running sequences would hold for their tokens if they shared nothing,
+            and those that only others hold.
+        physical_blocks: blocks held, those of requests that do not run included.
         groups: of a hybrid cache.
     """
 
@@ -159,6 +166,7 @@ def expand(
     external_blocks: Column | None = None,
     sharing: Sharing | None = None,
     cached_blocks: Callable[[Column], Column] | None = None,
+    parked_blocks: Mapping[str, Column] | None = None,
 ) -> Ledger:
     """Return the ledger of consecutive iterations.
 
@@ -171,8 +179,13 @@ def expand(
         sharing: see `Sharing`, where anything is shared.
         cached_blocks: tells free blocks whose content can still be found from the blocks held, ``[I]`` both;
             None where no content is found.
+        parked_blocks: by their entry, blocks that only requests hold that do not run, ``[I]`` each.
     """
     entries, logical, physical = _held(intervals, growth, block_size, sharing)
+    parked = parked_blocks or {}
+    for name, held in parked.items():
+        entries[name] = held * block_size
+        logical, physical = logical + held, physical + held
     entries["free"] = (num_blocks - physical) * block_size
     for name, blocks in (
         ("external", external_blocks),
@@ -185,7 +198,8 @@ def expand(
             entries["free"] -= entries[name]
     if len(growth) and min(int(column.min()) for column in entries.values()) < 0:
         raise LedgerError("an entry of the ledger is negative")
-    return Ledger({name: entries[name] for name in ENTRIES}, logical, physical)
+    names = (*ENTRIES[:4], *parked, *ENTRIES[4:])
+    return Ledger({name: entries[name] for name in names}, logical, physical)
 
 
 def _held(

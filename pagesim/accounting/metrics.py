@@ -10,12 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.chunks import Chunk
-from pagesim.accounting.ledger import GROUP_ENTRIES, HYBRID_ENTRIES, Column, LedgerShape, paper_view
+from pagesim.accounting.ledger import (
+    GROUP_ENTRIES,
+    HYBRID_ENTRIES,
+    PARKED_ENTRIES,
+    Column,
+    LedgerShape,
+    paper_view,
+)
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 PERCENTILES = (50, 90, 95, 99)
 PAPER_ENTRIES = ("token_states", "reservation", "internal", "external")
-VIEWS = {"strict": HYBRID_ENTRIES, "paper": PAPER_ENTRIES}
+STRICT_ENTRIES = (*GROUP_ENTRIES, *PARKED_ENTRIES, *HYBRID_ENTRIES[len(GROUP_ENTRIES) :])
+VIEWS = {"strict": STRICT_ENTRIES, "paper": PAPER_ENTRIES}
 """The entries of each view that there may be, in their order; see `entries_in`."""
 
 _IDLE_ENTRY = {"strict": "free", "paper": "external"}
@@ -61,6 +69,8 @@ class MemoryMeans:
         self._by_time: Counter[tuple[str, str]] = Counter()
         self._sharing = 0
         self._sharing_iterations = 0
+        self._parks = tuple(name for name in shape.entries if name in PARKED_ENTRIES)
+        self._gaps: list[tuple[int, ...]] = []
 
     def add(self, chunk: Chunk) -> None:
         """Take the iterations of a chunk into account."""
@@ -90,6 +100,7 @@ class MemoryMeans:
                 for of, entries in ((view, sums), ("paper", paper)):
                     for name, amount in entries.items():
                         total[of, name] += amount
+        self._gaps += map(tuple, chunk.gaps.tolist())
         logical, physical = chunk.ledger.logical_blocks[counted], chunk.ledger.physical_blocks[counted]
         holding = physical > 0
         self._sharing_iterations += int(holding.sum())
@@ -135,6 +146,9 @@ class MemoryMeans:
         by_time = Counter(self._by_time)
         for view, entry in _IDLE_ENTRY.items():
             by_time[view, entry] += self.shape.capacity * (span - self._busy)
+        for name, amount in self._parked_when_idle(start, end).items():
+            by_time["strict", name] += amount
+            by_time["strict", "free"] -= amount
 
         def percent(sums: Mapping[tuple[str, str], int], view: str, weight: int) -> Distribution:
             whole = weight * self.shape.capacity
@@ -149,6 +163,16 @@ class MemoryMeans:
             }
             for view in self._views
         }
+
+    def _parked_when_idle(self, start: int, end: int) -> Counter[str]:
+        """Return slots times ticks between iterations that requests hold which do not run, by entry."""
+        slots = self.shape.capacity // self.shape.num_blocks
+        found: Counter[str] = Counter()
+        for first, last, *blocks in self._gaps:
+            lasting = max(0, min(last, end) - max(first, start))
+            for name, held in zip(self._parks, blocks, strict=True):
+                found[name] += held * slots * lasting
+        return found
 
 
 def entries_in(summaries: Iterable[Mapping[str, Any]], view: str = "strict") -> list[str]:

@@ -58,6 +58,10 @@ class Recorder(Observer):
         "_late",
         "_moves",
         "_notes_state",
+        "_parked_blocks",
+        "_parked_gaps",
+        "_parked_until",
+        "_parks",
         "_rare",
         "_residency",
         "_rows",
@@ -116,6 +120,12 @@ class Recorder(Observer):
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
         # Where iterations give tokens that are known only when they are over: when requests had their last.
         self._answered_at: dict[int, int] = {}
+        # Where requests hold blocks that do not run: these blocks from when to when between iterations, and
+        # up to when that is written down.
+        self._parks = scheduler.parks
+        self._parked_gaps: list[tuple[int, ...]] = []
+        self._parked_blocks: list[int] = []
+        self._parked_until = 0
 
     # Iterations
 
@@ -143,6 +153,8 @@ class Recorder(Observer):
             batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
         ))
         # fmt: on
+        if self._parks:
+            self._count_parked()
         if self._notes_state:
             blocked = not memory.grows and scheduler.blocked_externally()
             self._external = free if blocked else 0
@@ -154,9 +166,17 @@ class Recorder(Observer):
                 self._note("swapped_out", batch.blocks_out)
         if batch.recomputed or batch.swapped_out:
             self._note("preempted", len(batch.recomputed) + len(batch.swapped_out))
+        if self._parks:
+            self._note_parked(end)
         if memory.is_hybrid:
             self._residency.planned(batch, self.iterations)
         self.iterations += 1
+
+    def held_up(self, end: int, until: int) -> None:
+        first_token = self.log.first_token
+        for request in self.scheduler.running.values():
+            if first_token[request.row] == end:
+                first_token[request.row] = until
 
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
@@ -169,9 +189,13 @@ class Recorder(Observer):
             sequences,
         ))
         # fmt: on
+        if self._parks:
+            self._count_parked()
         if self._notes_state:
             # No request waits in a fast-forward that no plan came before.
             self._note_state(sequences, self._external if run.decided < run.start else 0)
+        if self._parks:
+            self._note_parked(run.end)
         if self.memory.is_hybrid:
             self._residency.fast_forwarded(self.iterations, run.steps)
         self.iterations += run.steps
@@ -195,6 +219,13 @@ class Recorder(Observer):
         for request, swaps, *prices in batch.choices:
             blocks, swap, recompute = prices
             self.log.choices.append((request.row, now, swaps, request.length, blocks, swap, recompute))
+
+    def parked_changes(self, now: int) -> None:
+        since = self._parked_until
+        if now > since:
+            self._count_parked()
+            self._parked_gaps.append((since, now, *self._parked_blocks))
+            self._parked_until = now
 
     # Requests
 
@@ -266,7 +297,9 @@ class Recorder(Observer):
         self._rows, self._cache_rows, self._rare, self._late = array("q"), array("q"), {}, array("q")
         begin, self._chunk_start = self._chunk_start, self.iterations
         self.full_at = self.iterations + self._chunk_iterations
-        self.consume(self._expand(Rows(columns), begin, late))
+        gaps = np.array(self._parked_gaps, np.int64).reshape(-1, 2 + len(self._parks))
+        self._parked_gaps = []
+        self.consume(self._expand(Rows(columns), begin, late, gaps))
 
     # Inside
 
@@ -276,6 +309,9 @@ class Recorder(Observer):
         for request in batch.prompts:
             row = request.row
             request.since = iteration
+            if request.loaded:
+                assert log.loaded_tokens is not None
+                log.loaded_tokens[row] = request.loaded
             if first_scheduled[row] < 0:
                 first_scheduled[row] = now
                 if request.cached:
@@ -364,7 +400,12 @@ class Recorder(Observer):
         """
         scheduler, memory = self.scheduler, self.memory
         if memory.caches_prefixes:
-            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
+            shared = memory.shared_blocks
+            if self._parks:
+                # Only what running requests name counts: what others name beyond what only they hold is off.
+                parked = [request for each in scheduler.parked() for request in each]
+                shared += sum(self._parked_blocks) - sum([memory.held_blocks(each) for each in parked])
+            self._cache_rows.fromlist([shared, memory.cached_blocks, memory.blocks_taken])
             return
         if external:
             self._note("external_blocks", external)
@@ -377,6 +418,16 @@ class Recorder(Observer):
             self._note("shared_blocks", memory.shared_blocks)
             if memory.copies_on_write:
                 self._note_shared_tails()
+
+    def _note_parked(self, end: int) -> None:
+        """Note the blocks that only requests hold that do not run, of a row that is over at ``end``."""
+        for name, blocks in zip(self._parks, self._parked_blocks, strict=True):
+            self._note(name, blocks)
+        self._parked_until = max(self._parked_until, end)
+
+    def _count_parked(self) -> None:
+        """Count the blocks that only requests hold that do not run, for each of `Scheduler.parks`."""
+        self._parked_blocks = [self.memory.exclusive_blocks(each) for each in self.scheduler.parked()]
 
     def _note_shared_tails(self) -> None:
         """Note what last blocks that several samples share hold too often: see `ledger.Sharing`."""
@@ -394,13 +445,13 @@ class Recorder(Observer):
         self._note("shared_slack", slack)
         self._note("shared_rounding", rounding)
 
-    def _expand(self, rows: Rows, begin: int, late: Column) -> Chunk:
+    def _expand(self, rows: Rows, begin: int, late: Column, gaps: Column) -> Chunk:
         offset, firsts, spread = rows.offset, rows.firsts, rows.spread
         ticks = spread("ticks") + offset * spread("increment")
         # The iterations of a row follow one another without a gap.
         passed = np.cumsum(ticks) - ticks
         start = passed + rows.spread_out(rows["start"] - passed[firsts])
-        clock = start
+        clock = np.where(spread("planned") == 1, spread("decided"), start)
         if self._lag:
             # Of two batches in flight each is decided when the one before it begins.
             before = np.concatenate([[self._last_start], start[:-1]])
@@ -421,4 +472,4 @@ class Recorder(Observer):
         columns["context_growth"] = np.where(
             rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.growth
         )
-        return Chunk(columns, rows.stretch, offset, clock, start, ticks, ledger, late[:, 0], late[:, 1])
+        return Chunk(columns, rows.stretch, offset, clock, start, ticks, ledger, late[:, 0], late[:, 1], gaps)

@@ -27,6 +27,8 @@ class RequestLog:
         status: a `Status` each.
         choices: how victims were preempted where that was free to choose: see `Recorder.choose`.
         cached_tokens: of prompts, found in the cache when they were admitted first, by row.
+        loaded_tokens: tokens that were loaded from another tier when any were last, by row; None where there
+            is no tier.
         sample_finish: where the samples of a request differ in length, when each was over, by row and sample.
         moves: (row, a `Move`, ticks) flat, in order: what lost its place, came back, and had a token again;
             None unless an array was put here before the run.
@@ -44,6 +46,7 @@ class RequestLog:
         self.status = bytearray(requests)
         self.choices: list[tuple[int, ...]] = []
         self.cached_tokens: dict[int, int] = {}
+        self.loaded_tokens: dict[int, int] | None = None
         self.sample_finish: dict[int, dict[int, int]] = {}
         self.notes_samples = False
         self.moves: array[int] | None = None

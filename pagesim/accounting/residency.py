@@ -109,6 +109,7 @@ class PlainResidency(Residency):
             external_blocks=rows.spread_rare("external_blocks"),
             sharing=Sharing(*(rows.spread(f"shared_{name}") for name in Sharing._fields)) if shared else None,
             cached_blocks=self._cached_blocks(rows) if self.memory.caches_prefixes else None,
+            parked_blocks={name: rows.spread(name) for name in self.scheduler.parks},
         )
 
     def _all_intervals(self, begin: int) -> Column:

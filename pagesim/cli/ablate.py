@@ -1,4 +1,4 @@
-"""``pagesim ablate``: what the block size is worth, and when swapping beats recomputing."""
+"""``pagesim ablate``: what the block size is worth, when swapping beats recomputing, what a tier is worth."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from pydantic import BaseModel, Field
 
+from pagesim.cli.ablate_hit_rate import hit_rate
+from pagesim.cli.ablate_offload import offload
 from pagesim.cli.groups import Commands
 from pagesim.cli.options import OUT, SCENARIO, Command, scenario_from, with_fields
 from pagesim.setup.scenario import Scenario
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 cli = typer.Typer(
     cls=Commands,
-    help="What one choice is worth, from measurements: the block size, or how to preempt.\n\n"
+    help="What one choice is worth: the block size, how to preempt, or a tier beside the device.\n\n"
     "Example: pagesim ablate block-size --profile analytic-h200 --trace sharegpt --rate 2 --duration 30",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -166,6 +168,10 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     _store(folder, asked.profile, "preemption_alone", micro_rows, micro, label, crossing)
     _store(folder, asked.profile, "preemption", rows, lines, SECONDS_A_TOKEN, marked)
     show.stored(out)
+
+
+cli.command("hit-rate", cls=Command)(hit_rate)
+cli.command("offload", cls=Command)(offload)
 
 
 def _prepared(

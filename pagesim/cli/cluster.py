@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
 from pagesim.setup.scenario import Cluster
+
+if TYPE_CHECKING:
+    from pagesim.experiments.clusters import ClusterResult
 
 
 @with_flags(Cluster, leave_out=("steps",))
@@ -18,20 +22,32 @@ def command(
 ) -> None:
     """Replay a trace on several replicas of a system and show how evenly the router loads them.
 
+    With --prefill and --decode, replicas of one pool compute prompts and those of the other continue them.
+
     Example: pagesim cluster --replicas 8 --router least-loaded --trace sharegpt --rate 12 --duration 300
     """
     chosen = scenario_from(Cluster, scenario, flags)
     from pagesim.cli import show
-    from pagesim.setup.files import check_target
+    from pagesim.setup.files import check_target, publish
 
     if out is not None:
         check_target(out)
-    result = show.replay_cluster(chosen)
+    result = show.replay_cluster(chosen, stored=out is not None)
     if out is not None:
-        result.save(out)
+        publish(out, lambda folder: _store(result, folder))
     show.say_notes(result.notes)
     if json:
         show.as_json(result.summary)
     else:
         show.cluster(result)
         show.stored(out)
+
+
+def _store(result: ClusterResult, folder: Path) -> None:
+    """Write a result into an empty folder, of two pools with a figure."""
+    result.write(folder)
+    if result.steps is not None:
+        from pagesim.experiments.clusters.figures import pools_over_time
+        from pagesim.results.plots import save
+
+        save(pools_over_time(result), folder / "pools")

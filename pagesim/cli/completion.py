@@ -97,6 +97,6 @@ NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "trace": _workloads,
     "cost": _costs,
     "profile": _profiles,
-    "router": _routers,
+    **dict.fromkeys(("router", "prefill_router", "decode_router"), _routers),
     "figures": _figures,
 }

@@ -18,12 +18,12 @@ from pagesim.accounting.metrics import entries_in
 from pagesim.api import Rows, run, trace_of
 from pagesim.cli.tables import put_side_by_side, put_table
 from pagesim.errors import PagesimError, escaped
-from pagesim.experiments.clusters import ClusterResult, run_cluster
+from pagesim.experiments.clusters import ClusterResult, run_cluster, run_pools
 from pagesim.results.result import Result, to_json
 from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.files import put
 from pagesim.setup.prepare import ProgressCallback
-from pagesim.setup.scenario import Cluster, Comparison, Scenario
+from pagesim.setup.scenario import APART, Cluster, Comparison, Scenario
 from pagesim.workloads import LengthModel
 from pagesim.workloads.trace import Trace
 
@@ -55,13 +55,22 @@ def replay_all(comparison: Comparison, *, stored: bool) -> dict[str, Result]:
         }
 
 
-def replay_cluster(scenario: Cluster) -> ClusterResult:
-    """Run a cluster with a progress bar."""
+def replay_cluster(scenario: Cluster, *, stored: bool = False) -> ClusterResult:
+    """Run a cluster with a progress bar; ``stored`` if its replicas' steps are wanted, too."""
     trace = trace_of(scenario)
-    name = f"{scenario.policy} × {scenario.replicas}"
+    apart = {name: value for name in APART if (value := getattr(scenario, name)) is not None}
+    replicas = scenario.replicas or 2
+    count = f"{scenario.prefill} + {scenario.decode}" if apart else str(replicas)
+    name = f"{scenario.policy} × {count}"
     with _progress({name: trace}) as callbacks:
+        if apart:
+            return run_pools(scenario, trace, **apart, steps=stored, progress=callbacks[name])
         return run_cluster(
-            scenario, trace, replicas=scenario.replicas, router=scenario.router, progress=callbacks[name]
+            scenario,
+            trace,
+            replicas=replicas,
+            router=scenario.router or "round-robin",
+            progress=callbacks[name],
         )
 
 
@@ -188,20 +197,57 @@ def cluster(result: ClusterResult) -> None:
     summary = result.summary
     say(_outcome(summary))
     _latencies(summary)
-    rows = []
-    for name, label, digits in (
-        ("requests", "requests", 0),
-        ("mean_batch", "mean batch", 2),
-        ("busy_share", "share of the time busy", 3),
-        ("used_percent", "KV cache used, % of time", 2),
-        ("recomputes", "recomputed", 0),
-        ("ttft_p99_s", "TTFT, p99, s", 3),
-    ):
-        column = result.replicas[name]
-        values = (column.min(), column.mean(), column.max())
-        rows.append((label, *(_number(each, digits) for each in values)))
+    pools = [name for name in ("prefill", "decode") if name in summary["cluster"]]
+    if pools:
+        _pools(result)
+        return
+    rows = _over_replicas(result.replicas, _OF_REPLICAS)
     title = f"{summary['cluster']['replicas']} replicas behind {summary['cluster']['router']}"
     put_table(title, ("", "least", "mean", "most"), rows)
+
+
+_OF_REPLICAS = (
+    ("requests", "requests", 0),
+    ("mean_batch", "mean batch", 2),
+    ("busy_share", "share of the time busy", 3),
+    ("used_percent", "KV cache used, % of time", 2),
+    ("recomputes", "recomputed", 0),
+    ("ttft_p99_s", "TTFT, p99, s", 3),
+)
+"""What is shown of replicas: a column, its label, its digits."""
+
+_OF_POOLS = {
+    "prefill": ("held_for_transfer_percent", "held for transfer, % of time", 2),
+    "decode": ("landing_percent", "landing, % of time", 2),
+}
+"""What is shown of a pool beside that."""
+
+
+def _pools(result: ClusterResult) -> None:
+    """Print what became of pulls, and how the replicas of each pool differ."""
+    summary = result.summary
+    pulls = summary["pulls"]
+    rows = [
+        (label, *(_number(pulls[name][each], 4) for each in ("mean", "p50", "p99")))
+        for name, label in (("waited_s", "prompt computed to pull, s"), ("took_s", "pull, s"))
+    ]
+    put_table(f"{pulls['pulled']:,} pulls of {pulls['blocks']:,} blocks", ("", "mean", "p50", "p99"), rows)
+    for pool, own in _OF_POOLS.items():
+        of_pool = result.replicas[result.replicas["pool"] == pool]
+        rows = _over_replicas(of_pool, (*_OF_REPLICAS[:4], own, *_OF_REPLICAS[4:]))
+        cluster = summary["cluster"][pool]
+        title = f"{pool}: {cluster['replicas']} replicas behind {cluster['router']}"
+        put_table(title, ("", "least", "mean", "most"), rows)
+
+
+def _over_replicas(table: Any, shown: tuple[tuple[str, str, int], ...]) -> list[tuple[str, ...]]:
+    """Return rows of the least, the mean and the most over replicas."""
+    rows = []
+    for name, label, digits in shown:
+        column = table[name]
+        values = (column.min(), column.mean(), column.max())
+        rows.append((label, *(_number(each, digits) for each in values)))
+    return rows
 
 
 def side_by_side(summaries: dict[str, Summary]) -> None:

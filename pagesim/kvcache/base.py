@@ -191,6 +191,14 @@ class KVCache(ABC):
     def held_blocks(self, holder: Holder) -> int:
         """Return the distinct blocks that a holder has, on the device or, swapped out, in the swap space."""
 
+    def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
+        """Return the distinct blocks that only these holders have, and no other."""
+        return sum([self.held_blocks(holder) for holder in holders])
+
+    def exclusive_in_groups(self, holders: Sequence[Holder]) -> list[int]:
+        """Return those of each KV group."""
+        return [self.exclusive_blocks(holders)]
+
     def length(self, holder: Holder) -> int:
         """Return the tokens of each sample whose KV is held or, for a window, has been."""
         return holder.base + holder.growth * self.steps if holder.decodes else holder.tokens
@@ -206,6 +214,16 @@ class KVCache(ABC):
     @abstractmethod
     def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
         """Return the blocks that a resting holder takes for further tokens, what it releases not counted."""
+
+    def blocks_to_complete(self, holder: Holder, length: int, computed: int) -> int:
+        """Return the blocks that a resting holder takes at most until it has so many tokens.
+
+        Args:
+            holder: see there.
+            length: tokens.
+            computed: those of its tokens that were computed before the step at hand, or found.
+        """
+        return self.blocks_to_extend(holder, length - holder.tokens)
 
     def blocks_needed_with(self, chunks: Sequence[tuple[Holder, int]]) -> int:
         """Return the blocks of the next step of decoding holders and of further tokens for resting ones.

@@ -19,7 +19,8 @@ class Holder:
         base: while it decodes, its length less ``growth`` times the steps of growth taken.
         growth: tokens that a step adds to each sample.
         decodes: whether it takes part in ``KVCache.grow``.
-        unknown: tokens at its end that are not known yet, so that no block of theirs can be found.
+        unknown: tokens at its end that are not known yet, so that no block of theirs can be found; when it is
+            admitted, tokens that are going to be loaded from another tier.
         in_flight: while it rests, and until its first step of growth, tokens of it that are being computed
             when the next step is planned: what they attend to is not released yet. From then on these are
             ``KVCache.lag`` steps' tokens, and memory leaves it at that when the holder rests again.

@@ -100,6 +100,24 @@ class CountedPrefixKV(KVCache):
     def held_blocks(self, holder: Holder) -> int:
         return -(-self.length(holder) // self.block_size)
 
+    def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
+        blocks, size = 0, self.block_size
+        shared: dict[int, Run] = {}
+        for holder in holders:
+            prefix: Prefix = holder.kv
+            blocks += -(-self.length(holder) // size) - prefix.hashed
+            for run in prefix.runs:
+                if len(run.holders) == 1:
+                    blocks += run.count
+                else:
+                    shared[id(run)] = run
+        if shared:
+            own = {id(holder.kv) for holder in holders}
+            for run in shared.values():
+                if all(id(prefix) in own for prefix in run.holders):
+                    blocks += run.count
+        return blocks
+
     def blocks_needed(self, steps: int = 1) -> int:
         takes, size = self._takes, self.block_size
         first = (self.steps + 1) % size
@@ -164,7 +182,7 @@ class CountedPrefixKV(KVCache):
             runs.append(run)
         holder.tokens = tokens
         self._take(others)
-        self._hash(holder, tokens)
+        self._hash(holder, tokens - holder.unknown)
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)

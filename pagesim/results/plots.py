@@ -42,6 +42,8 @@ COLOURS = {
     "over_reserved": "#D55E00",
     "internal": "#D55E00",
     "rounding": "#E69F00",
+    "held_for_transfer": "#8F2D56",
+    "landing": "#F4A6C0",
     "external": "#CC79A7",
     "cached": "#009E73",
     "free": "#E8E8E8",
@@ -50,7 +52,16 @@ COLOURS = {
     "padding": "#8C8C8C",
 }
 
-DARK = ("used", "token_states", "state", "over_reserved", "internal", "cached", "padding")
+DARK = (
+    "used",
+    "token_states",
+    "state",
+    "over_reserved",
+    "internal",
+    "cached",
+    "padding",
+    "held_for_transfer",
+)
 """Entries on whose colours a label is white."""
 
 LABELS = {
@@ -58,6 +69,8 @@ LABELS = {
     "reserved": "reserved (will be used)",
     "over_reserved": "over-reserved (never used)",
     "rounding": "lost to rounding",
+    "held_for_transfer": "held for transfer",
+    "landing": "landing (being filled)",
     "external": "external fragmentation",
     "cached": "cached prefixes",
     "free": "free",

@@ -250,6 +250,9 @@ def request_columns(
 
     cached = np.zeros(len(trace), np.int64)
     cached[list(log.cached_tokens)] = list(log.cached_tokens.values())
+    loaded = np.zeros(len(trace), np.int64)
+    if log.loaded_tokens:
+        loaded[list(log.loaded_tokens)] = list(log.loaded_tokens.values())
     names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
     return {
         "request_id": trace.request_id,
@@ -261,6 +264,7 @@ def request_columns(
         "first_token_s": seconds(log.first_token),
         "finish_s": seconds(log.finish),
         "cached_tokens": cached,
+        **({} if log.loaded_tokens is None else {"loaded_tokens": loaded}),
         "recomputes": np.asarray(log.recomputes, np.int64),
         "swaps": np.asarray(log.swaps, np.int64),
         "status": names[np.frombuffer(log.status, np.uint8)],

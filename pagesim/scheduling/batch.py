@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.request import EngineRequest
+
+if TYPE_CHECKING:  # jobs are of requests, too
+    from pagesim.scheduling.offload.jobs import Transfers
 
 
 class Choice(NamedTuple):
@@ -54,6 +57,7 @@ class Batch:
         incomplete: those of them of which only a first chunk runs.
         completed: requests admitted before, of which the last chunk runs.
         chunks: what prompts compute, as (request, tokens), where memory gives blocks back before the end.
+        loading: requests that took the blocks into which they are loaded from a tier.
         resumed: requests that came back from the swap space.
         skipped: decoding requests that get no token, because the budget did not reach.
         caught_up: requests that were skipped and get a token again.
@@ -79,6 +83,7 @@ class Batch:
         decode_context: the part of it that belongs to decoding sequences.
         query_key_pairs: over the prompts, pairs of a query and a key that it attends to (causal).
         reached, reached_pairs, computed_prompts: as in `IterationShape`, where a scheduler `follows_reach`.
+        transfers: what is copied between the device and a tier beside it; None where there is no such tier.
         blocks_out, blocks_in, blocks_copied: blocks moved to the host and back, and copied on write.
     """
 
@@ -102,6 +107,7 @@ class Batch:
         "incomplete",
         "launches",
         "leaked",
+        "loading",
         "prompts",
         "query_key_pairs",
         "reached",
@@ -115,11 +121,13 @@ class Batch:
         "stuck",
         "swapped_out",
         "tokens",
+        "transfers",
     )
 
     prompts: tuple[EngineRequest, ...]
     incomplete: tuple[EngineRequest, ...]
     completed: tuple[EngineRequest, ...]
+    loading: tuple[EngineRequest, ...]
     resumed: tuple[EngineRequest, ...]
     skipped: tuple[EngineRequest, ...]
     caught_up: tuple[EngineRequest, ...]
@@ -131,15 +139,17 @@ class Batch:
     leaked: tuple[EngineRequest, ...]
     ignored: tuple[EngineRequest, ...]
     shares: Sequence[Share] | None
+    transfers: Transfers | None
     reached: tuple[int, ...]
     reached_pairs: tuple[int, ...]
 
     def __init__(self) -> None:
-        self.prompts = self.incomplete = self.completed = self.resumed = ()
+        self.prompts = self.incomplete = self.completed = self.loading = self.resumed = ()
         self.skipped = self.caught_up = self.recomputed = self.swapped_out = ()
         self.choices = self.chunks = self.stuck = self.leaked = self.ignored = ()
         self.reached = self.reached_pairs = ()
         self.shares = None
+        self.transfers = None
         self.decodes = True
         self.launches = self.counts_empty = self.reports = False
         self.sequences = self.decoding = self.batched_tokens = self.tokens = 0

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,13 @@ from pagesim.scheduling.reach import Reaches
 from pagesim.scheduling.request import EngineRequest
 from pagesim.workloads.trace import IntColumn
 
+if TYPE_CHECKING:  # jobs are of requests, too
+    from pagesim.scheduling.offload.jobs import Job
+
 SampleMode = Literal["together", "apart", "requests"]
+
+Pool = Literal["prefill", "decode"]
+"""What a replica does where prefill is apart from decode."""
 
 _NONE: list[EngineRequest] = []
 
@@ -123,6 +130,9 @@ class Scheduler(ABC):
     follows_reach: ClassVar[bool] = False
     """Whether a batch says what layers read that look back on some tokens only (``reaches``)."""
 
+    parks: ClassVar[tuple[str, ...]] = ()
+    """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
+
     sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
 
@@ -171,6 +181,16 @@ class Scheduler(ABC):
         return False
 
     @classmethod
+    def needs_tables(cls, options: Any) -> bool:
+        """Whether blocks must have numbers under these options."""
+        return False
+
+    @classmethod
+    def names_contents(cls, options: Any) -> bool:
+        """Whether requests must be known by their content under these options."""
+        return cls.caches_prefixes(options)
+
+    @classmethod
     def hash_lookahead(cls, options: Any) -> int:
         """Return how many tokens behind a block its content covers under these options."""
         return 0
@@ -179,6 +199,18 @@ class Scheduler(ABC):
     def kind_for(cls, options: Any) -> type[Scheduler]:
         """Return the class that decides under these options: this one, or one that derives from it."""
         return cls
+
+    @classmethod
+    def kind_in_pool(cls, options: Any, pool: Pool) -> type[Scheduler]:
+        """Return the class that decides in a pool of replicas that only prefill, or only decode.
+
+        Raises:
+            PagesimError: the scheduler has no connector between such pools, or not under these options.
+        """
+        raise PagesimError(
+            "this policy has no connector between replicas that prefill and replicas that decode; choose "
+            "policy vllm-v1"
+        )
 
     @classmethod
     def reuses_unhashed_first(cls, options: Any) -> bool:
@@ -283,6 +315,10 @@ class Scheduler(ABC):
         """
         return 0
 
+    def transferred(self, jobs: Sequence[Job]) -> None:
+        """Learn that jobs of `Batch.transfers` are over; told after ``finish``."""
+        return
+
     def let_ending_rest(self) -> None:
         """Let requests rest whose last token is in flight: they keep place and memory until it is there.
 
@@ -346,6 +382,10 @@ class Scheduler(ABC):
     def blocked_externally(self) -> bool:
         """Say whether free memory would hold the head of the queue and only no placement exists."""
         return False
+
+    def parked(self) -> Sequence[Sequence[EngineRequest]]:
+        """Return the requests that hold memory and do not run, for each entry of ``parks``."""
+        return ()
 
     def stored_length(self, request: EngineRequest) -> int:
         """Return the tokens of each sample of a running request whose KV is stored, padded ones included."""
@@ -516,8 +556,16 @@ class Scheduler(ABC):
         del self.running[request.order]
         request.last_step = -1
         self.events.finished(request, now)
-        memory.release(request)
+        self._let_go(request)
         request.length = held + 1
+
+    def _drop(self, request: EngineRequest) -> None:
+        """Take back what a request holds whose client went away while it ran."""
+        self.memory.release(request)
+
+    def _let_go(self, request: EngineRequest) -> None:
+        """Take back what a request holds that has its last token."""
+        self.memory.release(request)
 
     def _end_some(self, request: EngineRequest, now: int) -> None:
         """Let those samples of a request go whose last token was generated."""
@@ -542,6 +590,6 @@ class Scheduler(ABC):
         held, samples = self.memory.length(request), request.samples
         self.context -= samples * held
         self._stop(request)
-        self.memory.release(request)
+        self._drop(request)
         # The token sampled last has no KV yet.
         return request.generated_before + samples * max(0, held + 1 - request.prompt)

@@ -61,6 +61,12 @@ class Observer:
         Told before `planned` of the same batch.
         """
 
+    def held_up(self, end: int, until: int) -> None:
+        """What an iteration computed that was over at ``end`` is answered at ``until`` only.
+
+        The host waits for a copy meanwhile. Told after that iteration was `planned`, and before the next one.
+        """
+
     def fast_forwarded(self, run: FastForward) -> None:
         """Iterations passed without a decision; told when they are over, before memory has grown."""
 
@@ -81,6 +87,9 @@ class Observer:
 
     def left(self, row: int, now: int, status: Status) -> None:
         """A request is over without being finished: given up, ignored or aborted."""
+
+    def parked_changes(self, now: int) -> None:
+        """What requests hold that do not run, `Scheduler.parked`, is about to change at ``now``."""
 
     def idle(self, now: int, until: int) -> None:
         """No request runs or waits from ``now`` to ``until`` (``NEVER``: for good)."""

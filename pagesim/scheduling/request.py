@@ -72,7 +72,8 @@ class EngineRequest(Holder):
         since: the iteration from which on its memory follows from its length as it does now.
         family: its samples, if there are several.
         content: what its tokens are, where prompts are looked for in a prefix cache.
-        cached: tokens of it that were found there when it was admitted last.
+        cached: tokens of it that were found there when it was admitted last, and those that were loaded.
+        loaded: tokens of it that were loaded from another tier since it was admitted last.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class EngineRequest(Holder):
         "family",
         "index",
         "last_step",
+        "loaded",
         "row",
         "since",
     )
@@ -117,6 +119,7 @@ class EngineRequest(Holder):
         self.family = family
         self.content = content
         self.cached = 0
+        self.loaded = 0
 
     @property
     def final_length(self) -> int:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.core import Pool, Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.priority_queue import PriorityQueue
@@ -69,16 +69,36 @@ class VllmV1(RunningByPriorityV1):
         return options.enable_prefix_caching
 
     @classmethod
+    def needs_tables(cls, options: VllmV1Options) -> bool:
+        return options.offloads
+
+    @classmethod
+    def names_contents(cls, options: VllmV1Options) -> bool:
+        return options.enable_prefix_caching or options.offloads
+
+    @classmethod
     def hash_lookahead(cls, options: VllmV1Options) -> int:
         return int(options.enable_prefix_caching and options.speculative_method == "eagle3")
 
     @classmethod
     def kind_for(cls, options: VllmV1Options) -> type[Scheduler]:
+        if options.offloads:
+            from pagesim.scheduling.offload.scheduler import OffloadingV1  # which is one of these
+
+            return OffloadingV1
         if options.speculative_tokens is None:
             return cls
         from pagesim.scheduling.speculation import SpeculativeV1  # which is one of these
 
         return SpeculativeV1
+
+    @classmethod
+    def kind_in_pool(cls, options: VllmV1Options, pool: Pool) -> type[Scheduler]:
+        from pagesim.scheduling.disaggregated import PrefillingV1, PullingV1  # which are such schedulers
+        from pagesim.scheduling.disaggregated.refusals import check_options
+
+        check_options(options)
+        return PrefillingV1 if pool == "prefill" else PullingV1
 
     @classmethod
     def resolve(cls, options: VllmV1Options, machine: Machine) -> VllmV1Options:
@@ -157,7 +177,7 @@ class VllmV1(RunningByPriorityV1):
         if batch.recomputed:
             overtakes = self.release.overtakes and not self.chunked_prefill
             self.must_replan = bool(self.queue.waiting) if overtakes else self._head_fits()
-        elif self.queue.waiting:
+        elif self._has_waiting():
             self._admit(batch, budget - batch.batched_tokens)
         if self._in_chunks or self._skipped or self.running_sequences > budget:
             self.must_replan = True
@@ -180,6 +200,14 @@ class VllmV1(RunningByPriorityV1):
             if not self.may_join(request):
                 break
             found = 0 if request.content is None else self._look_up(request)
+            if self._loads(request):
+                if self._start_load(request, found):
+                    continue
+                if self._waits_for_room():
+                    break
+                queue.pop(request)
+                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+                continue
             rest = self._to_compute(request, found, budget)
             if rest is None:
                 break
@@ -193,22 +221,14 @@ class VllmV1(RunningByPriorityV1):
                 overtaken.append(request)
                 continue
             if too_long or not self._fits(request, found + tokens):
-                if self.running:
+                if self._waits_for_room():
                     self.must_replan = self.must_replan or too_long
                     break
                 # No request will ever make room: the real one waits for ever.
                 queue.pop(request)
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
-            queue.pop(request)
-            self._take_memory(request, found + tokens)
-            request.cached = found
-            self._enter(request)
-            self.context += found
-            batch.prompts += (request,)
-            self._compute(request, found, tokens, batch)
-            if request.order in self._in_chunks:
-                batch.incomplete += (request,)
+            self._join(request, found, tokens, batch)
             budget -= tokens
         if overtaken:
             self.must_replan = True
@@ -218,6 +238,39 @@ class VllmV1(RunningByPriorityV1):
                 queue.requeue(request)
             else:
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+
+    def _join(self, request: EngineRequest, found: int, tokens: int, batch: Batch) -> None:
+        """Let the head of the queue run, which computes so many tokens behind those that were found."""
+        self.queue.pop(request)
+        self._take_memory(request, found + tokens)
+        request.cached = found
+        self._enter(request)
+        self.context += found
+        batch.prompts += (request,)
+        self._compute(request, found, tokens, batch)
+        if request.order in self._in_chunks:
+            batch.incomplete += (request,)
+
+    def _has_waiting(self) -> bool:
+        """Say whether any request may be admitted."""
+        return self.queue.waiting > 0
+
+    def _waits_for_room(self) -> bool:
+        """Say whether a request that finds no room may find some later."""
+        return bool(self.running)
+
+    def _loads(self, request: EngineRequest) -> bool:
+        """Say whether the KV of the head of the queue comes from elsewhere."""
+        return False
+
+    def _start_load(self, request: EngineRequest, found: int) -> bool:
+        """Let the head of the queue hold blocks for what comes from elsewhere, if there is room for them.
+
+        Args:
+            request: see there.
+            found: its tokens that are cached here.
+        """
+        raise NotImplementedError
 
     def _look_up(self, request: EngineRequest) -> int:
         """Return the tokens of a waiting request's prompt that are cached."""

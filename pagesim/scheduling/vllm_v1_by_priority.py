@@ -52,11 +52,14 @@ class RunningByPriorityV1(RunningV1):
             if tokens <= 0:
                 place += 1
                 continue
-            if chunked:
+            if chunked or request.order in self._skipped:
                 self.events.interval_ended(request)
             memory.trim(request)
             while memory.blocks_to_extend(request, tokens) > memory.free_blocks:
                 victim = self._least_urgent(order)
+                if not self._may_lose_place(victim):
+                    place = len(order)  # the others get nothing either
+                    break
                 at = order.index(victim)
                 del order[at]
                 if at < place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -61,6 +61,36 @@ class VllmV1Options(SchedulerOptions):
     acceptance: float | None = Field(
         None, ge=0, le=1, description="Chance of a draft to be accepted if those before it are."
     )
+    kv_offloading_size: float | None = Field(
+        None,
+        gt=0,
+        le=1 << 20,
+        description="GiB of host memory, of all GPUs together, for KV that was computed.",
+    )
+    kv_offloading_chunks: int | None = Field(
+        None, ge=0, le=MOST, description="Chunks of KV on the host, instead of a size."
+    )
+    kv_offloading_chunk_blocks: int | None = Field(
+        None, ge=1, le=4096, description="Blocks of an offloaded chunk; 1 when left out."
+    )
+    kv_offloading_eviction: Literal["lru", "arc"] | None = Field(
+        None,
+        description="Which chunks leave the host first: by LRU of requests, or by ARC; lru when left out.",
+    )
+    kv_offloading_threshold: int | None = Field(
+        None,
+        ge=0,
+        le=MOST,
+        description="Times that a chunk is offered before it is stored; 1 when left out.",
+    )
+    kv_offloading_prompt_only: bool | None = Field(
+        None, description="Offload prompts, and nothing that was generated; so when left out."
+    )
+
+    @property
+    def offloads(self) -> bool:
+        """Whether KV is offloaded to the host."""
+        return self.kv_offloading_size is not None or self.kv_offloading_chunks is not None
 
 
 Own = TypeVar("Own", bound=VllmV1Options)
@@ -80,7 +110,7 @@ def resolved(options: Own, machine: Machine) -> Own:
         if getattr(options, name) is not None:
             raise PagesimError(f"{name} is no option of vLLM {version}; leave it out")
     tokens, sequences = _limits(options, release, machine)
-    defaults = {
+    defaults: dict[str, Any] = {
         "max_num_batched_tokens": tokens,
         "max_num_seqs": sequences,
         "watermark": 0.0,
@@ -88,6 +118,13 @@ def resolved(options: Own, machine: Machine) -> Own:
         "scheduler_reserve_full_isl": release.reserves_full_isl,
         "async_scheduling": release.async_scheduling,
     }
+    if options.offloads:
+        defaults |= {
+            "kv_offloading_chunk_blocks": 1,
+            "kv_offloading_eviction": "lru",
+            "kv_offloading_threshold": 0,
+            "kv_offloading_prompt_only": True,
+        }
     taken = {
         name: value
         for name, value in defaults.items()
@@ -133,11 +170,32 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             "enable_chunked_prefill vLLM does not start so: raise it, or lower max_model_len"
         )
     _check_speculation(options, release, tokens)
+    _check_offloading(options)
     threshold = options.long_prefill_token_threshold
     if release.bounds_threshold and threshold > longest:
         raise PagesimError(
             f"long_prefill_token_threshold is {threshold}, more than the {longest} of max_model_len; vLLM "
             f"{options.vllm_version} does not start so: lower it"
+        )
+
+
+def _check_offloading(options: VllmV1Options) -> None:
+    """Refuse a tier beside what no log of the release shows with one."""
+    if not options.offloads:
+        return
+    if options.vllm_version != "0.33.0":
+        raise PagesimError(
+            f"kv_offloading_size is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
+            "with a tier on the host is not checked by any log"
+        )
+    if options.speculative_tokens is not None:
+        raise PagesimError(
+            "kv_offloading_size with speculative_tokens is in no log of vLLM's decisions; leave one out"
+        )
+    if options.prefix_cache_retention_interval:
+        raise PagesimError(
+            "kv_offloading_size with prefix_cache_retention_interval "
+            f"{options.prefix_cache_retention_interval} is in no log of vLLM's decisions; leave that out"
         )
 
 

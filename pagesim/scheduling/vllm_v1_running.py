@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.chunks import cut
 from pagesim.scheduling.core import Scheduler
@@ -28,6 +30,10 @@ class RunningV1(Scheduler):
         "release",
         "threshold",
     )
+
+    keeps_in_flight: ClassVar[bool] = False
+    """Whether a request keeps its blocks that gets tokens from a batch in flight, because what is copied to
+    and from them is not in order with what that batch writes."""
 
     max_num_batched_tokens: int
     release: Release
@@ -81,6 +87,8 @@ class RunningV1(Scheduler):
         Returns:
             Whether that is known without a look at each of them.
         """
+        if self.keeps_in_flight and self.in_flight > 1:
+            return False
         memory = self.memory
         while not (grown := memory.grow_in_turn(self.running.values())):
             if grown is None:
@@ -125,10 +133,8 @@ class RunningV1(Scheduler):
                 if not request.decodes:
                     self.events.interval_ended(request)
                 memory.trim(request)
-            while len(order) >= place and self._lacks_blocks(request, tokens if chunked else None):
-                self.preempt(order.pop(), batch)
-            if len(order) < place:
-                break  # it preempted itself
+            if not self._make_way(request, tokens if chunked else None, order, batch):
+                break
             if chunked:
                 self.events.interval_ended(request)
                 chunks.append((request, request.tokens, tokens))
@@ -141,6 +147,37 @@ class RunningV1(Scheduler):
         self._decode(served, [each for each in order if each.order not in given], batch)
         for request, computed, tokens in chunks:
             self._went_on(request, computed, tokens, batch)
+
+    def _make_way(
+        self, request: EngineRequest, tokens: int | None, order: list[EngineRequest], batch: Batch
+    ) -> bool:
+        """Preempt the latest requests until a request finds its blocks; say whether it does.
+
+        Args:
+            request: see there.
+            tokens: of the next chunk of its prompt; None for one token.
+            order: the running requests; those that are preempted are taken out.
+            batch: in which that is noted.
+        """
+        while self._lacks_blocks(request, tokens):
+            if not self._may_lose_place(order[-1]):
+                return False
+            self.preempt(victim := order.pop(), batch)
+            if victim is request:
+                return False
+        return True
+
+    def _may_lose_place(self, request: EngineRequest) -> bool:
+        """Say whether a request can be preempted now."""
+        return not (self.keeps_in_flight and self._is_in_flight(request))
+
+    def _is_in_flight(self, request: EngineRequest) -> bool:
+        """Say whether a running request gets tokens from a batch that is in flight when one is planned."""
+        if self.in_flight == 1:
+            return False
+        if request.order in self._in_chunks:
+            return request.in_flight > 0
+        return request.order not in self._skipped
 
     def _lacks_blocks(self, request: EngineRequest, tokens: int | None) -> bool:
         """Say whether too few blocks are free for the next chunk of a prompt, or (None) for one token."""
@@ -170,6 +207,13 @@ class RunningV1(Scheduler):
                 self.events.interval_ended(request)
                 self.start_decoding(request)
         memory.close_step()
+        if self.in_flight > 1:
+            for request in again:
+                if request.order in self.running:
+                    # Nothing of it was in flight, so that the token that it computes now is known.
+                    request.unknown = 0
+                    memory.cache_full_blocks(request)
+                    request.unknown = 1
         self._note_decoding(decoding, unserved, before, batch)
 
     def _note_decoding(

@@ -21,6 +21,7 @@ from pagesim.kvcache import (
     PrefixCachedKV,
     counts_prefixes,
 )
+from pagesim.scheduling.core import Pool as ReplicaPool
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Prices, SchedulerOptions
 from pagesim.setup.groups import kv_groups, type_groups
@@ -51,7 +52,9 @@ def build_memory(
         plan: of the blocks, where layers differ in what they keep.
         tables: whether blocks must have numbers, because something is going to look at them.
     """
-    caches = SCHEDULERS.find(policy.scheduler).caches_prefixes(options)
+    scheduler = SCHEDULERS.find(policy.scheduler)
+    caches = scheduler.caches_prefixes(options)
+    tables = tables or scheduler.needs_tables(options)
     if caches and policy.placement != "paged":
         raise PagesimError(
             f"enable_prefix_caching needs placement paged, not {policy.placement}: it brings its own "
@@ -73,7 +76,7 @@ def build_memory(
             num_blocks,
             block_size,
             cpu_blocks,
-            reuses_unhashed_first=SCHEDULERS.find(policy.scheduler).reuses_unhashed_first(options),
+            reuses_unhashed_first=scheduler.reuses_unhashed_first(options),
         )
     on_demand = policy.reservation == "on-demand"
     pool = Pool(
@@ -123,17 +126,33 @@ def _check_foreign(policy: Policy, memory: KVCache, pool: Pool) -> None:
 
 
 def build_scheduler(
-    policy: Policy, memory: KVCache, options: SchedulerOptions, *, max_model_len: int, prices: Prices
+    policy: Policy,
+    memory: KVCache,
+    options: SchedulerOptions,
+    *,
+    max_model_len: int,
+    prices: Prices,
+    pool: ReplicaPool | None = None,
 ) -> Scheduler:
-    """Return the scheduler of a policy over its memory; ``prices`` tell it how to preempt under ``auto``.
+    """Return the scheduler of a policy over its memory.
+
+    Args:
+        policy: its parts.
+        memory: empty.
+        options: of its scheduler.
+        max_model_len: tokens.
+        prices: by which it preempts under ``auto``.
+        pool: what its engine does where prefill is apart from decode.
 
     Raises:
-        PagesimError: an option does not go with the memory.
+        PagesimError: an option does not go with the memory, or with such a pool.
     """
     check_preemption(policy, options)
 
     def made(kind: type[Any]) -> Scheduler:
-        decides: Callable[..., Scheduler] = kind.kind_for(options)
+        decides: Callable[..., Scheduler] = (
+            kind.kind_for(options) if pool is None else kind.kind_in_pool(options, pool)
+        )
         return decides(memory, options, max_model_len=max_model_len, prices=prices)
 
     return SCHEDULERS.make(policy.scheduler, made)

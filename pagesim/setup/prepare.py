@@ -20,13 +20,14 @@ from pagesim.kvcache import TabledKV
 from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
-from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.core import Pool, Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.equip import asked_of, equip, options_of, sizing_of
+from pagesim.setup.offload import copy_times, with_chunks
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.reaches import let_follow, unfollowed
 from pagesim.setup.registry import SCHEDULERS
@@ -36,6 +37,7 @@ from pagesim.setup.served import served_model
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.closed_loop import ClosedLoop, SentArrivals
+from pagesim.sim.copies import CopyEngine
 from pagesim.sim.engine import Engine, StrictCompatError
 from pagesim.sim.executors import Executor, PredictedExecutor
 from pagesim.sim.pipelined import PipelinedEngine
@@ -65,6 +67,7 @@ class PreparedSystem:
         trace: the requests as the engine sees them.
         accepted: rows of the requests that are not rejected at submission.
         request_of: the row of the original trace that each row is, or is a sample of, ``[N]``.
+        pool: in which its engines are, where prefill is apart from decode.
     """
 
     system: System
@@ -76,6 +79,7 @@ class PreparedSystem:
     trace: Trace
     accepted: IntColumn
     request_of: IntColumn
+    pool: Pool | None = None
 
     @property
     def reserves(self) -> bool:
@@ -91,17 +95,28 @@ class PreparedSystem:
         """Return a scheduler with empty memory; ``tables`` if blocks must have numbers."""
         needs_tables = tables or int(self.trace.beam_width.max(initial=1)) > 1
         return _new_scheduler(
-            self.policy, self.sized, self.options, self.max_model_len, self.cost, tables=needs_tables
+            self.policy,
+            self.sized,
+            self.options,
+            self.max_model_len,
+            self.cost,
+            tables=needs_tables,
+            pool=self.pool,
         )
 
     def ledger_shape(self) -> LedgerShape:
         """Return what the ledger of its engines has."""
-        return LedgerShape.of(self.new_scheduler().memory)
+        scheduler = self.new_scheduler()
+        return LedgerShape.of(scheduler.memory, scheduler.parks)
 
     @property
     def is_closed(self) -> bool:
         """Whether what is over decides when other requests are sent: a closed loop."""
         return self.system.max_concurrency is not None or self.trace.think_s is not None
+
+    def copies(self) -> CopyEngine:
+        """Return what carries out the copies between the device and a tier."""
+        return CopyEngine(*copy_times(self.system, self.sized, self.cost))
 
     def clients(self) -> Clients | None:
         """Return who sends the requests in a closed loop; None where each is sent at its arrival."""
@@ -131,7 +146,7 @@ class PreparedSystem:
         """Return the requests that take part, at their arrivals."""
         contents, system = None, self.system
         scheduler = SCHEDULERS.find(self.policy.scheduler)
-        if scheduler.caches_prefixes(self.options):
+        if scheduler.names_contents(self.options):
             contents = Contents(
                 self.trace,
                 self.request_of,
@@ -151,6 +166,8 @@ class PreparedSystem:
         """Return an empty log, in which the requests that are not accepted are rejected."""
         log = RequestLog(len(self.trace))
         log.notes_samples = self.trace.sample_tokens is not None
+        if getattr(self.options, "kv_offloading_chunks", None) is not None:
+            log.loaded_tokens = {}
         rejected = np.ones(len(self.trace), bool)
         rejected[self.accepted] = False
         for row in np.flatnonzero(rejected).tolist():
@@ -245,6 +262,7 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     options = options_of(system, policy)
     sized, max_model_len, cost = equip(system, policy)
+    options = with_chunks(options, sized)
     scheduler = SCHEDULERS.find(policy.scheduler)
     trace, request_of = take_in(trace, policy.scheduler, scheduler, max_model_len)
     setting = PreparedSystem(
@@ -269,7 +287,7 @@ def check(system: System) -> None:
     """
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     sized, max_model_len, cost = equip(system, policy)
-    _new_scheduler(policy, sized, options_of(system, policy), max_model_len, cost)
+    _new_scheduler(policy, sized, with_chunks(options_of(system, policy), sized), max_model_len, cost)
 
 
 class ProgressObserver(Observer):
@@ -324,7 +342,7 @@ class Server:
         self.scheduler.expect(arrivals)
         window, memory = system.window_s, self.scheduler.memory
         self.means = MemoryMeans(
-            LedgerShape.of(memory),
+            LedgerShape.of(memory, self.scheduler.parks),
             reserves=setting.reserves,
             window=None if window is None else (to_ticks(window[0]), to_ticks(window[1])),
         )
@@ -361,6 +379,7 @@ class Server:
             until=None if system.until is None else to_ticks(system.until),
             aborts=aborts,
             strict_compat=system.strict_compat,
+            copies=setting.copies(),
         )
 
     def replay(self) -> None:
@@ -417,6 +436,7 @@ def _new_scheduler(
     cost: CostModel,
     *,
     tables: bool = False,
+    pool: Pool | None = None,
 ) -> Scheduler:
     memory = build_memory(
         policy,
@@ -429,7 +449,7 @@ def _new_scheduler(
         tables=tables,
     )
     scheduler = build_scheduler(
-        policy, memory, options, max_model_len=max_model_len, prices=PreemptionPrices(cost)
+        policy, memory, options, max_model_len=max_model_len, prices=PreemptionPrices(cost), pool=pool
     )
     let_follow(scheduler, cost)
     return scheduler

@@ -20,9 +20,11 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from pagesim.costs.specs.gpu_spec import Link
 from pagesim.errors import PagesimError, brief, reason
 from pagesim.scheduling.beams import DROP as BEAM_DROP
 from pagesim.scheduling.options import MOST
+from pagesim.setup.links import parse_link
 from pagesim.setup.options import converted, declared, declared_by_plugins, fields_of
 from pagesim.setup.plugins import HOMES, needs, plugins
 from pagesim.setup.presets import (
@@ -131,6 +133,11 @@ class SystemFields(BaseModel):
         None,
         description="SECONDS[,PER_PROMPT_TOKEN] that a client waits beside the engine: HTTP and tokenizer.",
     )
+    kv_offloading_link: str | None = Field(
+        None,
+        description="BANDWIDTH[:LATENCY], such as 25GB/s:10us, of each GPU's copies to and from the host; "
+        "as the cost model swaps when left out.",
+    )
     window: str | None = Field(
         None,
         description="START:END in seconds: average memory and batch over the iterations scheduled in it.",
@@ -155,6 +162,18 @@ class SystemFields(BaseModel):
         if value is not None:
             _parse_frontend(value)
         return value
+
+    @field_validator("kv_offloading_link")
+    @classmethod
+    def _link_is_a_bandwidth(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_link(value)
+        return value
+
+    @property
+    def host_link(self) -> Link | None:
+        """The link to the host, where it was given."""
+        return None if self.kv_offloading_link is None else parse_link(self.kv_offloading_link)
 
     @property
     def frontend_s(self) -> tuple[float, float]:
@@ -270,11 +289,65 @@ class Scenario(System):
 class Cluster(Scenario):
     """A scenario served by several replicas of the system."""
 
-    replicas: int = Field(2, ge=1, le=4096, description="Engines, each with its own GPU, or tp of them.")
-    router: str = Field(
-        "round-robin",
-        description="round-robin, least-loaded, fewest-kv-tokens, prefix-affinity, or an installed one.",
+    replicas: int | None = Field(
+        None, ge=1, le=4096, description="Engines, each with its own GPU, or tp of them; 2 when left out."
     )
+    router: str | None = Field(
+        None,
+        description="round-robin, the default, least-loaded, fewest-kv-tokens, prefix-affinity, or an "
+        "installed one.",
+    )
+    prefill: int | None = Field(
+        None, ge=1, le=4096, description="Instead of replicas: engines that only prefill; with --decode."
+    )
+    decode: int | None = Field(
+        None, ge=1, le=4096, description="Instead of replicas: engines that only decode; with --prefill."
+    )
+    prefill_router: str | None = Field(
+        None, description="As --router, for engines that prefill, asked when a request arrives."
+    )
+    decode_router: str | None = Field(
+        None, description="As --router, for engines that decode, asked when a prompt is computed."
+    )
+    link: str | None = Field(
+        None,
+        description="RATE[:LATENCY] of each GPU to those of the other pool, as 25GB/s:20us, or infinite; its "
+        "datasheet's link to another GPU when left out.",
+    )
+    lease: int | None = Field(
+        None,
+        ge=0,
+        le=10**6,
+        description="Seconds for which blocks are held for a decoder that does not ask for them; 30 when "
+        "left out, 0 to hold none.",
+    )
+    handover: float | None = Field(
+        None, ge=0, le=10**6, description="Seconds from a computed prompt until a decoder has the request."
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_cluster(self) -> Self:
+        """Refuse options of one pool of replicas beside those of two."""
+        given = [name for name in APART if getattr(self, name) is not None]
+        one_pool = [name for name in ("replicas", "router") if getattr(self, name) is not None]
+        if not given:
+            return self
+        for name in ("prefill", "decode"):
+            if getattr(self, name) is None:
+                raise PagesimError(f"{name} is left out; {given[0]} needs both prefill and decode")
+        if one_pool:
+            raise PagesimError(
+                f"{one_pool[0]} is {getattr(self, one_pool[0])}, and prefill is {self.prefill}: replicas "
+                "either do both or are in two pools, each with a router of its own; leave one of the two out"
+            )
+        return self
+
+
+LEASE_S = 30
+"""Seconds of a lease that is left out."""
+
+APART = ("prefill", "decode", "prefill_router", "decode_router", "link", "lease", "handover")
+"""Options of prefill apart from decode."""
 
 
 class Comparison(Scenario):
@@ -414,6 +487,8 @@ def _parts(model: BaseModel) -> list[tuple[str, str]]:
         for value in (getattr(model, option, None), *grid.get(option, ())):
             if isinstance(value, str):
                 found.append((option, value.partition(":")[0] if option == "cost" else value))
+    of_pools = [getattr(model, name, None) for name in ("prefill_router", "decode_router")]
+    found += [("router", name) for name in of_pools if name is not None]
     found += [("policy", name) for name in getattr(model, "policies", ())]
     for option, name in tuple(found):
         if option == "policy" and name in POLICY_PLUGINS and not POLICY_PLUGINS.owns(name):

@@ -19,9 +19,14 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import FastForward, Observer, Observers
+from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.request import Status
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
+from pagesim.sim.copies import CopyEngine, at_once
 from pagesim.sim.executors import Executor
+
+NAP = TICKS_PER_SECOND // 1000
+"""Ticks for which the engine process sleeps after an empty schedule while it has requests."""
 
 
 class StrictCompatError(Exception):
@@ -46,6 +51,7 @@ class Engine:
         until: no iteration is decided after this instant, in ticks; None for no end.
         aborts: when a request's client goes away unless it is over: (ticks, row of the trace), in order.
         strict_compat: whether to stop, with `StrictCompatError`, where the real engine hangs, leaks or dies.
+        copies: carries out what is copied between the device and a tier, where there is one.
 
     Attributes:
         dead_ends: how often a request met one, and which.
@@ -55,11 +61,14 @@ class Engine:
     """
 
     __slots__ = (
+        "_arrived",
         "_looks",
+        "_naps",
         "_next_abort",
         "aborted_tokens",
         "aborts",
         "chains",
+        "copies",
         "dead_ends",
         "ends_early",
         "events",
@@ -84,8 +93,12 @@ class Engine:
         until: int | None = None,
         aborts: Sequence[tuple[int, int]] = (),
         strict_compat: bool = False,
+        copies: CopyEngine | None = None,
     ) -> None:
         self.scheduler = scheduler
+        self.copies = copies or CopyEngine(at_once, at_once)
+        self._arrived: Sequence[Job] = ()  # jobs that were over when what was decided last was launched
+        self._naps = False  # whether that computes nothing
         self.executor = executor
         self.recorder = recorder
         self.events: Observer = Observers([recorder, *observers]) if observers else recorder
@@ -157,13 +170,21 @@ class Engine:
                 self._note_departures(batch, now)
             if batch.tokens or batch.is_iteration:
                 break
+            if scheduler.has_work and batch.transfers is not None:
+                break  # the loop goes on as long as anything is copied
             # Where memory was given back, a request that waits may be admitted at the same instant.
             if not (batch.recomputed or batch.stuck):
                 self.events.idle(now, queue.next_arrival)
                 return False
         ticks = self.executor.execute(batch)
-        self.events.planned(batch, now, now, ticks)
-        self.over_at = end = now + ticks
+        start = now
+        if batch.transfers is not None:
+            start = self.copies.before(batch.transfers, now, now)
+        self.events.planned(batch, now, start, ticks)
+        self.over_at = end = start + ticks
+        if batch.transfers is not None:
+            self._arrived = self.copies.after(batch.transfers, start, end)
+            self._naps = not batch.tokens
         if self.fast_forward:
             self._fast_forward(scheduler.steps_until_next_decision(), end, end)
         return True
@@ -177,6 +198,12 @@ class Engine:
         if self.aborts and self.scheduler.drops_last_token:
             self._let_in(now)
         self.scheduler.finish(now)
+        if self._arrived:
+            self.scheduler.transferred(self._arrived)
+            self._arrived = ()
+        if self._naps:
+            self._naps = False
+            return now + NAP if self.scheduler.has_work else now
         return now
 
     def end(self) -> None:
@@ -196,6 +223,11 @@ class Engine:
     def abort_at(self, instant: int, row: int) -> None:
         """Say that a request's client goes away at an instant, unless it is over by then."""
         insort(self.aborts, (instant, row), lo=self._next_abort)
+
+    @property
+    def next_abort(self) -> int:
+        """When the next client goes away whose request may not be over, in ticks; ``NEVER`` if none does."""
+        return self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER
 
     # Inside
 

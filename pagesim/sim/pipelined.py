@@ -6,14 +6,13 @@ Source: vLLM 0.33.0, v1/engine/core.py, ``EngineCore.step_with_batch_queue``.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from pagesim.scheduling.arrivals import NEVER
-from pagesim.sim.clock import TICKS_PER_SECOND, span_of, steps_before
-from pagesim.sim.engine import Engine
-
-NAP = TICKS_PER_SECOND // 1000
-"""Ticks for which the engine process sleeps after an empty schedule while it has requests."""
+from pagesim.scheduling.offload.jobs import Job
+from pagesim.sim.clock import span_of, steps_before
+from pagesim.sim.engine import NAP, Engine
 
 
 class PipelinedEngine(Engine):
@@ -25,13 +24,14 @@ class PipelinedEngine(Engine):
     no length, which is in flight as any other.
     """
 
-    __slots__ = ("_first_at", "_forwards", "_in_flight", "_is_settled", "_naps", "_waits")
+    __slots__ = ("_arrivals", "_first_at", "_forwards", "_in_flight", "_is_settled", "_waits")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_flight: deque[int] = deque()  # when each batch in flight is over
+        # The jobs that were over when each of them was launched.
+        self._arrivals: deque[Sequence[Job]] = deque()
         self._waits = False  # whether the turn at hand waits for the oldest of them
-        self._naps = False  # whether its schedule was empty
         # Where more than two are in flight each iteration is planned.
         self._forwards = self.fast_forward and self.scheduler.in_flight == 2
         self._first_at = 0  # when the first step of the fast-forward at hand is decided
@@ -61,10 +61,20 @@ class PipelinedEngine(Engine):
                 break
         is_empty = not batch.tokens
         ticks = 0 if is_empty else self.executor.execute(batch)
-        start = now if is_empty else max(now, in_flight[-1] if in_flight else now)
+        busy = max(now, in_flight[-1]) if in_flight else now
+        launched = now if batch.transfers is None else self.copies.before(batch.transfers, now, busy)
+        if in_flight and launched > in_flight[0] and not self._naps:
+            self.events.held_up(in_flight[0], launched)
+        start = launched if is_empty else max(launched, busy)
+        end = start + ticks
         self.events.planned(batch, now, start, ticks)
-        in_flight.append(start + ticks)
+        arrived: Sequence[Job] = ()
+        if batch.transfers is not None:
+            arrived = self.copies.after(batch.transfers, launched, max(busy, end))
+        in_flight.append(end)
+        self._arrivals.append(arrived)
         self._is_settled = not is_empty
+        now = launched
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(now, naps=is_empty)
             if self._forwards and self.chains and not (is_empty or scheduler.resting or batch.recomputed):
@@ -79,21 +89,27 @@ class PipelinedEngine(Engine):
 
     def complete(self, now: int) -> int:
         run, scheduler = self.run, self.scheduler
+        arrived: Sequence[Job] = ()
         if run.steps:
             self.events.fast_forwarded(run)
             scheduler.advance(run.steps)
             self._in_flight.clear()
             self._in_flight.append(run.end)
+            self._arrivals.clear()
+            self._arrivals.append(())
             if not run.resting:
                 return now
         elif self._waits:
             self._in_flight.popleft()
+            arrived = self._arrivals.popleft()
         else:
             return now + NAP if self._naps and scheduler.has_work else now
         if self.aborts and scheduler.drops_last_token:
             self._let_in(now)
         if scheduler.finish(now):
             self._is_settled = False
+        if arrived:
+            scheduler.transferred(arrived)
         return now + NAP if self._naps and scheduler.has_work else now
 
     def end(self) -> None:

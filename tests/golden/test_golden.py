@@ -42,6 +42,7 @@ QUICK = {
     "c_gptoss_nocache",
     "c_qwen",
     "c_toy_mixed",
+    "d_small_arc",
     "e_ngram3",
     "e_prio",
     "sosp_block256_vllm_2.0",

@@ -11,6 +11,7 @@ from pagesim.costs.specs.huggingface import from_hf_config
 from pagesim.costs.specs.layer_file import from_layers
 from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
 from pagesim.costs.specs.parallel import ALL_REDUCES_PER_LAYER, all_reduce_bytes_per_token
+from pagesim.costs.specs.tier_spec import TierSpec, parse_tiers
 from pagesim.costs.specs.type_plan import LayerType, TypePlan, plan_types
 from pagesim.costs.specs.weights import WeightDtype, Weights
 
@@ -26,6 +27,7 @@ __all__ = [
     "Link",
     "MixtureOfExperts",
     "ModelSpec",
+    "TierSpec",
     "TypePlan",
     "WeightDtype",
     "Weights",
@@ -39,6 +41,7 @@ __all__ = [
     "model",
     "models",
     "paged_block",
+    "parse_tiers",
     "plan_blocks",
     "plan_types",
 ]

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from pagesim.experiments.clusters.apart import run_pools, simulate_pools
 from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import ROUTERS, Router, find_router
 from pagesim.experiments.clusters.run import ClusterResult, run_cluster, simulate_cluster
 
-__all__ = ["ROUTERS", "ClusterResult", "Replicas", "Router", "find_router", "run_cluster", "simulate_cluster"]
+__all__ = [
+    "ROUTERS",
+    "ClusterResult",
+    "Replicas",
+    "Router",
+    "find_router",
+    "run_cluster",
+    "run_pools",
+    "simulate_cluster",
+    "simulate_pools",
+]

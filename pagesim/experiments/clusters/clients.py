@@ -6,18 +6,9 @@ from collections.abc import Callable
 
 import simpy
 
+from pagesim.experiments.clusters.instants import ArrivalEvent
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.sim.clients import Clients
-
-
-class ArrivalEvent(simpy.Event):
-    """The instant of an arrival: routed before anything else happens that is due at the same instant."""
-
-    def __init__(self, environment: simpy.Environment, delay: int) -> None:
-        super().__init__(environment)
-        self._ok = True
-        self._value = None
-        environment.schedule(self, priority=simpy.events.URGENT, delay=delay)
 
 
 class ClosedLoop:

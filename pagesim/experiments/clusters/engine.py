@@ -7,6 +7,7 @@ from typing import Any
 
 import simpy
 
+from pagesim.experiments.clusters.instants import Decision
 from pagesim.experiments.clusters.replicas import Replicas, Says
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import NEVER
@@ -45,6 +46,7 @@ class Replica(Observer):
         self._replicas = replicas
         self._prompts = prompts
         self._tell = tell
+        self._sends_on = tell is not None  # whether requests are routed because others are over
         self._never_ran: set[int] = set()  # rows
         self._busy = self._closed = False
         self._idle: simpy.Event | None = None
@@ -101,14 +103,8 @@ class Replica(Observer):
         if abort is not None:
             engine.abort_at(abort, row)
         if self._busy:
-            before = engine.over_at
-            if matters:
-                engine.replan_at(now)
-            if abort is not None:
-                engine.replan_at(abort)
-            if engine.over_at < before:
-                assert self._process is not None
-                self._process.interrupt()
+            instants = [now] if matters else []
+            self._replan_at(*instants, *([] if abort is None else [abort]))
         else:
             self._wake()
 
@@ -116,6 +112,15 @@ class Replica(Observer):
         """Nothing more will be routed."""
         self._closed = True
         self._wake()
+
+    def _replan_at(self, *instants: int) -> None:
+        """Let no step of the fast-forward at hand be decided from these instants on."""
+        before = self.engine.over_at
+        for instant in instants:
+            self.engine.replan_at(instant)
+        if self.engine.over_at < before:
+            assert self._process is not None
+            self._process.interrupt()
 
     def _wake(self) -> None:
         if self._idle is not None:
@@ -139,11 +144,11 @@ class Replica(Observer):
                 now = engine.over_at
                 self._busy = False
                 again_at = engine.complete(now)
-                if self._tell is not None:
+                if self._sends_on:
                     self._replicas.changed.add(self._number)
-                if again_at > now or self._tell is not None:
+                if again_at > now or self._sends_on:
                     # What is sent because of what is over now, here or elsewhere, comes first.
-                    yield environment.timeout(again_at - now)
+                    yield from self._rest(now, again_at)
                 if recorder.iterations >= recorder.full_at:
                     recorder.flush()
                 continue
@@ -153,8 +158,16 @@ class Replica(Observer):
             elif self._closed:
                 return
             else:
-                self._idle = environment.event()
-                yield self._idle
+                yield from self._wait(now)
+
+    def _rest(self, now: int, again_at: int) -> Generator[simpy.Event, Any, None]:
+        """Wait until the engine decides again."""
+        yield Decision(self._environment, again_at - now, self._number)
+
+    def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
+        """Wait until a request is routed here."""
+        self._idle = self._environment.event()
+        yield self._idle
 
     def _says(self) -> Says:
         scheduler, run = self.engine.scheduler, self.engine.run

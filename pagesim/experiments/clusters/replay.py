@@ -10,8 +10,9 @@ import simpy
 
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.clients import ArrivalEvent, ClosedLoop
+from pagesim.experiments.clusters.clients import ClosedLoop
 from pagesim.experiments.clusters.engine import Replica
+from pagesim.experiments.clusters.instants import ArrivalEvent
 from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import Router
 from pagesim.scheduling.added import AddedArrivals
@@ -58,7 +59,7 @@ def replay_together(
 
     def route(index: int, now: int) -> None:
         row = whole.row[index]
-        replica_of[row] = number = _chosen(router, setting.trace, row, states, now)
+        replica_of[row] = number = chosen(router, setting.trace, row, states, now)
         fleet[number].submit(index, row, now, leaves.get(row) if clients is None else clients.leaves(row))
 
     def route_all() -> Generator[simpy.Event]:
@@ -98,7 +99,7 @@ def replay_apart(
     replica_of = np.full(len(setting.trace), -1, np.int64)
     routed = [AddedArrivals(whole) for _ in range(replicas)]
     for index, (row, ticks) in enumerate(zip(whole.row, whole.ticks, strict=True)):
-        replica_of[row] = number = _chosen(router, setting.trace, row, states, ticks)
+        replica_of[row] = number = chosen(router, setting.trace, row, states, ticks)
         routed[number].add(index, ticks)
     leaving: list[list[tuple[int, int]]] = [[] for _ in range(replicas)]
     for when, row in setting.aborts():
@@ -125,7 +126,7 @@ def _progress(progress: ProgressCallback | None, replicas: int) -> list[list[Pro
     return [[ProgressObserver(partial(callback, number))] for number in range(replicas)]
 
 
-def _chosen(router: Router, trace: Trace, row: int, states: Replicas, now: int) -> int:
+def chosen(router: Router, trace: Trace, row: int, states: Replicas, now: int) -> int:
     """Return the replica that the router chooses for a request."""
     number = router.choose(trace[row], states, now)
     if not 0 <= number < len(states):

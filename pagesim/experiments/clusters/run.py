@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -21,7 +21,7 @@ from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.drafts import Speculation
-from pagesim.setup.prepare import ProgressCallback, Server, prepare
+from pagesim.setup.prepare import PreparedSystem, ProgressCallback, Server, prepare
 from pagesim.setup.scenario import System, checked
 from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.sim.engine import StrictCompatError
@@ -44,10 +44,12 @@ class ClusterResult(Stored):
         scenario, summary, request_columns: see `Stored`.
         replica_columns: the columns of ``replicas``, ``[R]`` each.
         notes: what was noticed or assumed on the way.
+        steps: of prefill apart from decode, what each replica did; see `PoolSteps`.
     """
 
     replica_columns: Mapping[str, npt.NDArray[Any]]
     notes: tuple[str, ...] = ()
+    steps: pd.DataFrame | None = None
 
     @cached_property
     def replicas(self) -> pd.DataFrame:
@@ -59,6 +61,8 @@ class ClusterResult(Stored):
     def write(self, folder: Path) -> None:
         super().write(folder)
         self.replicas.to_parquet(folder / "replicas.parquet", index=False)
+        if self.steps is not None:
+            self.steps.to_parquet(folder / "steps.parquet", index=False)
 
 
 def simulate_cluster(
@@ -123,20 +127,40 @@ def run_cluster(
         raise setting.too_long() from None
     of_requests, columns = setting.summary(log)
     columns = {**columns, "replica": replica_of}
-    gaps = TokenGaps()
-    for server in servers:
-        gaps.include(server.gaps)
-    table = _table(servers, columns, replica_of)
-    drafts = [each for server in servers if (each := server.scheduler.speculation) is not None]
+    table = replica_table(servers, columns, replica_of)
     summary: dict[str, Any] = {
         "policy": system.policy,
         "cluster": {
             "replicas": replicas,
-            "router": router if isinstance(router, str) else type(router).__name__,
-            "imbalance": {
-                name: _imbalance(table[name]) for name in ("requests", "output_tokens", "busy_share")
-            },
+            "router": name_of(router),
+            "imbalance": imbalances(table),
         },
+        **together(setting, servers, of_requests, started),
+    }
+    return ClusterResult(system, summary, columns, table, setting.notes())
+
+
+def name_of(router: str | Router) -> str:
+    """Return what a router is called in a summary."""
+    return router if isinstance(router, str) else type(router).__name__
+
+
+def together(
+    setting: PreparedSystem, servers: Sequence[Server], of_requests: dict[str, Any], started: float
+) -> dict[str, Any]:
+    """Return what of a summary is about all replicas together.
+
+    Args:
+        setting: what they have in common.
+        servers: the replicas.
+        of_requests: the part about requests, see `PreparedSystem.summary`.
+        started: when the run began, by ``time.perf_counter``.
+    """
+    gaps = TokenGaps()
+    for server in servers:
+        gaps.include(server.gaps)
+    drafts = [each for server in servers if (each := server.scheduler.speculation) is not None]
+    return {
         "requests": of_requests.pop("requests"),
         "dead_ends": {
             dead_end.key: sum(server.engine.dead_ends[dead_end] for server in servers) for dead_end in DeadEnd
@@ -158,13 +182,18 @@ def run_cluster(
             "rows": sum(server.recorder.rows for server in servers),
         },
     }
-    return ClusterResult(system, summary, columns, table, setting.notes())
 
 
-def _table(
-    servers: list[Server], columns: Mapping[str, npt.NDArray[Any]], replica_of: npt.NDArray[np.int64]
+def replica_table(
+    servers: Sequence[Server], columns: Mapping[str, npt.NDArray[Any]], replica_of: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of the replicas table."""
+    """Return the columns of the replicas table, ``[R]`` each.
+
+    Args:
+        servers: the replicas, ``[R]``.
+        columns: of the requests table, ``[N]`` each.
+        replica_of: which replica each request went to, ``[N]``; -1 for none.
+    """
     rows = []
     for number, server in enumerate(servers):
         mine = replica_of == number
@@ -192,6 +221,11 @@ def _table(
             }
         )
     return {name: np.array([np.nan if row[name] is None else row[name] for row in rows]) for name in rows[0]}
+
+
+def imbalances(table: Mapping[str, npt.NDArray[Any]]) -> dict[str, float | None]:
+    """Return the most of any replica over the mean, of what a router is to even out."""
+    return {name: _imbalance(table[name]) for name in ("requests", "output_tokens", "busy_share")}
 
 
 def _imbalance(column: npt.NDArray[Any]) -> float | None:

@@ -20,6 +20,7 @@ OURS = {
     "finish_time": "finish_s",
     "preemptions": "recomputes",
     "batch_start": "first_scheduled_s",
+    "ext_tokens": "loaded_tokens",
 }
 """Columns that some logs name otherwise, and pagesim's name of each."""
 
@@ -45,8 +46,8 @@ def alike(
     theirs = theirs.drop(columns=left_out).copy()
     for name in theirs.columns.intersection(["blocks_by_group", "nulls_by_group"]):
         theirs[name] = [str(list(map(int, counts))) for counts in theirs[name]]  # a list a row
-    if table == "requests":
-        ours = ours.assign(ext_tokens=0)  # found outside the GPU's blocks, where pagesim has nothing
+    if table == "requests" and "loaded_tokens" not in ours:
+        ours = ours.assign(loaded_tokens=0)  # nothing is, where there is no tier
     absent = [name for name in theirs.columns if OURS.get(name, name) not in ours]
     if absent:
         raise PagesimError(

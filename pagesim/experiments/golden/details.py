@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -21,13 +22,15 @@ from pagesim.kvcache import (
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.offload.jobs import Transfers
+from pagesim.scheduling.offload.scheduler import OffloadingV1
 from pagesim.scheduling.request import EngineRequest
 
 if TYPE_CHECKING:  # pandas takes long to import
     import pandas as pd
 
 ABSENT = {"num_waiting_remote": 0, "deferred_free": 0, "ext_hit_tokens": 0}
-"""Columns of what pagesim does not have: transfers between the GPU's blocks and other memory."""
+"""Columns of transfers between the GPU's blocks and other memory, where there are none."""
 
 
 class Details(Observer):
@@ -43,6 +46,7 @@ class Details(Observer):
         self._names = names
         self._computed: dict[EngineRequest, int] = {}  # tokens, once the last iteration has run
         self._preempted: list[str] = []
+        self._resumed: set[EngineRequest] = set()  # those that were preempted at any time
         self._steps: list[dict[str, Any]] = []
 
     def begun(self, scheduler: Scheduler) -> None:
@@ -50,16 +54,19 @@ class Details(Observer):
 
     def departed(self, batch: Batch, now: int) -> None:
         self._preempted += [self._names[request.row] for request in batch.recomputed]
+        self._resumed.update(batch.recomputed)
         for request in batch.recomputed:
             self._computed.pop(request, None)
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         memory = self.scheduler.memory
         scheduled: dict[EngineRequest, int] = {}
-        prefill = hits = 0
+        prefill = 0
+        hits: dict[EngineRequest, int] = {}
         for request in batch.prompts:
             self._computed[request] = request.cached
-            hits += request.cached
+            if request.cached and not request.loaded:
+                hits[request] = request.cached
         for share in batch.shares or ():
             scheduled[share.request] = share.tokens
             prefill += share.tokens if share.computed < share.request.prompt else 0
@@ -72,14 +79,16 @@ class Details(Observer):
                     prefill += length - before
         self._steps.append(
             {
-                "scheduled_crc": self._crc(scheduled),
+                **self._named(scheduled),
+                "hits": self._hits(hits, batch.loading),
                 "spec_tokens": batch.drafts,
                 "num_prefill_tokens": prefill,
-                "prefix_hit_tokens": hits,
+                "prefix_hit_tokens": sum(hits.values()),
                 "preempted": " ".join(self._preempted),
                 **_by_group(self._held()),
                 "cached_hashes": self._cached(),
                 "tables_crc": self._tables_crc(scheduled),
+                **self._offloaded(batch.transfers),
             }
         )
         self._preempted = []
@@ -87,19 +96,22 @@ class Details(Observer):
     def fast_forwarded(self, run: FastForward) -> None:
         memory, running = self.scheduler.memory, self.scheduler.running.values()
         decoding = [request for request in running if request.decodes]
-        crc = self._crc(dict.fromkeys(decoding, 1))
+        named = self._named(dict.fromkeys(decoding, 1))
         at_rest = self._held(at_rest=True)
+        offloaded = self._offloaded(Transfers())
         lengths = np.array([memory.length(request) for request in decoding])
         for step in range(1, run.steps + 1):
             held = at_rest + _held_at(memory, lengths + step)
             self._steps.append(
                 {
-                    "scheduled_crc": crc,
+                    **named,
+                    "hits": "",
                     "spec_tokens": 0,
                     "num_prefill_tokens": 0,
                     "prefix_hit_tokens": 0,
                     "preempted": "",
                     **_by_group(held),
+                    **offloaded,
                 }
             )
         for request in decoding:
@@ -115,7 +127,8 @@ class Details(Observer):
         import pandas as pd
 
         details = pd.DataFrame(self._steps, index=steps.index)
-        whole = pd.concat([steps, details], axis=1).assign(**ABSENT)
+        whole = pd.concat([steps, details], axis=1)
+        whole = whole.assign(**{name: whole.get(name, value) for name, value in ABSENT.items()})
         whole["exec_start"] = whole["start"]
         whole["exec_end"] = whole["start"] + whole["step_s"]
         for name in ("cached_hashes", "tables_crc"):
@@ -125,9 +138,34 @@ class Details(Observer):
                 whole[name] = ours.where(ours.notna() & theirs.notna(), theirs.astype("Int64"))
         return whole
 
-    def _crc(self, scheduled: dict[EngineRequest, int]) -> int:
-        named = {self._names[request.row]: tokens for request, tokens in scheduled.items()}
-        return crc32(json.dumps(named, separators=(",", ":")).encode())
+    def _named(self, scheduled: dict[EngineRequest, int]) -> dict[str, Any]:
+        text = self._text(scheduled)
+        return {"scheduled": text, "scheduled_crc": crc32(text.encode())}
+
+    def _hits(self, found: dict[EngineRequest, int], loading: Sequence[EngineRequest]) -> str:
+        loaded = {request: request.loaded for request in loading}
+        found = dict(sorted(found.items(), key=lambda each: each[0] in self._resumed))  # the others first
+        return f"[{self._text(found)},{self._text(loaded)}]" if found or loaded else ""
+
+    def _text(self, tokens: dict[EngineRequest, int]) -> str:
+        named = {self._names[request.row]: each for request, each in tokens.items()}
+        return json.dumps(named, separators=(",", ":"))
+
+    def _offloaded(self, transfers: Transfers | None) -> dict[str, int]:
+        """Return what was transferred, and what the tier holds; nothing where there is no tier."""
+        scheduler = self.scheduler
+        if not isinstance(scheduler, OffloadingV1) or transfers is None:
+            return {}
+        store = scheduler.connector.store
+        return {
+            "num_waiting_remote": scheduler.waiting_for_load,
+            "ext_hit_tokens": sum([job.tracked.request.loaded for job in transfers.loads]),
+            "cpu_used": store.used,
+            "cpu_evictable": store.evictable,
+            "blocks_loaded": sum([job.blocks for job in transfers.loads]),
+            "blocks_stored": sum([job.blocks for job in transfers.stores]),
+            "jobs_flushed": len(transfers.flushed),
+        }
 
     def _held(self, *, at_rest: bool = False) -> npt.NDArray[np.int64]:
         """Return of each group the blocks and the null entries of running requests, ``[G, 2]``.
@@ -137,7 +175,8 @@ class Details(Observer):
         """
         memory = self.scheduler.memory
         held = np.zeros((len(memory.groups), 2), np.int64)
-        for request in self.scheduler.running.values():
+        holders = chain(self.scheduler.running.values(), *self.scheduler.parked())
+        for request in holders:
             if not (at_rest and request.decodes):
                 length = memory.length(request)
                 for group, (_, blocks) in enumerate(memory.held_by_group(request)):

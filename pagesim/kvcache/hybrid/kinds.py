@@ -102,6 +102,10 @@ class FullGroup:
         """Return the blocks that a holder takes that already has some, to have room for so many tokens."""
         return max(-(-tokens // self.size) - len(table.blocks), 0)
 
+    def needed_to_complete(self, holder: Holder, table: Table, computed: int, tokens: int) -> int:
+        """Return those that it takes at most from so many computed tokens until it has so many."""
+        return max(self.most(tokens) - len(table.blocks), 0)
+
     # Changes
 
     def adopt(self, table: Table, found: int, hits: Sequence[int]) -> None:

@@ -41,13 +41,15 @@ class StateGroup(FullGroup):
     last one is taken, and one more where the kernels leave a state behind as a prompt's last full block ends.
     """
 
-    __slots__ = ("_checkpoint", "new_keys")
+    __slots__ = ("_checkpoint", "left", "new_keys")
 
     def __init__(self, number: int, of: int, group: KVGroup, blocks: Blocks, setting: Setting) -> None:
         super().__init__(number, of, group, blocks, setting)
         assert isinstance(group.rule, State)
         self._checkpoint = group.rule.checkpoint
         self.new_keys: set[int] = set()  # of states registered in the step at hand: not computed yet
+        # States that can be found since `take_left`: of whom, the block, the tokens before it; if asked for.
+        self.left: list[tuple[Holder, int, int]] | None = None
 
     def new_table(self) -> Table:
         return StateTable()
@@ -66,10 +68,13 @@ class StateGroup(FullGroup):
         return self.needed_first(holder, found, hits, tokens)
 
     def needed(self, holder: Holder, table: Table, tokens: int) -> int:
+        return self.needed_to_complete(holder, table, holder.tokens, tokens)
+
+    def needed_to_complete(self, holder: Holder, table: Table, computed: int, tokens: int) -> int:
         missing = -(-tokens // self.size) - len(table.blocks)
         if missing <= 0:
             return 0
-        _, keeps = self._checkpoint_of(holder, table.blocks, holder.tokens, tokens)
+        _, keeps = self._checkpoint_of(holder, table.blocks, computed, tokens)
         return min(missing, 1 + keeps)
 
     def _checkpoint_of(self, holder: Holder, blocks: Sequence[int], start: int, end: int) -> tuple[int, bool]:
@@ -89,11 +94,6 @@ class StateGroup(FullGroup):
         return position, keeps
 
     # Changes
-
-    def adopt(self, table: Table, found: int, hits: Sequence[int]) -> None:
-        self.held += self.blocks.adopt(hits)
-        table.blocks = list(hits)
-        table.passed = len(hits)
 
     def grow(self, holder: Holder, table: Table, tokens: int) -> None:
         assert isinstance(table, StateTable)
@@ -140,10 +140,13 @@ class StateGroup(FullGroup):
         if left != NULL and not self._stays(holder, table.checkpoint):
             self.blocks.forget(left)
         keys = self.blocks.keys
-        for block in table.blocks[start : table.passed]:
+        for place in range(start, table.passed):
+            block = table.blocks[place]
             key = keys[block] if block != NULL else None
             if key is not None:
                 self.new_keys.add(key)
+                if self.left is not None:
+                    self.left.append((holder, block, (place + 1) * self.size))
 
     def findable(self, holder: Holder, start: int, end: int) -> Sequence[int]:
         retention, alignment = self.setting.retention, self.setting.alignment

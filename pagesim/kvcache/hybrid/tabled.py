@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -99,6 +100,19 @@ class HybridKV(InTurnKV):
     def held_by_groups(self) -> tuple[int, ...]:
         return tuple([group.held for group in self._groups])
 
+    def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
+        return sum(self.exclusive_in_groups(holders))
+
+    def exclusive_in_groups(self, holders: Sequence[Holder]) -> list[int]:
+        """Return of each group the distinct blocks that only these holders have."""
+        names = self._blocks.names
+        exclusive: list[int] = []
+        for group in self._groups:
+            own = Counter([block for holder in holders for block in holder.kv.of[group.number].blocks])
+            del own[NULL]
+            exclusive.append(sum([names[block] == count for block, count in own.items()]))
+        return exclusive
+
     def held_blocks(self, holder: Holder) -> int:
         return sum([table.held for table in holder.kv.of])
 
@@ -135,6 +149,14 @@ class HybridKV(InTurnKV):
             ]
         )
 
+    def blocks_to_complete(self, holder: Holder, length: int, computed: int) -> int:
+        return sum(
+            [
+                group.needed_to_complete(holder, table, computed, length)
+                for group, table in zip(self._groups, holder.kv.of, strict=True)
+            ]
+        )
+
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         content = getattr(holder, "content", None)
         if not self.caches_prefixes or content is None:
@@ -147,7 +169,7 @@ class HybridKV(InTurnKV):
         return found.tokens
 
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
-        found, hits = self._hit_of(holder)
+        found, hits = self._hit_of(holder, tokens)
         return sum(
             [
                 group.needed_first(holder, found, hit, tokens)
@@ -156,7 +178,7 @@ class HybridKV(InTurnKV):
         )
 
     def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
-        found, hits = self._hit_of(holder)
+        found, hits = self._hit_of(holder, tokens)
         needed = [
             group.needed_whole(holder, found, hit, length)
             for group, hit in zip(self._groups, hits, strict=True)
@@ -176,7 +198,7 @@ class HybridKV(InTurnKV):
     def admit(self, holder: Holder, tokens: int) -> None:
         self._check_single(holder)
         self._check_room(self.blocks_to_admit(holder, tokens))
-        found, hits = self._hit_of(holder)
+        found, hits = self._hit_of(holder, tokens)
         tables = [group.new_table() for group in self._groups]
         holder.kv = Tables(tables, getattr(holder, "content", None) if self.caches_prefixes else None)
         if found:
@@ -194,8 +216,24 @@ class HybridKV(InTurnKV):
         self._rest(holder)
         for group, table in zip(self._groups, holder.kv.of, strict=True):
             group.drop(table)
+        for state in self._states:
+            if state.left:
+                state.left = [each for each in state.left if each[0] is not holder]
         del self.holders[holder]
         self._count()
+
+    def take_states(self) -> list[tuple[Holder, int, int, int]]:
+        """Hand over the states that can be found since the last call, the first of which begins to note them.
+
+        Returns:
+            Of each whose it is, its group, its block, and the tokens after which it was left; without those
+            of holders that were released.
+        """
+        left: list[tuple[Holder, int, int, int]] = []
+        for group in self._states:
+            left += [(holder, group.number, block, end) for holder, block, end in group.left or ()]
+            group.left = []
+        return left
 
     def take_evictions(self) -> Sequence[tuple[int, int]]:
         return ()
@@ -276,12 +314,16 @@ class HybridKV(InTurnKV):
 
     # Inside
 
-    def _hit_of(self, holder: Holder) -> tuple[int, Sequence[Sequence[int]]]:
-        """Return what was found for a holder last: the tokens, and of each group the blocks."""
+    def _hit_of(self, holder: Holder, tokens: int) -> tuple[int, Sequence[Sequence[int]]]:
+        """Return what is there of a holder that is admitted with so many tokens, or is going to be.
+
+        Returns:
+            The tokens, those that are loaded included, and of each group the blocks that were found.
+        """
         found = self._match[3] if self._match[0] is holder else None
         if found is None or not found.tokens:
-            return 0, [()] * len(self._groups)
-        return found.tokens, found.blocks
+            return tokens if holder.unknown else 0, [()] * len(self._groups)
+        return tokens if holder.unknown else found.tokens, found.blocks
 
     def _take_for(self, holder: Holder, length: int) -> None:
         """Take blocks for a resting holder of that length, which there are, and register those it fills."""

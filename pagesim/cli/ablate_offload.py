@@ -1,0 +1,211 @@
+"""``pagesim ablate offload``: where loading a returning prefix from a tier beats recomputing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import BaseModel, Field
+
+from pagesim.cli.options import OUT, with_fields
+from pagesim.setup.scenario import System
+
+if TYPE_CHECKING:
+    from pagesim.costs.specs import TierSpec
+    from pagesim.experiments.offload.loading import Returning, Server
+
+GIB = 1 << 30
+
+TIERS = ("host:256GiB", "ssd:4TiB", "remote:64TiB:direct")
+CONTEXTS = "128,256,512,1024,2048,4096,8192,16384,32768"
+GPU = "h100"
+
+TIER = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tier",
+        metavar="NAME:CAPACITY[:…]",
+        help="A tier behind the device, that next to it first, such as host:64GiB:25GB/s. Repeatable. "
+        f"[default: {' '.join(TIERS)}]",
+    ),
+]
+
+
+class Loads(BaseModel):
+    """What comes back, and beside what; not part of a system."""
+
+    models: str = Field(
+        "llama-3.1-8b,qwen3-32b:2,llama-3.1-70b:4",
+        description="Models, each with its tensor parallel size; separated by commas.",
+    )
+    contexts: str = Field(CONTEXTS, description="Tokens that hit, separated by commas.")
+    new_tokens: int = Field(16, ge=1, description="Tokens behind them, which are computed either way.")
+    sequences: int = Field(32, ge=0, description="Sequences that decode meanwhile.")
+    sequence_tokens: int = Field(1024, ge=1, description="Tokens of context of each.")
+    budget: int = Field(8192, ge=1, description="Tokens of an iteration at most.")
+    hit_distances: str | None = Field(
+        None,
+        description="KV written since, such as 64GiB,1TiB: says in which tier a hit is then; a map a tier "
+        "when left out.",
+    )
+    profile: str | None = Field(
+        None, description="Profile whose measured transfers are the host's link, by name or file."
+    )
+
+
+_FIELDS = {
+    "gpu": Field(GPU, description="GPU by name."),
+    **{name: System.model_fields[name] for name in ("kv_cache_dtype", "weight_dtype", "cost")},
+}
+
+
+@with_fields({**Loads.model_fields, **_FIELDS})  # type: ignore[dict-item]
+def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> None:
+    """Map where loading KV from a tier gives a token earlier than recomputing it, from costs alone.
+
+    Example: pagesim ablate offload --gpu h100 --tier host:256GiB --tier ssd:4TiB:6.5GB/s --out out/offload
+    """
+    from pagesim.setup.scenario import checked
+
+    flags.setdefault("gpu", GPU)
+    asked = checked(Loads, {name: flags.pop(name) for name in Loads.model_fields if name in flags})
+    import pandas as pd
+
+    from pagesim.cli import show
+    from pagesim.cli.calibrate import numbers, words
+    from pagesim.cli.tables import put_table
+    from pagesim.costs import Assuming
+    from pagesim.costs.specs.tier_spec import parse_capacity
+    from pagesim.errors import PagesimError
+    from pagesim.experiments.offload.loading import Beside, reaches, returning
+    from pagesim.results.tier_plots import loading_map
+
+    contexts = numbers("contexts", asked.contexts)
+    if min(contexts) < 1:
+        raise PagesimError(f"contexts is {asked.contexts!r}; each must be at least 1 token")
+    distances = () if asked.hit_distances is None else words(asked.hit_distances)
+    far = [parse_capacity("hit_distances", text) for text in distances]
+    names = words(asked.models)
+    servers = [_server(name, asked.budget, flags) for name in names]
+    tiers = _tiers(tier or TIERS, flags, asked.profile, servers)
+    beside = Beside(asked.sequences, asked.sequence_tokens)
+    found = [
+        each
+        for server in servers
+        for each in returning(server, tiers, contexts, new=asked.new_tokens, beside=beside)
+    ]
+    ratios: dict[str, dict[str, list[float]]] = {each.name: {} for each in tiers}
+    for each in found:
+        ratios[each.tier.name].setdefault(_label(each.server), []).append(each.ratio)
+    for name, lines in ratios.items():
+        put_table(
+            f"First token after loading from {name}, over recomputing; below 1 loading is faster",
+            ("", *(f"{tokens:,}" for tokens in contexts)),
+            [(label, *(f"{ratio:.2f}" for ratio in values)) for label, values in lines.items()],
+        )
+    if distances:
+        put_table(
+            "Where a hit is found by the KV written since",
+            ("", *distances),
+            [(_label(server), *_found_at(server, tiers, far)) for server in servers],
+            texts=range(len(distances) + 1),
+        )
+    for name, lines in ratios.items():
+        show.say(f"{name}: loading is faster for {_verdict(lines, contexts)}")
+    notes = [f"links of {each.name}: {each.load.note}" for each in tiers]
+    for server in servers:
+        if isinstance(server.cost, Assuming):
+            notes += [f"{_label(server)}: {note}" for note in server.cost.notes]
+    show.say_notes(tuple(dict.fromkeys(notes)))
+    if out is not None:
+        label = "first token after loading / recomputing"
+        titles = {
+            f"{each.name}, {each.load.bytes_per_s / 1e9:.3g} GB/s\nhits {_far(reach)} back": ratios[each.name]
+            for each, reach in zip(tiers, reaches(tiers, servers[0].device_bytes), strict=True)
+        }
+        show.put_figure(loading_map(titles, contexts, label), out, "offload")
+        show.write_text(out / "offload.csv", pd.DataFrame([_row(each) for each in found]).to_csv(index=False))
+    show.stored(out)
+
+
+def _server(text: str, budget: int, flags: dict[str, Any]) -> Server:
+    """Return what serves a model that is written as NAME or NAME:TP."""
+    from pagesim.errors import PagesimError
+    from pagesim.experiments.offload.loading import Server
+    from pagesim.setup.equip import block_bytes, equip
+    from pagesim.setup.presets import parts_of
+    from pagesim.setup.scenario import checked
+
+    name, _, tp = text.partition(":")
+    if tp and not tp.isdecimal():
+        raise PagesimError(f"models is {text!r}; each must be NAME or NAME:TENSOR_PARALLEL_SIZE")
+    system = checked(
+        System, {"policy": "vllm-v1", "model": name, "tensor_parallel_size": int(tp or 1), **flags}
+    )
+    of = parts_of(system.policy)
+    sized, _, cost = equip(system, of)
+    block = block_bytes(system, of)
+    return Server(
+        name,
+        system.tensor_parallel_size,
+        -(-block // sized.block_size),
+        sized.num_blocks * block * system.tensor_parallel_size,
+        cost,
+        budget,
+    )
+
+
+def _tiers(
+    texts: list[str] | tuple[str, ...], flags: dict[str, Any], profile: str | None, servers: list[Server]
+) -> tuple[TierSpec, ...]:
+    from pagesim.costs.links import host_links
+    from pagesim.costs.profiles import find_profile
+    from pagesim.costs.specs import gpu, model, parse_tiers
+
+    device = gpu(flags["gpu"])
+    if profile is None:
+        return parse_tiers(texts, host_links(device))
+    spec = model(servers[0].name)
+    kv_dtype = flags.get("kv_cache_dtype", System.model_fields["kv_cache_dtype"].default)
+    found = find_profile(profile, model=spec, tp=servers[0].tp, kv_dtype=kv_dtype)
+    return parse_tiers(texts, host_links(device, found, spec))
+
+
+def _found_at(server: Server, tiers: tuple[TierSpec, ...], distances: list[int]) -> list[str]:
+    from pagesim.experiments.offload.loading import place_at
+
+    places = [place_at(tiers, server.device_bytes, each) for each in distances]
+    return ["lost" if each is None else "device" if each < 0 else tiers[each].name for each in places]
+
+
+def _verdict(lines: dict[str, list[float]], contexts: tuple[int, ...]) -> str:
+    said = []
+    for label, ratios in lines.items():
+        faster = [tokens for tokens, ratio in zip(contexts, ratios, strict=True) if ratio < 1]
+        what = f"of {', '.join(f'{each:,}' for each in faster)} tokens" if faster else "of no length"
+        said.append(f"prefixes {what} on {label}")
+    return "; ".join(said)
+
+
+def _far(reach: int | None) -> str:
+    return "any distance" if reach is None else f"up to {reach / GIB:,.0f} GiB"
+
+
+def _label(server: Server) -> str:
+    return f"{server.name}, tp {server.tp}"
+
+
+def _row(each: Returning) -> dict[str, Any]:
+    return {
+        "model": each.server.name,
+        "tensor_parallel_size": each.server.tp,
+        "tier": each.tier.name,
+        "load_bytes_per_s": each.tier.load.bytes_per_s,
+        "reach_gib": None if each.reach_bytes is None else each.reach_bytes / GIB,
+        "device_gib": each.server.device_bytes / GIB,
+        "tokens": each.tokens,
+        "transfer_s": each.transfer_s,
+        "load_s": each.load_s,
+        "recompute_s": each.recompute_s,
+        "ratio": each.ratio,
+    }

@@ -1,0 +1,48 @@
+"""Links to the host's memory: as the swap bench measured them, else by the GPU's datasheet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pagesim.costs.specs import GpuSpec, Link, ModelSpec
+
+if TYPE_CHECKING:
+    from pagesim.costs.profiles import Profile
+    from pagesim.costs.profiles.curves import Curve
+
+__all__ = ["host_links"]
+
+
+def host_links(
+    gpu: GpuSpec, profile: Profile | None = None, model: ModelSpec | None = None
+) -> tuple[Link, Link]:
+    """Return the links from the host's memory to the device, and from the device to it.
+
+    Args:
+        gpu: whose datasheet counts where nothing was measured.
+        profile: its transfers count where they were measured.
+        model: of the profile; its KV bytes make bandwidths of its times.
+    """
+    if profile is None or model is None:
+        return gpu.host, gpu.host
+    token = model.kv_bytes_per_token(profile.kv_dtype, profile.tp)
+    found = []
+    for term in ("swap_in", "swap_out"):
+        measured = profile.origins.get(term) == "measured"
+        found.append(_measured(profile, term, token) if measured else gpu.host)
+    return found[0], found[1]
+
+
+def _measured(profile: Profile, term: str, token: int) -> Link:
+    """Return the link by which a term's transfers took as long as they did, at the largest block size."""
+    curves: dict[int, Curve] = profile.terms.whole(term)
+    size = max(curves)
+    curve, block = curves[size], token * max(size, 1)
+    least, most = curve.at[0], curve.at[-1]
+    moved, taken = (most - least) * block, curve.seconds[-1] - curve.seconds[0]
+    if moved and taken > 0:
+        rate = moved / taken
+        latency = max(0.0, curve.seconds[0] - least * block / rate)
+    else:  # one size was measured: all of it counts as bandwidth
+        rate, latency = most * block / curve.seconds[-1], 0.0
+    return Link(rate, latency, f"measured: {term.replace('_', ' ')} of profile {profile.name}")

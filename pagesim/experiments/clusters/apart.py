@@ -1,0 +1,245 @@
+"""Prefill apart from decode: a trace on two pools of replicas, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.accounting.ledger import PARKED_ENTRIES
+from pagesim.accounting.metrics import describe
+from pagesim.api import as_trace
+from pagesim.costs.specs import gpu
+from pagesim.errors import PagesimError
+from pagesim.experiments.clusters.handover import Lease, Pulls
+from pagesim.experiments.clusters.links import PullLink, link_of, parse_link
+from pagesim.experiments.clusters.pool_steps import PoolSteps, tables
+from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, check_pools, replay_pools
+from pagesim.experiments.clusters.routers import Router, find_router
+from pagesim.experiments.clusters.run import (
+    ClusterResult,
+    imbalances,
+    name_of,
+    replica_table,
+    together,
+)
+from pagesim.setup.prepare import PreparedSystem, ProgressCallback, prepare
+from pagesim.setup.scenario import LEASE_S, System, checked
+from pagesim.sim.clock import BEYOND_THE_CLOCK, TICKS_PER_SECOND, to_seconds
+from pagesim.sim.engine import StrictCompatError
+from pagesim.workloads.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NOT_CHECKED = (
+    "prefill apart from decode: rules of vLLM 0.33.0's pull connector (NIXL), read in its sources, not "
+    "checked by logs"
+)
+
+
+def simulate_pools(
+    trace: Trace | pd.DataFrame | str | PathLike[str],
+    policy: str = "vllm-v1",
+    *,
+    prefill: int,
+    decode: int,
+    prefill_router: str | Router = "round-robin",
+    decode_router: str | Router = "round-robin",
+    link: str | None = None,
+    lease: int = LEASE_S,
+    handover: float = 0.0,
+    **options: Any,
+) -> ClusterResult:
+    """Replay a trace on replicas that prefill and replicas that decode.
+
+    Args:
+        trace: as for `simulate`.
+        policy: a name of `POLICIES`, with a connector: vllm-v1.
+        prefill: replicas that prefill, from 1 to 4096.
+        decode: replicas that decode, likewise.
+        prefill_router: of the former, as the router of `simulate_cluster`.
+        decode_router: of the latter; asked when a prompt is computed.
+        link: of each GPU to those of the other pool, ``RATE[:LATENCY]`` or ``infinite``; when left out as to
+            another GPU of its server, from the datasheet.
+        lease: seconds for which a prefiller holds blocks for which no decoder asks; 0: it holds none.
+        handover: seconds from a prefiller's answer until a decoder has the request.
+        **options: the fields of `System`, of each replica.
+
+    Raises:
+        PagesimError: an option, the trace or their combination is off; the sentence says what to do.
+    """
+    system = checked(System, {"policy": policy, **options})
+    return run_pools(
+        system,
+        as_trace(trace),
+        prefill=prefill,
+        decode=decode,
+        prefill_router=prefill_router,
+        decode_router=decode_router,
+        link=link,
+        lease=lease,
+        handover=handover,
+    )
+
+
+def run_pools(
+    system: System,
+    trace: Trace,
+    *,
+    prefill: int,
+    decode: int,
+    prefill_router: str | Router = "round-robin",
+    decode_router: str | Router = "round-robin",
+    link: str | None = None,
+    lease: int = LEASE_S,
+    handover: float = 0.0,
+    steps: bool = False,
+    progress: ProgressCallback | None = None,
+) -> ClusterResult:
+    """Replay a trace on two pools of replicas of a system.
+
+    Args:
+        system: what each replica is.
+        trace: the requests.
+        prefill: see `simulate_pools`.
+        decode: likewise.
+        prefill_router: likewise.
+        decode_router: likewise.
+        link: likewise.
+        lease: likewise.
+        handover: likewise.
+        steps: whether the result has the replicas' steps.
+        progress: for a progress bar.
+
+    Raises:
+        PagesimError: an option, the trace or their combination is off; or a router answers nonsense.
+    """
+    started = time.perf_counter()
+    if not 0 <= lease <= LEASE_MOST_S:
+        raise PagesimError(f"lease is {lease}; it must be from 0 to {LEASE_MOST_S} seconds")
+    if not 0 <= handover <= LEASE_MOST_S:
+        raise PagesimError(f"handover is {handover:g}; it must be from 0 to {LEASE_MOST_S} seconds")
+    options = PoolOptions(
+        prefill,
+        decode,
+        _router(prefill_router),
+        _router(decode_router),
+        parse_link(link) if link is not None else link_of(gpu(system.gpu)),
+        Lease(lease),
+        handover,
+    )
+    check_pools(int(trace.n.max(initial=1)), options)
+    setting = prepare(system, trace)
+    accounts: list[PoolSteps] = []
+
+    def account(of: PreparedSystem, number: int, routed: Any) -> Any:
+        accounts.append(PoolSteps(of, number, routed))
+        return accounts[-1].add
+
+    try:
+        replayed = replay_pools(setting, options, progress=progress, account=account if steps else None)
+    except StrictCompatError as error:
+        raise setting.stopped(error) from None
+    except BEYOND_THE_CLOCK:
+        raise setting.too_long() from None
+    of_requests, columns = setting.summary(replayed.log)
+    columns |= _pull_columns(replayed.pulls)
+    pools = {
+        "prefill": (replayed.prefillers, replayed.pulls.prefiller, prefill_router),
+        "decode": (replayed.decoders, replayed.pulls.decoder, decode_router),
+    }
+    of_pool = {
+        name: replica_table(servers, columns, np.array(went_to, np.int64))
+        for name, (servers, went_to, _) in pools.items()
+    }
+    summary: dict[str, Any] = {
+        "policy": system.policy,
+        "cluster": {
+            "replicas": prefill + decode,
+            **{
+                name: {
+                    "replicas": len(servers),
+                    "router": name_of(router),
+                    "imbalance": imbalances(of_pool[name]),
+                }
+                for name, (servers, _, router) in pools.items()
+            },
+            "lease_s": lease,
+            "handover_s": handover,
+        },
+        **together(setting, [*replayed.prefillers, *replayed.decoders], of_requests, started),
+        "pulls": _pulls(setting, replayed, options.link),
+    }
+    return ClusterResult(
+        system,
+        summary,
+        columns,
+        _joined(of_pool),
+        (*setting.notes(), NOT_CHECKED, options.link.note),
+        tables(accounts) if steps else None,
+    )
+
+
+LEASE_MOST_S = 10**6
+
+
+def _router(router: str | Router) -> Router:
+    return find_router(router) if isinstance(router, str) else router
+
+
+def _pull_columns(pulls: Pulls) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns that the requests table has more, ``[N]`` each; NaN for what did not happen."""
+
+    def seconds(ticks: Any) -> npt.NDArray[np.float64]:
+        column = np.asarray(ticks, np.int64)
+        return np.where(column < 0, np.nan, to_seconds(column))
+
+    return {
+        "prefill_replica": np.asarray(pulls.prefiller, np.int64),
+        "decode_replica": np.asarray(pulls.decoder, np.int64),
+        "prefilled_s": seconds(pulls.prefilled),
+        "pull_begun_s": seconds(pulls.begun),
+        "pull_over_s": seconds(pulls.over),
+        "pulled_blocks": np.maximum(np.asarray(pulls.blocks, np.int64), 0),
+    }
+
+
+def _pulls(setting: PreparedSystem, replayed: ReplayedPools, link: PullLink) -> dict[str, Any]:
+    """Return what of a summary is about what was pulled."""
+    pulls, sized = replayed.pulls, setting.sized
+    begun, over, prefilled = (
+        np.asarray(each, np.int64) for each in (pulls.begun, pulls.over, pulls.prefilled)
+    )
+    there = begun >= 0
+    blocks = int(np.maximum(np.asarray(pulls.blocks, np.int64), 0).sum())
+    outcomes = pulls.outcomes
+    return {
+        **{name: outcomes[name] for name in ("pulled", "declined", "lease_ended", "pulled_late")},
+        "blocks": blocks,
+        "bytes": blocks * sized.block_bytes * sized.tp,
+        "link_bytes_per_s": None if np.isinf(link.bytes_per_s) else link.bytes_per_s,
+        "link_latency_s": link.latency_s,
+        "waited_s": describe((begun - prefilled)[there] / TICKS_PER_SECOND),
+        "took_s": describe((over - begun)[there] / TICKS_PER_SECOND),
+    }
+
+
+def _joined(of_pool: dict[str, dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+    """Return the replicas tables of both pools as one; an entry that a pool does not have is 0 there."""
+    sizes = {name: len(table["replica"]) for name, table in of_pool.items()}
+    names = list(dict.fromkeys(name for table in of_pool.values() for name in table))
+    parked = [f"{entry}_percent" for entry in PARKED_ENTRIES]
+    others = [name for name in names if name not in parked]
+    place = others.index("external_percent")
+    joined: dict[str, npt.NDArray[Any]] = {
+        "pool": np.repeat(np.array(list(sizes), dtype=object), list(sizes.values()))
+    }
+    for name in (*others[:place], *parked, *others[place:]):
+        joined[name] = np.concatenate(
+            [table.get(name, np.zeros(sizes[pool])) for pool, table in of_pool.items()]
+        )
+    return joined

@@ -1,0 +1,89 @@
+"""Figures of two pools: where the memory of each went over time."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from pagesim.accounting.metrics import VIEWS
+from pagesim.experiments.clusters.run import ClusterResult
+from pagesim.results.plots import COLOURS, LABELS
+
+POINTS = 1000
+"""Instants at which a figure looks."""
+
+
+def pools_over_time(result: ClusterResult) -> Figure:
+    """Draw the ledger of each pool over time, as the mean share over its replicas.
+
+    Args:
+        result: of two pools, with its ``steps``.
+
+    Raises:
+        ValueError: it holds no steps.
+    """
+    if result.steps is None or result.steps.empty:
+        raise ValueError("the result holds no steps; replay two pools with steps=True")
+    figure = Figure(figsize=(8.0, 6.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    clock = np.linspace(0.0, float((result.steps["start"] + result.steps["step_s"]).max()), POINTS)
+    panels = figure.subplots(2, 1, sharex=True)
+    for axes, pool in zip(panels, ("prefill", "decode"), strict=True):
+        shares = pool_shares(result, pool, clock)
+        shown = [entry for entry in VIEWS["strict"] if entry in shares and shares[entry].any()]
+        axes.stackplot(
+            clock,
+            [shares[entry] for entry in shown],
+            labels=[LABELS[entry] for entry in shown],
+            colors=[COLOURS[entry] for entry in shown],
+            step="post",
+            linewidth=0,
+        )
+        axes.set_ylim(0, 100)
+        axes.set_ylabel(f"{pool}: KV cache (%)")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0)
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(
+            handles[::-1],
+            labels[::-1],
+            loc="center left",
+            bbox_to_anchor=(1.01, 0.5),
+            frameon=False,
+            fontsize=8,
+        )
+    panels[1].set_xlabel("time (s)")
+    return figure
+
+
+def pool_shares(
+    result: ClusterResult, pool: str, clock: npt.NDArray[np.float64]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the mean over a pool's replicas of each entry of the ledger, percent of the capacity.
+
+    Args:
+        result: of two pools, with its ``steps``.
+        pool: ``prefill`` or ``decode``.
+        clock: instants, in seconds, ``[T]``.
+
+    Returns:
+        Columns ``[T]`` by entry. Before its first iteration and after its last one all of a replica is free.
+    """
+    assert result.steps is not None
+    steps = result.steps[result.steps["pool"] == pool]
+    entries = [name for name in VIEWS["strict"] if name in steps and steps[name].notna().all()]
+    count = int((result.replicas["pool"] == pool).sum())
+    sums = {name: np.zeros(len(clock)) for name in entries}
+    for _, rows in steps.groupby("replica"):
+        start = rows["start"].to_numpy()
+        end = start[-1] + rows["step_s"].iloc[-1] * max(1, int(rows["iterations"].iloc[-1]))
+        place = np.searchsorted(start, clock, "right") - 1
+        inside = (place >= 0) & (clock < end)
+        capacity = rows[entries].iloc[0].sum()
+        for name in entries:
+            sums[name] += np.where(inside, rows[name].to_numpy()[np.maximum(place, 0)] / capacity, 0.0)
+    shares = {name: 100 * column / count for name, column in sums.items()}
+    shares["free"] = 100.0 - np.sum([column for name, column in shares.items() if name != "free"], axis=0)
+    return shares

@@ -1,0 +1,136 @@
+"""Replicas that only prefill, or only decode: engines whose requests go on, or come from, elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import simpy
+
+from pagesim.experiments.clusters.engine import Replica
+from pagesim.experiments.clusters.instants import Decision
+from pagesim.scheduling.arrivals import NEVER
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.disaggregated import PrefillingV1, PullingV1
+from pagesim.scheduling.observer import FastForward
+from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.sim.engine import NAP
+
+Leave = Callable[[int, int, Status, bool], None]
+"""Called with the row of a request that is over on a replica, the instant, how it ended there, and whether it
+had its blocks to the end."""
+
+
+class PoolReplica(Replica):
+    """As `Replica`, which tells the cluster what becomes of its requests.
+
+    An engine that has requests and computes nothing, because it waits for transfers, sleeps for a millisecond
+    and polls them; here as many milliseconds as pass until something can have changed.
+
+    Args:
+        leave: see `Leave`.
+        others: as `Replica`.
+    """
+
+    _computes = True  # whether what was decided last has any tokens
+
+    def __init__(self, *others: Any, leave: Leave) -> None:
+        super().__init__(*others)
+        self._leave = leave
+        self._sends_on = True
+
+    @property
+    def scheduler(self) -> PrefillingV1 | PullingV1:
+        """The engine's scheduler."""
+        scheduler = self.engine.scheduler
+        assert isinstance(scheduler, PrefillingV1 | PullingV1)
+        return scheduler
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        super().planned(batch, now, start, ticks)
+        self._computes = batch.tokens > 0
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        self._computes = True
+
+    def finished(self, request: EngineRequest, now: int) -> None:
+        super().finished(request, now)
+        self._leave(request.row, now, Status.FINISHED, True)
+
+    def left(self, row: int, now: int, status: Status) -> None:
+        super().left(row, now, status)
+        self._leave(row, now, status, False)
+
+    def next_look(self) -> int:
+        return self.scheduler.polls.next_look
+
+    def _rest(self, now: int, again_at: int) -> Generator[simpy.Event, Any, None]:
+        if self._computes or not self.scheduler.has_work:
+            yield from super()._rest(now, again_at)
+        else:
+            yield from self._sleep(now)
+
+    def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
+        scheduler = self.scheduler
+        if not scheduler.has_work:
+            scheduler.idle(now)
+        if scheduler.has_work or scheduler.polls.next_look != NEVER:
+            yield from self._sleep(now)
+            return
+        yield from super()._wait(now)
+        # Others may be routed here at the same instant.
+        yield Decision(self._environment, 0, self._number)
+
+    def _sleep(self, now: int) -> Generator[simpy.Event, Any, None]:
+        """Sleep in milliseconds until a plan may differ from the last one."""
+        scheduler, environment = self.scheduler, self._environment
+        wake_at = now
+        if scheduler.awaits and not (scheduler.must_replan or scheduler.running or scheduler.unreported):
+            wake_at = min(scheduler.polls.next_look, self.engine.next_abort)
+        self._idle = environment.event()
+        events = [self._idle]
+        if wake_at != NEVER:
+            events.append(environment.timeout(_next_nap(now, wake_at) - now))
+        yield simpy.AnyOf(environment, events)
+        self._idle = None
+        woken = int(environment.now)
+        yield Decision(environment, -(woken - now) % NAP if woken > now else NAP, self._number)
+
+
+class Prefiller(PoolReplica):
+    """Runs one engine that prefills."""
+
+    @property
+    def scheduler(self) -> PrefillingV1:
+        scheduler = self.engine.scheduler
+        assert isinstance(scheduler, PrefillingV1)
+        return scheduler
+
+    def acknowledge(self, row: int, now: int) -> None:
+        """Say that a request's blocks were pulled, or will not be, or that their lease is over.
+
+        What happens at the very instant at which a batch is launched is reported with the next one.
+        """
+        self.scheduler.polls.expect(row, now + 1)
+        if self._busy:
+            self._replan_at(now + 1)
+        elif self._idle is not None:
+            if self.scheduler.has_work:
+                self._wake()
+            else:
+                self.scheduler.idle(now)
+
+
+class Decoder(PoolReplica):
+    """Runs one engine that decodes."""
+
+    @property
+    def scheduler(self) -> PullingV1:
+        scheduler = self.engine.scheduler
+        assert isinstance(scheduler, PullingV1)
+        return scheduler
+
+
+def _next_nap(now: int, instant: int) -> int:
+    """Return when a sleep in milliseconds from now is over that lasts until an instant, one at least."""
+    return now + max(1, -(-(instant - now) // NAP)) * NAP

@@ -1,0 +1,97 @@
+"""Figures about tiers: hit rate against capacity, and maps of where loading beats recomputing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+__all__ = ["hit_rate_over_capacity", "loading_map"]
+
+GIB = 1 << 30
+
+_STYLES = {
+    "belady": ("Belady (the bound)", "black", "--"),
+    "lru": ("LRU by request (vLLM)", "#0072B2", "-"),
+    "arc": ("ARC", "#D55E00", "-"),
+    "lru-chunk": ("LRU by chunk", "#009E73", "-"),
+}
+
+
+def hit_rate_over_capacity(
+    lines: Mapping[str, Mapping[int, float]], *, possible: float, working_set: int
+) -> Figure:
+    """Draw hit rates over the capacity of a tier, a line an eviction.
+
+    Args:
+        lines: by the eviction's name, by capacity in bytes, percent.
+        possible: percent without a limit, a level line.
+        working_set: bytes from which on all possible hits can be had, marked.
+    """
+    figure = Figure(figsize=(6.0, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for name, line in lines.items():
+        label, colour, style = _STYLES.get(name, (name, None, "-"))
+        axes.plot(
+            [size / GIB for size in line], list(line.values()), style, marker="o", markersize=3,
+            label=label, color=colour, linewidth=1.4,
+        )  # fmt: skip
+    axes.axhline(possible, color="black", linewidth=0.6, linestyle=":")
+    axes.text(0.01, possible, f" without a limit {possible:.2f} %", transform=axes.get_yaxis_transform(),
+              va="bottom", fontsize=8)  # fmt: skip
+    axes.axvline(working_set / GIB, color="#8C8C8C", linewidth=0.8, linestyle=":")
+    axes.annotate(
+        f"working set\n{working_set / GIB:,.0f} GiB" if working_set >= 10 * GIB else "working set",
+        (working_set / GIB, 0.02), xycoords=axes.get_xaxis_transform(), xytext=(3, 0),
+        textcoords="offset points", fontsize=8, color="#444444",
+    )  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.tick_params(axis="x", labelsize=8)
+    axes.set_ylim(0, 1.12 * possible)
+    axes.set_xlabel("capacity of the tier (GiB)")
+    axes.set_ylabel("hit rate (% of prompts' chunks)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure
+
+
+def loading_map(
+    ratios: Mapping[str, Mapping[str, Sequence[float]]], contexts: Sequence[int], label: str
+) -> Figure:
+    """Draw a map a place that KV is loaded from: purple where loading is faster, orange where computing is.
+
+    Args:
+        ratios: by place, by model, for each context what loading takes over what recomputing takes.
+        contexts: tokens.
+        label: of what they are the ratio.
+    """
+    rows = max(len(models) for models in ratios.values())
+    columns = min(3, len(ratios))
+    lines = -(-len(ratios) // columns)
+    figure = Figure(figsize=(0.42 * len(contexts) * columns + 1.9, lines * (0.36 * rows + 1.2)),
+                    layout="constrained")  # fmt: skip
+    FigureCanvasAgg(figure)
+    for place, (name, models) in enumerate(ratios.items(), 1):
+        axes = figure.add_subplot(lines, columns, place)
+        table = np.array([list(values) for values in models.values()], float)
+        # Purple to orange can be told apart with any eyes; 1 is white.
+        axes.imshow(np.log10(table), cmap="PuOr_r", vmin=-1.5, vmax=1.5, aspect="auto")
+        for (row, column), value in np.ndenumerate(table):
+            colour = "white" if abs(np.log10(value)) > 1 else "black"
+            axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=7, color=colour)
+        axes.set_xticks(range(len(contexts)), [_tokens(tokens) for tokens in contexts], fontsize=7)
+        labels = list(models) if (place - 1) % columns == 0 else []
+        axes.set_yticks(range(len(models)), labels or [""] * len(models), fontsize=7)
+        axes.set_title(name, fontsize=8)
+        if place > len(ratios) - columns:
+            axes.set_xlabel("tokens that hit", fontsize=8)
+    figure.suptitle(label, fontsize=9)
+    return figure
+
+
+def _tokens(tokens: int) -> str:
+    return f"{tokens // 1024}k" if tokens >= 1024 and tokens % 1024 == 0 else str(tokens)

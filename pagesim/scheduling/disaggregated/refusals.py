@@ -1,0 +1,43 @@
+"""What a connector between prefillers and decoders is not modelled for."""
+
+from __future__ import annotations
+
+from pagesim.errors import PagesimError
+from pagesim.kvcache import KVCache
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
+
+
+def check_options(options: VllmV1Options) -> None:
+    """Refuse options under which the connector's rules were not read.
+
+    Raises:
+        PagesimError: the sentence says which.
+    """
+    if options.vllm_version != "0.33.0":
+        raise PagesimError(
+            f"vllm_version is {options.vllm_version}; prefill apart from decode follows the connector of "
+            "vLLM 0.33.0, so it must be 0.33.0"
+        )
+    if options.scheduling_policy != "fcfs":
+        raise PagesimError(
+            f"scheduling_policy is {options.scheduling_policy}; prefill apart from decode serves first what "
+            "came first, so it must be fcfs"
+        )
+    if options.speculative_tokens is not None:
+        raise PagesimError(
+            f"speculative_tokens is {options.speculative_tokens}; prefill apart from decode is without "
+            "drafts: leave it out"
+        )
+
+
+def check_memory(memory: KVCache) -> None:
+    """Refuse memory of layers that differ in what they keep.
+
+    Raises:
+        PagesimError: it is such memory.
+    """
+    if memory.is_hybrid:
+        raise PagesimError(
+            f"the model has {len(memory.groups)} KV groups or layers that do not keep all tokens; prefill "
+            "apart from decode is for models whose layers keep every token alike"
+        )

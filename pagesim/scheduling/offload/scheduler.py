@@ -1,0 +1,300 @@
+"""vLLM v1 with a tier on the host: prompts are stored as they are computed, and loaded when they return."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from pagesim.errors import PagesimError
+from pagesim.kvcache import ChunkedLocal, KVCache, State
+from pagesim.kvcache.tiers import Arc, ChunkStore, LruByRequest
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.offload.connector import Connector
+from pagesim.scheduling.offload.jobs import Job
+from pagesim.scheduling.offload.queue import HoldingPriorityQueue, HoldingQueue
+from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.vllm_v1 import VllmV1
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
+
+
+class OffloadingV1(VllmV1):
+    """As `VllmV1`, with `Connector`.
+
+    A request of which the tier has more than the device takes the blocks for it and waits until they are
+    loaded. It does not run meanwhile, holds its blocks, and cannot be preempted. Where it is not known yet
+    whether something can be loaded, a request is passed over, and others overtake it. With two batches in
+    flight a request that gets tokens from one of them cannot be preempted either.
+
+    Source: vLLM 0.33.0, v1/core/sched/scheduler.py.
+
+    Args:
+        memory: empty; its blocks have numbers.
+        options: with the size of the tier in chunks.
+        max_model_len: tokens; no sequence is longer.
+        others: as `VllmV1`.
+    """
+
+    __slots__ = (
+        "_computed",
+        "_fenced",
+        "_finishes",
+        "_leaving",
+        "_loaded",
+        "_loading",
+        "_plans",
+        "connector",
+    )
+
+    keeps_in_flight = True
+    parks = ("loading", "fenced")
+
+    queue: HoldingQueue | HoldingPriorityQueue
+
+    def __init__(self, memory: KVCache, options: VllmV1Options, *, max_model_len: int, **others: Any) -> None:
+        for group in memory.groups:
+            rule = group.rule
+            if isinstance(rule, ChunkedLocal) or (isinstance(rule, State) and not rule.aligned):
+                hint = ", or enable prefix caching" if isinstance(rule, State) else ""
+                raise PagesimError(
+                    f"kv_offloading_size with layers of {group.kind} is in no log of vLLM's decisions; leave "
+                    f"it out{hint}"
+                )
+        super().__init__(memory, options, max_model_len=max_model_len, **others)
+        self.queue = HoldingPriorityQueue() if self.by_priority else HoldingQueue()
+        chunks = options.kv_offloading_chunks
+        blocks, prompt_only = options.kv_offloading_chunk_blocks, options.kv_offloading_prompt_only
+        assert chunks is not None
+        assert blocks is not None
+        assert prompt_only is not None
+        eviction = Arc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
+        self.connector = Connector(
+            memory,
+            ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0),
+            blocks_per_chunk=blocks,
+            prompt_only=prompt_only,
+        )
+        self._loading: dict[EngineRequest, None] = {}  # those whose loads are not over
+        self._loaded: set[EngineRequest] = set()  # those whose loads are, and that were not looked at since
+        self._leaving: set[EngineRequest] = set()  # those that were aborted, and are being loaded
+        self._computed: list[tuple[EngineRequest, int]] = []  # chunks of the plan at hand
+        # Plans so far, those whose outcome is known, and the requests that keep their blocks though they were
+        # aborted, each until the outcome of so many plans is known.
+        self._plans = self._finishes = 0
+        self._fenced: deque[tuple[int, EngineRequest]] = deque()
+
+    @property
+    def waiting_for_load(self) -> int:
+        """Requests that hold blocks and wait until they are loaded."""
+        return len(self._loading) - len(self._leaving)
+
+    @property
+    def has_work(self) -> bool:
+        return super().has_work or bool(self.connector.jobs)
+
+    def plan(self, now: int) -> Batch:
+        self.events.parked_changes(now)
+        self._computed = []
+        self._plans += 1
+        batch = super().plan(now)
+        batch.transfers = self.connector.close(self._served(batch), batch.recomputed)
+        if self.connector.waits:
+            self.must_replan = True
+        return batch
+
+    def steps_until_next_decision(self) -> int:
+        # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
+        looks = self._fenced or (self.queue.holding and self.memory.is_hybrid)
+        return 0 if self.connector.waits or looks else super().steps_until_next_decision()
+
+    def advance(self, steps: int) -> None:
+        super().advance(steps)
+        self.connector.close_empty()
+        self._plans += steps
+        self._finishes += steps - (self.resting > 0)  # where some rest, ``finish`` is called for the step
+
+    def blocks_for_head(self) -> int | None:
+        return 0 if self.queue.holding else super().blocks_for_head()
+
+    def transferred(self, jobs: Sequence[Job]) -> None:
+        for request in self.connector.over(jobs):
+            if request in self._leaving:
+                self._leaving.remove(request)
+                del self._loading[request]
+                self.memory.release(request)
+            else:
+                self._loaded.add(request)
+
+    def parked(self) -> Sequence[Sequence[EngineRequest]]:
+        return [*self.queue.holding, *self._leaving], [request for _, request in self._fenced]
+
+    # Waiting requests
+
+    def _admit(self, batch: Batch, budget: int) -> None:
+        queue = self.queue
+        holding: list[EngineRequest] = []
+        others: list[EngineRequest] = []
+        while (request := queue.head()) is not None:
+            if budget <= 0:
+                self.must_replan = True
+                break
+            if not self.may_join(request):
+                break
+            if request in self._loading and not self._settle(request):
+                queue.pop(request)
+                holding.append(request)
+                continue
+            holds = bool(queue.holding)
+            found, external = request.tokens, 0
+            if not holds:
+                found = 0 if request.content is None else self._look_up(request)
+                gained = self.connector.match(request, found)
+                if gained is None:
+                    queue.pop(request)
+                    others.append(request)
+                    continue
+                external = gained
+            if external:
+                if not self._take_for_load(request, found, external):
+                    break
+                batch.loading += (request,)
+                holding.append(request)
+                continue
+            rest = request.length - found
+            tokens = self._cut(request, found, self._capped(rest, budget if self.chunked_prefill else rest))
+            if not tokens:
+                self.must_replan = True
+                break
+            if tokens > budget or not self._fits(request, found + tokens):
+                if self.running or self.connector.jobs or holding or others:
+                    self.must_replan = self.must_replan or tokens > budget
+                    break
+                queue.pop(request)
+                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+                continue
+            self._join(request, found, tokens, batch)
+            self.connector.admitted(request)
+            budget -= tokens
+        queue.put_back(holding, others)
+
+    def _settle(self, request: EngineRequest) -> bool:
+        """Let what was loaded for a request be found; say whether it was loaded."""
+        if request not in self._loaded:
+            return False
+        self._loaded.remove(request)
+        del self._loading[request]
+        request.unknown = 0
+        self.memory.cache_full_blocks(request)
+        if request.tokens == request.length:
+            request.tokens -= 1  # its last token is computed again, for what comes next
+        return True
+
+    def _take_for_load(self, request: EngineRequest, found: int, external: int) -> bool:
+        """Give a request the blocks into which its tokens are loaded, if there is room for them."""
+        memory = self.memory
+        spare = self.watermark_blocks if self.running else 0
+        request.unknown = external
+        computed = dict(self._computed)
+        reserved = sum(
+            [
+                memory.blocks_to_complete(each, each.length, computed.get(each, each.tokens))
+                for each in (*self._in_chunks.values(), *self._loading)
+                if each not in self._leaving
+            ]
+        )
+        tokens = found + external
+        fits = not self.full_isl or memory.can_admit_whole(request, tokens, request.length, spare)
+        if not fits or not memory.can_admit(request, tokens, spare + reserved):
+            request.unknown = 0
+            return False
+        self.queue.pop(request)
+        memory.admit(request, tokens)
+        request.loaded = external
+        self.connector.admitted(request, external)
+        self._loading[request] = None
+        return True
+
+    def _fits(self, request: EngineRequest, tokens: int) -> bool:
+        if not self.queue.holding:
+            return super()._fits(request, tokens)
+        memory = self.memory
+        spare = self.watermark_blocks if self.running else 0
+        whole = memory.blocks_to_complete(request, request.length, request.tokens)
+        if self.full_isl and whole + spare > memory.free_blocks:
+            return False
+        memory.trim(request)
+        return memory.blocks_to_extend(request, tokens - request.tokens) + spare <= memory.free_blocks
+
+    def _take_memory(self, request: EngineRequest, tokens: int) -> None:
+        if request.loaded:
+            self.memory.extend(request, tokens - request.tokens)
+        else:
+            super()._take_memory(request, tokens)
+
+    def _head_fits(self) -> bool:
+        return True  # what a look at the head says may be another thing in the next plan
+
+    # Running requests
+
+    def _compute(self, request: EngineRequest, computed: int, tokens: int, batch: Batch) -> None:
+        super()._compute(request, computed, tokens, batch)
+        self._computed.append((request, computed))
+
+    def _served(self, batch: Batch) -> list[tuple[EngineRequest, int, int]]:
+        """Return the requests that get tokens in the plan at hand, as `Connector.close` takes them."""
+        memory, computed = self.memory, dict(self._computed)
+        served: list[tuple[EngineRequest, int, int]] = []
+        for request in self.running.values():
+            length = memory.length(request)
+            if request in computed:
+                served.append((request, computed[request], length))
+            elif request.decodes:
+                # Of one that comes back nothing was in flight, so that the token that it computes is known.
+                unknown = 0 if request in batch.caught_up else request.unknown
+                served.append((request, length - 1, length - unknown))
+        return served
+
+    # Those that leave
+
+    def preempt(self, request: EngineRequest, batch: Batch) -> None:
+        super().preempt(request, batch)
+        request.loaded = 0
+
+    def finish(self, now: int) -> list[EngineRequest]:
+        self._finishes += 1
+        while self._fenced and self._fenced[0][0] <= self._finishes:
+            self.memory.release(self._fenced.popleft()[1])
+        return super().finish(now)
+
+    def abort(self, row: int, now: int) -> int:
+        request = next((each for each in self.queue.holding if each.row == row), None)
+        generated = super().abort(row, now)
+        if request is not None:
+            self.events.parked_changes(now)
+            self.connector.finished(request)
+            if request in self._loading:
+                self._leaving.add(request)
+            else:
+                self.memory.release(request)
+        return generated
+
+    def _drop(self, request: EngineRequest) -> None:
+        self.connector.finished(request)
+        if not self._is_in_flight(request):
+            super()._drop(request)
+            return
+        memory = self.memory
+        if request.decodes:
+            memory.stop_decoding(request)
+        memory.cache_full_blocks(request)
+        self._fenced.append((self._plans, request))
+
+    def _over(self, request: EngineRequest, now: int) -> None:
+        self.connector.finished(request)
+        super()._over(request, now)
+
+    def _let_go(self, request: EngineRequest) -> None:
+        request.in_flight = 0
+        self.memory.trim(request)
+        super()._let_go(request)

@@ -1,0 +1,101 @@
+"""``pagesim ablate hit-rate`` and ``offload``: what they show and store, or refuse in one sentence."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+HIT_RATE = ("ablate", "hit-rate", "--model", "tiny")
+
+
+@pytest.fixture
+def conversations(tmp_path):
+    """Return a trace of Mooncake's format in which two conversations take turns; each turn adds a block."""
+    file = tmp_path / "conversations.jsonl"
+    rows = [
+        {
+            "timestamp": 1000 * (2 * turn + each),
+            "input_length": 512 * (turn + 1),
+            "output_length": 5,
+            "hash_ids": [10 * each + block for block in range(turn + 1)],
+        }
+        for turn in range(4)
+        for each in range(2)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_hit_rates_stand_beside_the_bound_and_the_working_set(succeeds, conversations, tmp_path):
+    done = succeeds(*HIT_RATE, "--trace", conversations, "--out", tmp_path / "out")
+    assert "without a limit: 60.00 %" in done.out  # of 2 (1 + 2 + 3 + 4) chunks all but the last of each turn
+    assert "working set: " in done.out
+    assert "6 chunks" in done.out
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        "hit_rate.csv",
+        "hit_rate.png",
+        "hit_rate.svg",
+    }
+    with (tmp_path / "out" / "hit_rate.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["eviction"] for row in rows} == {"lru", "arc", "belady"}
+    largest = max(int(row["capacity_chunks"]) for row in rows)
+    assert {float(row["hit_rate_pct"]) for row in rows if int(row["capacity_chunks"]) == largest} == {60.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--trace", "fixed:600,5", "--num-requests", "3"), "no prompt of it begins with 512 tokens of an"),
+        (
+            ("--capacities", "64"),
+            "capacities is '64'; it must be a number with a unit of bytes, such as 64GiB",
+        ),
+        (("--capacities", "infGiB"), "capacities is 'infGiB'"),
+        (("--evictions", "fifo"), "eviction is 'fifo'; it must be one of lru, arc, lru-chunk, never"),
+        (("--chunk-tokens", "0"), "chunk_tokens is 0; it must be at least 1"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(refused, conversations, given, said):
+    assert said in refused(*HIT_RATE, "--trace", conversations, *given)
+
+
+OFFLOAD = ("ablate", "offload", "--models", "llama-3.1-8b", "--contexts", "128,32768")
+
+
+def test_a_map_says_where_loading_is_faster_and_of_what_links_are(succeeds, tmp_path):
+    done = succeeds(
+        *(*OFFLOAD, "--tier", "host:64GiB", "--tier", "tape:1TiB:0.01GB/s"),
+        *("--hit-distances", "1GiB,65GiB,2TiB", "--out", tmp_path / "out"),
+    )
+    assert "host: loading is faster for prefixes of 32,768 tokens on llama-3.1-8b, tp 1" in done.out
+    assert "tape: loading is faster for prefixes of no length on llama-3.1-8b, tp 1" in done.out
+    places = next(line for line in done.out.split("Where a hit is found")[1].splitlines() if "llama" in line)
+    assert places.split()[-3:] == ["device", "tape", "lost"]
+    assert "note: links of host: PCIe 5.0 x16" in done.err
+    assert "note: links of tape: given by --tier tape:1TiB:0.01GB/s" in done.err
+    with (tmp_path / "out" / "offload.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["tier"], row["tokens"]) for row in rows] == [
+        ("host", "128"),
+        ("host", "32768"),
+        ("tape", "128"),
+        ("tape", "32768"),
+    ]
+    assert (tmp_path / "out" / "offload.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--tier", "host"), "tier is 'host'; it has 0 capacities"),
+        (("--models", "llama-3.1-8b:two"), "models is 'llama-3.1-8b:two'; each must be NAME or NAME:TENSOR"),
+        (("--contexts", "0"), "contexts is '0'; each must be at least 1 token"),
+        (("--sequences", "-1"), "sequences is -1"),
+        (("--hit-distances", "far"), "hit_distances is 'far'; it must be a number with a unit of bytes"),
+    ],
+)
+def test_a_map_of_what_cannot_be_is_refused(refused, given, said):
+    assert said in refused(*OFFLOAD, *given)
