@@ -44,12 +44,22 @@ from pagesim.kernels.cache_ops import (
     reshape_and_cache,
     scatter_blocks,
 )
+from pagesim.kernels.cascade_ops import cascade_decode_attention, cascade_plan
 from pagesim.kernels.checks import checked_bounds
+from pagesim.kernels.latents import LatentCache
+from pagesim.kernels.mla_ops import mla_decode_attention, mla_plan, mla_write
+from pagesim.kernels.sharing import SharedPrefixes
+from pagesim.kernels.variant import Variant
 
 __all__ = [
     "TOKEN_MAX",
     "BlockPool",
     "Cache",
+    "LatentCache",
+    "SharedPrefixes",
+    "Variant",
+    "cascade_decode_attention",
+    "cascade_plan",
     "checked_bounds",
     "contiguous_decode_attention",
     "copy_blocks",
@@ -58,6 +68,9 @@ __all__ = [
     "gather_blocks",
     "gather_decode_attention",
     "gather_sequences",
+    "mla_decode_attention",
+    "mla_plan",
+    "mla_write",
     "prefill_attention",
     "reshape_and_cache",
     "scatter_blocks",

@@ -15,7 +15,7 @@ from pagesim.kernels.cache import BlockPool
 from pagesim.kernels.launch import Launch
 
 WORDS = 4096
-"""Words a program moves: 16 KB, 32 words a thread."""
+"""Words a program moves: 16 KB, which 128 threads have in flight as eight loads of 16 bytes each."""
 
 
 @triton.jit
@@ -46,6 +46,7 @@ def gather_kernel(
     """Copy a piece of one block of one cache into the staging memory."""
     block = tl.program_id(0) // tl.cdiv(words_a_block, WORDS)
     source = cache_at(addresses) + tl.load(block_ids + block) * stride_block
+    # All caches of a block side by side, so that it crosses the link in one copy.
     target = staging + (block.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * words_a_block
     move(source, target, words_a_block, WORDS)
 
@@ -68,7 +69,11 @@ def scatter_kernel(
 
 @triton.jit
 def cache_at(addresses):
-    """Return a pointer to the words of the cache that this program works on."""
+    """Return a pointer to the words of the cache that this program works on.
+
+    Of an address that is loaded Triton does not know that it is a multiple of 16 bytes, as ``check_blocks``
+    makes sure; untold, it would move 4 bytes a thread.
+    """
     address = tl.load(addresses + tl.program_id(1))
     return tl.multiple_of(address.to(tl.pointer_type(tl.int32)), 16)
 
@@ -76,7 +81,7 @@ def cache_at(addresses):
 @triton.jit
 def move(source, target, words_a_block, WORDS: tl.constexpr):
     """Copy this program's piece of a block."""
-    word = tl.program_id(0) % tl.cdiv(words_a_block, WORDS) * WORDS + tl.arange(0, WORDS)
+    word = tl.program_id(0) % tl.cdiv(words_a_block, WORDS) * WORDS + tl.arange(0, WORDS)  # [WORDS]
     mask = word < words_a_block
     tl.store(target + word, tl.load(source + word, mask=mask), mask=mask)
 

@@ -11,7 +11,7 @@ from pagesim.kernels.launch import Launch
 from pagesim.kernels.tiles import in_vector
 
 TOKENS = 16
-"""Tokens a program."""
+"""Tokens a program: with vectors of 128 numbers in 16 bits 4 KB each of keys and values."""
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def over_scales(new, scales, DTYPE: tl.constexpr):
 def write_kernel(
     key,  # [tokens, kv_heads, HEAD_DIM]
     value,
-    key_cache,
+    key_cache,  # blocks in the cache's layout
     value_cache,
     slot_mapping,  # int64 [tokens]
     k_scales,  # HEAD_SCALES: float32 [kv_heads]; TOKEN_MAX: float32 [blocks, kv_heads, BLOCK_SIZE], written
@@ -87,24 +87,26 @@ def write_kernel(
 ):
     """Write one KV head of a few tokens."""
     head = (tl.program_id(0) % kv_heads).to(tl.int64)
-    token = tl.program_id(0) // kv_heads * TOKENS + tl.arange(0, TOKENS)
+    # Heads first: neighbouring programs write neighbouring vectors of the same tokens.
+    token = tl.program_id(0) // kv_heads * TOKENS + tl.arange(0, TOKENS)  # [TOKENS]
     dim = tl.arange(0, PADDED_DIM)
-    slot = tl.load(slot_mapping + token, mask=token < tokens, other=-1)
-    mask = (slot >= 0)[:, None] & (dim < HEAD_DIM)[None, :]
+    slot = tl.load(slot_mapping + token, mask=token < tokens, other=-1)  # [TOKENS]
+    # A slot of -1 keeps nothing, as of tokens beyond the last; its block and offset are not used.
+    mask = (slot >= 0)[:, None] & (dim < HEAD_DIM)[None, :]  # [TOKENS, D]
     if HEAD_SCALES:
         k_scale = tl.load(k_scales + head)
         v_scale = tl.load(v_scales + head)
     row = token.to(tl.int64)[:, None]
     from_key = key + row * stride_key_token + head * stride_key_head + dim[None, :]
     from_value = value + row * stride_value_token + head * stride_value_head + dim[None, :]
-    block = (slot // BLOCK_SIZE)[:, None]
+    block = (slot // BLOCK_SIZE)[:, None]  # int64, as what a block stride is multiplied by must be
     offset = (slot % BLOCK_SIZE)[:, None]
     to_key = key_cache + block * stride_k_block + head * stride_k_head
     to_value = value_cache + block * stride_v_block + head * stride_v_head
     to_key += offset * K_TOKEN + in_vector(dim, K_CHUNK, K_LANES)[None, :]
     to_value += offset * V_TOKEN + in_vector(dim, V_CHUNK, V_LANES)[None, :]
     new_key = tl.load(from_key, mask=mask, other=0.0)  # [TOKENS, D]
-    new_value = tl.load(from_value, mask=mask, other=0.0)
+    new_value = tl.load(from_value, mask=mask, other=0.0)  # [TOKENS, D]
     if TOKEN_MAX:
         of_keys = token_scales(new_key, TOKEN_MAX)
         of_values = token_scales(new_value, TOKEN_MAX)

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from pagesim.kernels import api, reference
 from pagesim.kernels.layouts import NHD, Layout, Sizes
+from pagesim.kernels.planner import first_seen
+from pagesim.kernels.variant import PLAIN, Variant
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Case:
     """One problem: the arguments of ``decode_attention``, or of ``prefill_attention``.
 
     Args:
-        q: ``[batch or tokens, q_heads, D]``.
+        q: ``[batch or tokens, q_heads, D]``, or ``[batch, queries, q_heads, D]`` for decoding several.
         key_cache: in ``layout``.
         value_cache: in ``layout``.
         block_table: int32 ``[batch, max_blocks]``.
@@ -32,6 +34,7 @@ class Case:
         layout: of the caches.
         k_scale: of FP8 or int8 keys.
         v_scale: of FP8 or int8 values.
+        variant: window, soft cap and sinks.
     """
 
     q: Tensor
@@ -43,12 +46,13 @@ class Case:
     layout: Layout = NHD
     k_scale: float | Tensor = 1.0
     v_scale: float | Tensor = 1.0
+    variant: Variant = PLAIN
 
     def run(self, **options: Any) -> Tensor:
         """Return what the op gives, written over NaN."""
         op: Callable[..., Tensor] = api.prefill_attention if self.is_prefill else api.decode_attention
         out = torch.full_like(self.q, float("nan"))
-        return op(*self.arguments, out=out, **options)
+        return op(*self.arguments, variant=self.variant, out=out, **options)
 
     def refer(self, compute_dtype: torch.dtype = torch.float64) -> Tensor:
         """Return what the reference gives if it computes in a type, as float64."""
@@ -58,7 +62,7 @@ class Case:
         q, _, *batch = self.arguments
         if compute_dtype == torch.float64:
             q = q.double()
-        options = {**self.cache.as_stored, "scale": 1 / sqrt(self.q.shape[-1])}
+        options = {**self.cache.as_stored, **self.variant.as_given, "scale": 1 / sqrt(self.q.shape[-1])}
         pair = (self.key_cache, self.value_cache)
         return op(q, *pair, *batch, **options, compute_dtype=compute_dtype).double()
 
@@ -67,6 +71,8 @@ class Case:
         moved: dict[str, Any] = {
             name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
+        if self.variant.sinks is not None:
+            moved["variant"] = replace(self.variant, sinks=self.variant.sinks.to(device))
         return replace(self, **moved)
 
     @property
@@ -100,6 +106,10 @@ def make_case(
     context_lens: Sequence[int],
     *,
     query_lens: Sequence[int] | None = None,
+    queries: int | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: bool = False,
     kv_heads: int = 2,
     group: int = 1,
     head_dim: int = 64,
@@ -116,6 +126,10 @@ def make_case(
     Args:
         context_lens: tokens of each sequence.
         query_lens: queries of each sequence; None for decoding.
+        queries: of every sequence, for decoding several.
+        window: of the variant; what no query sees is poison, too.
+        softcap: of the variant.
+        sinks: whether there is a random sink for each query head, none for the last.
         kv_heads: KV heads.
         group: query heads a KV head.
         head_dim: elements of a vector.
@@ -136,10 +150,12 @@ def make_case(
     sizes = Sizes(blocks, block_size, kv_heads, head_dim)
     keys, values = (torch.full(sizes, float("nan")) for _ in range(2))
     for row, (length, mine) in enumerate(zip(context_lens, order, strict=False)):
-        table[row, : len(mine)] = mine
+        first = first_seen(length, (query_lens[row] if query_lens else queries) or 1, window)
+        table[row, first // block_size : len(mine)] = mine[first // block_size :]
         slot = (mine[:, None] * block_size + torch.arange(block_size)).flatten()[:length]
         for plain in (keys, values):
-            plain.flatten(0, 1)[slot] = torch.randn(length, kv_heads, head_dim, generator=random)
+            drawn = torch.randn(length, kv_heads, head_dim, generator=random)
+            plain.flatten(0, 1)[slot[first:]] = drawn[first:]
     k_scale: float | Tensor = 1.0
     v_scale: float | Tensor = 1.0
     if token_scales:
@@ -156,10 +172,11 @@ def make_case(
         k_scale, v_scale = 0.5, 1.75
         if head_scales:
             k_scale, v_scale = (0.5 + torch.rand(kv_heads, generator=random) for _ in range(2))
-    queries = batch if query_lens is None else sum(query_lens)
+    shape = (batch,) if queries is None else (batch, queries)
+    shape = shape if query_lens is None else (sum(query_lens),)
     starts = None if query_lens is None else torch.tensor([0, *query_lens]).cumsum(0).int()
     return Case(
-        torch.randn(queries, kv_heads * group, head_dim, generator=random).to(dtype),
+        torch.randn(*shape, kv_heads * group, head_dim, generator=random).to(dtype),
         layout.key.from_plain(keys.to(kv_dtype)),
         layout.value.from_plain(values.to(kv_dtype)),
         table,
@@ -168,4 +185,11 @@ def make_case(
         layout,
         k_scale,
         v_scale,
+        Variant(window, softcap, _sinks(kv_heads * group, random) if sinks else None),
     )
+
+
+def _sinks(q_heads: int, random: torch.Generator) -> Tensor:
+    drawn = torch.randn(q_heads, generator=random) * 2
+    drawn[-1] = -torch.inf
+    return drawn

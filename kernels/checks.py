@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache as kept
@@ -17,8 +17,8 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.layouts import Layout, Sizes
 from pagesim.kernels.requirements import installed
 
-HEAD_DIMS = (64, 80, 96, 128, 256)
-MAX_BLOCK_SIZE = 256
+HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 256)
+MAX_BLOCK_SIZE = 4096
 MAX_BATCH = 65_535
 """Sequences are an axis of a grid, and of the second and third CUDA allows as many programs."""
 
@@ -139,10 +139,8 @@ def check_caches(key_cache: Tensor, value_cache: Tensor, layout: Layout, *, page
     if sizes.head_dim not in HEAD_DIMS:
         raise PagesimError(f"key_cache has head size {sizes.head_dim}; one of {_list(HEAD_DIMS)} is needed")
     size = sizes.block_size
-    if paged and (not 1 <= size <= MAX_BLOCK_SIZE or size & (size - 1)):
-        raise PagesimError(
-            f"key_cache has block size {size}; a power of two from 1 to {MAX_BLOCK_SIZE} is needed"
-        )
+    if paged and not 1 <= size <= MAX_BLOCK_SIZE:
+        raise PagesimError(f"key_cache has block size {size}; 1 to {MAX_BLOCK_SIZE} tokens are allowed")
     for name, cache, storage in pair:
         shape = storage.shape(sizes, key_cache.element_size())
         check_tensor(name, cache, shape, (key_cache.dtype,), key_cache.device)
@@ -161,12 +159,12 @@ def check_fp8(name: str, cache: Tensor) -> None:
             )
 
 
-def check_query(name: str, q: Tensor, first_axis: str, sizes: Sizes, cache: Tensor) -> None:
-    """Check queries, ``[first_axis, q_heads, D]``, against the cache that they attend to."""
-    check_tensor(name, q, (first_axis, "q_heads", sizes.head_dim), QUERY_DTYPES, cache.device)
-    if not q.shape[1] or q.shape[1] % sizes.kv_heads:
+def check_query(name: str, q: Tensor, axes: tuple[str, ...], sizes: Sizes, cache: Tensor) -> None:
+    """Check queries, ``[*axes, q_heads, D]``, against the cache that they attend to."""
+    check_tensor(name, q, (*axes, "q_heads", sizes.head_dim), QUERY_DTYPES, cache.device)
+    if not q.shape[-2] or q.shape[-2] % sizes.kv_heads:
         raise PagesimError(
-            f"{name} has {q.shape[1]} heads; a multiple of the cache's {sizes.kv_heads} KV heads is needed"
+            f"{name} has {q.shape[-2]} heads; a multiple of the cache's {sizes.kv_heads} KV heads is needed"
         )
     if cache.dtype not in (q.dtype, *BYTES):
         raise PagesimError(f"{name} is {_short(q.dtype)}; {_short(cache.dtype)} is needed, as the cache is")
@@ -245,18 +243,22 @@ def check_lengths(context_lens: Tensor, longest: int, what: str) -> None:
             )
 
 
-def check_table(block_table: Tensor, context_lens: Tensor, sizes: Sizes) -> None:
-    """Check that the entries which the contexts reach name blocks of the cache."""
+def check_table(
+    block_table: Tensor, context_lens: Tensor, sizes: Sizes, first_seen: Tensor | None = None
+) -> None:
+    """Check that the entries of the tokens that are seen name blocks of the cache."""
     if not bounds_are_checked(block_table):
         return
     used = -(-context_lens.long() // sizes.block_size)  # [batch], blocks
-    reached = torch.arange(block_table.shape[1], device=used.device) < used[:, None]
+    column = torch.arange(block_table.shape[1], device=used.device)
+    reached = column < used[:, None]
+    if first_seen is not None:
+        reached &= column >= (first_seen.long() // sizes.block_size)[:, None]
     wrong = reached & ((block_table < 0) | (block_table >= sizes.num_blocks))
     if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
+        row, at = wrong.nonzero()[0].tolist()
         raise PagesimError(
-            f"block_table[{row}, {column}] is {block_table[row, column]}; 0 to {sizes.num_blocks - 1} is"
-            " allowed"
+            f"block_table[{row}, {at}] is {block_table[row, at]}; 0 to {sizes.num_blocks - 1} is allowed"
         )
 
 
@@ -314,13 +316,27 @@ def _list(values: Sequence[int]) -> str:
 
 
 def check_contexts(
-    batch: int, block_table: Tensor, context_lens: Tensor, sizes: Sizes, device: torch.device
+    batch: int,
+    block_table: Tensor,
+    context_lens: Tensor,
+    sizes: Sizes,
+    device: torch.device,
+    first_seen: Callable[[], Tensor] | None = None,
 ) -> None:
-    """Check the block table and the lengths of a batch over a cache of these sizes."""
+    """Check the block table and the lengths of a batch over a cache of these sizes.
+
+    Args:
+        batch: sequences.
+        block_table: blocks of each.
+        context_lens: tokens of each.
+        sizes: of the cache.
+        device: where all must be.
+        first_seen: gives the first token of each that a query sees; None where that is token 0.
+    """
     check_tensor("context_lens", context_lens, (batch,), (torch.int32,), device, contiguous=True)
     check_tensor("block_table", block_table, (batch, "max_blocks"), (torch.int32,), device)
     check_lengths(context_lens, block_table.shape[1] * sizes.block_size, "as block_table has room for")
-    check_table(block_table, context_lens, sizes)
+    check_table(block_table, context_lens, sizes, first_seen() if first_seen else None)
 
 
 def check_score_scale(scale: float | None) -> None:

@@ -16,11 +16,12 @@ import triton
 from torch import Tensor
 
 from pagesim.errors import PagesimError
-from pagesim.kernels import api, blocks, cache_write, decode, prefill, sequences
+from pagesim.kernels import api, blocks, cache_write, cascade, decode, mla, prefill, sequences
 from pagesim.kernels.aot import SHARED_LIMIT, TARGETS, MachineCode, compile_for
 from pagesim.kernels.launch import Launch
 from pagesim.kernels.layouts import HND, NHD, VLLM, Layout, Sizes
 from pagesim.kernels.swap.pieces import copy_pieces
+from pagesim.kernels.variant import Variant
 
 F16, BF16, F32, FP8, INT8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int8
 BATCH, CONTEXT, BLOCKS, TOKENS = 16, 4096, 8192, 2048
@@ -55,7 +56,12 @@ def _decode(
     stages: int | None = None,
     head_scales: bool = False,
     token_scales: bool = False,
+    work_list: bool = False,
     reduction: bool = False,
+    queries: int | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: bool = False,
 ) -> Build:
     """Return decode attention, or the reduction that follows; a block size of 0 means contiguous."""
 
@@ -65,10 +71,15 @@ def _decode(
         scales = {"k_scale": factor, "v_scale": factor}
         options = {"token_scales": True} if token_scales else {"paged": bool(block_size), **scales}
         cache = _cache(layout, kv_dtype or dtype, sizes, **options)
-        q = _meta(BATCH, q_heads, head_dim, dtype=dtype)
+        each = () if queries is None else (queries,)
+        q = _meta(BATCH, *each, q_heads, head_dim, dtype=dtype)
         table = _meta(BATCH, CONTEXT // block_size) if block_size else None
-        plan = api.decode_plan(q, cache, [CONTEXT] * BATCH, num_splits=splits, num_stages=stages)
-        launches = decode.launches(q, cache, table, _meta(BATCH), 0.1, plan, torch.empty_like(q))
+        lengths = [CONTEXT] * BATCH
+        plan = api.decode_plan(
+            q, cache, lengths, window=window, num_splits=splits, num_stages=stages, work_list=work_list
+        )
+        variant = Variant(window, softcap, _meta(q_heads, dtype=F32) if sinks else None)
+        launches = decode.launches(q, cache, table, _meta(BATCH), 0.1, plan, torch.empty_like(q), variant)
         return launches[1] if reduction else launches[0]
 
     return build
@@ -83,6 +94,9 @@ def _prefill(
     layout: Layout = NHD,
     max_query_len: int = TOKENS,
     token_scales: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: bool = False,
 ) -> Build:
     def build(target: int) -> Launch:
         sizes = Sizes(BLOCKS, block_size, 8, head_dim)
@@ -90,9 +104,53 @@ def _prefill(
         q = _meta(TOKENS, 32, head_dim, dtype=dtype)
         table, lens, starts = _meta(BATCH, CONTEXT // block_size), _meta(BATCH), _meta(BATCH + 1)
         out = torch.empty_like(q)
-        return prefill.launch(q, cache, table, lens, starts, max_query_len, 0.1, out, target)
+        variant = Variant(window, softcap, _meta(32, dtype=F32) if sinks else None)
+        return prefill.launch(q, cache, table, lens, starts, max_query_len, 0.1, out, target, variant)
 
     return build
+
+
+def _cascade(
+    step: int, *, sharers: int = 16, kv_dtype: torch.dtype = F16, token_scales: bool = False
+) -> Build:
+    """Return one of the launches of cascade attention: shared blocks, own blocks, merge."""
+
+    def build(target: int) -> Launch:
+        cache = _cache(NHD, kv_dtype, Sizes(BLOCKS, 16, 8, 128), token_scales=token_scales)
+        q = _meta(BATCH, 32, 128, dtype=F16)
+        table, lens = _meta(BATCH, CONTEXT // 16), _meta(BATCH)
+        prefixes = api.SharedPrefixes(cache, table, lens, [(list(range(sharers)), CONTEXT // 32)])
+        plans = api.cascade_plan(q, cache, prefixes, longest=CONTEXT)
+        return list(cascade.launches(q, cache, prefixes, 0.1, plans, torch.empty_like(q)))[step]
+
+    return build
+
+
+def _mla(
+    dtype: torch.dtype = F16,
+    *,
+    q_heads: int = 128,
+    dims: tuple[int, int] = (512, 64),
+    block_size: int = 64,
+    splits: int = 1,
+    reduction: bool = False,
+) -> Build:
+    """Return decode attention over latents, or the reduction that follows."""
+
+    def build(target: int) -> Launch:
+        cache = api.LatentCache(_meta(BLOCKS, block_size, sum(dims), dtype=dtype), latent_dim=dims[0])
+        q, out = (_meta(BATCH, q_heads, width, dtype=dtype) for width in (sum(dims), dims[0]))
+        plan = api.mla_plan(q, cache, [CONTEXT] * BATCH, num_splits=splits)
+        table = _meta(BATCH, CONTEXT // block_size)
+        return mla.launches(q, cache, table, _meta(BATCH), 0.1, plan, out)[int(reduction)]
+
+    return build
+
+
+def _mla_write(target: int) -> Launch:
+    cache = api.LatentCache(_meta(BLOCKS, 64, 576, dtype=F16))
+    latent, rope = (_meta(TOKENS, width, dtype=F16) for width in (512, 64))
+    return mla.write_launch(latent, rope, cache, _meta(TOKENS, dtype=torch.int64))
 
 
 def _write(layout: Layout, kv_dtype: torch.dtype = F16, *, token_scales: bool = False) -> Build:
@@ -140,7 +198,12 @@ KERNELS: dict[str, Build] = {
     "decode fp16 32/8, contiguous": _decode(block_size=0),
     "decode fp16 32/8, block 1": _decode(block_size=1),
     "decode fp16 32/8, block 16, 8 splits": _decode(splits=8),
+    "decode fp16 32/8, block 128, 8 splits": _decode(block_size=128, splits=8),
     "reduction of 8 splits": _decode(splits=8, reduction=True),
+    "decode fp16 32/8, work list": _decode(splits=8, work_list=True),
+    "decode fp16 32/8, block 128, work list": _decode(block_size=128, splits=8, work_list=True),
+    "decode fp8 KV, fp16, work list": _decode(kv_dtype=FP8, splits=8, work_list=True),
+    "reduction of a work list": _decode(splits=8, work_list=True, reduction=True),
     "decode fp16 32/8, block 128, 4 stages": _decode(block_size=128, stages=4),
     "decode fp16 40/40, block 16": _decode(q_heads=40, kv_heads=40),
     "decode fp16 64/1, block 16": _decode(q_heads=64, kv_heads=1),
@@ -163,6 +226,23 @@ KERNELS: dict[str, Build] = {
     "decode fp8 KV, fp16, head 80": _decode(kv_dtype=FP8, head_dim=80),
     "decode fp8 KV, fp16, head 256": _decode(kv_dtype=FP8, head_dim=256),
     "decode fp8 KV, fp16, 64/1": _decode(kv_dtype=FP8, q_heads=64, kv_heads=1),
+    "decode fp16 head 32": _decode(head_dim=32),
+    "decode fp16 head 192": _decode(head_dim=192),
+    "decode fp8 KV, fp16, head 160": _decode(kv_dtype=FP8, head_dim=160),
+    "decode fp16 32/8, block 80": _decode(block_size=80),
+    "decode fp16 32/8, block 1056": _decode(block_size=1056),
+    "decode fp16 vLLM, block 528": _decode(layout=VLLM, block_size=528),
+    "decode fp16 32/8, 4 queries": _decode(queries=4),
+    "decode fp16 32/8, 8 queries, 8 splits": _decode(queries=8, splits=8),
+    "reduction of 8 splits, 8 queries": _decode(queries=8, splits=8, reduction=True),
+    "decode bf16 64/8, head 64, window, sinks": _decode(
+        BF16, q_heads=64, head_dim=64, window=128, sinks=True
+    ),
+    "decode fp16 32/8, window, block 128": _decode(window=1024, block_size=128),
+    "decode bf16 head 256, window, soft cap": _decode(BF16, head_dim=256, window=2048, softcap=50.0),
+    "decode fp8 KV, fp16, 4 queries, window, sinks, soft cap": _decode(
+        kv_dtype=FP8, queries=4, window=1024, softcap=50.0, sinks=True
+    ),
     "decode int8 KV, scales a token": _decode(kv_dtype=INT8, token_scales=True),
     "decode int8 KV, bf16, scales a token": _decode(BF16, kv_dtype=INT8, token_scales=True),
     "decode int8 KV, scales a token, block 128": _decode(kv_dtype=INT8, block_size=128, token_scales=True),
@@ -174,6 +254,17 @@ KERNELS: dict[str, Build] = {
         kv_dtype=FP8, block_size=64, layout=HND, token_scales=True
     ),
     "decode fp8 KV, scales a token, head 256": _decode(kv_dtype=FP8, head_dim=256, token_scales=True),
+    "decode int8 KV, scales a token, block 528": _decode(kv_dtype=INT8, block_size=528, token_scales=True),
+    "decode int8 KV, scales a token, 4 queries": _decode(kv_dtype=INT8, queries=4, token_scales=True),
+    "decode int8 KV, scales a token, 4 queries, window, sinks, soft cap": _decode(
+        kv_dtype=INT8, queries=4, window=1024, softcap=50.0, sinks=True, token_scales=True
+    ),
+    "decode fp8 KV, bf16, head 64, scales a token, window, sinks": _decode(
+        BF16, kv_dtype=FP8, q_heads=64, head_dim=64, window=128, sinks=True, token_scales=True
+    ),
+    "decode fp8 KV, scales a token, work list": _decode(
+        kv_dtype=FP8, splits=8, work_list=True, token_scales=True
+    ),
     "prefill fp16 32/8, block 16": _prefill(),
     "prefill fp16 32/8, block 128": _prefill(block_size=128),
     "prefill fp16 32/8, 16 queries": _prefill(max_query_len=16),
@@ -185,6 +276,28 @@ KERNELS: dict[str, Build] = {
     "prefill fp8 KV, bf16 queries": _prefill(BF16, kv_dtype=FP8),
     "prefill int8 KV, scales a token": _prefill(kv_dtype=INT8, token_scales=True),
     "prefill fp8 KV, bf16, scales a token": _prefill(BF16, kv_dtype=FP8, token_scales=True),
+    "prefill int8 KV, scales a token, head 256": _prefill(kv_dtype=INT8, head_dim=256, token_scales=True),
+    "prefill int8 KV, scales a token, window, soft cap": _prefill(
+        kv_dtype=INT8, window=1024, softcap=50.0, token_scales=True
+    ),
+    "decode cascade fp16 32/8, 16 sharers": _cascade(0),
+    "decode cascade fp16 32/8, 2 sharers": _cascade(0, sharers=2),
+    "decode cascade fp8 KV, 16 sharers": _cascade(0, kv_dtype=FP8),
+    "decode cascade int8 KV, scales a token": _cascade(0, kv_dtype=INT8, token_scales=True),
+    "merge of a cascade": _cascade(2),
+    "decode MLA fp16, 128 heads, block 64": _mla(),
+    "decode MLA fp16, 128 heads, block 16": _mla(block_size=16),
+    "decode MLA fp16, 16 heads, block 64": _mla(q_heads=16),
+    "decode MLA bf16, 128 heads, block 64, 8 splits": _mla(BF16, splits=8),
+    "decode MLA fp16, 40 heads, 256 + 32": _mla(q_heads=40, dims=(256, 32)),
+    "decode MLA fp32, 16 heads": _mla(F32, q_heads=16),
+    "reduction of 8 splits, MLA": _mla(splits=8, reduction=True),
+    "write of latents fp16": _mla_write,
+    "prefill bf16 head 64, window, sinks": _prefill(BF16, head_dim=64, window=128, sinks=True),
+    "prefill bf16 head 256, window, soft cap": _prefill(BF16, head_dim=256, window=2048, softcap=50.0),
+    "prefill fp16 head 32": _prefill(head_dim=32),
+    "prefill fp16 head 192": _prefill(head_dim=192),
+    "prefill fp16 32/8, block 528": _prefill(block_size=528),
     "reshape and cache fp16, NHD": _write(NHD),
     "reshape and cache fp16, vLLM": _write(VLLM),
     "reshape and cache fp8, NHD": _write(NHD, FP8),

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pagesim
+from pagesim.kernels.plan_constants import PlanConstants, constants_in_force
 
 Machine = dict[str, Any]
 """What ``describe_machine`` returns: text, numbers and None, so that it can be written as JSON."""
 
 IDENTITY = (
     "device", "device_name", "compute_capability", "driver", "cuda", "torch", "triton", "cpu", "threads",
-    "python", "pagesim", "source",
+    "python", "pagesim", "source", "plan_constants",
 )  # fmt: skip
 """What a measurement depends on: rows of machines that differ in any of these are not mixed."""
 
@@ -62,6 +64,7 @@ def describe_machine(device: str) -> Machine:
         "python": platform.python_version(),
         "pagesim": pagesim.__version__,
         "source": source(),
+        "plan_constants": plan_constants(),
         "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -90,8 +93,14 @@ def source() -> str:
     return seen.hexdigest()[:12]
 
 
+def plan_constants() -> str | None:
+    """Return twelve hexadecimal digits of the planner's constants; None where they are the defaults."""
+    found = constants_in_force()
+    return None if found == PlanConstants() else digest(asdict(found))
+
+
 _GPU_FACTS = (
-    "compute_capability", "multiprocessors", "l2_bytes", "memory_bytes", "cuda", *_ASKED
+    "compute_capability", "multiprocessors", "shared_bytes", "l2_bytes", "memory_bytes", "cuda", *_ASKED
 )  # fmt: skip
 
 
@@ -103,6 +112,7 @@ def _gpu() -> Machine:
         "device_name": facts.name,
         "compute_capability": f"{facts.major}.{facts.minor}",
         "multiprocessors": facts.multi_processor_count,
+        "shared_bytes": facts.shared_memory_per_multiprocessor,
         "l2_bytes": facts.L2_cache_size,
         "memory_bytes": facts.total_memory,
         "cuda": torch.version.cuda,

@@ -17,7 +17,17 @@ from torch import Tensor
 
 from pagesim.kernels.cache import Cache
 from pagesim.kernels.launch import Launch
-from pagesim.kernels.tiles import attend, block_ids, in_vector, load_scales, load_tile, rounded
+from pagesim.kernels.tiles import (
+    attend,
+    block_ids,
+    first_seen,
+    first_sums,
+    in_vector,
+    load_scales,
+    load_tile,
+    rounded,
+)
+from pagesim.kernels.variant import PLAIN, Variant
 
 
 @triton.jit
@@ -31,8 +41,11 @@ def prefill_kernel(
     out,  # as q
     k_scales,  # HEAD_SCALES: float32 [kv_heads]; TOKEN_MAX: float32 [blocks, kv_heads, BLOCK_SIZE]
     v_scales,
+    sinks,  # SINKS: float32 [q_heads]
     scale,  # log₂ e included
+    inner,  # CAPPED: of what a tanh is taken
     v_scale,
+    window,  # WINDOWED: tokens
     kv_heads,
     stride_q_token,
     stride_q_head,
@@ -61,6 +74,9 @@ def prefill_kernel(
     STAGES: tl.constexpr,
     HEAD_SCALES: tl.constexpr,
     TOKEN_MAX: tl.constexpr,  # the largest number stored, where every token and head has a scale; else 0
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
     """Attend with the query heads of one KV head of a few neighbouring queries."""
     HEAD_TILES: tl.constexpr = (GROUP + HEADS - 1) // HEADS
@@ -88,7 +104,11 @@ def prefill_kernel(
     q_at = q + (token_of_row * stride_q_token + heads * stride_q_head)[:, None] + dim[None, :]
     my_q = tl.load(q_at, mask=mask, other=0.0)  # [ROWS, D]
     if HEAD_SCALES:
-        scale *= tl.load(k_scales + kv_head)
+        k_scale = tl.load(k_scales + kv_head)
+        if CAPPED:
+            inner *= k_scale
+        else:
+            scale *= k_scale
         v_scale = tl.load(v_scales + kv_head)
     if TOKEN_MAX:
         k_scales += kv_head.to(tl.int64) * stride_s_head
@@ -99,39 +119,58 @@ def prefill_kernel(
     k_dim = in_vector(dim, K_CHUNK, K_LANES)
     v_dim = in_vector(dim, V_CHUNK, V_LANES)
     table = block_table + row.to(tl.int64) * stride_table
-    highest = tl.full([ROWS], float("-inf"), tl.float32)  # m, l and acc (``tiles.attend``)
-    total = tl.zeros([ROWS], tl.float32)
-    output = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+    highest, total = first_sums(sinks, heads, is_row, True, scale, ROWS, SINKS, WINDOWED)  # m and l
+    output = tl.zeros([ROWS, PADDED_DIM], tl.float32)  # acc (``tiles.attend``)
 
     end = prefix + tl.minimum(first + QUERIES, queries)
     seen_by_all = (prefix + first + 1) // TILE
     tiles = tl.cdiv(end, TILE)
+    start = 0  # no tile before it is read
+    whole = 0  # from there on all rows see all tokens of a tile, up to seen_by_all
+    begin = None
+    if WINDOWED:
+        begin = first_seen(prefix + first + 1, window, 1, True)
+        start = begin // TILE
+        whole = tl.minimum(tl.cdiv(first_seen(end, window, 1, True), TILE), seen_by_all)
     PADDED: tl.constexpr = HEAD_DIM != PADDED_DIM
     # The next tile's block is looked up a tile ahead and carried along, see ``decode.py``.
-    ids = block_ids(table, 0, end, row, BLOCK_SIZE, TILE)
-    for MASKED in tl.static_range(2):  # tiles that all rows see, then those along the diagonal
-        for step in tl.range(seen_by_all * MASKED, tiles if MASKED else seen_by_all, num_stages=STAGES):
+    ids = block_ids(table, start * TILE, end, row, BLOCK_SIZE, TILE, begin)
+    # Tiles along a window's edge, those that all rows see whole, and those along the diagonal.
+    for PART in tl.static_range(0 if WINDOWED else 1, 3):
+        from_tile = start if PART == 0 else whole if PART == 1 else seen_by_all
+        to_tile = whole if PART == 0 else seen_by_all if PART == 1 else tiles
+        for step in tl.range(from_tile, to_tile, num_stages=STAGES):
             token = step * TILE
             keys = load_tile(
                 keys_of_head, ids, token, end, k_dim, is_dim, stride_k_block,
-                K_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED,
+                K_TOKEN, BLOCK_SIZE, TILE, PADDED, PART != 1, begin,
             )  # [TILE, D]  # fmt: skip
             values = load_tile(
                 values_of_head, ids, token, end, v_dim, is_dim, stride_v_block,
-                V_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED,
+                V_TOKEN, BLOCK_SIZE, TILE, PADDED, PART != 1, begin,
             )  # [TILE, D]  # fmt: skip
             of_keys = None
             of_values = None
             if TOKEN_MAX:  # [TILE]
-                of_keys = load_scales(k_scales, ids, token, end, stride_s_block, BLOCK_SIZE, TILE, MASKED)
-                of_values = load_scales(v_scales, ids, token, end, stride_s_block, BLOCK_SIZE, TILE, MASKED)
+                of_keys = load_scales(
+                    k_scales, ids, token, end, stride_s_block, BLOCK_SIZE, TILE, PART != 1, begin
+                )
+                of_values = load_scales(
+                    v_scales, ids, token, end, stride_s_block, BLOCK_SIZE, TILE, PART != 1, begin
+                )
                 of_values *= TOKEN_MAX
-            ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE)
-            visible = (token + tl.arange(0, TILE))[None, :] <= (prefix + query)[:, None]  # [ROWS, TILE]
+            ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE, begin)
+            tokens = (token + tl.arange(0, TILE))[None, :]
+            visible = tokens <= (prefix + query)[:, None]  # [ROWS, TILE]
+            if WINDOWED:
+                visible = visible & (tokens > (prefix + query)[:, None] - window)
             highest, total, output = attend(
-                my_q, keys, values, scale, visible, highest, total, output, MASKED, of_keys, of_values
-            )
+                my_q, keys, values, scale, visible, highest, total, output, PART != 1,
+                inner, CAPPED, of_keys, of_values,
+            )  # fmt: skip
 
+    if WINDOWED:  # rows beyond the queries may see nothing
+        total = tl.where(total > 0, total, 1.0)
     output *= (v_scale / total)[:, None]
     out_at = out + (token_of_row * stride_out_token + heads * stride_out_head)[:, None] + dim[None, :]
     tl.store(out_at, rounded(output, out.dtype.element_ty), mask=mask)
@@ -146,7 +185,15 @@ class Shape(NamedTuple):
     num_stages: int
 
 
-def shape(q: Tensor, group: int, max_query_len: int, capability: int, token_scales: bool = False) -> Shape:
+def shape(
+    q: Tensor,
+    group: int,
+    max_query_len: int,
+    capability: int,
+    *,
+    capped: bool = False,
+    token_scales: bool = False,
+) -> Shape:
     """Return the largest tiles whose registers do not spill.
 
     On compute capability 8 a warp multiplies 16 rows: where there are fewer for each of the warps, two of
@@ -157,6 +204,7 @@ def shape(q: Tensor, group: int, max_query_len: int, capability: int, token_scal
         group: query heads a KV head.
         max_query_len: the most queries of a sequence.
         capability: compute capability times ten; from 90 on, operands of tensor cores stay in shared memory.
+        capped: whether scores have a soft cap, which takes registers.
         token_scales: whether every token of the cache has scales, which take registers.
     """
     head_dim, rows = q.shape[-1], max_query_len * group
@@ -169,7 +217,7 @@ def shape(q: Tensor, group: int, max_query_len: int, capability: int, token_scal
         if rows <= 32:
             return Shape(32, 64, 4, 3)
         return Shape(128, 64 if head_dim <= 64 else 32, 8, 3)
-    if rows <= 64:
+    if rows <= 64 or (wide and (capped or token_scales)):
         return Shape(64, 32, 8, 2) if wide else Shape(64, 64, 4, 3)
     if wide or token_scales:
         return Shape(128, 32, 8, 2 if wide else 3)
@@ -186,11 +234,13 @@ def launch(
     scale: float | None,
     out: Tensor,
     capability: int = 90,
+    variant: Variant = PLAIN,
 ) -> Launch:
     """Return what is to be run on a GPU of this compute capability (times ten)."""
     kv_heads = cache.sizes.kv_heads
     group = q.shape[1] // kv_heads
-    cut = shape(q, group, max_query_len, capability, cache.has_token_scales)
+    capped = variant.softcap is not None
+    cut = shape(q, group, max_query_len, capability, capped=capped, token_scales=cache.has_token_scales)
     heads = min(group, cut.rows)
     q, positive = cache.upright(q, scale)
     arguments = {
@@ -201,7 +251,7 @@ def launch(
         "context_lens": context_lens,
         "query_starts": query_starts,
         "out": out,
-        "scale": positive,
+        **variant.arguments(positive, q),
         "kv_heads": kv_heads,
         "stride_q_token": q.stride(0),
         "stride_q_head": q.stride(1),

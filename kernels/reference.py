@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pagesim.kernels.layouts import NHD, Layout, Storage
+from pagesim.kernels.planner import first_seen
 
 Scale = float | Tensor
 """What a stored FP8 number is multiplied by: one factor, or one a KV head as float32 ``[kv_heads]``.
@@ -31,16 +33,27 @@ LEAST_SCALE = 2.0**-126
 
 
 def attend(
-    q: Tensor, keys: Tensor, values: Tensor, scale: float, compute_dtype: torch.dtype | None = None
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    compute_dtype: torch.dtype | None = None,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Return the causal attention of a sequence's last T tokens over its L tokens.
 
     Args:
         q: ``[T, q_heads, D]``; query head h reads KV head ``h // (q_heads // kv_heads)``.
-        keys: ``[L, kv_heads, D]`` with L ≥ T.
+        keys: ``[L, kv_heads, D]``; with L < T the first queries are of no token and give zeros.
         values: ``[L, kv_heads, D]``.
         scale: what a dot product is multiplied by.
         compute_dtype: the type of every intermediate.
+        window: as of ``variant.Variant``, like the two that follow.
+        softcap: see there.
+        sinks: see there.
 
     Returns:
         ``[T, q_heads, D]`` in the type of ``q``.
@@ -49,9 +62,18 @@ def attend(
     (rows, q_heads, head_dim), (length, kv_heads, _) = q.shape, keys.shape
     grouped = q.to(dtype).view(rows, kv_heads, q_heads // kv_heads, head_dim)
     scores = torch.einsum("thgd,lhd->hgtl", grouped, keys.to(dtype)) * scale
-    position = torch.arange(length - rows, length, device=q.device)
-    later = torch.arange(length, device=q.device) > position[:, None]  # [T, L]
-    weights = scores.masked_fill(later, -inf).softmax(dim=-1)
+    if softcap is not None:
+        scores = (scores / softcap).tanh() * softcap
+    position = torch.arange(length - rows, length, device=q.device)[:, None]
+    token = torch.arange(length, device=q.device)
+    hidden = token > position  # [T, L]
+    if window is not None:
+        hidden |= token <= position - window
+    scores = scores.masked_fill(hidden, -inf)
+    if sinks is not None:  # one more score, without a value
+        sink = sinks.to(dtype).view(kv_heads, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    weights = scores.softmax(dim=-1)[..., :length].masked_fill((position < 0).expand(rows, length), 0)
     output = torch.einsum("hgtl,lhd->thgd", weights, values.to(dtype))
     return output.reshape(rows, q_heads, head_dim).to(q.dtype)
 
@@ -68,16 +90,24 @@ def decode_attention(
     k_scale: Scale = 1.0,
     v_scale: Scale = 1.0,
     compute_dtype: torch.dtype | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """Return the attention of one query a sequence over its paged context: ``[batch, q_heads, D]``."""
+    """Return the attention of each sequence's last tokens over its paged context.
+
+    Queries are ``[batch, q_heads, D]`` or ``[batch, queries, q_heads, D]``, and so is what is returned.
+    """
     dtype = compute_dtype or _compute_dtype(q)
     output = torch.zeros_like(q)
     for row, length in enumerate(context_lens.tolist()):
         if length:
-            table = block_table[row]
-            keys = _read(key_cache, layout.key, k_scale, table, length, dtype)
-            values = _read(value_cache, layout.value, v_scale, table, length, dtype)
-            output[row] = attend(q[row : row + 1], keys, values, scale, dtype)[0]
+            mine = q[row] if q.dim() == 4 else q[row : row + 1]
+            span = (block_table[row], first_seen(length, len(mine), window), length)
+            keys = _read(key_cache, layout.key, k_scale, span, dtype)
+            values = _read(value_cache, layout.value, v_scale, span, dtype)
+            variant: dict[str, Any] = {"window": window, "softcap": softcap, "sinks": sinks}
+            output[row] = attend(mine, keys, values, scale, dtype, **variant).view_as(output[row])
     return output
 
 
@@ -92,6 +122,9 @@ def contiguous_decode_attention(
     k_scale: Scale = 1.0,
     v_scale: Scale = 1.0,
     compute_dtype: torch.dtype | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Return the same over a padded batch: a block a sequence, as wide as the longest context may be."""
     rows = torch.arange(len(q), device=q.device)[:, None]
@@ -106,6 +139,9 @@ def contiguous_decode_attention(
         k_scale=k_scale,
         v_scale=v_scale,
         compute_dtype=compute_dtype,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
     )
 
 
@@ -122,6 +158,9 @@ def prefill_attention(
     k_scale: Scale = 1.0,
     v_scale: Scale = 1.0,
     compute_dtype: torch.dtype | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Return the causal attention of each sequence's last tokens over all of it: ``[tokens, q_heads, D]``."""
     dtype = compute_dtype or _compute_dtype(q)
@@ -130,10 +169,11 @@ def prefill_attention(
     for row, length in enumerate(context_lens.tolist()):
         rows = slice(starts[row], starts[row + 1])
         if rows.stop > rows.start:
-            table = block_table[row]
-            keys = _read(key_cache, layout.key, k_scale, table, length, dtype)
-            values = _read(value_cache, layout.value, v_scale, table, length, dtype)
-            output[rows] = attend(q[rows], keys, values, scale, dtype)
+            span = (block_table[row], first_seen(length, rows.stop - rows.start, window), length)
+            keys = _read(key_cache, layout.key, k_scale, span, dtype)
+            values = _read(value_cache, layout.value, v_scale, span, dtype)
+            variant: dict[str, Any] = {"window": window, "softcap": softcap, "sinks": sinks}
+            output[rows] = attend(q[rows], keys, values, scale, dtype, **variant)
     return output
 
 
@@ -232,7 +272,7 @@ def gather_sequences(
     """
     for row, length in enumerate(context_lens.tolist()):
         for target, cache, storage in ((key, key_cache, layout.key), (value, value_cache, layout.value)):
-            target[row, :length] = _tokens(cache, storage, block_table[row], length)
+            target[row, :length] = _tokens(cache, storage, (block_table[row], 0, length))
 
 
 def gather_scales(pairs: Sequence[tuple[Scale, Scale]], block_table: Tensor, context_lens: Tensor) -> None:
@@ -241,7 +281,7 @@ def gather_scales(pairs: Sequence[tuple[Scale, Scale]], block_table: Tensor, con
         assert isinstance(scales, Tensor)
         assert isinstance(target, Tensor)
         for row, length in enumerate(context_lens.tolist()):
-            target[row, :, :length] = _scales_of(scales, block_table[row], length).T
+            target[row, :, :length] = _scales_of(scales, (block_table[row], 0, length)).T
 
 
 def _token_scales(new: Tensor, dtype: torch.dtype) -> Tensor:
@@ -278,24 +318,33 @@ def _compute_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _read(
-    cache: Tensor, storage: Storage, scale: Scale, table: Tensor, length: int, dtype: torch.dtype
-) -> Tensor:
-    """Return what a sequence's tokens stand for, ``[length, kv_heads, D]``."""
-    stored = _tokens(cache, storage, table, length)
+Span = tuple[Tensor, int, int]
+"""Of a sequence: its row of the block table, the first token that is read, and the one after the last."""
+
+
+def _read(cache: Tensor, storage: Storage, scale: Scale, span: Span, dtype: torch.dtype) -> Tensor:
+    """Return what some of a sequence's tokens stand for, ``[tokens, kv_heads, D]``."""
+    stored = _tokens(cache, storage, span)
     if isinstance(scale, Tensor) and scale.dim() == 3:
-        return stored.to(dtype) * _scales_of(scale, table, length).to(dtype)[..., None]
+        return stored.to(dtype) * _scales_of(scale, span).to(dtype)[..., None]
     return _dequantise(stored, scale, dtype)
 
 
-def _scales_of(scales: Tensor, table: Tensor, length: int) -> Tensor:
-    """Return the scales of a sequence's tokens, ``[length, kv_heads]``."""
-    blocks = table[: -(-length // scales.shape[2])].long()
-    return scales[blocks].transpose(1, 2).flatten(0, 1)[:length]
+def _scales_of(scales: Tensor, span: Span) -> Tensor:
+    """Return the scales of some of a sequence's tokens, ``[tokens, kv_heads]``."""
+    blocks, inside = _blocks(span, scales.shape[2])
+    return scales[blocks].transpose(1, 2).flatten(0, 1)[inside]
 
 
-def _tokens(cache: Tensor, storage: Storage, table: Tensor, length: int) -> Tensor:
-    """Return a sequence's tokens as they are stored, ``[length, kv_heads, D]``."""
-    sizes = storage.sizes(cache)
-    blocks = table[: -(-length // sizes.block_size)].long()
-    return storage.to_plain(cache[blocks]).flatten(0, 1)[:length]
+def _tokens(cache: Tensor, storage: Storage, span: Span) -> Tensor:
+    """Return some of a sequence's tokens as they are stored, ``[tokens, kv_heads, D]``."""
+    blocks, inside = _blocks(span, storage.sizes(cache).block_size)
+    return storage.to_plain(cache[blocks]).flatten(0, 1)[inside]
+
+
+def _blocks(span: Span, block_size: int) -> tuple[Tensor, slice]:
+    """Return the blocks that hold a span, and where in them it is."""
+    table, first, end = span
+    column = first // block_size
+    blocks = table[column : -(-end // block_size)].long()
+    return blocks, slice(first - column * block_size, end - column * block_size)

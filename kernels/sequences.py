@@ -16,7 +16,7 @@ TOKENS = 32
 
 @triton.jit
 def gather_kernel(
-    key_cache,
+    key_cache,  # blocks in the cache's layout
     value_cache,
     block_table,  # int32 [batch, max_blocks]
     context_lens,  # int32 [batch]
@@ -57,13 +57,14 @@ def gather_kernel(
     head = tl.program_id(0).to(tl.int64)
     row = tl.program_id(2).to(tl.int64)
     length = tl.load(context_lens + row)
-    token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
+    token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)  # [TOKENS]
+    # What lies beyond a context is never read (``contiguous_decode_attention``), so it is not written either.
     if tl.program_id(1) * TOKENS >= length:
         return
     dim = tl.arange(0, PADDED_DIM)
     inside = token < length
-    mask = inside[:, None] & (dim < HEAD_DIM)[None, :]
-    ids = tl.load(block_table + row * stride_table + token // BLOCK_SIZE, mask=inside, other=0)
+    mask = inside[:, None] & (dim < HEAD_DIM)[None, :]  # [TOKENS, D]
+    ids = tl.load(block_table + row * stride_table + token // BLOCK_SIZE, mask=inside, other=0)  # [TOKENS]
     block = ids.to(tl.int64)[:, None]
     offset = (token % BLOCK_SIZE)[:, None]
     from_key = key_cache + block * stride_k_block + head * stride_k_head
@@ -74,8 +75,8 @@ def gather_kernel(
     to_key = key + row * stride_key_row + place * stride_key_token + head * stride_key_head + dim[None, :]
     to_value = value + row * stride_value_row + place * stride_value_token + head * stride_value_head
     to_value += dim[None, :]
-    keys = tl.load(from_key, mask=mask)
-    values = tl.load(from_value, mask=mask)
+    keys = tl.load(from_key, mask=mask)  # [TOKENS, D]
+    values = tl.load(from_value, mask=mask)  # [TOKENS, D]
     tl.store(to_key, keys, mask=mask)
     tl.store(to_value, values, mask=mask)
     if TOKEN_SCALES:

@@ -10,11 +10,24 @@ import triton.language as tl
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
+LEAST = tl.constexpr(-1e30)
+"""The highest score so far of a row that may have seen no token: below any score, and finite, so that the
+difference to a masked score is no NaN."""
+
 
 @triton.jit
 def split_tokens(length, tokens_per_split, splits, TILE: tl.constexpr):
     """Return the tokens of a split of a sequence of this length (``planner.DecodePlan.split_tokens``)."""
     return tl.maximum(tokens_per_split, tl.cdiv(length, splits * TILE) * TILE)
+
+
+@triton.jit
+def first_seen(length, window, QUERIES: tl.constexpr, WINDOWED: tl.constexpr):
+    """Return the first token that the first of the last QUERIES tokens sees (``planner.first_seen``)."""
+    if WINDOWED:
+        return tl.maximum(length - (QUERIES - 1) - window, 0)
+    else:
+        return 0
 
 
 @triton.jit
@@ -27,18 +40,22 @@ def in_vector(dim, chunk, LANES: tl.constexpr):
 
 
 @triton.jit
-def block_ids(table, token, end, sequence, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Return the block of the tile at ``token``, or of each of its tokens where blocks are smaller.
+def block_ids(table, token, end, sequence, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, begin=None):
+    """Return the block of the tile at ``token``, or of each of its tokens where tiles do not divide blocks.
 
-    A block size of 0 means that the cache is contiguous: the sequence itself is the block.
+    A block size of 0 means that the cache is contiguous: the sequence itself is the block. Entries of the
+    table that no token from ``begin`` to ``end`` needs are not read.
     """
     if BLOCK_SIZE == 0:
         return sequence
-    elif BLOCK_SIZE >= TILE:
+    elif BLOCK_SIZE % TILE == 0:
         return tl.load(table + token // BLOCK_SIZE, mask=token < end, other=0)
     else:
         tokens = token + tl.arange(0, TILE)
-        return tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+        needed = tokens < end
+        if begin is not None:
+            needed = needed & (tokens >= begin)
+        return tl.load(table + tokens // BLOCK_SIZE, mask=needed, other=0)
 
 
 @triton.jit
@@ -50,14 +67,16 @@ def tile_pointers(
     Whatever a block stride is multiplied by is 64 bits wide: caches have more than 2³¹ elements.
     """
     tokens = tl.arange(0, TILE)
-    if BLOCK_SIZE == 0:
+    if BLOCK_SIZE == 0:  # one id, and tokens count from the sequence's first
         base = cache + (ids.to(tl.int64) * stride_block + token.to(tl.int64) * TOKEN)
         return base + ((tokens * TOKEN)[:, None] + dims[None, :])
-    elif BLOCK_SIZE >= TILE:
+    elif BLOCK_SIZE % TILE == 0:
         base = cache + ids.to(tl.int64) * stride_block
         return base + (((token % BLOCK_SIZE + tokens) * TOKEN)[:, None] + dims[None, :])
     else:
         base = cache + ids.to(tl.int64) * stride_block  # [TILE]
+        if TILE % BLOCK_SIZE != 0:  # otherwise a tile begins where a block does
+            tokens += token
         return base[:, None] + ((tokens % BLOCK_SIZE * TOKEN)[:, None] + dims[None, :])
 
 
@@ -75,16 +94,21 @@ def load_tile(
     TILE: tl.constexpr,
     PADDED: tl.constexpr,
     MASKED: tl.constexpr,
+    begin=None,
 ):
-    """Return the vectors ``[TILE, D]`` of the tile at ``token``; zeros from ``end`` on, if MASKED.
+    """Return the vectors ``[TILE, D]`` of the tile at ``token``.
 
-    Zeros, not what lies there: a weight of zero times a NaN is a NaN. They are of the type that is loaded: a
-    load whose zero is converted is not pipelined. PADDED says whether D is more than a vector has.
+    If MASKED, those before ``begin`` and from ``end`` on are zeros, not what lies there: a weight of zero
+    times a NaN is a NaN. Zeros are of the type that is loaded: a load whose zero is converted is not
+    pipelined. PADDED says whether D is more than a vector has.
     """
     at = tile_pointers(cache, ids, token, dims, stride_block, TOKEN, BLOCK_SIZE, TILE)  # [TILE, D]
     ZERO: tl.constexpr = 0 if cache.dtype.element_ty.is_int() else 0.0
     if MASKED:
-        inside = token + tl.arange(0, TILE) < end  # [TILE]
+        tokens = token + tl.arange(0, TILE)  # [TILE]
+        inside = tokens < end
+        if begin is not None:
+            inside = inside & (tokens >= begin)
         return tl.load(at, mask=inside[:, None] & is_dim[None, :], other=ZERO)
     elif PADDED:
         return tl.load(at, mask=is_dim[None, :], other=ZERO)
@@ -102,12 +126,20 @@ def load_scales(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     MASKED: tl.constexpr,
+    begin=None,
 ):
-    """Return one head's scales ``[TILE]`` of the tile at ``token``; zeros from ``end`` on, if MASKED."""
+    """Return one head's scales ``[TILE]`` of the tile at ``token``.
+
+    If MASKED, those before ``begin`` and from ``end`` on are zeros (``load_tile``).
+    """
     at = tile_pointers(scales, ids, token, tl.arange(0, 1), stride_block, 1, BLOCK_SIZE, TILE)  # [TILE, 1]
     at = tl.reshape(at, [TILE])
     if MASKED:
-        return tl.load(at, mask=token + tl.arange(0, TILE) < end, other=0.0)
+        tokens = token + tl.arange(0, TILE)
+        inside = tokens < end
+        if begin is not None:
+            inside = inside & (tokens >= begin)
+        return tl.load(at, mask=inside, other=0.0)
     else:
         return tl.load(at)
 
@@ -141,8 +173,8 @@ def times_keys(q, keys):
     """
     if q.shape[0] == 1:
         return tl.sum(q.to(tl.float32) * numbers(keys, tl.float32), axis=1)[None, :]
-    a = q
-    b = tl.trans(numbers(keys, q.dtype))
+    a = q  # [M, D]
+    b = tl.trans(numbers(keys, q.dtype))  # [D, TILE]
     if INTERPRETED:  # which multiplies bfloat16 as the integers that it stores it in
         a = a.to(tl.float32)
         b = b.to(tl.float32)
@@ -153,10 +185,10 @@ def times_keys(q, keys):
 def plus_values(output, weights, values, DTYPE: tl.constexpr):
     """Return ``output + weights @ values`` in float32, ``[M, D]``; operands are rounded to DTYPE."""
     if output.shape[0] == 1:
-        column = tl.reshape(weights, [weights.shape[1]])[:, None]
+        column = tl.reshape(weights, [weights.shape[1]])[:, None]  # [TILE, 1]
         return output + tl.sum(column * numbers(values, tl.float32), axis=0)[None, :]
-    a = rounded(weights, DTYPE)
-    b = numbers(values, DTYPE)
+    a = rounded(weights, DTYPE)  # [M, TILE]
+    b = numbers(values, DTYPE)  # [TILE, D]
     if INTERPRETED:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
@@ -233,7 +265,37 @@ def whole(numbers):
 
 
 @triton.jit
-def weigh(q, keys, scale, visible, highest, total, MASKED: tl.constexpr, k_scales=None):
+def first_sums(
+    sinks, heads, is_head, is_first, scale, ROWS: tl.constexpr, SINKS: tl.constexpr, EDGES: tl.constexpr
+):
+    """Return the highest product and the sum ``[M]`` that the online softmax starts with.
+
+    A sink is a score without a value: the one that the softmax has seen before all tokens, in the first
+    split. EDGES says that rows may see no token of a tile.
+    """
+    START: tl.constexpr = LEAST if EDGES else float("-inf")
+    if SINKS:
+        sink = tl.load(sinks + heads, mask=is_head, other=float("-inf"))
+        sink = tl.where(is_first, sink, float("-inf"))
+        has_sink = sink > float("-inf")
+        return tl.where(has_sink, sink * 1.4426950408889634 / scale, START), tl.where(has_sink, 1.0, 0.0)
+    else:
+        return tl.full([ROWS], START, tl.float32), tl.zeros([ROWS], tl.float32)
+
+
+@triton.jit
+def weigh(
+    q,
+    keys,
+    scale,
+    visible,
+    highest,
+    total,
+    MASKED: tl.constexpr,
+    inner=0.0,
+    CAPPED: tl.constexpr = False,
+    k_scales=None,
+):
     """Return a tile's weights ``[M, TILE]``, what earlier sums are multiplied by, maximum and sum ``[M]``.
 
     Scale and maximum cost one instruction a score, a product and a difference rounded together. The maximum's
@@ -244,6 +306,8 @@ def weigh(q, keys, scale, visible, highest, total, MASKED: tl.constexpr, k_scale
     scores = times_keys(q, keys)  # [M, TILE]
     if k_scales is not None:
         scores *= k_scales[None, :]
+    if CAPPED:  # tanh; of large products it is ±1
+        scores = 1.0 - 2.0 / (1.0 + tl.exp2(scores * inner))
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     raised = tl.maximum(highest, tl.max(scores, axis=1))  # [M]
@@ -267,6 +331,8 @@ def attend(
     total,
     output,
     MASKED: tl.constexpr,
+    inner=0.0,
+    CAPPED: tl.constexpr = False,
     k_scales=None,
     v_scales=None,
 ):
@@ -280,11 +346,14 @@ def attend(
         keys: ``[TILE, D]``, as stored.
         values: ``[TILE, D]``, as stored.
         scale: of the scores, log₂ e included; positive (``Cache.upright``).
-        visible: ``[M or 1, TILE]``, looked at if MASKED; every row must see a token of the first tile.
-        highest: the highest product of a query and a key so far ``[M]``, minus infinity at first.
+        visible: ``[M or 1, TILE]``, looked at if MASKED.
+        highest: the highest product of a query and a key so far ``[M]``; at first minus infinity, or LEAST
+            where a row may see no token of the first tile.
         total: the sum so far of ``2^(scale · (product - highest))``, ``[M]``.
         output: the sum so far of that times the values ``[M, D]``.
         MASKED: whether there are tokens that are not to be seen.
+        inner: what products are multiplied by before a soft cap (``variant.Variant.arguments``).
+        CAPPED: whether there is one.
         k_scales: what products with the keys of each token are multiplied by ``[TILE]``; None for 1.
         v_scales: what weights of each token are multiplied by ``[TILE]``; None for 1. Times the largest of a
             token's values they are as large as values are; times a scale, 127 or 448 times less, float16
@@ -293,7 +362,9 @@ def attend(
     Returns:
         The new ``highest``, ``total`` and ``output``.
     """
-    weights, keep, highest, total = weigh(q, keys, scale, visible, highest, total, MASKED, k_scales)
+    weights, keep, highest, total = weigh(
+        q, keys, scale, visible, highest, total, MASKED, inner, CAPPED, k_scales
+    )
     if v_scales is not None:
         weights *= v_scales[None, :]
     return highest, total, plus_values(output * keep[:, None], weights, values, q.dtype)
@@ -312,6 +383,8 @@ def attend_pairs(
     odd,
     MASKED: tl.constexpr,
     INT8: tl.constexpr,
+    inner=0.0,
+    CAPPED: tl.constexpr = False,
     k_scales=None,
     v_scales=None,
 ):
@@ -324,7 +397,9 @@ def attend_pairs(
     """
     if not INT8:
         keys = keys.to(tl.float8e4nv, bitcast=True)
-    weights, keep, highest, total = weigh(q, keys, scale, visible, highest, total, MASKED, k_scales)
+    weights, keep, highest, total = weigh(
+        q, keys, scale, visible, highest, total, MASKED, inner, CAPPED, k_scales
+    )
     if v_scales is not None:
         weights *= v_scales[None, :]
     first, second = halves(pairs, INT8)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
+from typing import Any
 
 import torch
 
 from pagesim.kernels import api
-from pagesim.kernels.bench import inputs, peers
+from pagesim.kernels.bench import decode_cases, inputs, peers
 from pagesim.kernels.bench.dtypes import DTYPES, TOLERANCE, query_dtype
 from pagesim.kernels.bench.inputs import Contiguous, Paged
-from pagesim.kernels.bench.rows import Point
+from pagesim.kernels.bench.rows import Point, context_lens
 from pagesim.kernels.bench.session import Case, Session
 from pagesim.kernels.layouts import HND, find_layout
 from pagesim.kernels.planner import DecodePlan
@@ -28,6 +29,9 @@ def prepare(point: Point, session: Session) -> Case:
         "sdpa-decode": _sdpa,
         "paged-prefill": _paged_prefill,
         "sdpa-prefill": _sdpa,
+        "shared-decode": decode_cases.shared_decode,
+        "cascade-decode": decode_cases.cascade_decode,
+        "mla-decode": decode_cases.mla_decode,
     }
     if point.op in peers.PEERS:
         return _peer_decode(point, session)
@@ -78,7 +82,7 @@ def _peer_decode(point: Point, session: Session) -> Case:
     peer = peers.PEERS[point.op]
     peers.require(peer, point)
     given = inputs.paged(point, session, point["batch"])
-    calls = peer.make(given, 1 / sqrt(point["head_size"]))
+    calls = peer.make(given, 1 / sqrt(point["head_size"]), point)
     return _decode_case(point, given, calls, None, None)
 
 
@@ -123,8 +127,17 @@ def _paged_prefill(point: Point, session: Session) -> Case:
 
 
 def _plan(point: Point, q: torch.Tensor, cache: api.Cache) -> DecodePlan:
-    lengths = [point["context"]] * point["batch"]
-    return api.decode_plan(q, cache, lengths, num_splits=point.parameters.get("splits"))
+    """Return the plan of a point: what it does not force is the planner's choice."""
+    asked = point.parameters
+    forced: dict[str, Any] = {name: asked.get(column) for name, column in _FORCED.items()}
+    if capacity := asked.get("capacity"):
+        return api.decode_plan(q, cache, [capacity] * point["batch"], capacity=True, **forced)
+    listed = {None: None, "grid": False, "list": True}[asked.get("schedule")]
+    return api.decode_plan(q, cache, context_lens(point), work_list=listed, **forced)
+
+
+_FORCED = {"num_splits": "splits", "tile": "tile", "num_warps": "warps", "num_stages": "stages"}
+"""Arguments of a plan and the columns that force them."""
 
 
 def _decode_case(
@@ -142,16 +155,16 @@ def _case(
     point: Point, calls: Sequence[Call], rows: int, check: Callable[[], float], splits: int | None = None
 ) -> Case:
     """Return a case of ``rows`` queries a sequence; the queries are the last tokens of their contexts."""
-    batch, context = point["batch"], point["context"]
+    batch, lengths = point["batch"], context_lens(point)
     wide = point["q_heads"] * point["head_size"]
     moved = inputs.kv_bytes(point) + 2 * batch * rows * wide * query_dtype(point["dtype"]).itemsize
     if "block_size" in point.parameters:
-        moved += 4 * batch * -(-context // point["block_size"])
-    visible = sum(range(context - rows + 1, context + 1))
+        moved += 4 * sum(-(-length // point["block_size"]) for length in lengths)
+    visible = sum(rows * length - rows * (rows - 1) // 2 for length in lengths)
     return Case(
         calls,
         bytes_moved=moved,
-        flops=4 * batch * visible * wide,
+        flops=4 * visible * wide,
         check=check,
         tolerance=TOLERANCE[point["dtype"]],
         columns={"splits_used": splits},
@@ -169,11 +182,14 @@ def _poisoned(calls: Sequence[Call], outs: torch.Tensor | None) -> Callable[[], 
 
 
 def _check_decode(given: Paged | Contiguous, output: Callable[[], torch.Tensor]) -> Callable[[], float]:
-    """Compare one sequence's output with attention in float64 over its tokens."""
+    """Compare the output of two sequences, a longest one among them, with attention in float64."""
 
     def check() -> float:
-        row = len(given.lengths) // 2
-        return _error(output()[row : row + 1], given.queries[0, row : row + 1], *given.tokens(row))
+        got = output()
+        rows = {int(given.lengths.argmax()), len(given.lengths) // 2}
+        return max(
+            _error(got[row : row + 1], given.queries[0, row : row + 1], *given.tokens(row)) for row in rows
+        )
 
     return check
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from pagesim.costs.specs import ModelSpec, model
+from pagesim.kernels.bench.decode_grids import LatentGrid, SharedPrefixGrid
 from pagesim.kernels.bench.grids import (
     AttentionGrid,
     CopyGrid,
@@ -25,8 +26,14 @@ FULL = ((64, 4096), (256, 1024))
 SMALL = ((1, 1024), (1, 16384), (8, 4096))
 """Where launches, splits and the reduction count."""
 
+ITERATION_BLOCKS = (64, 256)
+"""That an iteration swaps: a context of 1,024 tokens, which crosses while it computes, and one of 4,096."""
+
 PROMPTS = ((1, 2048, 2048), (4, 2048, 2048), (1, 8192, 8192), (4, 512, 4096))
 """(batch, new tokens, context): whole prompts, as torch's attention does too, and chunks after a prefix."""
+
+PEER_BLOCKS = (16, 128, 256)
+"""Block sizes of peers: vLLM's, a tile of FlashAttention 4, the least of FlashAttention 2."""
 
 CLIFF = (4 * KIB, 16 * KIB, 28 * KIB, 64 * KIB, 256 * KIB, MIB)
 """Bytes of a piece around which batched copies were seen to jump, at 28 KiB (vllm#42212)."""
@@ -52,9 +59,24 @@ def swap_shapes(spec: ModelSpec, block_sizes: Iterable[int], tokens: int) -> tup
     return tuple((2 * spec.layers, token_bytes * size, -(-tokens // size)) for size in block_sizes)
 
 
-def _attention(device: str, quick: bool) -> tuple[Grid, ...]:
+AnyGrid = Grid | SharedPrefixGrid | LatentGrid
+
+
+def _attention(device: str, quick: bool) -> tuple[AnyGrid, ...]:
     if device == "cpu":
         return (
+            SharedPrefixGrid(
+                shapes=((4, 64, 32),) if quick else ((4, 64, 32), (4, 128, 96)),
+                heads=((4, 1),),
+                head_size=64,
+                dtype="fp32",
+            ),
+            LatentGrid(
+                shapes=((2, 64),) if quick else ((2, 64), (4, 128)),
+                q_heads=(4,),
+                block_sizes=(16,),
+                dtype="fp32",
+            ),
             AttentionGrid(
                 shapes=((2, 64),) if quick else ((1, 128), (4, 128), (4, 512)),
                 prompts=((1, 32, 32),) if quick else ((1, 64, 64), (2, 32, 128)),
@@ -69,13 +91,15 @@ def _attention(device: str, quick: bool) -> tuple[Grid, ...]:
         return (
             AttentionGrid(shapes=(FULL[0], SMALL[2]), block_sizes=(16, 128), ops=(*compared, *peers_found())),
             AttentionGrid(prompts=((1, 2048, 2048),), ops=("paged-prefill", "sdpa-prefill")),
+            SharedPrefixGrid(shapes=((64, 4096, 2048),)),
+            LatentGrid(shapes=((64, 4096),)),
         )
     both = (GQA, MHA)
     one = FULL[:1]
     return (
         AttentionGrid(shapes=FULL, block_sizes=(16, 32, 64, 128, 256), heads=both, ops=compared),
-        AttentionGrid(shapes=SMALL, block_sizes=(16, 128), heads=both, ops=compared),
-        AttentionGrid(shapes=(*SMALL, *FULL), block_sizes=(16, 256), heads=both, ops=tuple(peers_found())),
+        AttentionGrid(shapes=SMALL, block_sizes=PEER_BLOCKS, heads=both, ops=compared),
+        AttentionGrid(shapes=(*SMALL, *FULL), block_sizes=PEER_BLOCKS, heads=both, ops=tuple(peers_found())),
         AttentionGrid(prompts=PROMPTS, heads=both, ops=("paged-prefill", "sdpa-prefill")),
         AttentionGrid(shapes=(SMALL[2], *FULL), heads=both, ops=("gather-decode",)),
         AttentionGrid(shapes=SMALL, splits=(1, 4, 16), ops=("paged-decode",)),
@@ -83,6 +107,17 @@ def _attention(device: str, quick: bool) -> tuple[Grid, ...]:
         AttentionGrid(shapes=one, layouts=("HND", "VLLM"), ops=("paged-decode", "contiguous-decode")),
         AttentionGrid(shapes=one, head_sizes=(64, 80, 96, 256), ops=("paged-decode",)),
         AttentionGrid(shapes=one, block_sizes=(1, 2, 4, 8), ops=("paged-decode",)),
+        SharedPrefixGrid(
+            shapes=(
+                (64, 4096, 2048),
+                (8, 4096, 2048),
+                (2, 4096, 2048),
+                (64, 2048, 256),
+                (16, 32_768, 32_000),
+            ),
+            heads=both,
+        ),
+        LatentGrid(shapes=(*SMALL, *FULL), q_heads=(128, 16), block_sizes=(64,)),
     )
 
 
@@ -98,6 +133,7 @@ def _swap(device: str, quick: bool) -> tuple[Grid, ...]:
     return (
         SwapGrid(swap_shapes(opt, (1, 4, 16, 64, 256), 512)),
         SwapGrid(swap_shapes(opt, (16,), 256), host_blocks=("scattered",), beside_decode=True),
+        SwapGrid((), in_iterations=ITERATION_BLOCKS),
         SwapGrid(tuple((1, size, count) for size in CLIFF for count in (16, 256))),
     )
 

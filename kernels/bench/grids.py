@@ -25,6 +25,8 @@ PLANNED = 0
 DECODE_OPS = ("paged-decode", "contiguous-decode", "gather-decode", "sdpa-decode")
 PREFILL_OPS = ("paged-prefill", "sdpa-prefill")
 COPY_OPS = ("device-copy", "reshape-and-cache", "copy-blocks", "gather-blocks", "scatter-blocks")
+CORES = ("cuda", "tensor")
+"""What FlashInfer decodes with: it has a kernel for each, and leaves the choice to the caller."""
 STRATEGIES = ("copy-each", "copy-batch", "gather", "zero-copy")
 DIRECTIONS = ("out", "in")
 HOST_BLOCKS = ("neighbours", "scattered")
@@ -121,6 +123,8 @@ class AttentionGrid:
                 paged = {**shape, "layout": layout, "block_size": block_size}
                 if op == "paged-decode":
                     yield from self._splits(op, paged)
+                elif op == "flashinfer-decode":
+                    yield from (Point("attention", op, {**paged, "cores": cores}) for cores in CORES)
                 else:
                     yield Point("attention", op, paged)
 
@@ -149,6 +153,7 @@ class SwapGrid:
         directions: ``out`` of the device, ``in``.
         host_blocks: where blocks go in the swap space: ``neighbours``, or ``scattered``.
         beside_decode: whether decoding beside each strategy is measured too; on a GPU only.
+        in_iterations: blocks that an iteration swaps, in front of its layers and layer by layer.
 
     Raises:
         PagesimError: a value is off; the message names it and the bound.
@@ -159,6 +164,7 @@ class SwapGrid:
     directions: tuple[str, ...] = DIRECTIONS
     host_blocks: tuple[str, ...] = ("neighbours",)
     beside_decode: bool = False
+    in_iterations: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for pieces, size, blocks in self.shapes:
@@ -173,6 +179,8 @@ class SwapGrid:
             _among("direction", direction, DIRECTIONS)
         for where in self.host_blocks:
             _among("host_blocks", where, HOST_BLOCKS)
+        for blocks in self.in_iterations:
+            _within("blocks", blocks, 1, ITERATION["batch"] * ITERATION["context"] // ITERATION["block_size"])
 
     def points(self) -> Iterator[Point]:
         """Yield the points: of each size one large copy, then the strategies."""
@@ -187,6 +195,10 @@ class SwapGrid:
             for strategy, direction in product(self.strategies, self.directions):
                 swap = self._swap(strategy, direction, self.host_blocks[0], pieces, size, blocks)
                 yield Point("swap", "decode-beside-swap", {**swap, **DECODE_BESIDE})
+        for blocks, strategy, direction in product(self.in_iterations, self.strategies, self.directions):
+            size = ITERATION["block_size"] * ITERATION["kv_heads"] * ITERATION["head_size"] * 2
+            swap = self._swap(strategy, direction, self.host_blocks[0], ITERATION_PIECES, size, blocks)
+            yield Point("swap", "swap-by-layer", {**swap, **ITERATION})
 
     @staticmethod
     def _swap(
@@ -207,6 +219,16 @@ DECODE_BESIDE = {
     "dtype": "fp16", "layout": "NHD",
 }  # fmt: skip
 """The decode step that is measured beside swaps."""
+
+
+ITERATION: dict[str, Any] = {
+    "batch": 32, "context": 2048, "block_size": 16, "q_heads": 32, "kv_heads": 8, "head_size": 128,
+    "dtype": "fp16", "layout": "NHD", "n": 53248, "k": 4096,
+}  # fmt: skip
+"""An iteration that swaps by layer: the shapes of Llama-3.1-8B, a layer's weights as a matrix of n × k."""
+
+ITERATION_PIECES = 2 * 32
+"""Keys and values of its layers."""
 
 
 @dataclass(frozen=True)

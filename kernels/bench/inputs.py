@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from pagesim.kernels.bench.dtypes import DTYPES, query_dtype
-from pagesim.kernels.bench.rows import Point
+from pagesim.kernels.bench.rows import Point, context_lens
 from pagesim.kernels.bench.session import Session
 from pagesim.kernels.cache import Cache
 from pagesim.kernels.layouts import HND, Layout, Sizes, find_layout
@@ -37,8 +37,8 @@ class Paged:
 
     def tokens(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and values of a sequence of the first batch, ``[context, kv_heads, D]``."""
-        blocks = self.tables[0, row].long()
         length = int(self.lengths[row])
+        blocks = self.tables[0, row, : -(-length // self.layout.sizes(self.key_cache).block_size)].long()
         keys = self.layout.key.to_plain(self.key_cache[blocks]).flatten(0, 1)[:length]
         return keys, self.layout.value.to_plain(self.value_cache[blocks]).flatten(0, 1)[:length]
 
@@ -81,7 +81,7 @@ class Contiguous:
 def kv_bytes(point: Point) -> int:
     """Return the bytes of all keys and values of a batch."""
     width = point["kv_heads"] * point["head_size"] * DTYPES[point["dtype"]].itemsize
-    return int(2 * point["batch"] * point["context"] * width)
+    return int(2 * sum(context_lens(point)) * width)
 
 
 def paged(point: Point, session: Session, rows: int) -> Paged:
@@ -90,12 +90,15 @@ def paged(point: Point, session: Session, rows: int) -> Paged:
     layout = find_layout(point["layout"])
     dtype = DTYPES[point["dtype"]]
     sets = rotations(kv_bytes(point), session.device)
-    width = -(-point["context"] // block_size)
-    total = sets * batch * width
+    held = torch.tensor([-(-length // block_size) for length in context_lens(point)])
+    width = int(held.max())
+    total = sets * int(held.sum())
     sizes = Sizes(total, block_size, point["kv_heads"], point["head_size"])
     keys, values = (session.random(*shape, dtype=dtype) for shape in layout.shapes(sizes, dtype.itemsize))
     order = torch.randperm(total, generator=session.generator(point), dtype=torch.int32)
-    tables = order.view(sets, batch, width).to(session.device)
+    tables = torch.zeros(sets, batch, width, dtype=torch.int32)
+    tables[(torch.arange(width) < held[:, None]).expand(sets, -1, -1)] = order
+    tables = tables.to(session.device)
     return Paged(_queries(point, session, sets, rows), keys, values, tables, _lengths(point, session), layout)
 
 
@@ -117,4 +120,4 @@ def _queries(point: Point, session: Session, sets: int, rows: int) -> torch.Tens
 
 
 def _lengths(point: Point, session: Session) -> torch.Tensor:
-    return torch.full((point["batch"],), point["context"], dtype=torch.int32, device=session.device)
+    return torch.tensor(context_lens(point), dtype=torch.int32).to(session.device)

@@ -1,8 +1,9 @@
 """Other libraries' paged decode kernels, measured beside ours where they are installed; none is needed.
 
-Each adapter is written against a public interface as its documentation gives it. A peer whose interface has
-changed since fails at its points, which are recorded as failed, and a peer that computes something else than
-asked fails the check that all ops go through.
+Each adapter is written against a public interface: of FlashInfer 0.7.2.post1, FlashAttention 4 (4.0.0b36) and
+vLLM 0.33.0 as their packages have it, of FlashAttention 2 and 3 as it is documented. A peer whose interface
+has changed since fails at its points, which are recorded as failed, and a peer that computes something else
+than asked fails the check that all ops go through.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Peer:
     package: str
     layouts: tuple[str, ...]
     block_multiple: int
-    make: Callable[[Paged, float], list[Call]]
+    make: Callable[[Paged, float, Point], list[Call]]
 
 
 DTYPES = ("fp16", "bf16")
@@ -64,7 +65,7 @@ def require(peer: Peer, point: Point) -> None:
         )
 
 
-def _flashinfer(given: Paged, scale: float) -> list[Call]:
+def _flashinfer(given: Paged, scale: float, point: Point) -> list[Call]:
     """FlashInfer: a wrapper is planned once for a batch and run at every layer (docs.flashinfer.ai)."""
     import torch
 
@@ -79,7 +80,7 @@ def _flashinfer(given: Paged, scale: float) -> list[Call]:
 
     def call(q: torch.Tensor, table: torch.Tensor) -> Call:
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-            room, given.layout.name, use_tensor_cores=q_heads // sizes.kv_heads >= 4
+            room, given.layout.name, use_tensor_cores=point.parameters.get("cores") == "tensor"
         )
         wrapper.plan(
             starts,
@@ -98,10 +99,10 @@ def _flashinfer(given: Paged, scale: float) -> list[Call]:
     return [call(*each) for each in zip(given.queries, given.tables, strict=True)]
 
 
-def _flash_attention(package: str, table_name: str) -> Callable[[Paged, float], list[Call]]:
+def _flash_attention(package: str, table_name: str) -> Callable[[Paged, float, Point], list[Call]]:
     """FlashAttention's decode; version 3 calls a block table a page table."""
 
-    def make(given: Paged, scale: float) -> list[Call]:
+    def make(given: Paged, scale: float, point: Point) -> list[Call]:
         decode: Any = import_module(package).flash_attn_with_kvcache
 
         def call(q: torch.Tensor, table: torch.Tensor) -> Call:
@@ -121,12 +122,42 @@ def _flash_attention(package: str, table_name: str) -> Callable[[Paged, float], 
     return make
 
 
+def _flash_attention_4(given: Paged, scale: float, point: Point) -> list[Call]:
+    """FlashAttention 4: sequences of one query each; fewer splits than one let it choose their number."""
+    import torch
+
+    attend: Any = import_module("flash_attn.cute").flash_attn_varlen_func
+    batch = given.tables.shape[1]
+    starts = torch.arange(batch + 1, dtype=torch.int32, device=given.queries.device)
+
+    def call(q: torch.Tensor, table: torch.Tensor) -> Call:
+        def run() -> torch.Tensor:
+            found = attend(
+                q,
+                given.key_cache,
+                given.value_cache,
+                cu_seqlens_q=starts,
+                max_seqlen_q=1,
+                seqused_k=given.lengths,
+                page_table=table,
+                softmax_scale=scale,
+                causal=True,
+                num_splits=0,
+            )
+            output: torch.Tensor = found[0] if isinstance(found, tuple) else found
+            return output
+
+        return run
+
+    return [call(*each) for each in zip(given.queries, given.tables, strict=True)]
+
+
 VLLM_SEGMENTS = 16
 VLLM_LEAST_PROGRAMS = 128
 """vLLM's own choices of when its kernel splits contexts, and into how many (its Triton backend)."""
 
 
-def _vllm(given: Paged, scale: float) -> list[Call]:
+def _vllm(given: Paged, scale: float, point: Point) -> list[Call]:
     """Triton attention of vLLM, with the room for its split form that vLLM's own backend gives it."""
     import torch
 
@@ -199,6 +230,7 @@ PEERS = {
         Peer(
             "flash-attn-2-decode", "flash_attn", ("NHD",), 256, _flash_attention("flash_attn", "block_table")
         ),
+        Peer("flash-attn-4-decode", "flash_attn.cute", ("NHD",), 1, _flash_attention_4),
         Peer("vllm-triton-decode", "vllm", ("NHD",), 16, _vllm),
     )
 }

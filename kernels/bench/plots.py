@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from pagesim.kernels.bench.rows import OK, Row
+from pagesim.kernels.bench.rows import OK, Row, is_planned
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Okabe and Ito's palette: told apart by colour-blind people."""
@@ -40,9 +40,7 @@ def figures(rows: Iterable[Row]) -> dict[str, Figure]:
 
 def _decode(rows: list[Row], axis: str, label: str) -> Figure | None:
     """Draw decode ops, a panel for each number of heads; what has no block size is a level line over it."""
-    chosen = [
-        row for row in rows if row["bench"] == "attention" and row["query"] is None and row["splits"] is None
-    ]
+    chosen = [row for row in rows if row["bench"] == "attention" and row["query"] is None and is_planned(row)]
     paged = {row["block_size"] for row in chosen} - {None}
     if axis == "context" and paged:
         # One block size, so that a line is a function of the context.

@@ -5,10 +5,12 @@ Nothing here needs torch, so that rows can be read anywhere. ``docs/bench.md`` e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pagesim.errors import PagesimError, brief
 from pagesim.kernels.machine import Machine, digest, identity
 
 SCHEMA = 1
@@ -29,6 +31,7 @@ PARAMETERS = {
     "batch": int,
     "context": int,
     "query": int,
+    "shared": int,
     "block_size": int,
     "q_heads": int,
     "kv_heads": int,
@@ -36,6 +39,13 @@ PARAMETERS = {
     "dtype": str,
     "layout": str,
     "splits": int,
+    "tile": int,
+    "warps": int,
+    "stages": int,
+    "lengths": str,
+    "capacity": int,
+    "schedule": str,
+    "cores": str,
     "strategy": str,
     "direction": str,
     "host_blocks": str,
@@ -68,9 +78,21 @@ MEASURED = {
     "splits_used": int,
     "max_error": float,
     "slowdown": float,
+    "alone_s": float,
+    "in_front_s": float,
+    "swap_s": float,
     "date": str,
 }
 """Columns that say what came of it; None where it was not measured."""
+
+
+FORCED = ("splits", "tile", "warps", "stages", "lengths", "capacity", "schedule")
+"""Columns of attention that say what is not the planner's choice for a batch of equal lengths."""
+
+
+def is_planned(row: Row) -> bool:
+    """Return whether a row is of equal lengths and of the planner's own choice."""
+    return all(row[name] is None for name in FORCED)
 
 
 @dataclass(frozen=True)
@@ -99,6 +121,29 @@ class Point:
     def __str__(self) -> str:
         """Return the op and its parameters, in a line."""
         return " ".join([self.op, *(f"{name}={value}" for name, value in self.parameters.items())])
+
+
+def context_lens(point: Point) -> list[int]:
+    """Return the tokens of each sequence of an attention op: all alike, or as ``lengths`` has them."""
+    mixed = point.parameters.get("lengths")
+    return [point["context"]] * point["batch"] if mixed is None else parse_lengths(mixed)
+
+
+def parse_lengths(text: str) -> list[int]:
+    """Return the lengths that a text such as ``131072+200x128`` stands for: one, then 200 of 128 tokens.
+
+    Raises:
+        PagesimError: it is something else.
+    """
+    found: list[int] = []
+    for part in text.split("+"):
+        match = re.fullmatch(r"(?:([1-9]\d{0,4})x)?([1-9]\d{0,6})", part.strip(), re.ASCII)
+        if match is None:
+            raise PagesimError(
+                f"lengths is {brief(text)}; numbers of tokens joined by + are needed, as 131072+200x128"
+            )
+        found += [int(match[2])] * int(match[1] or 1)
+    return found
 
 
 def make_row(point: Point, machine: Machine, measured: Mapping[str, Any]) -> Row:

@@ -154,7 +154,7 @@ def _parse(content: bytes, journal: Path) -> list[Row]:
                 f"{journal}, line {number}: schema is {brief(said)}; this version of pagesim reads {SCHEMA}; "
                 "choose another folder"
             )
-        rows.append(row)
+        rows.append({**dict.fromkeys((*PARAMETERS, *MEASURED)), **row})  # columns that are newer than the row
     return rows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -30,6 +30,10 @@ def prepare(point: Point, session: Session) -> Case:
         return _pinned_copy(point, session)
     if point.op == "decode-beside-swap":
         return _decode_beside_swap(point, session)
+    if point.op == "swap-by-layer":
+        from pagesim.kernels.bench.by_layer import prepare_iteration
+
+        return prepare_iteration(point, session)
     return _swap(point, session)
 
 
@@ -48,11 +52,31 @@ def _pinned_copy(point: Point, session: Session) -> Case:
 
 def _swap(point: Point, session: Session) -> Case:
     strategy, pairs = _strategy(point, session)
-    pools, out = strategy.pools, point["direction"] == "out"
+    check = check_swap(
+        point, session, strategy.pools, pairs[0], lambda: start(strategy, point, pairs[0]).wait()
+    )
+
+    def call(chosen: BlockIds) -> Call:
+        return lambda: start(strategy, point, chosen)
+
+    return Case(
+        [call(chosen) for chosen in pairs],
+        bytes_moved=point["blocks"] * strategy.pools.block_bytes,
+        check=check,
+        reference=f"pinned-copy-{point['direction']}",
+        by_wall=True,
+    )
+
+
+def check_swap(
+    point: Point, session: Session, pools: Pools, pairs: BlockIds, swap: Call
+) -> Callable[[], float]:
+    """Return what compares blocks before and after a swap of pairs (device block, host block)."""
 
     def check() -> float:
         # Compared on the device: a host takes longer to compare the blocks than the link to bring them.
-        device, host = torch.from_numpy(pairs[0]).to(session.device).T
+        device, host = torch.from_numpy(pairs).to(session.device).T
+        out = point["direction"] == "out"
 
         def here() -> torch.Tensor:
             return torch.stack([cache[device] for cache in pools.rows()], 1)
@@ -62,19 +86,10 @@ def _swap(point: Point, session: Session) -> Case:
 
         session.fill(pools.host)
         source = here() if out else there()
-        _start(strategy, point, pairs[0]).wait()
+        swap()
         return float(not torch.equal(there() if out else here(), source))
 
-    def call(chosen: BlockIds) -> Call:
-        return lambda: _start(strategy, point, chosen)
-
-    return Case(
-        [call(chosen) for chosen in pairs],
-        bytes_moved=point["blocks"] * pools.block_bytes,
-        check=check,
-        reference=f"pinned-copy-{point['direction']}",
-        by_wall=True,
-    )
+    return check
 
 
 def _decode_beside_swap(point: Point, session: Session) -> Case:
@@ -122,7 +137,7 @@ def _swapping(strategy: SwapStrategy, point: Point, pairs: list[BlockIds]) -> It
             with torch.cuda.stream(_new_stream()) if on_gpu else nullcontext():
                 while not stop.is_set():
                     for chosen in pairs:
-                        transfer = _start(strategy, point, chosen)
+                        transfer = start(strategy, point, chosen)
                         begun.set()
                         transfer.wait()
         except Exception as error:
@@ -153,15 +168,21 @@ def _strategy(point: Point, session: Session) -> tuple[SwapStrategy, list[BlockI
     caches = session.random(pieces, total, size, dtype=torch.uint8)
     host = session.host_bytes(total * pieces * size).view(total, pieces, size)
     strategy = make_strategy(point["strategy"], Pools(tuple(caches), host))
+    return strategy, list(choose_pairs(point, session, total, total).reshape(SETS, blocks, 2))
+
+
+def choose_pairs(point: Point, session: Session, device_blocks: int, host_blocks: int) -> BlockIds:
+    """Return pairs of a random device block and a host block, ``[host_blocks, 2]``."""
     random = np.random.default_rng(session.generator(point).initial_seed())
-    device = random.permutation(total).reshape(SETS, blocks)
+    device = random.permutation(device_blocks)[:host_blocks]
     # A swap space whose free list is fresh hands out neighbours, one that was long in use does not.
-    there = np.arange(total) if point["host_blocks"] == "neighbours" else random.permutation(total)
-    pairs = [np.stack(each, 1) for each in zip(device, there.reshape(SETS, blocks), strict=True)]
-    return strategy, pairs
+    neighbours = point["host_blocks"] == "neighbours"
+    there = np.arange(host_blocks) if neighbours else random.permutation(host_blocks)
+    return np.stack([device, there], 1)
 
 
-def _start(strategy: SwapStrategy, point: Point, pairs: BlockIds) -> Transfer:
+def start(strategy: SwapStrategy, point: Point, pairs: BlockIds) -> Transfer:
+    """Put a point's swap of pairs (device block, host block) under way."""
     if point["direction"] == "out":
         return strategy.swap_out(pairs)
     return strategy.swap_in(pairs[:, ::-1])

@@ -6,6 +6,7 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.swap.base import Copy, Direction, Pools, SwapStrategy, Transfer
 from pagesim.kernels.swap.copies import CopyBatch, CopyEach
 from pagesim.kernels.swap.gather import GatherCopy
+from pagesim.kernels.swap.layers import LayerSwap
 from pagesim.kernels.swap.zero_copy import ZeroCopy
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "CopyEach",
     "Direction",
     "GatherCopy",
+    "LayerSwap",
     "Pools",
     "SwapStrategy",
     "Transfer",

@@ -26,6 +26,31 @@ Direction = Literal["out", "in"]
 """``out`` of the device, or ``in``."""
 
 
+class Blocks:
+    """Pairs of blocks that are swapped, checked, in ascending order on the host.
+
+    In this order neighbours on the host are neighbours in whatever is staged.
+
+    Args:
+        device: their ids on the device, ``[N]``.
+        host: their ids on the host, ``[N]``.
+    """
+
+    def __init__(self, device: BlockIds, host: BlockIds) -> None:
+        order = np.argsort(host)
+        self.device, self.host = device[order], host[order]
+        self._there: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.device)
+
+    def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return both on a device, sent once, on the stream that is current then; nothing is waited for."""
+        if self._there is None:
+            self._there = (_sent(self.device, device), _sent(self.host, device))
+        return self._there
+
+
 @dataclass(frozen=True)
 class Pools:
     """Where blocks live: on the device piece by piece, in host memory whole.
@@ -141,8 +166,8 @@ class SwapStrategy(ABC):
     On a GPU the copies run on a stream of the strategy's own: they begin when what the current stream held
     at the call is done, and ``Transfer`` says when they are. On the CPU they are done when the call returns.
 
-    A subclass says how: ``_move`` gets ids that are checked, at least one, and runs with its own stream as
-    the current one; and ``lacks`` says where it cannot run.
+    A subclass says how: ``move`` gets blocks that are checked, at least one, and runs with its own stream as
+    the current one; and ``lacks`` says where it cannot run. `LayerSwap` moves the same blocks layer by layer.
 
     Args:
         pools: what to copy between.
@@ -178,8 +203,7 @@ class SwapStrategy(ABC):
             PagesimError: a block is outside its pool or named twice, or something is no pair of whole
                 numbers; then nothing was copied.
         """
-        device, host = self._checked(copies, ("device", "host"))
-        return self._start("out", device, host)
+        return self._start("out", self.checked("out", copies))
 
     def swap_in(self, copies: Copies) -> Transfer:
         """Copy blocks from the host to the device.
@@ -191,14 +215,19 @@ class SwapStrategy(ABC):
             PagesimError: a block is outside its pool or named twice, or something is no pair of whole
                 numbers; then nothing was copied.
         """
-        host, device = self._checked(copies, ("host", "device"))
-        return self._start("in", device, host)
+        return self._start("in", self.checked("in", copies))
 
     @abstractmethod
-    def _move(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
-        """Copy between device blocks ``[N]`` and host blocks ``[N]``, pair by pair, in any order."""
+    def move(self, direction: Direction, blocks: Blocks, pieces: slice) -> None:
+        """Copy some pieces of each block between device and host, pair by pair, in any order."""
 
-    def _checked(self, copies: Copies, sides: tuple[str, str]) -> tuple[BlockIds, BlockIds]:
+    def checked(self, direction: Direction, copies: Copies) -> Blocks:
+        """Return the blocks of ``swap_out`` or ``swap_in``.
+
+        Raises:
+            PagesimError: as there.
+        """
+        sides = ("device", "host") if direction == "out" else ("host", "device")
         ids = _pairs(copies)
         bounds = {"device": self.pools.device_blocks, "host": self.pools.host_blocks}
         for side, column in zip(sides, ids.T, strict=True):
@@ -216,20 +245,36 @@ class SwapStrategy(ABC):
                     f"copies[{again}]: {side} block {block} is named twice; a block is swapped at most once"
                 )
         first, second = ids.astype(np.int64, copy=False).T
-        return np.ascontiguousarray(first), np.ascontiguousarray(second)
+        return Blocks(first, second) if direction == "out" else Blocks(second, first)
 
-    def _start(self, direction: Direction, device: BlockIds, host: BlockIds) -> Transfer:
-        if not len(device):
+    def _start(self, direction: Direction, blocks: Blocks) -> Transfer:
+        if not len(blocks):
             return Transfer()
+        self.follow_current()
+        return self.run([(direction, blocks)], slice(0, self.pools.pieces))
+
+    def follow_current(self) -> None:
+        """Let what is copied from now on wait for what the current stream holds."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.pools.device))
+
+    def run(self, moves: Sequence[tuple[Direction, Blocks]], pieces: slice) -> Transfer:
+        """Move some pieces of blocks, one move after the other, on the strategy's own stream."""
         if self.stream is None:
-            self._move(direction, device, host)
+            for direction, blocks in moves:
+                self.move(direction, blocks, pieces)
             return Transfer()
-        self.stream.wait_stream(torch.cuda.current_stream(self.pools.device))
         with torch.cuda.stream(self.stream):
-            self._move(direction, device, host)
+            for direction, blocks in moves:
+                self.move(direction, blocks, pieces)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self.stream)
         return Transfer(event)
+
+
+def _sent(ids: BlockIds, device: torch.device) -> torch.Tensor:
+    tensor = torch.from_numpy(ids)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _pairs(copies: Copies) -> npt.NDArray[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from pagesim.kernels.requirements import Unavailable
-from pagesim.kernels.swap.base import BlockIds, Direction, SwapStrategy
+from pagesim.kernels.swap.base import Blocks, Direction, Pools, SwapStrategy
 from pagesim.kernels.swap.driver import Addresses, driver
 
 
@@ -26,18 +26,18 @@ class CopyEach(SwapStrategy):
     def lacks(cls, device: torch.device) -> str | None:
         return _lacks_driver() if device.type == "cuda" else None
 
-    def _move(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
+    def move(self, direction: Direction, blocks: Blocks, pieces: slice) -> None:
         if self.stream is None:
-            self._move_rows(direction, device, host)
+            self._move_rows(direction, blocks, pieces)
             return
-        targets, sources = _addresses(self, direction, device, host)
+        targets, sources = _addresses(self.pools, direction, blocks, pieces)
         copy, size, stream = driver().copy, self.pools.piece_bytes, self.stream.cuda_stream
         for target, source in zip(targets.tolist(), sources.tolist(), strict=True):
             copy(target, source, size, stream)
 
-    def _move_rows(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
-        for piece, cache in enumerate(self.pools.rows()):
-            for d, h in zip(device.tolist(), host.tolist(), strict=True):
+    def _move_rows(self, direction: Direction, blocks: Blocks, pieces: slice) -> None:
+        for piece, cache in list(enumerate(self.pools.rows()))[pieces]:
+            for d, h in zip(blocks.device.tolist(), blocks.host.tolist(), strict=True):
                 ours, theirs = cache[d], self.pools.host[h, piece]
                 if direction == "out":
                     theirs.copy_(ours)
@@ -60,21 +60,20 @@ class CopyBatch(SwapStrategy):
             return f"batched copies need a driver of CUDA 12.8 or later, this one is of {driver().version()}"
         return missing
 
-    def _move(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
+    def move(self, direction: Direction, blocks: Blocks, pieces: slice) -> None:
         assert self.stream is not None, "there is no CPU path; see lacks"
-        targets, sources = _addresses(self, direction, device, host)
+        targets, sources = _addresses(self.pools, direction, blocks, pieces)
         driver().copy_batch(targets, sources, self.pools.piece_bytes, self.stream.cuda_stream)
 
 
 def _addresses(
-    strategy: SwapStrategy, direction: Direction, device: BlockIds, host: BlockIds
+    pools: Pools, direction: Direction, blocks: Blocks, pieces: slice
 ) -> tuple[Addresses, Addresses]:
-    """Return target and source of each copy, ``[P × N]`` each, piece by piece."""
-    pools = strategy.pools
-    bases = np.array([cache.data_ptr() for cache in pools.caches], np.int64)
-    pieces = np.arange(pools.pieces) * pools.piece_bytes + pools.host.data_ptr()
-    ours = (bases[:, None] + device * pools.piece_bytes).ravel().view(np.uint64)
-    theirs = (pieces[:, None] + host * pools.block_bytes).ravel().view(np.uint64)
+    """Return target and source of each copy, ``[pieces × N]`` each, piece by piece."""
+    bases = np.array([cache.data_ptr() for cache in pools.caches[pieces]], np.int64)
+    places = np.arange(pools.pieces)[pieces] * pools.piece_bytes + pools.host.data_ptr()
+    ours = (bases[:, None] + blocks.device * pools.piece_bytes).ravel().view(np.uint64)
+    theirs = (places[:, None] + blocks.host * pools.block_bytes).ravel().view(np.uint64)
     return (theirs, ours) if direction == "out" else (ours, theirs)
 
 

@@ -11,8 +11,8 @@ import torch
 
 from pagesim.errors import PagesimError
 from pagesim.kernels.api import BlockPool, gather_blocks, scatter_blocks
-from pagesim.kernels.swap.base import BlockIds, Direction, Pools, SwapStrategy
-from pagesim.kernels.swap.kernel import check_pieces, ids_on, lacks_triton
+from pagesim.kernels.swap.base import BlockIds, Blocks, Direction, Pools, SwapStrategy
+from pagesim.kernels.swap.kernel import check_pieces, lacks_triton
 
 
 class GatherCopy(SwapStrategy):
@@ -20,7 +20,8 @@ class GatherCopy(SwapStrategy):
 
     The staging memory has two halves: while one crosses the link, the other is gathered or scattered. Host
     blocks that are neighbours cross in one copy. Even a host block by itself is a copy of all layers,
-    megabytes for a real model, which a link takes at nearly its full rate.
+    megabytes for a real model, which a link takes at nearly its full rate. Layer by layer a block is as many
+    copies as there are layers.
 
     Args:
         pools: what to copy between.
@@ -40,7 +41,9 @@ class GatherCopy(SwapStrategy):
         if staging_bytes < 0:
             raise PagesimError(f"staging_bytes is {staging_bytes}; it must be at least 0")
         # The kernels take the dtypes of caches; bytes are moved four at a time and never looked at.
-        self._blocks = BlockPool([row.view(torch.float32) for row in pools.rows()])
+        self._words = [row.view(torch.float32) for row in pools.rows()]
+        whole = slice(0, pools.pieces)
+        self._of_pieces = {(whole.start, whole.stop): BlockPool(self._words)}
         room = min(max(1, staging_bytes // pools.block_bytes), pools.device_blocks)
         staging = torch.empty((room, *pools.host.shape[1:]), dtype=torch.uint8, device=pools.device)
         half = max(1, room // 2)
@@ -55,41 +58,48 @@ class GatherCopy(SwapStrategy):
     def lacks(cls, device: torch.device) -> str | None:
         return lacks_triton(device)
 
-    def _move(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
-        order = np.argsort(host)  # so that neighbours on the host are neighbours in the staging buffer
-        ids, there = ids_on(self.pools.device, device[order]), host[order]
-        size = len(self._halves[0].memory)
+    def move(self, direction: Direction, blocks: Blocks, pieces: slice) -> None:
+        ids, there = blocks.on(self.pools.device)[0], blocks.host
+        pool = self._pool(pieces)
+        size = len(self._halves[0].part(len(pool)))
         if self.stream is not None and self._link is not None:
             self._link.wait_stream(self.stream)
-        for turn, first in enumerate(range(0, len(order), size)):
-            part = slice(first, min(first + size, len(order)))
+        for turn, first in enumerate(range(0, len(ids), size)):
+            part = slice(first, min(first + size, len(ids)))
             half = self._halves[turn % len(self._halves)]
+            staged = half.part(len(pool))[: part.stop - part.start]
             if direction == "out":
                 half.wait_on(self.stream)  # for the copies of what it held before
-                self._gather(half, ids[part])
-                self._cross(direction, half, there[part])
+                gather_blocks(pool, ids[part], out=staged.view(torch.float32), check=False)
+                self._cross(direction, half, staged, there[part], pieces)
             else:
                 half.wait_on(self._link)
-                self._cross(direction, half, there[part])
-                self._scatter(half, ids[part])
+                self._cross(direction, half, staged, there[part], pieces)
+                scatter_blocks(staged.view(torch.float32), pool, ids[part], check=False)
+                half.free_after(self.stream)
         if self.stream is not None and self._link is not None:
             self.stream.wait_stream(self._link)
 
-    def _gather(self, half: Half, ids: torch.Tensor) -> None:
-        gather_blocks(self._blocks, ids, out=half.words(len(ids)), check=False)
+    def _pool(self, pieces: slice) -> BlockPool:
+        """Return the caches that hold some pieces, checked once."""
+        key = (pieces.start, pieces.stop)
+        if key not in self._of_pieces:
+            self._of_pieces[key] = BlockPool(self._words[pieces])
+        return self._of_pieces[key]
 
-    def _scatter(self, half: Half, ids: torch.Tensor) -> None:
-        scatter_blocks(half.words(len(ids)), self._blocks, ids, check=False)
-        half.free_after(self.stream)
-
-    def _cross(self, direction: Direction, half: Half, blocks: BlockIds) -> None:
-        """Copy between a half and host blocks, beside the kernels of the other half."""
+    def _cross(
+        self, direction: Direction, half: Half, staged: torch.Tensor, blocks: BlockIds, pieces: slice
+    ) -> None:
+        """Copy between part of a half and host blocks, beside the kernels of the other half."""
         link, kernels = self._link, self.stream
         if link is not None and kernels is not None and direction == "out":
             link.wait_stream(kernels)
+        # Neighbours lie side by side on the host with all their pieces only.
+        runs = _runs(blocks) if staged.shape[1] == self.pools.pieces else _each(blocks)
         with nullcontext() if link is None else torch.cuda.stream(link):
-            for row, block, length in _runs(blocks):
-                there, here = self.pools.host[block : block + length], half.memory[row : row + length]
+            for row, block, length in runs:
+                there = self.pools.host[block : block + length, pieces]
+                here = staged[row : row + length]
                 target, source = (there, here) if direction == "out" else (here, there)
                 target.copy_(source, non_blocking=True)
         if direction == "out":
@@ -109,9 +119,11 @@ class Half:
         self.memory = memory
         self._free: torch.cuda.Event | None = None
 
-    def words(self, blocks: int) -> torch.Tensor:
-        """Return the first blocks as the kernels take them, float32."""
-        return self.memory[:blocks].view(torch.float32)
+    def part(self, pieces: int) -> torch.Tensor:
+        """Return it as blocks of fewer pieces, uint8 ``[blocks, pieces, piece_bytes]``."""
+        room = len(self.memory) * self.memory.shape[1] // pieces
+        rows = self.memory.flatten(0, 1)[: room * pieces]
+        return rows.view(room, pieces, self.memory.shape[2])
 
     def free_after(self, stream: torch.cuda.Stream | None) -> None:
         """Say that it is free when what a stream holds by now is done."""
@@ -125,8 +137,14 @@ class Half:
 
 
 def _runs(blocks: BlockIds) -> Iterator[tuple[int, int, int]]:
-    """Yield (place, first block, length) for each run of neighbours in ascending ``blocks``."""
+    """Yield (place, first block, length) of each run of neighbours in ascending ``blocks``."""
     starts = np.flatnonzero(np.diff(blocks, prepend=blocks[0] - 2) != 1)
     ends = np.append(starts[1:], len(blocks))
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         yield start, int(blocks[start]), end - start
+
+
+def _each(blocks: BlockIds) -> Iterator[tuple[int, int, int]]:
+    """Yield (place, block, 1) of each block."""
+    for place, block in enumerate(blocks.tolist()):
+        yield place, block, 1

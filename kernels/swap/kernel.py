@@ -6,7 +6,7 @@ import torch
 
 from pagesim.errors import PagesimError
 from pagesim.kernels.requirements import INSTALL, installed
-from pagesim.kernels.swap.base import BlockIds, Pools
+from pagesim.kernels.swap.base import Pools
 
 ALIGNMENT = 16
 """Bytes that a kernel moves at a time."""
@@ -29,9 +29,3 @@ def check_pieces(name: str, pools: Pools) -> None:
         raise PagesimError(
             f"strategy {name}: a piece is {pools.piece_bytes} bytes; it must be a multiple of {ALIGNMENT}"
         )
-
-
-def ids_on(device: torch.device, ids: BlockIds) -> torch.Tensor:
-    """Return ids ``[N]`` on a device, without waiting for it."""
-    tensor = torch.from_numpy(ids)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.swap.base import BlockIds, Direction, Pools, SwapStrategy
-from pagesim.kernels.swap.kernel import check_pieces, ids_on, lacks_triton
+from pagesim.kernels.swap.base import Blocks, Direction, Pools, SwapStrategy
+from pagesim.kernels.swap.kernel import check_pieces, lacks_triton
 
 
 class ZeroCopy(SwapStrategy):
@@ -46,11 +46,11 @@ class ZeroCopy(SwapStrategy):
     def lacks(cls, device: torch.device) -> str | None:
         return lacks_triton(device)
 
-    def _move(self, direction: Direction, device: BlockIds, host: BlockIds) -> None:
+    def move(self, direction: Direction, blocks: Blocks, pieces: slice) -> None:
         pools = self.pools
-        on_device, on_host = (ids_on(pools.device, ids) for ids in (device, host))
+        on_device, on_host = blocks.on(pools.device)
         if self.stream is None:
-            for place, cache in enumerate(pools.rows()):
+            for place, cache in list(enumerate(pools.rows()))[pieces]:
                 if direction == "out":
                     pools.host[on_host, place] = cache[on_device]
                 else:
@@ -58,7 +58,7 @@ class ZeroCopy(SwapStrategy):
             return
         from pagesim.kernels.swap.pieces import copy_pieces
 
-        ours = (self._caches, on_device, pools.piece_bytes)
-        theirs = (self._host, on_host, pools.block_bytes)
+        ours = (self._caches[pieces], on_device, pools.piece_bytes)
+        theirs = (self._host[pieces], on_host, pools.block_bytes)
         source, target = (ours, theirs) if direction == "out" else (theirs, ours)
         copy_pieces(source, target, pools.piece_bytes, self._programs).run(on_device)

@@ -44,6 +44,9 @@ class GroupResidency(Residency):
             self._note_held(request, first, last, 0)
             return
         growth, base = (request.growth, request.base) if request.decodes else (0, request.tokens)
+        if request.family is None:
+            self._stays.fromlist([first, last, base, request.prompt + request.output, 1, growth])
+            return
         for final, alike in Counter(request.finals).items():
             self._stays.fromlist([first, last, base, final, alike, growth])
 
@@ -52,19 +55,18 @@ class GroupResidency(Residency):
             growth, running = self.scheduler.growth, self.scheduler.running
             for request, computed in batch.chunks:
                 self._note_now(request, iteration, computed)
-            again = (*batch.caught_up, *batch.resumed)
-            for request in (*again, *self._fresh):
+            for request in (*batch.caught_up, *batch.resumed, *self._fresh):
                 if request.decodes and request.since <= iteration and request.order in running:
                     self._note_now(request, iteration, growth)
             if self.memory.lag:
                 self._fresh = [request for request, _ in batch.chunks if request.decodes]
         self._count()
-        if self._passed is not None:
+        if self._passed is not None and self.memory.shared_blocks:
             self._passed.planned(iteration, dict(batch.chunks))
 
     def fast_forwarded(self, iteration: int, steps: int) -> None:
         self._count()
-        if self._passed is not None:
+        if self._passed is not None and self.memory.shared_blocks:
             self._passed.fast_forwarded(iteration, steps)
 
     def take(self, rows: Rows, first: int) -> Ledger:

@@ -7,7 +7,6 @@ count as out of their window there must be known, so that it is not counted besi
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
@@ -27,6 +26,10 @@ def skipped(rule: Rule, processed: Column) -> Column:
         tokens: Column = processed // rule.chunk * rule.chunk
         return tokens
     return np.zeros_like(processed)
+
+
+_MOST_PENDING = 1 << 18
+"""Iterations of sharers that are kept to be worked out together: so memory stays bounded."""
 
 
 class _Sharer(NamedTuple):
@@ -53,7 +56,7 @@ class PassedSlots:
         scheduler: of memory that shares blocks between sequences.
     """
 
-    __slots__ = ("_notes", "_spans", "memory")
+    __slots__ = ("_ahead", "_notes", "_pending", "_spans", "memory")
 
     def __init__(self, scheduler: Scheduler) -> None:
         memory = scheduler.memory
@@ -61,6 +64,9 @@ class PassedSlots:
         self.memory = memory
         self._spans = [memory.groups[first] for first, _ in memory.window_spans]
         self._notes = array("q")  # iteration, first group, last group, slots
+        # Of fast-forwards, by span and sharer: first iteration, steps, and the fields of `_Sharer`.
+        self._ahead = [array("q") for _ in self._spans]
+        self._pending = 0  # iterations of all of these
 
     def planned(self, iteration: int, chunks: Mapping[EngineRequest, int]) -> None:
         """Note the row of a plan.
@@ -74,12 +80,9 @@ class PassedSlots:
             computed = chunks.get(request, request.growth if request.decodes else 0)
             processed[request] = self.memory.length(request) - computed
         for span, group in enumerate(self._spans if processed else ()):
-            slots: Counter[tuple[int, int]] = Counter()
             for before, _, place, first, last in self._passing(span, processed, 0):
                 passed = group.rule.skipped(before) - place * group.block_size
-                slots[first, last] += min(passed, group.block_size)
-            for (first, last), passed in slots.items():
-                self._notes.fromlist([iteration, first, last, passed])
+                self._notes.fromlist([iteration, first, last, min(passed, group.block_size)])
 
     def fast_forwarded(self, first: int, steps: int) -> None:
         """Note the row of a fast-forward, before memory grows.
@@ -90,36 +93,48 @@ class PassedSlots:
         """
         memory = self.memory
         processed = {request: memory.length(request) for request in self._sharing()}
-        for span, group in enumerate(self._spans if processed else ()):
-            passing = self._passing(span, processed, steps)
-            if not passing:
-                continue
-            before, rate, place, low, high = np.array(passing, np.int64).T
-            size, start = group.block_size, place * group.block_size
-            begin = _first_step(group.rule, before, rate, start)
-            end = _first_step(group.rule, before, rate, start + size - 1) + memory.lag
-            end = np.where(rate > 0, np.minimum(end, steps), steps)
-            which, step = each_of(np.maximum(end - begin, 0))
-            step += begin[which]
-            slots = skipped(group.rule, before[which] + rate[which] * step) - start[which]
-            slots = np.minimum(slots, size)
-            # One note an iteration for all sharers in the same groups.
-            for groups in {(each.first, each.last) for each in passing}:
-                mine = (low[which] == groups[0]) & (high[which] == groups[1])
-                sums = np.bincount(step[mine], slots[mine], steps).astype(np.int64)
-                (at,) = np.nonzero(sums)
-                notes = np.empty((len(at), 4), np.int64)
-                notes[:, 0], notes[:, 1:3], notes[:, 3] = first + at, groups, sums[at]
-                self._notes.frombytes(notes.tobytes())
+        for span, ahead in enumerate(self._ahead if processed else ()):
+            for sharer in self._passing(span, processed, steps):
+                ahead.fromlist([first, steps, *sharer])
+                self._pending += steps
+        if self._pending > _MOST_PENDING:
+            self._fold()
 
     def take(self, first: int, iterations: int) -> Column:
         """Return the slots in each of so many iterations, by group, ``[I, G]``, and forget them."""
-        at, low, high, slots = np.array(self._notes, np.int64).reshape(-1, 4).T
-        self._notes = array("q")
+        notes = np.array(self._notes, np.int64).reshape(-1, 4)
         changes = np.zeros((iterations, len(self.memory.groups) + 1), np.int64)
+        ahead = [np.column_stack(self._spread(span)) for span in range(len(self._spans))]
+        at, low, high, slots = np.concatenate([notes, *ahead]).T
         np.add.at(changes, (at - first, low), slots)
         np.add.at(changes, (at - first, high), -slots)
+        self._notes, self._pending = array("q"), 0
         return np.cumsum(changes, axis=1)[:, :-1]
+
+    def _fold(self) -> None:
+        """Make notes of the fast-forwards, one an iteration for all sharers in the same groups."""
+        for span in range(len(self._spans)):
+            *where, slots = self._spread(span)
+            rows, places = np.unique(np.stack(where, 1), axis=0, return_inverse=True)
+            sums = np.zeros(len(rows), np.int64)
+            np.add.at(sums, places.ravel(), slots)
+            self._notes.frombytes(np.column_stack([rows, sums]).tobytes())
+        self._pending = 0
+
+    def _spread(self, span: int) -> tuple[Column, Column, Column, Column]:
+        """Return of the fast-forwards what ``_notes`` has of plans, iteration by iteration; forget it."""
+        group = self._spans[span]
+        ahead = np.array(self._ahead[span], np.int64).reshape(-1, 2 + len(_Sharer._fields))
+        self._ahead[span] = array("q")
+        first, steps, before, rate, place, low, high = ahead.T
+        size, start = group.block_size, place * group.block_size
+        begin = _first_step(group.rule, before, rate, start)
+        end = _first_step(group.rule, before, rate, start + size - 1) + self.memory.lag
+        end = np.where(rate > 0, np.minimum(end, steps), steps)
+        which, step = each_of(np.maximum(end - begin, 0))
+        step += begin[which]
+        slots = skipped(group.rule, before[which] + rate[which] * step) - start[which]
+        return first[which] + step, low[which], high[which], np.minimum(slots, size)
 
     def _sharing(self) -> list[EngineRequest]:
         """Return the requests that may share blocks of a window or a chunk."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from pagesim.cli.ablate_hit_rate import hit_rate
 from pagesim.cli.ablate_offload import offload
+from pagesim.cli.ablate_tier_size import tier_size
 from pagesim.cli.groups import Commands
 from pagesim.cli.options import OUT, SCENARIO, Command, scenario_from, with_fields
 from pagesim.setup.scenario import Scenario
@@ -172,6 +173,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
 
 cli.command("hit-rate", cls=Command)(hit_rate)
 cli.command("offload", cls=Command)(offload)
+cli.command("tier-size", cls=Command)(tier_size)
 
 
 def _prepared(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel, Field
 
 from pagesim.cli.options import JSON, OUT, with_fields
+from pagesim.errors import PagesimError
 
 cli = typer.Typer(
     help="Time the kernels on a GPU or the reference path on a CPU.\n\n"
@@ -148,6 +150,60 @@ def everything(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) ->
     from pagesim.kernels.bench.rows import BENCHES
 
     _measure(BENCHES, {"time_limit": TIME_LIMIT_S, **flags}, out, json)
+
+
+@cli.command("tune")
+@with_fields(Run.model_fields)
+def tune(
+    *,
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Measure nothing: fit the rows of this folder, of another machine say."
+        ),
+    ] = None,
+    out: OUT = None,
+    json: JSON = False,
+    flags: dict[str, Any],
+) -> None:
+    """Time decode under forced plans, and fit the planner's constants to it. A GPU: about four minutes.
+
+    They are written to OUT/plan-constants.json; every command plans by the file that the environment variable
+    PAGESIM_PLAN_CONSTANTS names.
+
+    Example: pagesim bench tune --device cuda --out out/tune
+    """
+    from pagesim.cli import show, show_bench
+    from pagesim.kernels.bench import selection, tune
+    from pagesim.kernels.bench.store import read_rows
+
+    if rows is not None:
+        if flags:
+            raise PagesimError(
+                f"{next(iter(flags))} is about measuring and --rows measures nothing; leave one out"
+            )
+        fit, file = tune.fitted(read_rows(rows), out)
+    else:
+        how = Run(**flags)
+        with show_bench.progress() as progress:
+            tuned = tune.tune(
+                selection.device(how.device),
+                out,
+                quick=how.quick,
+                seconds=how.seconds,
+                time_limit_s=how.time_limit,
+                retry_failed=how.retry_failed,
+                seed=how.seed,
+                progress=progress,
+            )
+        fit, file = tuned.fit, tuned.file
+        if not json:
+            show_bench.tables(tuned.outcome.rows)
+            show_bench.ending(tuned.outcome, out)
+    if json:
+        show.as_json({"constants": asdict(fit.constants), **fit.as_json()})
+    else:
+        show_bench.fit(fit, file)
 
 
 def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, json: bool) -> None:

@@ -21,6 +21,9 @@ class Live(BaseModel):
     )
     cuda_graphs: bool = Field(False, description="Capture iterations that only decode; on cuda.")
     swap: str = Field("gather", description="How blocks are swapped: a strategy of pagesim bench swap.")
+    swap_by_layer: bool = Field(
+        False, description="Swap layer by layer: a layer's blocks cross while layers before it compute."
+    )
     check: bool = Field(
         False, description="Compare sequences, between iterations, with the same ones in one piece."
     )

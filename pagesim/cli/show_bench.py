@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 from rich.console import Console
@@ -12,8 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pagesim.cli import show
 from pagesim.cli.tables import put_table
+from pagesim.kernels.bench.fit import Fit
 from pagesim.kernels.bench.rows import BENCHES, OK, Row
 from pagesim.kernels.bench.run import Outcome, ProgressCallback
+from pagesim.kernels.bench.steps import Form
+from pagesim.kernels.bench.tune import how_to_use
 from pagesim.kernels.bench.verdict import verdict
 
 TITLES = {
@@ -81,6 +85,41 @@ def ending(outcome: Outcome, out: Path | None) -> None:
     show.stored(out)
 
 
+def fit(found: Fit, file: Path | None) -> None:
+    """Print the planner's fitted constants, what it chooses by them, and where they are."""
+    before, after = Form.default().constants(), found.constants
+    put_table(
+        "Planner's constants",
+        ("", "default", "fitted"),
+        [(each.name, *(f"{getattr(by, each.name):.6g}" for by in (before, after))) for each in fields(after)],
+    )
+    put_table(
+        "Splits that the planner chooses, and its time over the fastest's",
+        ("batch × context, heads", "fastest", "default", "", "fitted", ""),
+        [
+            (
+                f"{batch} × {context}, {q_heads}/{kv_heads}",
+                str(each.best),
+                *(
+                    text
+                    for splits, loss in zip(each.splits, each.losses, strict=True)
+                    for text in (str(splits), f"{loss:.1%}")
+                ),
+            )
+            for each in found.choices
+            for batch, context, q_heads, kv_heads in (each.shape,)
+        ],
+    )
+    said = found.as_json()
+    show.say(
+        f"{found.rows} rows: a tile takes {found.tile_s * 1e6:.3g} µs, a launch {found.launch_s * 1e6:.3g}"
+        f" µs, estimates are off by {found.error:.1%} (root mean square). The planner's choices take"
+        f" {said['before']:.1%} of the fastest's time by the defaults, {said['after']:.1%} by what is fitted."
+    )
+    if file is not None:
+        show.say(how_to_use(file))
+
+
 def put_figures(rows: list[Row], out: Path) -> None:
     """Draw what the rows can fill into the bench's folder."""
     from pagesim.kernels.bench.plots import figures
@@ -118,7 +157,7 @@ def _put(bench: str, rows: list[Row]) -> None:
     )
 
 
-_SHARED = ("heads", "head_size", "dtype", "layout", "block_size", "direction")
+_SHARED = ("heads", "head_size", "dtype", "layout", "block_size", "tile", "warps", "stages", "direction")
 """Parameters that are said once where all rows that have them agree."""
 
 
@@ -134,13 +173,29 @@ def _parts(row: Row) -> dict[str, str]:
         "dtype": _part(row, "dtype", "{}"),
         "layout": _part(row, "layout", "{}"),
         "block_size": _part(row, "block_size", "block {}"),
+        "lengths": row["lengths"] or "",
         "splits": _part(row, "splits", "{} splits"),
+        "tile": _part(row, "tile", "tile {}"),
+        "warps": _part(row, "warps", "{} warps"),
+        "stages": _part(row, "stages", "{} stages"),
+        "schedule": row["schedule"] or "",
+        "cores": _part(row, "cores", "{} cores"),
+        "capacity": _part(row, "capacity", "planned for {}"),
         "strategy": _part(row, "strategy", "{}"),
         "direction": _part(row, "direction", "{}"),
         "moved": _moved(row),
         "host_blocks": "scattered" if row["host_blocks"] == "scattered" else "",
         "slowdown": f"decode {row['slowdown']:.2f}× as long" if row["slowdown"] else "",
+        "iteration": _iteration(row),
     }
+
+
+def _iteration(row: Row) -> str:
+    """Return what an iteration that swaps by layer is compared with."""
+    if row.get("alone_s") is None:
+        return ""
+    alone, front, swap = (_us(row[name]) for name in ("alone_s", "in_front_s", "swap_s"))
+    return f"{alone} µs without the swap, {front} with it in front, {swap} the swap"
 
 
 def _say_failures(rows: list[Row]) -> None:

@@ -16,6 +16,7 @@ from pagesim.setup.scenario import Scenario, System
 if TYPE_CHECKING:
     from pagesim.costs.profiles import Profile
     from pagesim.device.validation import Case
+    from pagesim.results.result import Result
 
 POLICIES = "vllm-sosp,vllm-v0,vllm-v1"
 
@@ -149,7 +150,7 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
         if out is not None:
             publish(out, lambda folder: _store(folder, chosen, profile, cases, summary))
     notes = [note for case in cases for note in case.simulated.notes]
-    show.say_notes((*_differences(profile, how), *dict.fromkeys(notes)))
+    show.say_notes((*_differences(profile, how), *dict.fromkeys(notes), *_without_pressure(cases)))
     if json:
         show.as_json(summary)
     else:
@@ -210,6 +211,18 @@ def _differences(profile: Profile, how: dict[str, Any]) -> list[str]:
     if profile.kind != "measured":
         said.append(f"profile {profile.name} is {profile.kind}: it was not measured on this machine")
     return said
+
+
+def _without_pressure(cases: list[Case]) -> list[str]:
+    """Name the cases in which nothing was preempted: they say nothing of what preemption takes."""
+    calm = [case.name for case in cases if not any(_counted(case.live)) and not any(_counted(case.simulated))]
+    if not calm:
+        return []
+    return [f"nothing was preempted in {', '.join(calm)}: fewer num_blocks or a higher rate bring pressure"]
+
+
+def _counted(result: Result) -> list[int]:
+    return list(result.summary["preemptions"].values())
 
 
 def _store(

@@ -1,8 +1,10 @@
-"""What a preemption costs, by either way of undoing it: so that a scheduler can take the cheaper one."""
+"""What it costs to have KV again, by either way: so that a scheduler can take the cheaper one."""
 
 from __future__ import annotations
 
-from pagesim.costs.base import CostModel, step_shape
+from collections.abc import Callable
+
+from pagesim.costs.base import CostModel, IterationShape, step_shape
 
 
 class PreemptionPrices:
@@ -13,10 +15,13 @@ class PreemptionPrices:
 
     Args:
         cost: of iterations.
+        load_time: ticks in which so many blocks are loaded from a tier beside the iterations; None without a
+            tier.
     """
 
-    def __init__(self, cost: CostModel) -> None:
+    def __init__(self, cost: CostModel, load_time: Callable[[int], int] | None = None) -> None:
         self._cost = cost
+        self._load_time = load_time
 
     def __call__(self, tokens: int, blocks: int, sequences: int, context: int) -> tuple[int, int]:
         """Return the ticks that swapping and that recomputation take.
@@ -31,6 +36,38 @@ class PreemptionPrices:
         swap_out = self._ticks(sequences, context, blocks_out=blocks) - alone
         swap_in = self._ticks(sequences + 1, context + tokens, blocks_in=blocks) - alone
         return swap_out + swap_in, self._ticks(sequences, context, prompt=tokens) - alone
+
+    def returning(
+        self, tokens: int, history: int, blocks: int, sequences: int, context: int
+    ) -> tuple[int, int]:
+        """Return the ticks after which a prefix is there again that is loaded, and that is computed again.
+
+        A load waits for the end of an iteration, and delays no other request. A prefix that is computed makes
+        iterations longer by as much as its own tokens take.
+
+        Args:
+            tokens: of the prefix that the device has not.
+            history: tokens before them.
+            blocks: that a load copies.
+            sequences: that run beside it.
+            context: tokens that these hold.
+        """
+        assert self._load_time is not None
+        alone = self._ticks(sequences, context)
+        beside = step_shape(sequences, context)
+        computing = IterationShape(
+            batched_tokens=beside.batched_tokens + tokens,
+            tokens=beside.tokens + tokens,
+            context_tokens=beside.context_tokens + history + tokens,
+            decode_context=beside.decode_context,
+            query_key_pairs=tokens * history + tokens * (tokens + 1) // 2,
+            blocks_out=0,
+            blocks_in=0,
+            blocks_copied=0,
+            decoding=sequences,
+            sampled=sequences + 1,
+        )
+        return self._load_time(blocks) + alone, self._cost.iteration(computing) - alone
 
     def _ticks(self, sequences: int, context: int, **more: int) -> int:
         return self._cost.iteration(step_shape(sequences, context, **more))

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.holder import Holder
 
@@ -294,12 +297,12 @@ class KVCache(ABC):
         """Return the distinct blocks of all holders in each KV group; None where their lengths tell."""
         return None
 
-    def take_changes(self) -> Sequence[tuple[int, ...]]:
+    def take_changes(self) -> Sequence[tuple[int, ...]] | npt.NDArray[np.int64]:
         """Hand over what growth changed since the last call, where lengths do not tell what a group holds.
 
         Returns:
-            Of steps of growth after which they differ, in order, the step, the cached blocks, and the
-            distinct blocks of each group, as they were after it.
+            Of steps of growth after which they differ, and maybe of others, in order, the step, the cached
+            blocks, and the distinct blocks of each group, as they were after it.
         """
         return ()
 

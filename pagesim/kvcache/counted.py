@@ -167,7 +167,9 @@ class CountedKV(KVCache):
         self._leave_ring(holder)
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self._check_steps(steps)
+        blocks = self.blocks_needed(steps)
+        if blocks > self.free_blocks:
+            self._check_steps(steps)
         self.free_blocks -= blocks
         self.steps += steps
         return self._copy_tails() if self._tails and steps else 0

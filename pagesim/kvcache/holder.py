@@ -29,6 +29,7 @@ class Holder:
             preemption what was generated, too.
         junction: tokens after which a look-up found that requests part; 0 for none.
         order: counts admissions; memory serves decoding holders in this order.
+        content: what its tokens are, where prefixes are looked for in a cache.
         kv: what a memory keeps with its holder.
         shared: set by memory for a holder of several samples: leading blocks that all of them share for good,
             the full ones of the prompt.
@@ -38,6 +39,7 @@ class Holder:
 
     __slots__ = (
         "base",
+        "content",
         "decodes",
         "growth",
         "in_flight",
@@ -68,6 +70,7 @@ class Holder:
     prompt: int
     length: int
     junction: int
+    content: Any
     kv: Any
 
     def __init__(self, tokens: int, output: int = 0, samples: int = 1) -> None:
@@ -81,6 +84,7 @@ class Holder:
         self.in_flight = 0
         self.prompt = self.length = tokens
         self.junction = 0
+        self.content = None
         self.order = 0
         self.shared = 0
         self.tail_shared = False

@@ -16,6 +16,7 @@ class Prompt:
     """What a holder's tokens are, for memory that finds them: see `Segments`. Each token is one of these."""
 
     lookahead = 0
+    unseen = False
 
     def __init__(self, tokens: tuple[int, ...], block_size: int) -> None:
         self.tokens = tokens
@@ -45,14 +46,13 @@ class Prompt:
 class LivingHolder(Holder):
     """A holder, with what its prompt is and how much of that is not computed yet."""
 
-    __slots__ = ("content", "left")
+    __slots__ = ("left",)
 
     content: Prompt | None
     left: int
 
     def __init__(self, tokens: int, output: int = 0, samples: int = 1) -> None:
         super().__init__(tokens, output, samples)
-        self.content = None
         self.left = 0
 
 

@@ -36,7 +36,12 @@ class _Match:
 
     def holds(self, found: dict[int, Run]) -> bool:
         """Say whether a search would end the same way now."""
-        return are_there(self.hits) and self.missing not in found
+        return self.missing not in found and (not self.hits or are_there(self.hits))
+
+    @property
+    def free(self) -> int:
+        """How many of the blocks that were found no sequence holds."""
+        return free_blocks(self.hits) if self.hits else 0
 
 
 _NOTHING = _Match(None, 0)
@@ -125,7 +130,8 @@ class CountedPrefixKV(KVCache):
             return takes[first]
         rounds, rest = divmod(steps, size)
         end = first + rest
-        return rounds * self._decoding + sum(takes[first:end]) + sum(takes[: max(0, end - size)])
+        blocks = sum(takes[first:end]) + rounds * self._decoding
+        return blocks + sum(takes[: end - size]) if end > size else blocks
 
     def blocks_needed_by(self, holder: Holder) -> int:
         return int(self.length(holder) % self.block_size == 0)
@@ -146,6 +152,9 @@ class CountedPrefixKV(KVCache):
         return rounds * size + bisect_right(list(accumulate(in_turn)), room)
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
+        content = holder.content
+        if content is None or content.unseen:
+            return 0
         match, most = self._match, (tokens - 1) // self.block_size
         if match.holder is not holder or match.most != most or not match.holds(self._index.found):
             match = self._look_up(holder, most)
@@ -156,7 +165,12 @@ class CountedPrefixKV(KVCache):
 
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
         match = self._match_of(holder, tokens)
-        return -(-tokens // self.block_size) - match.blocks + free_blocks(match.hits)
+        return -(-tokens // self.block_size) - match.blocks + match.free
+
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        # Of the blocks that a holder takes some may be found; where there is room for all no look tells more.
+        blocks = -(-tokens // self.block_size) + spare
+        return blocks <= self.free_blocks or self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
 
     # Changes
 
@@ -165,10 +179,9 @@ class CountedPrefixKV(KVCache):
             raise KVCacheError("a prefix cache serves every sample as a request of its own")
         match = self._match_of(holder, tokens)
         others = -(-tokens // self.block_size) - match.blocks
-        wanted = others + free_blocks(match.hits)
-        self._check_room(wanted)
+        self._check_room(others + match.free)
         runs: list[Run] = []
-        holder.kv = prefix = Prefix(_content_of(holder), runs, match.blocks)
+        holder.kv = prefix = Prefix(holder.content, runs, match.blocks, match.missing)
         for run, blocks, count in match.hits:
             if blocks < count:
                 self._index.split(run, blocks)
@@ -183,6 +196,7 @@ class CountedPrefixKV(KVCache):
         holder.tokens = tokens
         self._take(others)
         self._hash(holder, tokens - holder.unknown)
+        prefix.missing = None
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)
@@ -206,10 +220,14 @@ class CountedPrefixKV(KVCache):
         self._count(holder, -1)
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self._check_steps(steps)
-        if blocks:
-            self._take(blocks)
-        self.steps += steps
+        self._grow(steps, self._check_steps(steps))
+        return 0
+
+    def grow_leaving(self, spare: int) -> int:
+        blocks = self._takes[(self.steps + 1) % self.block_size]
+        if self.free_blocks - blocks < spare:
+            return -1
+        self._grow(1, blocks)
         return 0
 
     def cache_full_blocks(self, holder: Holder) -> None:
@@ -252,13 +270,19 @@ class CountedPrefixKV(KVCache):
 
     # What a form of this memory with numbers adds to
 
+    def _grow(self, steps: int, blocks: int) -> None:
+        """Let decoding holders take so many blocks in the next steps."""
+        if blocks:
+            self._take(blocks)
+        self.steps += steps
+
     def _all_blocks(self) -> Run:
         """Return the run of all blocks, which are free."""
         return Run(self.num_blocks)
 
-    def _take_last(self, run: Run, blocks: int) -> None:
-        """Take so many blocks off the end of a run, the last of them first."""
-        run.count -= blocks
+    def _name_last(self, run: Run, blocks: int) -> None:
+        """Name so many blocks that are taken off the end of a run, the last of them first."""
+        return
 
     def _take_aside(self, blocks: int) -> None:
         """Take so many of the blocks that were set aside, the first of them first."""
@@ -278,9 +302,7 @@ class CountedPrefixKV(KVCache):
     def _look_up(self, holder: Holder, most: int) -> _Match:
         """Find the runs of a request's leading blocks, as far as they are there, up to so many."""
         self._match = match = _Match(holder, most)
-        content = _content_of(holder)
-        if content is not None:
-            match.blocks, match.missing = self._index.look_up(content, most, match.hits)
+        match.blocks, match.missing = self._index.look_up(holder.content, most, match.hits)
         return match
 
     def _match_of(self, holder: Holder, tokens: int) -> _Match:
@@ -309,10 +331,13 @@ class CountedPrefixKV(KVCache):
     def _pop(self, blocks: int) -> None:
         """Take so many blocks: those that hold nothing, then the queue's, from which content is evicted."""
         blank, queue, index, taken = self._blank, self._queue, self._index, self.blocks_taken
+        names = self.names_blocks
         end = self.blocks_taken = taken + blocks
         if blank.count:
             count = blocks if blocks < blank.count else blank.count
-            self._take_last(blank, count)
+            blank.count -= count
+            if names:
+                self._name_last(blank, count)
             taken += count
         while taken < end:
             run: Any = queue.behind
@@ -330,7 +355,9 @@ class CountedPrefixKV(KVCache):
                 self._evicted_to = taken + count
             if count == there:
                 queue.remove(run)
-            self._take_last(run, count)
+            run.count -= count
+            if names:
+                self._name_last(run, count)
             taken += count
 
     def _note_evictions(self, taken: int) -> None:
@@ -339,7 +366,3 @@ class CountedPrefixKV(KVCache):
         if first < end:
             self._evictions.append((first + 1, end - first))
         self._evicted_from = self._evicted_to = taken
-
-
-def _content_of(holder: Holder) -> Any:
-    return getattr(holder, "content", None)

@@ -62,22 +62,6 @@ class PrefixCachedKV(CountedPrefixKV):
         super().extend(holder, tokens)
         self._fill_table(holder)
 
-    def grow(self, steps: int = 1) -> int:
-        before = self.steps
-        super().grow(steps)
-        if self._fresh:
-            if not self._in_order:
-                self._buckets = [
-                    dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
-                ]
-                self._in_order = True
-            taken, size, buckets = iter(self._fresh), self.block_size, self._buckets
-            for step in range(before + 1, before + 1 + steps):
-                for holder in buckets[step % size]:
-                    holder.kv.table.append(next(taken))
-            self._fresh = block_array()
-        return 0
-
     def take(self, holder: Holder) -> None:
         super().take(holder)
         self._fill_table(holder)
@@ -163,8 +147,23 @@ class PrefixCachedKV(CountedPrefixKV):
         run.blocks = block_array(reversed(range(self.num_blocks)))
         return run
 
-    def _take_last(self, run: Run, blocks: int) -> None:
-        super()._take_last(run, blocks)
+    def _grow(self, steps: int, blocks: int) -> None:
+        before = self.steps
+        super()._grow(steps, blocks)
+        if not self._fresh:
+            return
+        if not self._in_order:
+            self._buckets = [
+                dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
+            ]
+            self._in_order = True
+        taken, size, buckets = iter(self._fresh), self.block_size, self._buckets
+        for step in range(before + 1, before + 1 + steps):
+            for holder in buckets[step % size]:
+                holder.kv.table.append(next(taken))
+        self._fresh = block_array()
+
+    def _name_last(self, run: Run, blocks: int) -> None:
         self._fresh.extend(run.blocks[: -blocks - 1 : -1])
         del run.blocks[-blocks:]
 

@@ -18,17 +18,21 @@ class Prefix:
         content: of its prompt, and of what it generates.
         runs: those of its leading blocks that can be found.
         hashed: how many blocks these are.
+        missing: the key of the block behind these, if it was just looked up and is not there.
         table: all its blocks, in token order, where blocks have numbers.
     """
 
-    __slots__ = ("content", "hashed", "runs", "table")
+    __slots__ = ("content", "hashed", "missing", "runs", "table")
 
     table: array[int]
 
-    def __init__(self, content: Content | None, runs: list[Run], hashed: int) -> None:
+    def __init__(
+        self, content: Content | None, runs: list[Run], hashed: int, missing: int | None = None
+    ) -> None:
         self.content = content
         self.runs = runs
         self.hashed = hashed
+        self.missing = missing
 
 
 class RunIndex:
@@ -87,10 +91,15 @@ class RunIndex:
             return
         prefix.hashed = full
         runs, found = prefix.runs, self.found
+        missing = prefix.missing
         while start < full:
-            key = content.key(start)
             blocks = full - start
-            first = found.get(key)
+            if missing is not None:
+                key, missing, first = missing, None, None
+            else:
+                key = content.key(start)
+                first = None if content.unseen else found.get(key)
+            content.unseen = False
             if first is None:
                 last = runs[-1] if runs else None
                 if (
@@ -175,7 +184,10 @@ class RunIndex:
 
 def are_there(hits: Iterable[Hit]) -> bool:
     """Say whether runs are as they were found; one that was evicted has no blocks left."""
-    return all(run.count == count for run, _, count in hits)
+    for run, _, count in hits:  # noqa: SIM110 (in half the time)
+        if run.count != count:
+            return False
+    return True
 
 
 def free_blocks(hits: Iterable[Hit]) -> int:

@@ -8,7 +8,14 @@ from typing import Any, Protocol, Self
 
 
 class Content(Protocol):
-    """What a sequence's tokens are, as far as another one may have the same ones, block by block."""
+    """What a sequence's tokens are, as far as another one may have the same ones, block by block.
+
+    Attributes:
+        unseen: whether no other content begins as it does, and no block of it was made findable yet: then
+            there is nothing to look for. Memory says so no longer once it makes one findable.
+    """
+
+    unseen: bool
 
     def key(self, block: int) -> int:
         """Name a block: two contents have one name for it where all tokens up to its end are the same."""

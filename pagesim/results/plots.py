@@ -44,6 +44,8 @@ COLOURS = {
     "rounding": "#E69F00",
     "held_for_transfer": "#8F2D56",
     "landing": "#F4A6C0",
+    "loading": "#B5A3E0",
+    "fenced": "#4D3B7A",
     "external": "#CC79A7",
     "cached": "#009E73",
     "free": "#E8E8E8",
@@ -61,6 +63,7 @@ DARK = (
     "cached",
     "padding",
     "held_for_transfer",
+    "fenced",
 )
 """Entries on whose colours a label is white."""
 
@@ -71,6 +74,8 @@ LABELS = {
     "rounding": "lost to rounding",
     "held_for_transfer": "held for transfer",
     "landing": "landing (being filled)",
+    "loading": "loading (being filled)",
+    "fenced": "fenced (a batch still writes)",
     "external": "external fragmentation",
     "cached": "cached prefixes",
     "free": "free",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-__all__ = ["hit_rate_over_capacity", "loading_map"]
+__all__ = ["hit_rate_over_capacity", "loading_map", "over_tier_sizes"]
 
 GIB = 1 << 30
 
@@ -90,6 +91,41 @@ def loading_map(
         if place > len(ratios) - columns:
             axes.set_xlabel("tokens that hit", fontsize=8)
     figure.suptitle(label, fontsize=9)
+    return figure
+
+
+def over_tier_sizes(rows: Sequence[Mapping[str, Any]], working_set: float) -> Figure:
+    """Draw hit rate, time to the first token and throughput over the size of a tier.
+
+    Args:
+        rows: a size each: ``tier_gib``, ``device_gib``, ``hit_pct``, ``bound_pct``, ``ttft_p50_s``,
+            ``ttft_p99_s``, ``tokens_per_s``.
+        working_set: GiB of tier and device together from which on all hits are possible, marked.
+    """
+    figure = Figure(figsize=(9.6, 3.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
+        ("% of prompt tokens", {"hit_pct": ("hit", "#0072B2"), "bound_pct": ("the bound", "black")}),
+        ("first token (s)", {"ttft_p50_s": ("p50", "#0072B2"), "ttft_p99_s": ("p99", "#D55E00")}),
+        ("tokens/s", {"tokens_per_s": ("generated", "#009E73")}),
+    )
+    sizes = [row["tier_gib"] for row in rows]
+    for axes, (label, lines) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        for name, (said, colour) in lines.items():
+            values = [np.nan if row[name] is None else row[name] for row in rows]
+            axes.plot(sizes, values, "o-", markersize=3, color=colour, label=said, linewidth=1.2)
+        axes.axvline(
+            max(0.0, working_set - rows[0]["device_gib"]), color="#8C8C8C", linestyle=":", linewidth=0.8
+        )
+        axes.set_xscale("symlog", linthresh=16, base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.tick_params(labelsize=7)
+        axes.set_xlim(left=-4)
+        axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
+        axes.set_xlabel("tier (GiB); dotted: with the device the working set", fontsize=7)
+        axes.set_ylabel(label, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=7)
     return figure
 
 

@@ -25,9 +25,10 @@ class Content:
         ends: where each segment ends, in tokens; the last one, what is generated, has no end.
         names: of each segment: equal exactly where all segments up to it are the same.
         follows: the names of segments that other requests generate.
+        unseen: as `memory.Content.unseen`.
     """
 
-    __slots__ = ("answer", "block_size", "ends", "follows", "lookahead", "names")
+    __slots__ = ("answer", "block_size", "ends", "follows", "lookahead", "names", "unseen")
 
     def __init__(
         self,
@@ -36,6 +37,8 @@ class Content:
         follows: frozenset[int],
         block_size: int,
         lookahead: int = 0,
+        *,
+        unseen: bool = False,
     ) -> None:
         self.ends = ends
         self.names = names
@@ -43,6 +46,7 @@ class Content:
         self.block_size = block_size
         self.lookahead = lookahead
         self.answer = names[-1]
+        self.unseen = unseen
 
     def key(self, block: int) -> int:
         """As `memory.Content.key`."""
@@ -93,6 +97,9 @@ class Contents:
         self._count = 0
         self._last: tuple[int, Content] | None = None  # the content made last, and of which request
         self._rounds: dict[Hashable, tuple[int, Content]] = {}
+        # Whether every request begins as no other does.
+        sources = (trace.hash_ids, trace.session_id, trace.prefix_tokens)
+        self._none_is_shared = all(each is None for each in sources) and bool((np.diff(request_of) > 0).all())
         hash_ids = trace.hash_ids or ()
         size = trace.hash_block_size
         self._ends = [size * (block + 1) for block in range(max(map(len, hash_ids), default=0))]
@@ -112,7 +119,7 @@ class Contents:
         ends, names, follows = self._prompt(row)
         ends.append(_POSITIONS)
         names.append(self._fresh())
-        content = Content(ends, names, follows, self.block_size, self.lookahead)
+        content = Content(ends, names, follows, self.block_size, self.lookahead, unseen=self._none_is_shared)
         self._last = request, content
         if self.trace.session_id is not None:  # the next turn goes on from the first sample
             total = int(self.trace.prompt_tokens[row] + self.trace.output_tokens[row])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,6 +15,16 @@ Preemption = Literal["default", "recompute", "swap", "auto"]
 Prices = Callable[[int, int, int, int], tuple[int, int]]
 """Tells what swapping a sequence and what recomputing it costs, in ticks, from its tokens and blocks and from
 the sequences and the context tokens that run beside it."""
+
+
+@runtime_checkable
+class ReturnPrices(Protocol):
+    """Tells what it costs to load a prefix from a tier, and to compute it again."""
+
+    def returning(
+        self, tokens: int, history: int, blocks: int, sequences: int, context: int
+    ) -> tuple[int, int]:
+        """Return the ticks of either: see `PreemptionPrices.returning`."""
 
 
 class SchedulerOptions(BaseModel):

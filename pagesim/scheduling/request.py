@@ -79,7 +79,6 @@ class EngineRequest(Holder):
     __slots__ = (
         "arrival",
         "cached",
-        "content",
         "family",
         "index",
         "last_step",
@@ -87,6 +86,8 @@ class EngineRequest(Holder):
         "row",
         "since",
     )
+
+    content: Content | None
 
     def __init__(
         self,

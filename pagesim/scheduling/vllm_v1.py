@@ -276,7 +276,7 @@ class VllmV1(RunningByPriorityV1):
         """Return the tokens of a waiting request's prompt that are cached."""
         if request.content is None:
             return 0
-        if self._cache_turns_before(request):
+        if request.content.follows and self._cache_turns_before(request):
             self.must_replan = True
         return self.memory.match_prefix(request, request.length)
 

@@ -87,6 +87,12 @@ class VllmV1Options(SchedulerOptions):
         None, description="Offload prompts, and nothing that was generated; so when left out."
     )
 
+    kv_offloading_load: Literal["always", "auto"] | None = Field(
+        None,
+        description="Load whatever the host has, as vLLM does, or only what is there earlier than computed "
+        "again, and store only that; always when left out.",
+    )
+
     @property
     def offloads(self) -> bool:
         """Whether KV is offloaded to the host."""
@@ -124,6 +130,7 @@ def resolved(options: Own, machine: Machine) -> Own:
             "kv_offloading_eviction": "lru",
             "kv_offloading_threshold": 0,
             "kv_offloading_prompt_only": True,
+            "kv_offloading_load": "always",
         }
     taken = {
         name: value

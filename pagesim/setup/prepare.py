@@ -95,6 +95,7 @@ class PreparedSystem:
         """Return a scheduler with empty memory; ``tables`` if blocks must have numbers."""
         needs_tables = tables or int(self.trace.beam_width.max(initial=1)) > 1
         return _new_scheduler(
+            self.system,
             self.policy,
             self.sized,
             self.options,
@@ -287,7 +288,8 @@ def check(system: System) -> None:
     """
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     sized, max_model_len, cost = equip(system, policy)
-    _new_scheduler(policy, sized, with_chunks(options_of(system, policy), sized), max_model_len, cost)
+    options = with_chunks(options_of(system, policy), sized)
+    _new_scheduler(system, policy, sized, options, max_model_len, cost)
 
 
 class ProgressObserver(Observer):
@@ -429,6 +431,7 @@ class Server:
 
 
 def _new_scheduler(
+    system: System,
     policy: Policy,
     sized: Capacity,
     options: SchedulerOptions,
@@ -448,8 +451,9 @@ def _new_scheduler(
         plan=sized.plan,
         tables=tables,
     )
+    prices = PreemptionPrices(cost, copy_times(system, sized, cost)[0])
     scheduler = build_scheduler(
-        policy, memory, options, max_model_len=max_model_len, prices=PreemptionPrices(cost), pool=pool
+        policy, memory, options, max_model_len=max_model_len, prices=prices, pool=pool
     )
     let_follow(scheduler, cost)
     return scheduler

@@ -24,6 +24,7 @@ TAKEN = _flags("""
     num-gpu-blocks-override enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens
     max-num-seqs long-prefill-token-threshold scheduling-policy scheduler-reserve-full-isl! watermark
     async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval quantization
+    kv-offloading-size
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
 
@@ -103,7 +104,7 @@ REFUSED = _flags("""
     data-parallel-hybrid-lb! data-parallel-multi-port-external-lb! data-parallel-rank
     data-parallel-start-rank diffusion-config ec-transfer-config enable-dbo! enable-elastic-ep!
     enable-eplb! enable-expert-parallel! enable-lora! engram-config headless! help? hf-config-path
-    hf-overrides kv-cache-dtype-skip-layers* kv-cache-memory-bytes kv-offloading-size
+    hf-overrides kv-cache-dtype-skip-layers* kv-cache-memory-bytes
     kv-sharing-fast-prefill! kv-transfer-config long-prefill-token-threshold-adaptive! lora-modules*
     max-num-active-seqs max-num-queued-reqs max-num-queued-tokens max-num-scheduled-tokens
     mm-encoder-only! model-class-overrides offload-params* pooler-config prefix-match-unit

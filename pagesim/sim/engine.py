@@ -224,6 +224,11 @@ class Engine:
         """Say that a request's client goes away at an instant, unless it is over by then."""
         insort(self.aborts, (instant, row), lo=self._next_abort)
 
+    def settle(self, now: int) -> None:
+        """Let requests in that have arrived, and clients go away, before `decide` at the same instant."""
+        if self.scheduler.queue.next_arrival <= now or self.aborts:
+            self._let_in(now)
+
     @property
     def next_abort(self) -> int:
         """When the next client goes away whose request may not be over, in ticks; ``NEVER`` if none does."""

@@ -99,3 +99,28 @@ def test_a_map_says_where_loading_is_faster_and_of_what_links_are(succeeds, tmp_
 )
 def test_a_map_of_what_cannot_be_is_refused(refused, given, said):
     assert said in refused(*OFFLOAD, *given)
+
+
+TIER_SIZE = ("ablate", "tier-size", "--model", "tiny", "--num-blocks", "120", "--num-requests", "6")
+
+
+def test_a_tier_that_holds_all_reaches_the_traces_own_hit_rate(succeeds, conversations, tmp_path):
+    """Without one each conversation evicts the other; with one only what is new is computed."""
+    done = succeeds(
+        *(*TIER_SIZE, "--trace", conversations, "--sizes", "0,1"),
+        *("--kv-offloading-link", "100000GB/s", "--out", tmp_path / "out"),
+    )
+    assert "working set: " in done.out
+    with (tmp_path / "out" / "tier_size.csv").open(newline="") as file:
+        none, whole = csv.DictReader(file)
+    assert float(none["tier_pct"]) == 0
+    assert float(none["hit_pct"]) < 45
+    assert float(whole["hit_pct"]) == pytest.approx(50.0)
+    assert float(whole["bound_pct"]) == pytest.approx(50.0)
+    assert (tmp_path / "out" / "tier_size.png").is_file()
+
+
+@pytest.mark.parametrize("sizes", ["big", "-1", "0,,1"])
+def test_sizes_that_are_none_are_refused(refused, conversations, sizes):
+    said = refused(*TIER_SIZE, "--trace", conversations, "--sizes", sizes)
+    assert said == f"sizes is {sizes!r}; GiB from 0 on are needed, separated by commas"

@@ -226,3 +226,11 @@ def test_the_documentation_names_every_column():
     text = (Path(__file__).parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")
     for column in ("schema", "key", *PARAMETERS, *MEASURED, *describe_machine("cpu")):
         assert f"`{column}`" in text, column
+
+
+def test_tuning_needs_a_gpu_or_the_rows_of_one(refused, tmp_path):
+    assert refused("bench", "tune", "--device", "cpu").startswith("device is cpu; tuning needs cuda")
+    assert refused("bench", "tune", "--rows", tmp_path, "--quick") == (
+        "quick is about measuring and --rows measures nothing; leave one out"
+    )
+    assert "rows.jsonl: cannot be read" in refused("bench", "tune", "--rows", tmp_path)

@@ -31,7 +31,7 @@ def profile(tmp_path):
         (("--tensor-parallel-size", 2), "tp is 2; pagesim calibrate measures one device, so it must be 1"),
         (("--device", "tpu"), "device is 'tpu'; it must be one of cpu, cuda"),
         (("--kv-cache-dtype", "fp8"), "kv_dtype is 'fp8'; it must be one of fp16, bf16"),
-        (("--block-sizes", "16,24"), "block_size is 24; the kernels take powers of two"),
+        (("--block-sizes", "16,24"), "block_size is 24; live runs take powers of two"),
         (("--block-sizes", "16,x"), "block_sizes is '16,x'; whole numbers separated by commas are needed"),
         (("--block-sizes", "16,16"), "block_sizes must be distinct"),
         (("--seconds", 0), "seconds is 0.0; it must be above 0"),
@@ -77,6 +77,17 @@ def test_validate_says_that_a_profile_was_not_measured_here(succeeds, profile):
     assert "profile p is imported: it was not measured on this machine" in done.err
     assert "Same schedule" in done.out
     assert "vllm-v1: checked sequences" in done.out
+    assert "nothing was preempted in vllm-v1: fewer num_blocks or a higher rate bring pressure" in done.err
+
+
+@pytest.mark.slow
+def test_validate_says_nothing_of_pressure_where_there_is_some(succeeds, profile):
+    done = succeeds(
+        "validate", "--live", "--model", "tiny", "--num-blocks", 24, "--trace", "fixed:60,40",
+        "--num-requests", 6, "--arrivals", "all-at-once", "--profile", profile, "--device", "cpu",
+        "--policies", "vllm-v1",
+    )  # fmt: skip
+    assert "nothing was preempted" not in done.err
 
 
 def test_ablate_preemption_names_the_crossover_and_stores_both_figures(succeeds, profile, tmp_path):

@@ -36,6 +36,20 @@ def test_swaps_come_with_one_large_copy_of_their_size():
     assert points[0]["piece_bytes"] == 2 * 64 * 3
 
 
+def test_iterations_that_swap_are_those_of_a_model():
+    """Llama-3.1-8B: keys and values of its layers in blocks of 16, and the weights of a layer's products."""
+    llama = model("llama-3.1-8b")
+    points = list(SwapGrid((), ("gather", "zero-copy"), in_iterations=(64,)).points())
+    assert [(point["strategy"], point["direction"]) for point in points] == [
+        ("gather", "out"), ("gather", "in"), ("zero-copy", "out"), ("zero-copy", "in")
+    ]  # fmt: skip
+    assert points[0]["pieces"] == 2 * llama.layers
+    assert points[0]["piece_bytes"] == 16 * llama.kv_heads * llama.head_dim * 2
+    assert points[0]["n"] * points[0]["k"] == sum(n * k for n, k in layers_of(llama)[:4])
+    with pytest.raises(PagesimError, match="blocks is 4097; it must be from 1 to 4096"):
+        SwapGrid((), in_iterations=(4097,))
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("bench", BENCHES)
 def test_what_is_measured_by_default_is_distinct_and_quick_is_less(bench, device):

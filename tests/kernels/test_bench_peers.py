@@ -28,17 +28,22 @@ def decode(q, key_cache, value_cache, table, lengths, scale, layout="NHD"):
     )
 
 
+USED: list[str] = []
+"""The cores of each wrapper that was made."""
+
+
 class Wrapper:
     """FlashInfer's ``BatchDecodeWithPagedKVCacheWrapper``, as its documentation describes it."""
 
     def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, use_tensor_cores=False):
         assert float_workspace_buffer.dtype == torch.uint8
         self.layout = kv_layout
+        USED.append("tensor" if use_tensor_cores else "cuda")
 
     def plan(
         self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size,
-        pos_encoding_mode="NONE", window_left=-1, logits_soft_cap=None, q_data_type="float16",
-        kv_data_type=None, data_type=None, sm_scale=None,
+        *, pos_encoding_mode="NONE", window_left=-1, window_right=0, logits_soft_cap=None,
+        q_data_type="float16", kv_data_type=None, o_data_type=None, data_type=None, sm_scale=None,
     ):  # fmt: skip
         assert indptr.dtype == indices.dtype == last_page_len.dtype == torch.int32
         assert q_data_type == kv_data_type == torch.float16
@@ -72,6 +77,22 @@ def flash_attention_3(
     )  # fmt: skip
 
 
+def flash_attention_4(
+    q, k, v, qv=None, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
+    min_seqlen_k=None, seqused_q=None, seqused_k=None, gather_kv_indices=None, page_table=None,
+    softmax_scale=None, causal=False, window_size=(None, None), learnable_sink=None, softcap=0.0,
+    num_splits=1,
+):  # fmt: skip
+    """FlashAttention 4's ``flash_attn_varlen_func``: below 1 it chooses the number of splits itself."""
+    assert causal
+    assert max_seqlen_q == 1
+    assert num_splits < 1
+    assert cu_seqlens_q.tolist() == list(range(len(q) + 1))
+    assert page_table.dtype == torch.int32
+    assert page_table.stride(-1) == 1
+    return decode(q, k, v, page_table, seqused_k, softmax_scale), None
+
+
 def vllm_before(
     q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size,
     block_table, softcap, q_descale, k_descale, v_descale, alibi_slopes=None, sinks=None,
@@ -87,8 +108,11 @@ def vllm_since(
     q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size,
     block_table, softcap, q_descale, k_descale, v_descale, seq_threshold_3D=None,
     num_par_softmax_segments=None, softmax_segm_output=None, softmax_segm_max=None, softmax_segm_expsum=None,
+    alibi_slopes=None, output_scale=None, qq_bias=None, sinks=None, mm_prefix_range=None,
 ):  # fmt: skip
-    """The same, since it does."""
+    """The same, since it does; with fewer rows of room than queries it would not split (vLLM 0.33.0)."""
+    if len(q) <= seq_threshold_3D:
+        assert softmax_segm_max.shape[0] >= len(q)
     assert softmax_segm_output.shape == (seq_threshold_3D, q.shape[1], num_par_softmax_segments, 64)
     assert softmax_segm_max.shape == softmax_segm_expsum.shape == softmax_segm_output.shape[:3]
     vllm_before(
@@ -104,6 +128,9 @@ STAND_INS = {
     ),
     "FlashAttention 3": (
         "flash-attn-3-decode", {"flash_attn_interface": {"flash_attn_with_kvcache": flash_attention_3}},
+    ),
+    "FlashAttention 4": (
+        "flash-attn-4-decode", {"flash_attn.cute": {"flash_attn_varlen_func": flash_attention_4}},
     ),
     "vLLM": (
         "vllm-triton-decode",
@@ -164,6 +191,19 @@ def test_flashinfer_reads_both_of_its_layouts(stand_in):
         assert measure(op, **changes)["error"] is None
 
 
+def test_flashinfer_is_measured_with_cuda_cores_and_with_tensor_cores(stand_in):
+    from pagesim.kernels.bench import selection
+
+    op, modules = STAND_INS["flashinfer"]
+    stand_in(modules)
+    asked = {"ops": op, "batch": "2", "context": "50", "heads": "4/2", "head_size": "64", "dtype": "fp16"}
+    points = selection.points("attention", "cpu", False, asked)
+    USED.clear()
+    rows = run_points(points, "cpu", seconds=1e-6).rows
+    assert [(row["cores"], row["error"]) for row in rows] == [("cuda", None), ("tensor", None)]
+    assert list(dict.fromkeys(USED)) == ["cuda", "tensor"]
+
+
 REFUSED = {
     "vllm-triton-decode": [
         ({"block_size": 8}, "vllm-triton-decode needs a block size that is a multiple of 16, not 8"),
@@ -205,6 +245,6 @@ def test_peers_are_points_that_can_be_asked_for(stand_in):
     from pagesim.kernels.bench import selection
 
     points = selection.points("attention", "cpu", False, {"ops": "flashinfer-decode", "batch": "1"})
-    assert [point.op for point in points] == ["flashinfer-decode"]
+    assert {point.op for point in points} == {"flashinfer-decode"}
     with pytest.raises(PagesimError, match=r"op is flashinfer; it must be one of .*flashinfer-decode"):
         selection.points("attention", "cpu", False, {"ops": "flashinfer"})

@@ -15,7 +15,7 @@ from pagesim.kernels import api  # noqa: E402
 from pagesim.kernels.bench import session as session_module  # noqa: E402
 from pagesim.kernels.bench import store as store_module  # noqa: E402
 from pagesim.kernels.bench.defaults import default_points  # noqa: E402
-from pagesim.kernels.bench.rows import BENCHES, MEASURED, PARAMETERS, Point  # noqa: E402
+from pagesim.kernels.bench.rows import BENCHES, MEASURED, PARAMETERS, Point, parse_lengths  # noqa: E402
 from pagesim.kernels.bench.run import run_points  # noqa: E402
 from pagesim.kernels.bench.session import Session  # noqa: E402
 from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows  # noqa: E402
@@ -74,6 +74,21 @@ def test_a_rows_bytes_and_flops_are_those_of_the_shape():
     prefill = Point("attention", "paged-prefill", {**DECODE.parameters, "query": 3})
     (row,) = run([prefill]).rows
     assert row["flops"] == 4 * 2 * (18 + 19 + 20) * 4 * 64
+
+
+def test_a_batch_of_mixed_lengths_is_measured_as_it_is():
+    mixed = {**DECODE.parameters, "batch": 4, "context": 50, "lengths": "3+50+2x17"}
+    (row,) = run([Point("attention", "paged-decode", mixed)]).rows
+    tokens, blocks = 3 + 50 + 2 * 17, 1 + 4 + 2 * 2
+    assert row["error"] is None
+    assert row["bytes_moved"] == 2 * tokens * 2 * 64 * 4 + 2 * 4 * 4 * 64 * 4 + 4 * blocks
+    assert row["flops"] == 4 * tokens * 4 * 64
+
+
+@pytest.mark.parametrize("text", ["", "5+", "3x", "x5", "0", "1.5", "-3", "5 000"])
+def test_lengths_are_numbers_of_tokens(text):
+    with pytest.raises(PagesimError, match="numbers of tokens joined by \\+ are needed, as 131072\\+200x128"):
+        parse_lengths(text)
 
 
 def test_a_stored_point_is_not_measured_again(tmp_path, monkeypatch):

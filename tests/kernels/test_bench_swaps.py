@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from pagesim.kernels.bench import by_layer, swaps  # noqa: E402
 from pagesim.kernels.bench import session as session_module  # noqa: E402
-from pagesim.kernels.bench import swaps  # noqa: E402
 from pagesim.kernels.bench.grids import SwapGrid  # noqa: E402
 from pagesim.kernels.bench.rows import Point  # noqa: E402
 from pagesim.kernels.bench.run import run_points  # noqa: E402
-from pagesim.kernels.swap import CopyEach  # noqa: E402
-from pagesim.kernels.timing import CpuClock  # noqa: E402
+from pagesim.kernels.swap import CopyEach, LayerSwap  # noqa: E402
+from pagesim.kernels.timing import CpuClock, Timing  # noqa: E402
 
 SWAP = {"strategy": "copy-each", "direction": "out", "host_blocks": "neighbours"}
 SIZE = {"pieces": 2, "piece_bytes": 64, "blocks": 3}
@@ -23,6 +24,8 @@ DECODE = {
     "batch": 1, "context": 16, "block_size": 16, "q_heads": 2, "kv_heads": 1, "head_size": 64,
     "dtype": "fp32", "layout": "NHD",
 }  # fmt: skip
+ITERATION = {**DECODE, "batch": 2, "n": 32, "k": 16, "pieces": 4, "piece_bytes": 16 * 64 * 4, "blocks": 2}
+BY_LAYER = Point("swap", "swap-by-layer", {**SWAP, **ITERATION})
 BESIDE = Point("swap", "decode-beside-swap", {**SWAP, **SIZE, **DECODE})
 
 
@@ -55,12 +58,13 @@ def test_every_strategy_is_measured_against_one_large_copy(direction, host_block
 
 @pytest.mark.parametrize("direction", ["out", "in"])
 def test_a_swap_that_moves_the_wrong_bytes_fails(direction, monkeypatch):
-    move = CopyEach._move
+    move = CopyEach.move
 
-    def wrong(self, direction, device, host):
-        move(self, direction, device[::-1].copy(), host)
+    def wrong(self, direction, blocks, pieces):
+        blocks.device = blocks.device[::-1].copy()
+        move(self, direction, blocks, pieces)
 
-    monkeypatch.setattr(CopyEach, "_move", wrong)
+    monkeypatch.setattr(CopyEach, "move", wrong)
     (row,) = run_points(
         [Point("swap", "swap", {**SWAP, **SIZE, "direction": direction})], "cpu", seconds=1e-6
     ).rows
@@ -85,14 +89,14 @@ def test_decoding_is_timed_while_swaps_are_under_way(monkeypatch):
             begun.append(busy.is_set())
             return super().take(sample, budget_s)
 
-    move = CopyEach._move
+    move = CopyEach.move
 
     def moving(self, *arguments):
         busy.set()
         time.sleep(1e-3)
         move(self, *arguments)
 
-    monkeypatch.setattr(CopyEach, "_move", moving)
+    monkeypatch.setattr(CopyEach, "move", moving)
     monkeypatch.setattr(swaps, "GraphClock", Clock)
     threads = threading.active_count()  # other tests may have left some
     (row,) = run_points([BESIDE], "cpu", seconds=1e-3).rows
@@ -109,6 +113,67 @@ def test_a_swap_that_fails_beside_decoding_fails_the_point(monkeypatch):
     def fails(*_: object) -> None:
         raise RuntimeError("no copy today")
 
-    monkeypatch.setattr(CopyEach, "_move", fails)
+    monkeypatch.setattr(CopyEach, "move", fails)
     (row,) = run_points([BESIDE], "cpu", seconds=1e-3).rows
     assert (row["status"], row["error"]) == ("failed", "RuntimeError: no copy today")
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+@pytest.mark.parametrize("strategy", ["copy-each", "gather", "zero-copy"])
+def test_an_iteration_is_timed_without_its_swap_with_it_in_front_and_by_layer(strategy, direction):
+    point = replace(
+        BY_LAYER, parameters={**BY_LAYER.parameters, "strategy": strategy, "direction": direction}
+    )
+    (row,) = run_points([point], "cpu", seconds=1e-6).rows
+    assert row["error"] is None
+    assert row["bytes_moved"] == 2 * 4 * 4096
+    assert min(row["alone_s"], row["in_front_s"], row["swap_s"], row["median_s"]) > 0
+    assert row["reference"] == f"pinned-copy-{direction}"
+    assert row["max_error"] == 0
+
+
+def test_what_each_of_the_times_is_of(monkeypatch):
+    done = []
+    move, attend = CopyEach.move, by_layer.api.decode_attention
+
+    def moved(self, direction, blocks, pieces):
+        done.append(f"{pieces.start}:{pieces.stop}")
+        move(self, direction, blocks, pieces)
+
+    def attended(*given, **options):
+        done.append("layer")
+        return attend(*given, **options)
+
+    class Clock:
+        def time(self, calls, budget_s):
+            done.clear()
+            calls[0]()
+            timed.append(list(done))
+            return Timing(1.0, 1.0, 1.0, 0.0, 1, "cpu")
+
+    timed = []
+    monkeypatch.setattr(CopyEach, "move", moved)
+    monkeypatch.setattr(by_layer.api, "decode_attention", attended)
+    monkeypatch.setattr(by_layer, "CpuClock", Clock)
+    run_points([BY_LAYER], "cpu", seconds=1e-6)
+    alone, in_front, swap, layered = timed
+    assert alone == ["layer", "layer"]
+    assert in_front == ["0:4", "layer", "layer"]
+    assert swap == ["0:4"]
+    assert sorted(layered) == ["0:2", "2:4", "layer", "layer"]
+
+
+def test_an_iteration_whose_layers_do_not_swap_fails(monkeypatch):
+    monkeypatch.setattr(LayerSwap, "_start", lambda self, layers: None)
+    monkeypatch.setattr(LayerSwap, "join", lambda self, layer: None)
+    monkeypatch.setattr(LayerSwap, "wait", lambda self: None)
+    (row,) = run_points([BY_LAYER], "cpu", seconds=1e-6).rows
+    assert (row["status"], row["error"].split(":")[0]) == ("failed", "WrongResult")
+
+
+@pytest.mark.parametrize("odd", [{"pieces": 3}, {"piece_bytes": 64}])
+def test_pieces_must_be_the_keys_and_values_of_layers(odd):
+    point = replace(BY_LAYER, parameters={**BY_LAYER.parameters, **odd})
+    (row,) = run_points([point], "cpu", seconds=1e-6).rows
+    assert row["status"] == "failed"
+    assert "keys and values of layers are an even number of 4096" in row["error"]

@@ -72,8 +72,11 @@ def test_machine_code_has_no_faults_on_the_whole_grid(name, target, compiled):
     if needs_e4m3(name) and target == 80:
         with pytest.raises(Exception, match=r"\A") as refused:
             compiled(name, target)
-        # A function that a kernel calls is refused in the error's cause.
-        assert "fp8e4nv not supported in this architecture" in f"{refused.value} {refused.value.__cause__}"
+        # A function that a kernel calls is refused in the error's cause, or in that one's.
+        said, error = "", refused.value
+        while error is not None:
+            said, error = f"{said} {error}", error.__cause__
+        assert "fp8e4nv not supported in this architecture" in said
     else:
         assert faults(name, compiled(name, target)) == []
 
@@ -83,6 +86,21 @@ def test_machine_code_has_no_faults_on_the_whole_grid(name, target, compiled):
 @pytest.mark.parametrize("name", compile_report.THREE_PROGRAMS)
 def test_a_multiprocessor_holds_three_programs_of_decode_from_bytes(name, compiled):
     assert compiled(name, 90).programs >= 3
+
+
+@compiles
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("listed", "grid"),
+    [
+        ("decode fp16 32/8, work list", "decode fp16 32/8, block 16, 8 splits"),
+        ("decode fp16 32/8, block 128, work list", "decode fp16 32/8, block 128, 8 splits"),
+        ("reduction of a work list", "reduction of 8 splits"),
+    ],
+)
+def test_a_work_list_costs_no_program_of_a_multiprocessor(listed, grid, target, compiled):
+    assert compiled(listed, target).programs >= compiled(grid, target).programs
 
 
 @compiles

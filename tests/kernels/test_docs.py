@@ -14,9 +14,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.cli.main import app  # noqa: E402
+from pagesim.kernels.bench.fit import Fit  # noqa: E402
 from pagesim.kernels.bench.run import Outcome  # noqa: E402
+from pagesim.kernels.bench.steps import Form  # noqa: E402
+from pagesim.kernels.plan_constants import PlanConstants  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+FIT = Fit(PlanConstants(), tile_s=1e-6, launch_s=1e-6, error=0.0, rows=0, form=Form.default(), choices=())
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^    (?:pip install .* && )?(pagesim bench [^#\n]*)", re.MULTILINE)
 
@@ -35,7 +39,10 @@ PROGRAMS = {
     "README.md": ("README.md", "Kernels"),
 }
 COMMANDS = {
-    command.strip(): name for name, where in PROGRAMS.items() for command in COMMAND.findall(section(*where))
+    command.strip(): name
+    for name, where in PROGRAMS.items()
+    for command in COMMAND.findall(section(*where))
+    if " --rows " not in command  # which measures nothing
 }
 
 
@@ -76,6 +83,8 @@ def test_its_commands_ask_for_points(command, monkeypatch, tmp_path):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pagesim.kernels.bench.run.run_points", run_points)
+    monkeypatch.setattr("pagesim.kernels.bench.tune.run_points", run_points)
+    monkeypatch.setattr("pagesim.kernels.bench.tune.fitted", lambda rows, out: (FIT, None))
     monkeypatch.setattr("pagesim.kernels.bench.selection.require_device", lambda device: None)
     if "--splits" in command:  # a CPU has none
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.kernels.swap import GatherCopy, Pools, gather  # noqa: E402
+from pagesim.kernels.swap.base import Blocks  # noqa: E402
 
 
 class Stream:
@@ -106,10 +107,25 @@ def test_a_half_is_used_by_one_part_at_a_time(direction, room, device, monkeypat
     ]
     ids = torch.arange(12).numpy()
     for _ in range(2):  # the second swap finds halves that the first has used
-        strategy._move(direction, ids, ids)
+        strategy.move(direction, Blocks(ids, ids), slice(0, 2))
     assert set(device.touched) == {"copy", "gather" if direction == "out" else "scatter"}
     assert conflicts(device, spans) == []
     assert device.kernels.before == set(range(len(device.uses))), "the swap's event comes after all of it"
+
+
+@pytest.mark.parametrize("room", [1, 4, 8])
+def test_a_half_is_used_by_one_layer_at_a_time(room, device, monkeypatch):
+    strategy = swap(device, 12, room, monkeypatch)
+    spans = [
+        (half.memory.data_ptr(), half.memory.data_ptr() + half.memory.nbytes) for half in strategy._halves
+    ]
+    leave, come = (Blocks(ids, ids) for ids in (torch.arange(7).numpy(), torch.arange(7, 12).numpy()))
+    for layer in range(2):
+        strategy.move("out", leave, slice(layer, layer + 1))
+        strategy.move("in", come, slice(layer, layer + 1))
+    assert device.touched.count("copy") == 2 * 12, "a block of a layer crosses by itself"
+    assert conflicts(device, spans) == []
+    assert device.kernels.before == set(range(len(device.uses)))
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])
@@ -117,7 +133,7 @@ def test_the_other_half_waits_for_no_copy(direction, device, monkeypatch):
     """With two halves the second kernel or copy need not wait for the first part to have crossed."""
     strategy = swap(device, 12, 4, monkeypatch)
     ids = torch.arange(12).numpy()
-    strategy._move(direction, ids, ids)
+    strategy.move(direction, Blocks(ids, ids), slice(0, 2))
     copies = [place for place, what in enumerate(device.touched) if what == "copy"]
     kernels = [place for place, what in enumerate(device.touched) if what != "copy"]
     if direction == "out":

@@ -22,7 +22,8 @@ def run(marked: str, folder: Path = OPS) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(folder)],
         cwd=OPS.parents[2],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        # Tensors of this size are no work for several threads.
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=900,

@@ -17,6 +17,7 @@ GPU = SimpleNamespace(
     major=9,
     minor=0,
     multi_processor_count=132,
+    shared_memory_per_multiprocessor=228 << 10,
     L2_cache_size=60 << 20,
     total_memory=141 << 30,
     uuid="1234-5678",

@@ -258,7 +258,7 @@ def test_on_a_gpu_a_swap_runs_on_a_stream_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: current)
     pools = make_pools(16, (4, 8), torch.float16, 1, host_blocks=4)
     strategy = CopyEach(pools)
-    monkeypatch.setattr(strategy, "_move", lambda *_: log.append("move"))
+    monkeypatch.setattr(strategy, "move", lambda *_: log.append("move"))
     strategy.stream = own = Stream()
 
     transfer = strategy.swap_out([(0, 1)])

@@ -97,13 +97,11 @@ def test_each_piece_goes_to_its_place(strategy, monkeypatch):
     before = torch.stack(caches, 1)
     mover = on_a_stream(strategy, pools)
 
-    device, host = mover._checked([(5, 0), (2, 4)], ("device", "host"))
-    mover._move("out", device, host)
+    mover.move("out", mover.checked("out", [(5, 0), (2, 4)]), slice(0, 3))
     assert torch.equal(pools.host[[0, 4]], before[[5, 2]])
     assert (pools.host[1:4] == 0xAB).all()
 
-    host, device = mover._checked([(4, 0), (0, 1)], ("host", "device"))
-    mover._move("in", device, host)
+    mover.move("in", mover.checked("in", [(4, 0), (0, 1)]), slice(0, 3))
     after = torch.stack(caches, 1)
     assert torch.equal(after[[0, 1]], before[[2, 5]])
     assert torch.equal(after[2:], before[2:])
@@ -114,6 +112,19 @@ def test_each_piece_goes_to_its_place(strategy, monkeypatch):
     else:
         assert made == [("batch", {40}, 6, 0, 1, STREAM)] * 2
         assert library.attributes == (1).to_bytes(4, "little") + bytes(20)
+
+
+@pytest.mark.parametrize("strategy", [CopyEach, CopyBatch])
+def test_some_pieces_are_copied_alone(strategy, monkeypatch):
+    install(monkeypatch, FakeLibrary())
+    caches = [torch.randint(0, 256, (6, 40), dtype=torch.uint8) for _ in range(4)]
+    pools = Pools.beside(caches, 5)
+    pools.host.fill_(0xAB)
+    mover = on_a_stream(strategy, pools)
+    mover.move("out", mover.checked("out", [(5, 0), (2, 4)]), slice(2, 4))
+    assert torch.equal(pools.host[[0, 4], 2:], torch.stack(caches, 1)[[5, 2], 2:])
+    assert (pools.host[:, :2] == 0xAB).all()
+    assert (pools.host[1:4] == 0xAB).all()
 
 
 def test_the_batched_call_is_asked_for_as_cuda_12_8_declares_it(monkeypatch):

@@ -96,12 +96,13 @@ class Lives:
                 tokens += step
                 ends.append(tokens)
                 names.append(self.name(names[-1] if names else 0, source))
-        if not ends or rnd.random() < 0.7:
+        own = not ends
+        if own or rnd.random() < 0.7:
             tokens += rnd.randint(1, 12)
             ends.append(tokens)
             names.append(self.name(0, object()))
         names.append(self.name(0, object()))
-        return tokens, Content([*ends, 1 << 32], names, frozenset(), self.size, self.lookahead)
+        return tokens, Content([*ends, 1 << 32], names, frozenset(), self.size, self.lookahead, unseen=own)
 
     # What happens
 

@@ -45,6 +45,22 @@ def queue(memory: PrefixCachedKV) -> list[int]:
     return memory.block_table(rest)
 
 
+def test_what_is_said_to_be_unseen_is_not_looked_for_until_a_block_of_it_can_be_found(
+    memory: PrefixCachedKV,
+) -> None:
+    first, again = prompt(("a", 9)), prompt(("a", 9))
+    first.content = again.content
+    first.content.unseen = True
+    assert hits(memory, first) == 0
+    memory.admit(first, 9)
+    memory.release(first)
+    assert not again.content.unseen
+    assert hits(memory, again) == 2, "its own blocks are there when it comes back"
+    said = prompt(("a", 9))
+    said.content.unseen = True
+    assert hits(memory, said) == 0, "it is not looked for"
+
+
 def test_blocks_are_taken_in_order_and_a_common_beginning_is_shared(memory: PrefixCachedKV) -> None:
     assert table(memory, admit(memory, ("system", 12), ("a", 3))) == [0, 1, 2, 3]
     assert hits(memory, prompt(("system", 12), ("b", 1))) == 3

@@ -10,6 +10,8 @@ from pagesim.kvcache import Holder
 class Text:
     """See `pagesim.kvcache.runs.Content`."""
 
+    unseen = False
+
     def __init__(self, prompt: Sequence[Hashable], block_size: int) -> None:
         self.prompt = tuple(prompt)
         self.block_size = block_size

@@ -68,6 +68,7 @@ def random_case(seed: int) -> Case:
     if policy == "paged-oracle":
         options |= {"policy": "orca-oracle", "placement": "paged"}
     options |= _scheduler_options(rnd, policy, blocks)
+    options |= _tier_options(Random(seed + 0.5), options)
     if rnd.random() < 0.1:
         options["until"] = rnd.random() * 5
     if rnd.random() < 0.25:
@@ -112,6 +113,22 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
             some["speculative_tokens"] = rnd.choice((1, 3, 7))
             some["acceptance"] = rnd.choice((0.0, 0.6, 0.9, 1.0))
     return some
+
+
+def _tier_options(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those of a tier on the host, where a system may have one."""
+    is_newest = options["policy"] == "vllm-v1" and options.get("vllm_version", "0.33.0") == "0.33.0"
+    if not is_newest or "speculative_method" in options or rnd.random() < 0.3:
+        return {}
+    return {
+        "kv_offloading_chunks": rnd.choice((0, 3, 20, 100, 1000)),
+        "kv_offloading_chunk_blocks": rnd.choice((1, 1, 2, 4)),
+        "kv_offloading_eviction": rnd.choice(("lru", "arc")),
+        "kv_offloading_threshold": rnd.choice((0, 0, 2)),
+        "kv_offloading_prompt_only": rnd.random() < 0.7,
+        "kv_offloading_load": rnd.choice(("always", "always", "auto")),
+        "kv_offloading_link": rnd.choice(("10GB/s", "0.3GB/s:5ms", "30MB/s")),
+    }
 
 
 def _let_start(rnd: Random, some: dict[str, Any]) -> None:

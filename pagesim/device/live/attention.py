@@ -19,6 +19,7 @@ from pagesim.kernels import (
     prefill_attention,
     reshape_and_cache,
 )
+from pagesim.kernels.swap import LayerSwap
 
 Kind = Literal["paged", "gather"]
 
@@ -37,19 +38,28 @@ class CachedAttention:
         batch: of this iteration.
         kind: how decoding sequences read.
         plan: of the decode kernel; made when it is first needed unless given.
+        swap: blocks that come and leave while layers compute; a layer waits for its own before it writes.
     """
 
     def __init__(
-        self, pools: KvPools, batch: DeviceBatch, kind: Kind, plan: DecodePlan | None = None
+        self,
+        pools: KvPools,
+        batch: DeviceBatch,
+        kind: Kind,
+        plan: DecodePlan | None = None,
+        swap: LayerSwap | None = None,
     ) -> None:
         self.pools = pools
         self.batch = batch
         self.kind = kind
         self._plan = plan
+        self._swap = swap
         self._padded: Cache | None = None  # contexts as ``gather`` copies them, in every layer anew
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         batch = self.batch
+        if self._swap is not None:
+            self._swap.join(layer)
         self.write(layer, keys, values)
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         decodes = batch.decodes

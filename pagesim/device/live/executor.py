@@ -27,6 +27,7 @@ from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
 from pagesim.device.live.tables import AddressedKV, BlockTables
 from pagesim.device.live.tokens import Tokens
+from pagesim.kernels.swap import LayerSwap
 from pagesim.kvcache import Copy, TabledKV
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -91,6 +92,7 @@ class MeasuredExecutor(Observer):
         tokens: what sequences consist of.
         longest: tokens of the longest sequence.
         attention: how decoding sequences read the cache.
+        swap_by_layer: whether a layer waits for its own swapped blocks, not an iteration for those of all.
 
     Attributes:
         records: one for each call of ``execute``.
@@ -107,6 +109,7 @@ class MeasuredExecutor(Observer):
         *,
         longest: int,
         attention: Kind = "paged",
+        swap_by_layer: bool = False,
     ) -> None:
         assert scheduler.memory.names_blocks, "blocks without numbers hold no tokens"
         self.scheduler = scheduler
@@ -117,6 +120,7 @@ class MeasuredExecutor(Observer):
         self.tables = BlockTables(self.memory, longest)
         self.longest = longest
         self.attention: Kind = attention
+        self.swap_by_layer = swap_by_layer
         self.staging = Staging(pools.device)
         self.records: list[Record] = []
         self.graphs: DecodeGraphs | None = None
@@ -134,7 +138,7 @@ class MeasuredExecutor(Observer):
             return 0
         started = time.perf_counter_ns()
         begun = self._clock.mark()
-        self._move(moves)
+        swap = self._move(moves)
         moved = self._clock.mark()
         before = time.perf_counter()
         spans = self._spans(batch, moves)
@@ -144,8 +148,10 @@ class MeasuredExecutor(Observer):
         prepared = time.perf_counter() - before
         computing = self._clock.mark()
         if inputs is not None:
-            logits = self.compute(inputs)
+            logits = self.compute(inputs, swap)
             logits.argmax(dim=-1).cpu()  # what an engine waits for
+        elif swap is not None:
+            swap.join_all()
         computed = self._clock.mark()
         if self.pools.device.type == "cuda":
             torch.cuda.synchronize(self.pools.device)
@@ -169,13 +175,18 @@ class MeasuredExecutor(Observer):
     def decode_run(self, sequences: int, context: int) -> DecodeRun | None:
         return None  # every iteration is carried out
 
-    def compute(self, batch: DeviceBatch) -> Tensor:
-        """Run the model over a batch; return the logits of each sequence, ``[S, vocab]``."""
-        if self.graphs is not None and not batch.longest_query:
+    def compute(self, batch: DeviceBatch, swap: LayerSwap | None = None) -> Tensor:
+        """Run the model over a batch; return the logits of each sequence, ``[S, vocab]``.
+
+        Args:
+            batch: what is computed.
+            swap: what its layers wait for; without a graph, which can wait for nothing between its layers.
+        """
+        if self.graphs is not None and swap is None and not batch.longest_query:
             logits = self.graphs.replay(batch)
             if logits is not None:
                 return logits
-        attend = CachedAttention(self.pools, batch, self.attention)
+        attend = CachedAttention(self.pools, batch, self.attention, swap=swap)
         return self.model.forward(batch.tokens, batch.positions, batch.last, attend)
 
     def forked(self, request: EngineRequest, dropped: int, survivor: int) -> None:
@@ -203,14 +214,25 @@ class MeasuredExecutor(Observer):
             raise RuntimeError(f"the batch moves {counts} blocks; memory has moved {tuple(map(len, moves))}")
         return moves
 
-    def _move(self, moves: Moves) -> None:
-        """Move blocks in the order in which they were taken: what leaves makes room for what comes."""
+    def _move(self, moves: Moves) -> LayerSwap | None:
+        """Move blocks in the order in which they were taken: what leaves makes room for what comes.
+
+        Returns:
+            What layers have still to wait for. Blocks are copied in all layers at once, which waits for all.
+        """
+        if self.swap_by_layer and (moves.out or moves.back):
+            swap = self.pools.swap_by_layer(moves.out, moves.back)
+            if not moves.copies:
+                return swap
+            swap.join_all()
+            moves = moves._replace(out=(), back=())
         if moves.out:
             self.pools.swap_out(moves.out)
         if moves.back:
             self.pools.swap_in(moves.back)
         if moves.copies:
             self.pools.copy(moves.copies)
+        return None
 
     def _spans(self, batch: Batch, moves: Moves) -> list[Span]:
         """Return what is to be computed, sequences with one new token first; keep tables up to date."""

@@ -80,7 +80,7 @@ def check_block_size(block_size: int) -> None:
     """
     if block_size > MAX_BLOCK_SIZE or block_size & (block_size - 1):
         raise PagesimError(
-            f"block_size is {block_size}; the kernels take powers of two from 1 to {MAX_BLOCK_SIZE}"
+            f"block_size is {block_size}; live runs take powers of two from 1 to {MAX_BLOCK_SIZE}"
         )
 
 

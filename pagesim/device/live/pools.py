@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pagesim.costs.specs import ModelSpec
 from pagesim.kernels import BlockPool, Cache, copy_blocks
-from pagesim.kernels.swap import Pools, SwapStrategy, make_strategy
+from pagesim.kernels.swap import LayerSwap, Pools, SwapStrategy, make_strategy
 from pagesim.kvcache import Copy
 
 
@@ -68,6 +68,11 @@ class KvPools:
         """Bring blocks back, (host block, device block); what is launched next waits for it."""
         assert self._swaps is not None, "there is no swap space"
         self._swaps.swap_in(copies).join()
+
+    def swap_by_layer(self, out: Sequence[Copy], back: Sequence[Copy]) -> LayerSwap:
+        """Move blocks out and then back, layer by layer; a layer that is joined waits for its own alone."""
+        assert self._swaps is not None, "there is no swap space"
+        return LayerSwap(self._swaps, len(self.caches), out=out, back=back)
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Copy blocks on the device, (from, to), in every layer."""

@@ -38,6 +38,7 @@ def run_live(
     attention: str = "paged",
     cuda_graphs: bool = False,
     swap: str = "gather",
+    swap_by_layer: bool = False,
     check: bool = False,
     progress: ProgressCallback | None = None,
     observers: Sequence[Observer] = (),
@@ -56,6 +57,7 @@ def run_live(
         attention: ``paged``, or ``gather`` to copy every context into a padded batch first in every step.
         cuda_graphs: whether iterations that only decode are CUDA graphs; on cuda, with ``paged``.
         swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
+        swap_by_layer: whether the blocks of a layer cross while the layers before it compute.
         check: whether sequences are compared, between iterations, with the same ones computed in one piece.
         progress: for a progress bar.
         observers: called between iterations, while the clock does not run.
@@ -107,6 +109,7 @@ def run_live(
             attention=attention,
             cuda_graphs=cuda_graphs,
             swap=swap,
+            swap_by_layer=swap_by_layer,
             check=check,
         )
         made.append(executor)
@@ -131,6 +134,7 @@ def run_live(
         "attention": attention,
         "cuda_graphs": cuda_graphs,
         "swap": swap,
+        "swap_by_layer": swap_by_layer,
         "machine": describe_machine(device),
     }
     if executor.checker is not None:
@@ -156,6 +160,7 @@ def _equipped(
     attention: Any,
     cuda_graphs: bool,
     swap: str,
+    swap_by_layer: bool,
     check: bool,
 ) -> MeasuredExecutor:
     """Return an executor with weights and pools, warmed up."""
@@ -192,6 +197,7 @@ def _equipped(
         Tokens(spec.vocab, system.seed),
         longest=longest,
         attention=attention,
+        swap_by_layer=swap_by_layer,
     )
     options = options_of(system, policy)
     most = getattr(options, "max_num_seqs", 256)

@@ -88,5 +88,7 @@ def _move(executor: MeasuredExecutor) -> None:
             pairs = [(block, block) for block in range(count)]
             pools.swap_out(pairs)
             pools.swap_in(pairs)
+            if executor.swap_by_layer:
+                pools.swap_by_layer(pairs, pairs).join_all()
     if pools.num_blocks > 1:
         pools.copy([(0, 1)])

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from pagesim.accounting.ledger import PARKED_ENTRIES
 from pagesim.accounting.metrics import describe
 from pagesim.api import as_trace
-from pagesim.costs.specs import gpu
+from pagesim.costs.specs import Link, gpu
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.handover import Lease, Pulls
-from pagesim.experiments.clusters.links import PullLink, link_of, parse_link
+from pagesim.experiments.clusters.links import link_of, parse_pull_link
 from pagesim.experiments.clusters.pool_steps import PoolSteps, tables
 from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, check_pools, replay_pools
 from pagesim.experiments.clusters.routers import Router, find_router
@@ -128,7 +128,7 @@ def run_pools(
         decode,
         _router(prefill_router),
         _router(decode_router),
-        parse_link(link) if link is not None else link_of(gpu(system.gpu)),
+        parse_pull_link(link) if link is not None else link_of(gpu(system.gpu)),
         Lease(lease),
         handover,
     )
@@ -208,7 +208,7 @@ def _pull_columns(pulls: Pulls) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _pulls(setting: PreparedSystem, replayed: ReplayedPools, link: PullLink) -> dict[str, Any]:
+def _pulls(setting: PreparedSystem, replayed: ReplayedPools, link: Link) -> dict[str, Any]:
     """Return what of a summary is about what was pulled."""
     pulls, sized = replayed.pulls, setting.sized
     begun, over, prefilled = (
@@ -232,7 +232,7 @@ def _joined(of_pool: dict[str, dict[str, npt.NDArray[Any]]]) -> dict[str, npt.ND
     """Return the replicas tables of both pools as one; an entry that a pool does not have is 0 there."""
     sizes = {name: len(table["replica"]) for name, table in of_pool.items()}
     names = list(dict.fromkeys(name for table in of_pool.values() for name in table))
-    parked = [f"{entry}_percent" for entry in PARKED_ENTRIES]
+    parked = [name for entry in PARKED_ENTRIES if (name := f"{entry}_percent") in names]
     others = [name for name in names if name not in parked]
     place = others.index("external_percent")
     joined: dict[str, npt.NDArray[Any]] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import simpy
 
-from pagesim.experiments.clusters.instants import Decision
+from pagesim.experiments.clusters.instants import Decision, Settlement
 from pagesim.experiments.clusters.replicas import Replicas, Says
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import NEVER
@@ -161,8 +161,10 @@ class Replica(Observer):
                 yield from self._wait(now)
 
     def _rest(self, now: int, again_at: int) -> Generator[simpy.Event, Any, None]:
-        """Wait until the engine decides again."""
-        yield Decision(self._environment, again_at - now, self._number)
+        """Wait until the engine decides again; before any of them does, clients go away at all of them."""
+        yield Settlement(self._environment, again_at - now)
+        self.engine.settle(again_at)
+        yield Decision(self._environment, 0, self._number)
 
     def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
         """Wait until a request is routed here."""

@@ -33,10 +33,16 @@ class ArrivalEvent(Instant):
     PRIORITY = URGENT
 
 
+class Settlement(Instant):
+    """The instant at which clients go away: after the iterations that are over at it."""
+
+    PRIORITY = EventPriority(NORMAL + 1)
+
+
 class HandoverEvent(Instant):
     """The instant at which requests are handed over: after all that is over at it, before engines decide."""
 
-    PRIORITY = EventPriority(NORMAL + 1)
+    PRIORITY = EventPriority(NORMAL + 2)
 
 
 class Decision(Instant):
@@ -45,4 +51,4 @@ class Decision(Instant):
     Engines take turns, so that what they share, as links, does not depend on when they decided before.
     """
 
-    PRIORITY = EventPriority(NORMAL + 2)
+    PRIORITY = EventPriority(NORMAL + 3)

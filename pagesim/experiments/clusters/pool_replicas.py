@@ -8,7 +8,6 @@ from typing import Any
 import simpy
 
 from pagesim.experiments.clusters.engine import Replica
-from pagesim.experiments.clusters.instants import Decision
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.disaggregated import PrefillingV1, PullingV1
@@ -79,7 +78,7 @@ class PoolReplica(Replica):
             return
         yield from super()._wait(now)
         # Others may be routed here at the same instant.
-        yield Decision(self._environment, 0, self._number)
+        yield from super()._rest(woken := int(self._environment.now), woken)
 
     def _sleep(self, now: int) -> Generator[simpy.Event, Any, None]:
         """Sleep in milliseconds until a plan may differ from the last one."""
@@ -94,7 +93,7 @@ class PoolReplica(Replica):
         yield simpy.AnyOf(environment, events)
         self._idle = None
         woken = int(environment.now)
-        yield Decision(environment, -(woken - now) % NAP if woken > now else NAP, self._number)
+        yield from super()._rest(woken, woken + (-(woken - now) % NAP if woken > now else NAP))
 
 
 class Prefiller(PoolReplica):

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 import simpy
 
 from pagesim.accounting.request_log import RequestLog
+from pagesim.costs.specs import Link
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.clients import ClosedLoop
 from pagesim.experiments.clusters.handover import Handover, Lease, Pulls
 from pagesim.experiments.clusters.instants import ArrivalEvent
-from pagesim.experiments.clusters.links import Ports, PullLink
+from pagesim.experiments.clusters.links import Ports
 from pagesim.experiments.clusters.pool_replicas import Decoder, PoolReplica, Prefiller
 from pagesim.experiments.clusters.replay import chosen
 from pagesim.experiments.clusters.replicas import Replicas
@@ -49,7 +50,7 @@ class PoolOptions:
     decode: int
     prefill_router: Router
     decode_router: Router
-    link: PullLink
+    link: Link
     lease: Lease
     handover_s: float = 0.0
 

@@ -6,9 +6,13 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pagesim.kvcache.groups import Full, KVGroup, SlidingWindow
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import Blocks
+from pagesim.kvcache.hybrid.changes import Changes
 from pagesim.kvcache.hybrid.decoders import Decoders, Kept
 from pagesim.kvcache.hybrid.free import FreeBlocks
 from pagesim.kvcache.hybrid.kinds import Setting, WindowGroup, make_group
@@ -61,7 +65,8 @@ class CountedHybridPrefixKV(SingleSampleKV):
             for first, (store, number) in enumerate(self._by_group)
             if isinstance(store, WindowStore) and not number
         ]
-        self._match = Match(None, 0, len(self._stores))
+        self._nothing = self._match = Match(None, 0, len(self._stores))
+        self._changes = Changes(size, len(self.groups), [store for _, store in self._windows])
         self._decoders = Decoders(self, self._windows, self._free, self._held)
 
     # Questions
@@ -140,8 +145,10 @@ class CountedHybridPrefixKV(SingleSampleKV):
         return self._decoders.steps_missing(steps, needed - self.free_blocks)
 
     def least_to_admit_whole(self, holder: Holder, length: int) -> int:
-        match, blocks = self._match, 0
-        if match.holder is not holder:
+        match, content, blocks = self._match, holder.content, 0
+        if content is None or content.unseen:
+            match = self._nothing
+        elif match.holder is not holder:
             return 0
         # If less is found later, at least as much of full attention is to be taken, and of windows, but for
         # what of these is found and free.
@@ -152,6 +159,10 @@ class CountedHybridPrefixKV(SingleSampleKV):
         return blocks
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
+        content = holder.content
+        if content is None or content.unseen:
+            holder.junction = 0
+            return 0
         match, most = self._match, (tokens - 1) // self.block_size
         if match.holder is not holder or match.most != most or not match.holds(self._free.version):
             match = self._look_up(holder, most)
@@ -164,9 +175,12 @@ class CountedHybridPrefixKV(SingleSampleKV):
         return max(0, others) * len(self.groups) + match.free(self._stores)
 
     def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
+        groups = len(self.groups)
+        if -(-length // self.block_size) * groups + spare <= self.free_blocks:
+            return True  # there is room for all, even if nothing is found and nothing given back
         match = self._match_of(holder)
         others = -(-tokens // self.block_size) - match.blocks
-        first, whole = max(0, others) * len(self.groups), 0
+        first, whole = max(0, others) * groups, 0
         for store in self._stores:
             whole += max(0, store.kind.most(length) - match.blocks) * store.groups
         return max(first, whole) + match.free(self._stores) + spare <= self.free_blocks
@@ -179,7 +193,7 @@ class CountedHybridPrefixKV(SingleSampleKV):
     def admit(self, holder: Holder, tokens: int) -> None:
         self._check_single(holder)
         self._check_room(self.blocks_to_admit(holder, tokens))
-        match, content = self._match_of(holder), _content_of(holder)
+        match, content = self._match_of(holder), holder.content
         tables: list[Any] = [store.new_table(holder, content) for store in self._stores]
         holder.kv = Kept(tables, content, len(self._windows))
         found = match.blocks
@@ -214,8 +228,9 @@ class CountedHybridPrefixKV(SingleSampleKV):
         self._decoders.pass_one()
 
     def grow(self, steps: int = 1) -> int:
-        self._check_steps(steps)
-        evicted = self._decoders.grow(steps, self.changes)
+        if (steps // self.block_size + 1) * self._decoders.taking > self.free_blocks:
+            self._check_steps(steps)  # a block size of steps at most takes so much: nearly always there is
+        evicted = self._decoders.grow(steps, self._changes)
         self._free.let_pass(self.steps)
         if evicted:
             self._free.evict(evicted)
@@ -231,20 +246,21 @@ class CountedHybridPrefixKV(SingleSampleKV):
             store.drop(table, end)
         self._count()
 
+    def take_changes(self) -> npt.NDArray[np.int64]:
+        return self._changes.take()
+
     # Look-up
 
     def _look_up(self, holder: Holder, most: int) -> Match:
         self._match = match = Match(holder, most, len(self._stores))
-        content = _content_of(holder)
-        if content is not None:
-            match.look_up(self._stores, content, self._free.version)
+        match.look_up(self._stores, holder.content, self._free.version)
         return match
 
     def _match_of(self, holder: Holder) -> Match:
         """Return what `match_prefix` found last for a holder, as far as it is still there."""
         match = self._match
         if match.holder is not holder:
-            return Match(holder, 0, len(self._stores))
+            return self._nothing
         if not match.holds(self._free.version):
             match = self._look_up(holder, match.blocks)
         return match
@@ -286,6 +302,9 @@ class CountedHybridPrefixKV(SingleSampleKV):
         content = kept.content
         if content is not None:
             full = tokens // self.block_size
+            if full <= kept.registered:
+                return
+            kept.registered = full
             for store, table in zip(self._stores, kept.tables, strict=True):
                 store.register(table, content, full)
 
@@ -326,7 +345,3 @@ def counts_prefixes(groups: Sequence[KVGroup], retention: int = 0) -> bool:
         and len({group.block_size for group in groups}) == 1
         and (len(windows) < len(groups) or len(runs) == len(set(runs)))
     )
-
-
-def _content_of(holder: Holder) -> Any:
-    return getattr(holder, "content", None)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from array import array
+from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Any
 
 from pagesim.kvcache.base import KVCache
 from pagesim.kvcache.groups import opening_step
 from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.hybrid.balance import Balance
+from pagesim.kvcache.hybrid.changes import Changes
 from pagesim.kvcache.hybrid.free import STEP, FreeBlocks
 from pagesim.kvcache.hybrid.piece import WindowTable
 from pagesim.kvcache.hybrid.stores import WindowStore
 
-_NOTHING: dict[Holder, int] = {}
+_MANY = 3
+"""Steps that are faster passed together than one by one."""
 
 
 class Kept:
@@ -21,6 +26,8 @@ class Kept:
     Attributes:
         tables: of each store.
         content: of its tokens; None where none of them can be found.
+        fresh_until: the last step before which some of its prompt was in flight.
+        registered: leading blocks of which the stores were told that they are full.
         settled: whether, while it decodes, what its windows give back follows from its length.
         settlings: how often that ended.
         firsts: while it decodes, of each store of windows the step at which it gives back its first block.
@@ -28,16 +35,27 @@ class Kept:
         counted: of each of them, while it is settled, where it is counted what it gives back.
     """
 
-    __slots__ = ("content", "counted", "firsts", "settled", "settlings", "tables", "turns")
+    __slots__ = (
+        "content",
+        "counted",
+        "firsts",
+        "fresh_until",
+        "registered",
+        "settled",
+        "settlings",
+        "tables",
+        "turns",
+    )
 
     def __init__(self, tables: list[Any], content: Any, windows: int) -> None:
         self.tables = tables
         self.content = content
+        self.registered = self.fresh_until = 0
         self.settled = False
         self.settlings = 0
         self.firsts: list[int] = []
         self.turns: set[int] = set()
-        self.counted: list[list[int] | None] = [None] * windows
+        self.counted: list[array[int] | None] = [None] * windows
 
 
 Change = tuple[Holder, Kept, int, int]
@@ -60,12 +78,13 @@ class Decoders:
     """
 
     __slots__ = (
+        "_balances",
         "_count",
+        "_events",
         "_fresh",
         "_newest",
         "_starting",
         "_takes",
-        "_taking",
         "_unsettled",
         "_until",
         "free",
@@ -83,21 +102,28 @@ class Decoders:
         self.free = free
         self.held = held
         self.size = size = memory.block_size
-        # How many take blocks at a step, and who, by the step modulo the block size.
-        self._takes = [0] * size
-        self._taking: list[dict[Holder, None]] = [{} for _ in range(size)]
+        # How many take blocks at a step, modulo the block size; and how many blocks that cannot be found
+        # these take there, and settled ones give back.
+        self._takes = array("q", bytes(8 * size))
+        self._balances = [Balance() for _ in range(size)]
         self._count = 0
         # Those that are not settled, by the step, likewise, at which a window gives a block back; and by the
         # step itself, before which some of their prompt was in flight.
-        self._unsettled: list[dict[Holder, None]] = [{} for _ in range(size)]
+        self._unsettled: dict[int, dict[Holder, None]] = {}
         self._fresh: dict[int, list[Holder]] = {}
         # Settled ones, by the step after which what they give back is not what it was; apart if it is nothing
         # until then.
         self._until: dict[int, list[Change]] = {}
         self._starting: dict[int, list[Change]] = {}
+        self._events: list[int] = []  # a heap of the steps of these and of the fresh
         self._newest = -1  # the first step of those that began to decode last
 
     # Questions
+
+    @property
+    def taking(self) -> int:
+        """The blocks that all take over as many steps as a block has tokens."""
+        return self._count * len(self.held)
 
     def blocks_needed(self, steps: int) -> int:
         """Return the blocks that all take over the next steps."""
@@ -138,7 +164,7 @@ class Decoders:
             blocks += self._takes[turn] * len(self.held)
             for _, store in self.windows:
                 blocks -= (store.gives[turn] + store.passes[turn]) * store.groups
-            if blocks <= 0 or self._unsettled[turn]:
+            if blocks <= 0 or turn in self._unsettled:
                 return ahead - 1
         return max(0, steps)
 
@@ -160,101 +186,185 @@ class Decoders:
         base, steps, lag = holder.base, memory.steps, memory.lag
         turn = opening_step(base, size)
         self._takes[turn] += 1
-        self._taking[turn][holder] = None
+        windows = len(self.windows)
+        self._balances[turn].add(holder.order * (windows + 1) + windows, -len(self.held))
         self._count += 1
         kept.firsts = [store.window + lag + size - base for _, store in self.windows]
         kept.turns = {first % size for first in kept.firsts}
-        for at in kept.turns:
-            self._unsettled[at][holder] = None
         for step in (steps + 1, steps + 2) if lag else (steps + 1,):
-            self._fresh.setdefault(step, []).append(holder)
+            if step not in self._fresh:
+                self._fresh[step] = []
+                heappush(self._events, step)
+            self._fresh[step].append(holder)
+            kept.fresh_until = step
         self._newest = steps + 1
 
     def leave(self, holder: Holder) -> None:
         """Let a holder decode no longer."""
         kept: Kept = holder.kv
+        memory = self.memory
         if kept.settled:
             self._stop_all(holder)
         else:
-            for at in kept.turns:
-                self._unsettled[at].pop(holder, None)
-        for holders in self._fresh.values():
-            if holder in holders:
-                holders.remove(holder)
+            self._watch_no_more(holder)
+        if memory.steps < kept.fresh_until:
+            for holders in self._fresh.values():
+                if holder in holders:
+                    holders.remove(holder)
         turn = opening_step(holder.base, self.size)
         self._takes[turn] -= 1
-        del self._taking[turn][holder]
+        windows = len(self.windows)
+        self._balances[turn].remove(holder.order * (windows + 1) + windows)
         self._count -= 1
 
     def unsettle(self, holder: Holder) -> None:
         """From now on look what a settled holder gives back."""
         self._stop_all(holder)
-        for at in holder.kv.turns:
-            self._unsettled[at][holder] = None
+        self._watch(holder)
 
     # Steps
 
     def pass_one(self) -> None:
         """Note that a step was taken in which every holder was looked at."""
         step = self.memory.steps
-        self._fresh.pop(step, None)
+        for holder in self._fresh.pop(step, ()):
+            if not holder.kv.settled:
+                self._watch(holder)
         self._change(step)
 
-    def grow(self, steps: int, changes: list[tuple[int, ...]]) -> int:
+    def grow(self, steps: int, changes: Changes) -> int:
         """Let all holders give back and take what they do in the next steps.
 
         Args:
             steps: how many.
-            changes: what is appended to after each step in which there was something: see `take_changes`.
+            changes: where it is noted what they left.
 
         Returns:
             The blocks that are to be evicted, which count as cached no more.
         """
-        memory, free, held, size, takes = self.memory, self.free, self.held, self.size, self._takes
-        unsettled, fresh, until, starting = self._unsettled, self._fresh, self._until, self._starting
-        windows = [(store, store.gives, store.passes) for _, store in self.windows]
-        groups, evicted = len(held), 0
-        for step in range(memory.steps + 1, memory.steps + steps + 1):
-            memory.steps = step
-            turn = step % size
-            holders, given, passed = takes[turn], 0, 0
-            for store, gives, passes in windows:
-                back = gives[turn] + passes[turn]
-                if back:
-                    passing = passes[turn] * store.groups
-                    passed += passing
-                    given += back * store.groups - passing
-                    for group in store.numbers:
-                        held[group] -= back
-            looked_at = _NOTHING
-            if unsettled[turn] or step in fresh:
-                looked_at = self._look_at_all(step)
-            elif not (holders or given or passed):
-                if step in until or step in starting:
-                    self._change(step)
-                continue
-            for group in range(groups):
-                held[group] += holders
-            released, taken, blank = given, holders * groups, free.blank
-            if looked_at:
-                released += sum(looked_at.values())
-            if taken > blank:
-                lost = self._evicted_in_turn(turn, looked_at) if released else taken - blank
-                evicted += lost
-                blank += lost
-                free.cached -= lost
-            free.blank = blank + released - taken
-            free.cached += passed
-            if step in until or step in starting:
-                self._change(step)
-            changes.append((step, free.cached, *held))
+        memory, evicted = self.memory, 0
+        end = memory.steps + steps
+        while memory.steps < end:
+            last = self._alike_until(end)
+            if last - memory.steps >= _MANY:
+                evicted += self._pass_alike(last - memory.steps, changes)
+            else:
+                last = min(end, last + 1)
+                while memory.steps < last:
+                    evicted += self._pass_one(changes)
         return evicted
 
     # Inside
 
+    def _alike_until(self, end: int) -> int:
+        """Return the last step before one at which holders are looked at, or change; at most an end."""
+        now, size, events = self.memory.steps, self.size, self._events
+        while events and events[0] <= now:
+            heappop(events)
+        if events and events[0] <= end:
+            end = events[0] - 1
+        for turn in self._unsettled:
+            end = min(end, now + (turn - now - 1) % size)
+        return end
+
+    def _pass_alike(self, steps: int, changes: Changes) -> int:
+        """Pass steps in which no holder is looked at; return the blocks that are to be evicted."""
+        memory, free, held, size = self.memory, self.free, self.held, self.size
+        now = memory.steps
+        memory.steps = now + steps
+        rounds, rest = divmod(steps, size)
+        first = (now + 1) % size
+        end = first + rest
+        taking = _over(self._takes, first, end, rounds)
+        given = passed = 0
+        backs: list[tuple[WindowStore, int]] = []
+        for _, store in self.windows:
+            gives = _over(store.gives, first, end, rounds)
+            passes = _over(store.passes, first, end, rounds)
+            if gives or passes:
+                given += gives * store.groups
+                passed += passes * store.groups
+                backs.append((store, gives + passes))
+        if not (taking or backs):
+            return 0
+        changes.note_alike(now, steps, free.cached, held, self._takes)
+        taken = taking * len(held)
+        evicted = self._evict_alike(now, steps, changes) if taken > free.blank else 0
+        for group in range(len(held)):
+            held[group] += taking
+        for store, back in backs:
+            for group in store.numbers:
+                held[group] -= back
+        free.blank += given - taken + evicted
+        free.cached += passed - evicted
+        return evicted
+
+    def _evict_alike(self, now: int, steps: int, changes: Changes) -> int:
+        """Return how many blocks are evicted in such steps: those that are taken when none is blank."""
+        blank, size, balances, evicted = self.free.blank, self.size, self._balances, 0
+        for step in range(now + 1, now + steps + 1):
+            balance = balances[step % size]
+            lost = -blank - balance.least
+            if lost > 0:
+                evicted += lost
+                blank += lost
+                changes.note_lost(step, lost)
+            blank += balance.total
+        return evicted
+
+    def _pass_one(self, changes: Changes) -> int:
+        """Pass a step; return the blocks that are to be evicted."""
+        memory, free, held = self.memory, self.free, self.held
+        memory.steps = step = memory.steps + 1
+        turn = step % self.size
+        holders, given, passed, back = self._takes[turn], 0, 0, 0
+        for _, store in self.windows:
+            gives, passes = store.gives[turn], store.passes[turn]
+            back = gives + passes
+            if back:
+                given += gives * store.groups
+                passed += passes * store.groups
+                for group in store.numbers:
+                    held[group] -= back
+        taken, blank, evicted = holders * len(held), free.blank, 0
+        if turn in self._unsettled or step in self._fresh:
+            balance = self._balances[turn]
+            before = balance.copy() if taken > blank else balance
+            looked_at = self._look_at_all(step)
+            given += sum(looked_at.values())
+            if taken > blank:
+                stride = len(self.windows) + 1
+                alone = [(holder.order * stride, blocks) for holder, blocks in looked_at.items()]
+                evicted = max(0, -blank - before.least_with(alone))
+        elif taken > blank:
+            evicted = max(0, -blank - self._balances[turn].least)
+        if holders:
+            for group in range(len(held)):
+                held[group] += holders
+        free.blank = blank + given - taken + evicted
+        free.cached += passed - evicted
+        if step in self._until or step in self._starting:
+            self._change(step)
+        changes.note(step, free.cached, held)
+        return evicted
+
+    def _watch(self, holder: Holder) -> None:
+        """Look at a holder in each step in which a window may give a block of it back."""
+        for turn in holder.kv.turns:
+            self._unsettled.setdefault(turn, {})[holder] = None
+
+    def _watch_no_more(self, holder: Holder) -> None:
+        """Look at it no longer."""
+        for turn in holder.kv.turns:
+            holders = self._unsettled.get(turn)
+            if holders is not None:
+                holders.pop(holder, None)
+                if not holders:
+                    del self._unsettled[turn]
+
     def _look_at_all(self, step: int) -> dict[Holder, int]:
         """Let unsettled holders give back what they do in a step; return what of it cannot be found."""
-        due = {**self._unsettled[step % self.size], **dict.fromkeys(self._fresh.pop(step, ()))}
+        due = {**self._unsettled.get(step % self.size, {}), **dict.fromkeys(self._fresh.pop(step, ()))}
         looked_at: dict[Holder, int] = {}
         free = self.free
         for holder in sorted(due, key=lambda holder: holder.order) if len(due) > 1 else due:
@@ -284,10 +394,11 @@ class Decoders:
             )
         if settles:
             kept.settled = True
-            for at in kept.turns:
-                self._unsettled[at].pop(holder, None)
+            self._watch_no_more(holder)
             for number in range(len(kept.firsts)):
                 self._go_on(holder, number)
+        else:
+            self._watch(holder)
         return blank
 
     def _go_on(self, holder: Holder, number: int) -> None:
@@ -311,6 +422,9 @@ class Decoders:
             self._note(self._until, first + last * size, holder, number)
         kept.counted[number] = counted
         counted[first % size] += 1
+        if counted is store.gives:
+            order = holder.order * (len(self.windows) + 1) + number
+            self._balances[first % size].add(order, store.groups)
 
     def _note(self, changes: dict[int, list[Change]], step: int, holder: Holder, number: int) -> None:
         """Note that after a step a settled holder gives back something else."""
@@ -320,6 +434,7 @@ class Decoders:
             changes[step].append(change)
         else:
             changes[step] = [change]
+            heappush(self._events, step)
 
     def _change(self, step: int) -> None:
         """Go on where after a step a settled holder does not give back what it did."""
@@ -338,9 +453,12 @@ class Decoders:
         table.gone = self.gone(holder, number)
         if counted is None:
             return
-        counted[kept.firsts[number] % self.size] -= 1
+        turn = kept.firsts[number] % self.size
+        counted[turn] -= 1
         if counted is store.passes:
             store.index.stop_passing(table)
+        else:
+            self._balances[turn].remove(holder.order * (len(self.windows) + 1) + number)
         kept.counted[number] = None
 
     def _stop_all(self, holder: Holder) -> None:
@@ -350,29 +468,10 @@ class Decoders:
         kept.settled = False
         kept.settlings += 1
 
-    def _evicted_in_turn(self, turn: int, looked_at: dict[Holder, int]) -> int:
-        """Return the blocks that are evicted in a step.
 
-        One after the other, holders give back, then take; what cannot be found is taken first.
-
-        Args:
-            turn: the step, modulo the block size.
-            looked_at: unsettled holders, with what they give back that cannot be found.
-        """
-        given = dict(looked_at)
-        for number, (_, store) in enumerate(self.windows):
-            if store.gives[turn]:
-                # Those that take a block as they are of this length:
-                opens = (turn + 1 - store.window - self.memory.lag) % self.size
-                for holder in self._taking[opens]:
-                    if holder.kv.counted[number] is store.gives and holder not in looked_at:
-                        given[holder] = given.get(holder, 0) + store.groups
-        taking, blank, evicted = self._taking[turn], self.free.blank, 0
-        for holder in sorted({**given, **taking}, key=lambda holder: holder.order):
-            blank += given.get(holder, 0)
-            if holder in taking:
-                blank -= len(self.held)
-                if blank < 0:
-                    evicted -= blank
-                    blank = 0
-        return evicted
+def _over(ring: array[int], first: int, end: int, rounds: int) -> int:
+    """Return the sum of a ring over some whole rounds and from one place to another, maybe around its end."""
+    blocks = sum(ring[first:end])
+    if end > len(ring):
+        blocks += sum(ring[: end - len(ring)])
+    return blocks + rounds * sum(ring) if rounds else blocks

@@ -109,6 +109,6 @@ class WindowTable:
     def __init__(self, owner: Holder, wanted: Sequence[tuple[int, int]]) -> None:
         self.owner = owner
         self.gone = self.passed = 0
-        self.wanted = sorted(wanted)
-        self.decided = max([last for _, last in wanted], default=0)
+        self.wanted = wanted = sorted(wanted) if len(wanted) > 1 else wanted
+        self.decided = max([last for _, last in wanted]) if wanted else 0
         self.pieces: list[Piece] = []

@@ -126,6 +126,7 @@ class PieceIndex:
                 continue
             begin = end
             self.version += 1
+            content.unseen = False
             names: Names = []
             piece = Piece(self, names, place, end - place, 0, self.groups)
             piece.tables.append(table)

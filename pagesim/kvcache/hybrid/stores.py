@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from pagesim.kvcache.groups import SlidingWindow
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.free import FreeBlocks
@@ -103,8 +105,8 @@ class WindowStore:
         assert isinstance(kind.group.rule, SlidingWindow)
         self.window = kind.group.rule.window
         self.held = held
-        self.gives = [0] * kind.size
-        self.passes = [0] * kind.size
+        self.gives = array("q", bytes(8 * kind.size))
+        self.passes = array("q", bytes(8 * kind.size))
         self.index = PieceIndex(groups, kind.size, kind.contiguous, pool, kind.number)
 
     def new_table(self, holder: Holder, content: Segments | None) -> WindowTable:

@@ -192,6 +192,7 @@ class TierChain:
             if taken is not None:
                 moved += taken[0]
                 found += taken[1]
+        self.tiers[below].store.finish(use.of[below])
         if moved:
             found.append(self._begin(Move(use, moved, place, below, writes=True, after=found)))
         return found

@@ -48,10 +48,6 @@ class Eviction(ABC):
         """A request offers chunks that are not there; told before there is room for them."""
         return
 
-    def freed(self, key: ChunkKey) -> None:
-        """A chunk is evictable from now on."""
-        return
-
     @abstractmethod
     def forgotten(self, key: ChunkKey) -> None:
         """An evictable chunk is given up, and not for want of room."""

@@ -129,19 +129,17 @@ class ChunkStore:
         self._touch(use, [key for key in keys if key in known])
         if missing and not self._make_room(len(missing), set(keys)):
             return None
-        for key in missing:
-            chunks[key] = WRITING
+        chunks.update(dict.fromkeys(missing, WRITING))
         self.writing += len(missing)
         use.inserted.update(missing)
         self._eviction.inserted(use, missing)
         return missing
 
-    def written(self, keys: Iterable[ChunkKey]) -> None:
+    def written(self, keys: Collection[ChunkKey]) -> None:
         """Say that chunks have been written: they are ready."""
-        for key in keys:
-            self._chunks[key] = 0
-            self.writing -= 1
-            self._free(key)
+        self._chunks.update(dict.fromkeys(keys, 0))
+        self.writing -= len(keys)
+        self._evictable.update(keys)
 
     def pin(self, use: Use, keys: Sequence[ChunkKey]) -> None:
         """Let a request read chunks that are ready, until ``unpin``."""
@@ -156,7 +154,7 @@ class ChunkStore:
         for key in keys:
             self._chunks[key] -= 1
             if not self._chunks[key]:
-                self._free(key)
+                self._evictable.add(key)
 
     def give_up(self, keys: Iterable[ChunkKey]) -> None:
         """Let those of these chunks go that are ready and have no reader."""
@@ -212,10 +210,6 @@ class ChunkStore:
         self.evicted += len(victims)
         self.victims = victims
         return True
-
-    def _free(self, key: ChunkKey) -> None:
-        self._evictable.add(key)
-        self._eviction.freed(key)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every chunk is counted once, and the eviction knows all of them."""

@@ -9,8 +9,8 @@ from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.disaggregated.polls import Polls
 from pagesim.scheduling.disaggregated.refusals import check_memory
+from pagesim.scheduling.holding import HoldingV1
 from pagesim.scheduling.request import EngineRequest
-from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
 Pull = Callable[[EngineRequest, int, int], int]
@@ -21,17 +21,14 @@ def _at_once(request: EngineRequest, blocks: int, now: int) -> int:
     return now
 
 
-class PullingV1(VllmV1):
-    """As `VllmV1`, for requests whose prompts a prefiller has computed.
+class PullingV1(HoldingV1):
+    """As `HoldingV1`, for requests whose prompts a prefiller has computed.
 
     A request that is admitted takes the blocks of its whole prompt at once and *lands*: it holds them, does
     not run, does not count as running and cannot be preempted, until the worker has reported that what this
     replica had not cached was pulled. Then it runs, before any request that has not landed, and computes the
     last token of its prompt again, for what comes next. A request that is preempted afterwards computes all
     of its tokens here. The blocks of one that is aborted while it lands are free once the pull is over.
-
-    With two batches in flight a request that gets a token from one of them cannot be preempted: what is
-    pulled into its blocks is not in order with what the batch writes to them.
 
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py, ``schedule``, ``_update_waiting_for_remote_kv`` and
     ``finish_requests``; distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py.
@@ -45,8 +42,7 @@ class PullingV1(VllmV1):
 
     __slots__ = ("_landed", "_now", "_pulled", "landing", "leaving", "polls", "pull")
 
-    keeps_in_flight = True
-    parks = ("landing",)
+    parks = ("landing", "fenced")
 
     def __init__(self, memory: KVCache, options: VllmV1Options, **others: Any) -> None:
         check_memory(memory)
@@ -64,7 +60,7 @@ class PullingV1(VllmV1):
         return super().has_work or bool(self.landing)
 
     def plan(self, now: int) -> Batch:
-        self.events.parked_changes(now)
+        self.events.parked_changes(now)  # before anything is given back
         self._note(self.polls.known())
         self._now = now
         batch = super().plan(now)
@@ -82,10 +78,10 @@ class PullingV1(VllmV1):
     @property
     def awaits(self) -> bool:
         """Whether requests land, or blocks are going to be free, without any iteration."""
-        return bool(self.landing or self.leaving)
+        return bool(self.landing or self.leaving or self._fenced)
 
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
-        return ([*self.landing.values(), *self.leaving.values()],)
+        return [*self.landing.values(), *self.leaving.values()], self.fenced
 
     def finish(self, now: int) -> list[EngineRequest]:
         over = super().finish(now)
@@ -136,29 +132,21 @@ class PullingV1(VllmV1):
         """Let a request run whose KV is there; the last token of its prompt is computed again."""
         del self.landing[request.row]
         self._landed.remove(request.row)
-        request.unknown = 0
-        self.memory.cache_full_blocks(request)
+        self._settle_load(request)
+        loaded = self._loaded_tokens(request)
         self._enter(request)
-        self.context += request.length - 1
+        self.context += loaded
         batch.prompts += (request,)
-        self._compute(request, request.length - 1, 1, batch)
+        self._compute(request, loaded, request.length - loaded, batch)
 
     def _loads(self, request: EngineRequest) -> bool:
         return request.row not in self._pulled
 
     def _start_load(self, request: EngineRequest, found: int) -> bool:
         memory, length = self.memory, request.length
-        spare = self.watermark_blocks if self.running else 0
-        # What prompts in chunks still miss is not given away: a request that lands cannot make room.
-        reserved = sum(
-            [memory.blocks_for(each.length) - memory.held_blocks(each) for each in self._in_chunks.values()]
-        )
-        request.unknown = length - found
-        if not memory.can_admit(request, length, spare + reserved):
-            request.unknown = 0
+        # Those that land hold all of their prompts.
+        if not self._take_for_load(request, length, length - found, (), {}):
             return False
-        self.queue.pop(request)
-        memory.admit(request, length)
         request.cached = found
         self.landing[request.row] = request
         self._pulled.add(request.row)

@@ -23,6 +23,11 @@ def check_options(options: VllmV1Options) -> None:
             f"scheduling_policy is {options.scheduling_policy}; prefill apart from decode serves first what "
             "came first, so it must be fcfs"
         )
+    if options.kv_offloading_size is not None or options.kv_offloading_chunks is not None:
+        raise PagesimError(
+            f"kv_offloading_size is {options.kv_offloading_size}; prefill apart from decode is without a "
+            "tier beside the device: leave it out"
+        )
     if options.speculative_tokens is not None:
         raise PagesimError(
             f"speculative_tokens is {options.speculative_tokens}; prefill apart from decode is without "

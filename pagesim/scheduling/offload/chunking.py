@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pagesim.kvcache import Full, KVGroup, SlidingWindow, State
 
 
-@dataclass(frozen=True, slots=True)
 class OffloadGroup:
     """How a KV group is cut into chunks.
 
-    Attributes:
+    Args:
         number: of the group.
         group: see there.
         blocks: a chunk.
-        tokens: a chunk.
+
+    Attributes:
+        tokens: token slots a chunk.
+        keeps_all: whether its layers attend to all tokens.
+        has_states: whether it keeps recurrent states.
+        window: chunks in a row that a load needs, where the group does not keep all.
     """
 
-    number: int
-    group: KVGroup
-    blocks: int
+    __slots__ = ("blocks", "group", "has_states", "keeps_all", "number", "tokens", "window")
 
-    @property
-    def tokens(self) -> int:
-        """Token slots a chunk."""
-        return self.blocks * self.group.block_size
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether its layers attend to all tokens."""
-        return isinstance(self.group.rule, Full)
-
-    @property
-    def has_states(self) -> bool:
-        """Whether it keeps recurrent states."""
-        return isinstance(self.group.rule, State)
-
-    @property
-    def window(self) -> int:
-        """Chunks in a row that a load needs, where the group does not keep all."""
-        rule = self.group.rule
-        return -(-rule.window // self.tokens) if isinstance(rule, SlidingWindow) else 1
+    def __init__(self, number: int, group: KVGroup, blocks: int) -> None:
+        self.number = number
+        self.group = group
+        self.blocks = blocks
+        self.tokens = blocks * group.block_size
+        rule = group.rule
+        self.keeps_all = isinstance(rule, Full)
+        self.has_states = isinstance(rule, State)
+        self.window = -(-rule.window // self.tokens) if isinstance(rule, SlidingWindow) else 1
 
     def window_before(self, tokens: int) -> int:
         """Return the chunks in a row that a load needs which ends after so many tokens."""

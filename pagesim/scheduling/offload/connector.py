@@ -79,13 +79,28 @@ class Connector:
         loading = self._loading if self._waits_for_others else ()
         return self._look_up.tokens(tracked, local, loading)
 
-    def admitted(self, request: EngineRequest, external: int = 0) -> None:
-        """Say that a request was given its blocks, and load so many tokens behind those it found."""
+    def blocks_loaded(self, tokens: int) -> int:
+        """Return the blocks that are copied where so many tokens are loaded."""
+        blocks = 0
+        for group in self._groups:
+            chunks = tokens // group.tokens
+            blocks += (chunks if group.keeps_all else min(chunks, group.window)) * group.blocks
+        return blocks
+
+    def admitted(self, request: EngineRequest, external: int = 0, *, stores: bool = True) -> None:
+        """Say that a request was given its blocks.
+
+        Args:
+            request: see there.
+            external: tokens that are loaded, behind those that were found on the device.
+            stores: whether what it computes is offered to the tier.
+        """
         tables = [self.memory.block_table(request, group=group.number) for group in self._groups]
         for table in tables:
             self._taken.update(table)
         tracked = self._tracked[request]
-        self._offering[request] = tracked
+        if stores:
+            self._offering[request] = tracked
         if not external:
             return
         keys: list[ChunkKey] = []
@@ -216,19 +231,22 @@ class Connector:
         request = tracked.request
         most = min(known, request.prompt) if self._prompt_only else known
         until: list[int] = []
-        offered: list[tuple[ChunkKey, OffloadGroup, int]] = []
+        offered: list[ChunkKey] = []
         for group, table in zip(self._groups, tracked.tables, strict=True):
             number = group.number
             end = min(most // group.tokens, len(table) // group.blocks)
             start = tracked.following[number]
             until.append(max(start, end))
             if start < end and not group.has_states:
-                offered += [
-                    (tracked.key(group, chunk), group, chunk)
-                    for chunk in range(start, end)
-                    if self._is_kept(tracked, group, chunk, end)
-                ]
-        wanted = self.store.offer(tracked.use, [key for key, _, _ in offered]) if offered else []
+                keys = tracked.keys(group, start, end)
+                if not group.keeps_all:
+                    keys = [
+                        key
+                        for chunk, key in enumerate(keys, start)
+                        if self._is_kept(tracked, group, chunk, end)
+                    ]
+                offered += keys
+        wanted = self.store.offer(tracked.use, offered) if offered else []
         if wanted is None:
             self._retries = True
             return
@@ -239,15 +257,13 @@ class Connector:
             del self._offering[request]
         if not wanted:
             return
-        new = set(wanted)
         at_once: list[int] = []
         when_over: list[int] = []
-        for key, group, chunk in offered:
-            if key in new:
-                first = chunk * group.blocks
-                blocks = tracked.tables[group.number][first : first + group.blocks]
-                held = when_over if group.keeps_all else at_once
-                held += [block for block in blocks if block != NULL]
+        for group, table in zip(self._groups, tracked.tables, strict=True):
+            size, blocks = group.group.block_size, group.blocks
+            ends = [end // size for end, number, _ in wanted if number == group.number]
+            held = when_over if group.keeps_all else at_once
+            held += [block for end in ends for block in table[end - blocks : end] if block != NULL]
         job = Job(
             tracked,
             wanted,
@@ -280,9 +296,7 @@ class Connector:
                 plan.stores.append(job)
 
     def _is_kept(self, tracked: Tracked, group: OffloadGroup, chunk: int, end: int) -> bool:
-        """Say whether a chunk is worth storing, and its blocks are there."""
-        if group.keeps_all:
-            return True
+        """Say whether a chunk of a group that keeps a part is worth storing, and its blocks are there."""
         rule = group.group.rule
         assert isinstance(rule, SlidingWindow)
         size, request = group.group.block_size, tracked.request

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,16 +10,17 @@ from pagesim.kvcache import ChunkedLocal, KVCache, State
 from pagesim.kvcache.tiers import Arc, ChunkStore, LruByRequest
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.holding import HoldingV1
 from pagesim.scheduling.offload.connector import Connector
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.offload.queue import HoldingPriorityQueue, HoldingQueue
+from pagesim.scheduling.options import ReturnPrices
 from pagesim.scheduling.request import EngineRequest
-from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
 
-class OffloadingV1(VllmV1):
-    """As `VllmV1`, with `Connector`.
+class OffloadingV1(HoldingV1):
+    """As `HoldingV1`, with `Connector`.
 
     A request of which the tier has more than the device takes the blocks for it and waits until they are
     loaded. It does not run meanwhile, holds its blocks, and cannot be preempted. Where it is not known yet
@@ -37,17 +37,14 @@ class OffloadingV1(VllmV1):
     """
 
     __slots__ = (
+        "_chooses",
         "_computed",
-        "_fenced",
-        "_finishes",
         "_leaving",
         "_loaded",
         "_loading",
-        "_plans",
         "connector",
     )
 
-    keeps_in_flight = True
     parks = ("loading", "fenced")
 
     queue: HoldingQueue | HoldingPriorityQueue
@@ -75,14 +72,11 @@ class OffloadingV1(VllmV1):
             blocks_per_chunk=blocks,
             prompt_only=prompt_only,
         )
+        self._chooses = options.kv_offloading_load == "auto"
         self._loading: dict[EngineRequest, None] = {}  # those whose loads are not over
         self._loaded: set[EngineRequest] = set()  # those whose loads are, and that were not looked at since
         self._leaving: set[EngineRequest] = set()  # those that were aborted, and are being loaded
         self._computed: list[tuple[EngineRequest, int]] = []  # chunks of the plan at hand
-        # Plans so far, those whose outcome is known, and the requests that keep their blocks though they were
-        # aborted, each until the outcome of so many plans is known.
-        self._plans = self._finishes = 0
-        self._fenced: deque[tuple[int, EngineRequest]] = deque()
 
     @property
     def waiting_for_load(self) -> int:
@@ -94,9 +88,7 @@ class OffloadingV1(VllmV1):
         return super().has_work or bool(self.connector.jobs)
 
     def plan(self, now: int) -> Batch:
-        self.events.parked_changes(now)
         self._computed = []
-        self._plans += 1
         batch = super().plan(now)
         batch.transfers = self.connector.close(self._served(batch), batch.recomputed)
         if self.connector.waits:
@@ -105,14 +97,12 @@ class OffloadingV1(VllmV1):
 
     def steps_until_next_decision(self) -> int:
         # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
-        looks = self._fenced or (self.queue.holding and self.memory.is_hybrid)
+        looks = self.queue.holding and self.memory.is_hybrid
         return 0 if self.connector.waits or looks else super().steps_until_next_decision()
 
     def advance(self, steps: int) -> None:
         super().advance(steps)
         self.connector.close_empty()
-        self._plans += steps
-        self._finishes += steps - (self.resting > 0)  # where some rest, ``finish`` is called for the step
 
     def blocks_for_head(self) -> int | None:
         return 0 if self.queue.holding else super().blocks_for_head()
@@ -123,11 +113,12 @@ class OffloadingV1(VllmV1):
                 self._leaving.remove(request)
                 del self._loading[request]
                 self.memory.release(request)
+                self.must_replan = True
             else:
                 self._loaded.add(request)
 
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
-        return [*self.queue.holding, *self._leaving], [request for _, request in self._fenced]
+        return [*self.queue.holding, *self._leaving], self.fenced
 
     # Waiting requests
 
@@ -146,7 +137,7 @@ class OffloadingV1(VllmV1):
                 holding.append(request)
                 continue
             holds = bool(queue.holding)
-            found, external = request.tokens, 0
+            found, external = self._loaded_tokens(request), 0
             if not holds:
                 found = 0 if request.content is None else self._look_up(request)
                 gained = self.connector.match(request, found)
@@ -154,9 +145,9 @@ class OffloadingV1(VllmV1):
                     queue.pop(request)
                     others.append(request)
                     continue
-                external = gained
+                external = gained if gained and self._pays(gained, found) else 0
             if external:
-                if not self._take_for_load(request, found, external):
+                if not self._start_loading(request, found, external):
                     break
                 batch.loading += (request,)
                 holding.append(request)
@@ -171,12 +162,25 @@ class OffloadingV1(VllmV1):
                     self.must_replan = self.must_replan or tokens > budget
                     break
                 queue.pop(request)
+                if holds:
+                    self.connector.finished(request)
+                    self.memory.release(request)
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
             self._join(request, found, tokens, batch)
-            self.connector.admitted(request)
+            self.connector.admitted(request, stores=self._pays(request.prompt, 0))
             budget -= tokens
         queue.put_back(holding, others)
+
+    def _pays(self, tokens: int, history: int) -> bool:
+        """Say whether so many tokens are loaded, and stored to be, rather than computed after others."""
+        if not self._chooses:
+            return True
+        prices: Any = self.prices
+        assert isinstance(prices, ReturnPrices)
+        blocks = self.connector.blocks_loaded(tokens)
+        load, compute = prices.returning(tokens, history, blocks, self.running_sequences, self.context)
+        return load < compute
 
     def _settle(self, request: EngineRequest) -> bool:
         """Let what was loaded for a request be found; say whether it was loaded."""
@@ -184,32 +188,14 @@ class OffloadingV1(VllmV1):
             return False
         self._loaded.remove(request)
         del self._loading[request]
-        request.unknown = 0
-        self.memory.cache_full_blocks(request)
-        if request.tokens == request.length:
-            request.tokens -= 1  # its last token is computed again, for what comes next
+        self._settle_load(request)
         return True
 
-    def _take_for_load(self, request: EngineRequest, found: int, external: int) -> bool:
+    def _start_loading(self, request: EngineRequest, found: int, external: int) -> bool:
         """Give a request the blocks into which its tokens are loaded, if there is room for them."""
-        memory = self.memory
-        spare = self.watermark_blocks if self.running else 0
-        request.unknown = external
-        computed = dict(self._computed)
-        reserved = sum(
-            [
-                memory.blocks_to_complete(each, each.length, computed.get(each, each.tokens))
-                for each in (*self._in_chunks.values(), *self._loading)
-                if each not in self._leaving
-            ]
-        )
-        tokens = found + external
-        fits = not self.full_isl or memory.can_admit_whole(request, tokens, request.length, spare)
-        if not fits or not memory.can_admit(request, tokens, spare + reserved):
-            request.unknown = 0
+        others = [each for each in self._loading if each not in self._leaving]
+        if not self._take_for_load(request, found + external, external, others, dict(self._computed)):
             return False
-        self.queue.pop(request)
-        memory.admit(request, tokens)
         request.loaded = external
         self.connector.admitted(request, external)
         self._loading[request] = None
@@ -261,12 +247,6 @@ class OffloadingV1(VllmV1):
         super().preempt(request, batch)
         request.loaded = 0
 
-    def finish(self, now: int) -> list[EngineRequest]:
-        self._finishes += 1
-        while self._fenced and self._fenced[0][0] <= self._finishes:
-            self.memory.release(self._fenced.popleft()[1])
-        return super().finish(now)
-
     def abort(self, row: int, now: int) -> int:
         request = next((each for each in self.queue.holding if each.row == row), None)
         generated = super().abort(row, now)
@@ -281,14 +261,7 @@ class OffloadingV1(VllmV1):
 
     def _drop(self, request: EngineRequest) -> None:
         self.connector.finished(request)
-        if not self._is_in_flight(request):
-            super()._drop(request)
-            return
-        memory = self.memory
-        if request.decodes:
-            memory.stop_decoding(request)
-        memory.cache_full_blocks(request)
-        self._fenced.append((self._plans, request))
+        super()._drop(request)
 
     def _over(self, request: EngineRequest, now: int) -> None:
         self.connector.finished(request)

@@ -22,7 +22,7 @@ class Tracked:
         is_over: whether the request is.
     """
 
-    __slots__ = ("following", "is_over", "jobs", "local", "request", "tables", "use")
+    __slots__ = ("_keys", "following", "is_over", "jobs", "local", "request", "tables", "use")
 
     def __init__(self, request: EngineRequest, groups: int) -> None:
         self.request = request
@@ -32,6 +32,7 @@ class Tracked:
         self.is_over = False
         self.following: list[int] = []
         self.tables: list[list[int]] = []
+        self._keys: list[list[ChunkKey]] = [[] for _ in range(groups)]  # of each group, as far as asked for
         self.begin(groups)
 
     def begin(self, groups: int) -> None:
@@ -41,11 +42,15 @@ class Tracked:
 
     def key(self, group: OffloadGroup, chunk: int) -> ChunkKey:
         """Return the key of a chunk of a group."""
-        content = self.request.content
-        assert content is not None
-        end = (chunk + 1) * group.tokens
-        return end, group.number, content.key_at(end)
+        return self.keys(group, chunk, chunk + 1)[0]
 
     def keys(self, group: OffloadGroup, start: int, end: int) -> list[ChunkKey]:
         """Return the keys of some chunks in a row, the last not included."""
-        return [self.key(group, chunk) for chunk in range(start, end)]
+        number, named = group.number, self._keys[group.number]
+        if end > len(named):
+            content, size = self.request.content, group.tokens
+            assert content is not None
+            key_at = content.key_at
+            ends = range((len(named) + 1) * size, (end + 1) * size, size)
+            named += [(tokens, number, key_at(tokens)) for tokens in ends]
+        return named[start:end]

@@ -87,7 +87,7 @@ def test_a_check_that_fails_is_an_exit_code(command, monkeypatch):
         (("--swap", "teleport"), "swap is 'teleport'; it must be one of copy-each"),
         (("--device", "tpu"), "device is 'tpu'; it must be one of cpu, cuda"),
         (("--cuda-graphs",), "cuda_graphs needs device cuda"),
-        (("--block-size", "24"), "block_size is 24; the kernels take powers of two from 1 to 256"),
+        (("--block-size", "24"), "block_size is 24; live runs take powers of two from 1 to 4096"),
         (("--num-blocks", "9000000"), "num_blocks is 9000000: with the model's "),
         (("--model", "opt-175b"), "model opt-175b takes "),
         (("--num-block", "9"), "--num-block"),
@@ -108,8 +108,8 @@ def test_a_missing_gpu_is_one_sentence(command):
 
 
 def test_heads_that_the_kernels_do_not_take_are_refused(system_of):
-    odd = replace(model("tiny"), head_dim=112)
-    with pytest.raises(ps.PagesimError, match="has heads of 112; the kernels take 64, 80, 96, 128, 256"):
+    odd = replace(model("tiny"), head_dim=48)
+    with pytest.raises(ps.PagesimError, match="has heads of 48; the kernels take 32, 64, "):
         fit.check_options(
             system_of(), odd, POLICIES["vllm-sosp"],
             device="cpu", attention="paged", cuda_graphs=False, swap="gather",

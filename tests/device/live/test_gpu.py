@@ -33,10 +33,12 @@ def test_gathered_attention_reads_the_same(dtype, cases, live, make_trace):
     assert live_on["check"]["passed"], live_on["check"]
 
 
+@pytest.mark.parametrize("swap_by_layer", [False, True], ids=["at once", "by layer"])
 @pytest.mark.parametrize("swap", ["copy-each", "copy-batch", "gather", "zero-copy"])
-def test_every_swap_strategy_brings_back_what_it_took(swap, cases, live, make_trace):
+def test_every_swap_strategy_brings_back_what_it_took(swap, swap_by_layer, cases, live, make_trace):
     options, columns, _ = cases["sosp, swap"]
-    check = live(make_trace(**columns), options, device="cuda", swap=swap).summary["live"]["check"]
+    how = {"device": "cuda", "swap": swap, "swap_by_layer": swap_by_layer}
+    check = live(make_trace(**columns), options, **how).summary["live"]["check"]
     assert check["passed"], check
     assert check["sequences"]["swapped"]
 

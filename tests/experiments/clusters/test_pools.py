@@ -14,7 +14,7 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import find_router, run_pools
 from pagesim.experiments.clusters.figures import pool_shares, pools_over_time
 from pagesim.experiments.clusters.handover import Lease
-from pagesim.experiments.clusters.links import parse_link
+from pagesim.experiments.clusters.links import parse_pull_link
 from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, replay_pools
 from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import System, checked
@@ -27,6 +27,7 @@ ENTRIES = [
     "rounding",
     "held_for_transfer",
     "landing",
+    "fenced",
     "external",
     "cached",
     "free",
@@ -49,7 +50,7 @@ def replayed(case: Case) -> ReplayedPools:
         pools["decode"],
         find_router(pools["prefill_router"]),
         find_router(pools["decode_router"]),
-        parse_link(pools["link"]),
+        parse_pull_link(pools["link"]),
         Lease(pools["lease"]),
         pools["handover"],
     )
@@ -280,12 +281,13 @@ def test_the_figure_shows_both_pools_from_the_first_to_the_last_iteration() -> N
         ({"vllm_version": "0.19.0"}, "vllm_version is 0.19.0; .* must be 0.33.0"),
         ({"scheduling_policy": "priority"}, "scheduling_policy is priority; .* must be fcfs"),
         ({"model": "gpt-oss-20b", "gpu": "h100"}, "the model has 2 KV groups"),
+        ({"kv_offloading_chunks": 8}, "kv_offloading_size is None; .* leave it out"),
         ({"prefill": 0}, "prefill is 0; it must be from 1 to 4096"),
         ({"decode": 5000}, "decode is 5000; it must be from 1 to 4096"),
         ({"lease": -1}, "lease is -1; it must be from 0"),
         ({"handover": -0.5}, r"handover is -0\.5; it must be from 0"),
-        ({"link": "25 parsecs"}, "link is '25 parsecs'; it must be infinite or RATE"),
-        ({"link": "25GB/s:soon"}, "link is '25GB/s:soon'; it must be"),
+        ({"link": "25 parsecs"}, "link is '25 parsecs': must be BANDWIDTH"),
+        ({"link": "25GB/s:soon"}, "link is '25GB/s:soon': must be .* or infinite"),
         ({"prefill_router": "psychic"}, "router is 'psychic'; it must be one of"),
     ],
 )

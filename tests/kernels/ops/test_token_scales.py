@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ MOST = {INT8: 127, FP8: 448}
 SIZES = Sizes(num_blocks=8, block_size=16, kv_heads=3, head_dim=80)
 
 
-def check(case: Case, device: torch.device, **plan: int) -> None:
+def check(case: Case, device: torch.device, **plan: Any) -> None:
     there = case.to(device)
     options = {}
     if not case.is_prefill:
@@ -56,10 +57,25 @@ DECODE = {
     "FP8, float32": ({"context_lens": [40], "kv_dtype": FP8, "dtype": F32, "head_dim": 96}, {"tile": 16}),
     "FP8, vLLM's layout": ({"context_lens": [33], "kv_dtype": FP8, "layout": VLLM, "head_dim": 80}, {}),
     "int8, head size 256": ({"context_lens": [40], "kv_dtype": INT8, "head_dim": 256}, {}),
+    "int8, block 80": ({"context_lens": [161, 79], "kv_dtype": INT8, "block_size": 80}, {"num_splits": 2}),
+    "int8, four queries": ({"context_lens": [63, 4], "kv_dtype": INT8, "queries": 4, "group": 4}, {}),
+    "int8, a window and queries": (
+        {"context_lens": [130, 9], "kv_dtype": INT8, "queries": 4, "window": 33, "group": 2},
+        {"num_splits": 2, "window": 33, "tile": 16},
+    ),
+    "FP8, a window, sinks": (
+        {"context_lens": [200, 20, 0], "kv_dtype": FP8, "window": 50, "sinks": True, "group": 4},
+        {"window": 50},
+    ),
+    "FP8, soft cap": ({"context_lens": [70, 33], "kv_dtype": FP8, "softcap": 5.0}, {}),
+    "int8, work list": (
+        {"context_lens": [300, 5, 0], "kv_dtype": INT8},
+        {"num_splits": 3, "work_list": True},
+    ),
 }
 
 
-@pytest.mark.slow_but("int8", "FP8")
+@pytest.mark.slow_but("int8", "FP8", "int8, a window and queries")
 @pytest.mark.parametrize(("problem", "plan"), DECODE.values(), ids=DECODE.keys())
 def test_decode_reads_numbers_and_scales(problem, plan, device):
     check(make_case(**problem, token_scales=True), device, **plan)
@@ -75,6 +91,14 @@ PREFILL = {
         "layout": VLLM,
     },
     "FP8, head size 80": {"context_lens": [33], "query_lens": [33], "kv_dtype": FP8, "head_dim": 80},
+    "int8, a window, a soft cap": {
+        "context_lens": [150],
+        "query_lens": [20],
+        "kv_dtype": INT8,
+        "window": 70,
+        "softcap": 5.0,
+        "sinks": True,
+    },
 }
 
 

@@ -1,0 +1,105 @@
+"""``pagesim ablate tier-size``: what a tier on the host is worth on a trace, over its sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_fields
+from pagesim.setup.scenario import Scenario
+
+GIB = 1 << 30
+
+
+class Sizes(BaseModel):
+    """What is compared; not part of the scenario."""
+
+    sizes: str = Field("0,64,256,1024", description="GiB of the tier, separated by commas; 0 for none.")
+
+
+_LEFT_OUT = ("policy", "steps", "kv_offloading_size", "kv_offloading_chunks", "enable_prefix_caching")
+_FIELDS = {name: field for name, field in Scenario.model_fields.items() if name not in _LEFT_OUT}
+
+
+@with_fields({**Sizes.model_fields, **_FIELDS}, of_scenario=True)
+def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
+    """Replay a trace under vLLM over sizes of its tier on the host: hit rate, first token, throughput.
+
+    Example: pagesim ablate tier-size --model llama-3.1-8b --gpu h100 --trace conversation.jsonl --sizes 0,256
+    """
+    asked = Sizes(**{name: flags.pop(name) for name in Sizes.model_fields if name in flags})
+    chosen = scenario_from(Scenario, scenario, {**flags, "policy": "vllm-v1", "enable_prefix_caching": True})
+    import pandas as pd
+
+    from pagesim.api import trace_of
+    from pagesim.cli import show
+    from pagesim.cli.runs import counted, say_notes
+    from pagesim.cli.tables import put_table
+    from pagesim.costs.specs import model
+    from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
+    from pagesim.experiments.offload.sizes import serve_sizes
+    from pagesim.kvcache.tiers import Future
+    from pagesim.results.tier_plots import over_tier_sizes
+
+    sizes = _sizes(asked.sizes)
+    trace = trace_of(chosen)
+    prompts = prompt_chunks(trace)
+    future = Future(prompts.keys)
+    chunk = chunk_bytes(
+        model(chosen.model), prompts.tokens, kv_dtype=chosen.kv_cache_dtype, tp=chosen.tensor_parallel_size
+    )
+    tokens = int(trace.prompt_tokens.sum())
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for each in counted("sizes", serve_sizes(chosen, trace, sizes), len(sizes)):
+        room = int(each.gib * GIB) // chunk + each.device_slots // prompts.tokens
+        mean, median, late = each.ttft_s
+        rows.append(
+            {
+                "tier_gib": each.gib,
+                "device_gib": each.device_slots * chunk / prompts.tokens / GIB,
+                "hit_pct": each.hit_percent,
+                "tier_pct": each.tier_percent,
+                "bound_pct": 100 * prompts.tokens * future.hits(room) / tokens,
+                "ttft_mean_s": mean,
+                "ttft_p50_s": median,
+                "ttft_p99_s": late,
+                "tokens_per_s": each.tokens_per_s,
+            }
+        )
+        notes += each.result.notes
+    heads = {
+        **{"tier_gib": "tier,\nGiB", "hit_pct": "hit\n%", "tier_pct": "loaded\n%", "bound_pct": "bound\n%"},
+        **{"ttft_mean_s": "TTFT\nmean, s", "ttft_p50_s": "TTFT\np50, s", "ttft_p99_s": "TTFT\np99, s"},
+        "tokens_per_s": "tokens/s",
+    }
+    put_table(
+        "Over sizes of the tier, % of prompt tokens",
+        list(heads.values()),
+        [["–" if row[name] is None else f"{row[name]:.4g}" for name in heads] for row in rows],
+        texts=(),
+    )
+    working_set = future.working_set * chunk / GIB
+    show.say(
+        f"working set: {working_set:,.1f} GiB of tier and device together; the bound knows the future, on "
+        f"chunks of {prompts.tokens} tokens"
+    )
+    say_notes(notes)
+    if out is not None:
+        show.put_figure(over_tier_sizes(rows, working_set), out, "tier_size")
+        frame = pd.DataFrame(rows).assign(model=chosen.model, working_set_gib=working_set)
+        show.write_text(out / "tier_size.csv", frame.to_csv(index=False))
+    show.stored(out)
+
+
+def _sizes(text: str) -> list[float]:
+    from pagesim.errors import PagesimError
+
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = [-1.0]
+    if not all(0 <= size < 1 << 30 for size in found):
+        raise PagesimError(f"sizes is {text!r}; GiB from 0 on are needed, separated by commas")
+    return list(dict.fromkeys(found))

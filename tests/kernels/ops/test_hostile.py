@@ -1,0 +1,19 @@
+"""The hostile grid: every kernel over axes of what has ever gone wrong, beside attention in float64."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.hostile.kernels import KERNELS
+
+CASES = [
+    pytest.param(kernel, case, seed, id=" ".join([name, *case.values()]))
+    for name, kernel in KERNELS.items()
+    for seed, case in enumerate(kernel.cases())
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kernel", "case", "seed"), CASES)
+def test_no_error_is_larger_than_its_type_allows(kernel, case, seed, device):
+    assert kernel.excess(case, seed, device) <= 1

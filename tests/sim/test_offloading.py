@@ -1,0 +1,182 @@
+"""vLLM's native offloading beyond its logs: limits, a run by hand, aborts, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pagesim as ps
+from pagesim.experiments.golden import read_manifest
+from pagesim.experiments.golden.replay import trace_of
+from pagesim.workloads.trace import Trace
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+CONVERSATIONS = trace_of(next(log for log in read_manifest(GOLDEN / "offload.toml") if log.name == "d_big"))
+SYSTEM = {
+    "policy": "vllm-v1",
+    "model": "llama-3.1-8b",
+    "gpu": "h100",
+    "cost": "affine:0.010,1e-5,1e-7",
+    "num_blocks": 400,
+    "max_num_batched_tokens": 512,
+    "max_model_len": 4096,
+}
+
+
+def run(trace: Trace = CONVERSATIONS, **options: Any) -> Any:
+    return ps.simulate(trace, **{**SYSTEM, **options}, steps="iterations")
+
+
+def of_all(table: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of a table that another one has, too."""
+    return table[like.columns]
+
+
+def test_a_tier_without_room_changes_nothing_where_frees_are_not_fenced() -> None:
+    without = run(async_scheduling=False)
+    nothing = run(async_scheduling=False, kv_offloading_chunks=0)
+    for table in ("steps", "requests"):
+        ours, theirs = getattr(without, table), getattr(nothing, table)
+        assert of_all(theirs, ours).equals(ours)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_over_an_infinitely_slow_link_auto_computes_everything_and_no_request_waits_longer(
+    async_scheduling: bool,
+) -> None:
+    without = run(async_scheduling=async_scheduling)
+    slow = run(
+        async_scheduling=async_scheduling,
+        kv_offloading_chunks=100_000,
+        kv_offloading_load="auto",
+        kv_offloading_link="1kB/s",
+    )
+    assert slow.requests["loaded_tokens"].sum() == 0
+    mean = without.summary["ttft"]["mean"]
+    assert slow.summary["ttft"]["mean"] == pytest.approx(mean, rel=0.01)  # frees are fenced beside a tier
+    if not async_scheduling:
+        assert of_all(slow.requests, without.requests).equals(without.requests)
+
+
+@pytest.mark.slow
+def test_auto_loads_less_than_vllm_and_is_never_later_for_it() -> None:
+    always, auto = (
+        run(
+            kv_offloading_chunks=100_000,
+            kv_offloading_load=load,
+            kv_offloading_link="25GB/s",
+            cost="roofline",
+        )
+        for load in ("always", "auto")
+    )
+    assert 0 < auto.requests["loaded_tokens"].sum() < always.requests["loaded_tokens"].sum()
+    assert auto.summary["ttft"]["mean"] < always.summary["ttft"]["mean"]
+
+
+def chunks_of(trace: Trace, row: int, size: int) -> list[tuple[int, ...]]:
+    """Return what tells the full chunks of a prompt apart, each by all of its tokens up to its end.
+
+    The ids of a trace with ``hash_block_size`` 1 are tokens.
+    """
+    assert trace.hash_ids is not None
+    tokens = trace.hash_ids[row]
+    return [tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)]
+
+
+def test_an_infinite_instant_tier_finds_what_was_ever_computed() -> None:
+    """Requests come one at a time, so that all of a prompt is stored when the next one comes."""
+    rows = [row for row in range(len(CONVERSATIONS)) if CONVERSATIONS.hash_ids[row]][:60]
+    trace = CONVERSATIONS.take(np.array(rows)).with_columns(
+        {"session_id": None, "arrival_s": 100.0 * np.arange(len(rows))}
+    )
+    # The device is as large as the longest request: what it has of others is soon gone.
+    found = run(
+        trace,
+        num_blocks=300,
+        kv_offloading_chunks=1_000_000,
+        kv_offloading_link="1000000TB/s",
+    ).requests["cached_tokens"]
+    known: set[tuple[int, ...]] = set()
+    expected = []
+    for row in range(len(trace)):
+        chunks = chunks_of(trace, row, 16)
+        hit = next((at for at, chunk in enumerate(chunks) if chunk not in known), len(chunks))
+        # The last token is computed again, whatever was found.
+        expected.append(min(16 * hit, int(trace.prompt_tokens[row]) - 1))
+        known.update(chunks)
+    assert sum(expected) > 0
+    assert found.tolist() == expected
+
+
+def test_one_returning_prompt_takes_what_a_calculation_by_hand_says() -> None:
+    """The device caches nothing, so that the second request loads all of its 64 tokens: 4 blocks of 2 MiB."""
+    trace = Trace(
+        np.array([0.0, 10.0]), np.array([64, 64]), np.array([2, 2]), hash_ids=[(1,), (1,)], hash_block_size=64
+    )
+    block_s = (16 * 2 * 32 * 8 * 128 * 2) / 1e9  # of a block over 1 GB/s
+    result = run(
+        trace,
+        async_scheduling=False,
+        enable_prefix_caching=False,
+        kv_offloading_chunks=100,
+        kv_offloading_link="1GB/s:1ms",
+    )
+    first, second = result.requests.to_dict("records")
+    assert first["first_token_s"] == pytest.approx(0.010 + 64e-5 + 64e-7)
+    load_s = 0.001 + 4 * block_s
+    # The engine looks every millisecond whether the load is over, and schedules the request a millisecond
+    # after it has seen that; the last token of the prompt is computed again.
+    naps = np.ceil(load_s / 0.001) + 1
+    assert (second["cached_tokens"], second["loaded_tokens"]) == (63, 64)
+    assert second["first_token_s"] == pytest.approx(10 + 0.001 * naps + 0.010 + 1e-5 + 64e-7)
+
+
+def test_every_slot_has_an_entry_where_clients_go_away_in_the_middle_of_loads_and_batches() -> None:
+    result = run(
+        kv_offloading_chunks=2_000, kv_offloading_link="0.5GB/s", client_timeout=0.7, async_scheduling=True
+    )
+    steps = result.steps
+    names = [
+        *("used", "reserved", "over_reserved", "rounding", "loading", "fenced"),
+        *("external", "cached", "free"),
+    ]
+    assert set(sum(steps[name] for name in names)) == {400 * 16 - 16}  # one block is vLLM's null block
+    assert steps["loading"].max() > 0
+    assert steps["fenced"].max() > 0
+    assert result.summary["requests"]["aborted"] > 50
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"vllm_version": "0.19.0"}, r"kv_offloading_size is for vLLM 0\.33\.0, not 0\.19\.0"),
+        ({"prefix_cache_retention_interval": 512}, "prefix_cache_retention_interval 512 is in no log"),
+        (
+            {"speculative_method": "ngram", "speculative_tokens": 3, "acceptance": 0.5},
+            "kv_offloading_size with speculative_tokens is in no log",
+        ),
+        (
+            {"model": "llama4-scout", "gpu": "h200", "disable_hybrid_kv_cache_manager": False},
+            "kv_offloading_size with layers of chunk-8192 is in no log",
+        ),
+        ({"kv_offloading_size": 1.0}, "kv_offloading_size and kv_offloading_chunks say the same"),
+        ({"kv_offloading_link": "25"}, "must be BANDWIDTH"),
+    ],
+)
+def test_what_no_log_shows_is_refused_in_a_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ps.PagesimError, match=sentence):
+        run(**{"kv_offloading_chunks": 100, **options})
+
+
+def test_a_size_is_so_many_chunks_each_rounded_up_to_a_page() -> None:
+    chunk = 3 * 16 * 2 * 32 * 8 * 128 * 2
+    result = run(kv_offloading_size=1.0, kv_offloading_chunk_blocks=3)
+    assert result.summary["options"]["given"]["kv_offloading_size"] == 1.0
+    rounded = chunk + -chunk % 4096
+    assert result.summary["options"]["defaults"]["kv_offloading_chunks"] == (1 << 30) // rounded
+    with pytest.raises(ps.PagesimError, match="less than a chunk of"):
+        run(kv_offloading_size=0.001)
