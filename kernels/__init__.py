@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         prefill_attention,
         reshape_and_cache,
         scatter_blocks,
+        token_scaled,
     )
     from pagesim.kernels.layouts import HND, LAYOUTS, NHD, VLLM, Layout, Sizes, convert_layout
     from pagesim.kernels.planner import DecodePlan, Gpu, plan_decode
@@ -64,6 +65,7 @@ __all__ = [
     "prefill_attention",
     "reshape_and_cache",
     "scatter_blocks",
+    "token_scaled",
 ]
 
 _LAYOUTS = {"HND", "LAYOUTS", "NHD", "VLLM", "Layout", "Sizes", "convert_layout"}

@@ -36,7 +36,7 @@ from pagesim.kernels.attention_ops import (
     gather_decode_attention,
     prefill_attention,
 )
-from pagesim.kernels.cache import BlockPool, Cache
+from pagesim.kernels.cache import TOKEN_MAX, BlockPool, Cache, token_scaled
 from pagesim.kernels.cache_ops import (
     copy_blocks,
     gather_blocks,
@@ -52,6 +52,7 @@ from pagesim.kernels.sharing import SharedPrefixes
 from pagesim.kernels.variant import Variant
 
 __all__ = [
+    "TOKEN_MAX",
     "BlockPool",
     "Cache",
     "LatentCache",
@@ -73,4 +74,5 @@ __all__ = [
     "prefill_attention",
     "reshape_and_cache",
     "scatter_blocks",
+    "token_scaled",
 ]

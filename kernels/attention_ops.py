@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache as kept
 from functools import partial
 
 import torch
@@ -25,8 +24,9 @@ from pagesim.kernels.checks import (
     check_tensor,
     use_triton,
 )
+from pagesim.kernels.gpu import capability_of, gpu_of
 from pagesim.kernels.launch import run_all
-from pagesim.kernels.planner import DecodePlan, Gpu, plan_decode
+from pagesim.kernels.planner import DecodePlan, plan_decode
 from pagesim.kernels.variant import PLAIN, Variant
 
 
@@ -241,7 +241,7 @@ def prefill_attention(
         from pagesim.kernels import prefill
 
         longest = len(q) if max_query_len is None else max_query_len
-        capability = _capability(q.device)
+        capability = capability_of(q.device)
         launch = prefill.launch(
             q, cache, block_table, context_lens, query_starts, longest, scale, out, capability, variant
         )
@@ -304,7 +304,7 @@ def decode_plan(
         block_size=sizes.block_size if cache.paged else 0,
         kv_bytes=cache.dtype.itemsize,
         layout=cache.layout,
-        gpu=_gpu(q.device),
+        gpu=gpu_of(q.device),
         queries=_queries(q),
         window=window,
         capacity=capacity,
@@ -388,19 +388,3 @@ def _first_seen(context_lens: Tensor, queries: Tensor | int, window: int) -> Ten
     if isinstance(queries, Tensor):
         queries = queries.diff()
     return (context_lens.long() - (queries - 1) - window).clamp_min(0)
-
-
-@kept
-def _gpu(device: torch.device) -> Gpu:
-    if device.type != "cuda":
-        return Gpu()
-    facts = torch.cuda.get_device_properties(device)
-    return Gpu(sms=facts.multi_processor_count, shared_bytes=facts.shared_memory_per_multiprocessor)
-
-
-@kept
-def _capability(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 90
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor

@@ -11,6 +11,7 @@ from pagesim.errors import PagesimError
 from pagesim.kernels import reference
 from pagesim.kernels.cache import BlockPool, Cache, pool_of
 from pagesim.kernels.checks import (
+    BYTES,
     QUERY_DTYPES,
     bounds_are_checked,
     check_cache,
@@ -64,10 +65,18 @@ def gather_sequences(
     shape = (batch, max_context, sizes.kv_heads, sizes.head_dim)
     if out is None:
         tensors = (cache.key_cache.new_empty(shape), cache.value_cache.new_empty(shape))
-        out = Cache(*tensors, k_scale=cache.k_scale, v_scale=cache.v_scale, paged=False)
+        scales = [cache.k_scale, cache.v_scale]
+        if cache.has_token_scales:
+            room = (batch, sizes.kv_heads, max_context)
+            scales = [torch.empty(room, device=cache.device) for _ in scales]
+        out = Cache(*tensors, k_scale=scales[0], v_scale=scales[1], paged=False)
     elif check:
         for name, tensor in (("out.key_cache", out.key_cache), ("out.value_cache", out.value_cache)):
             check_tensor(name, tensor, shape, (cache.dtype,), cache.device)
+        if out.has_token_scales is not cache.has_token_scales:
+            raise PagesimError(
+                "out has scales of another kind than cache; gather_sequences makes one that fits"
+            )
     if use_triton(backend, cache.key_cache):
         from pagesim.kernels import sequences
 
@@ -82,6 +91,9 @@ def gather_sequences(
             out.value_cache,
             layout=cache.layout,
         )
+        if cache.has_token_scales:
+            pairs = ((cache.k_scale, out.k_scale), (cache.v_scale, out.v_scale))
+            reference.gather_scales(pairs, block_table, context_lens)
     return out
 
 
@@ -98,9 +110,10 @@ def reshape_and_cache(
 
     Args:
         key: ``[tokens, kv_heads, D]``; in FP8 it is divided by the cache's scale, and what then exceeds ±448
-            becomes ±448.
+            becomes ±448. A scale of each token and head is computed here: the vector's largest number over
+            127 (int8) or 448 (FP8); NaN for a vector that holds NaN or infinity, all of which then reads NaN.
         value: as ``key``.
-        cache: of the type of ``key`` or FP8.
+        cache: of the type of ``key``, FP8 or int8.
         slot_mapping: int64 ``[tokens]``, ``block · block_size + slot in it``; −1 for a token that is not
             written. No slot may occur twice.
         backend: what does it.
@@ -224,7 +237,7 @@ def scatter_blocks(
 
 def _check_new(key: Tensor, value: Tensor, cache: Cache, slot_mapping: Tensor) -> None:
     sizes = cache.sizes
-    dtypes = QUERY_DTYPES if cache.is_fp8 else (cache.dtype,)
+    dtypes = QUERY_DTYPES if cache.dtype in BYTES else (cache.dtype,)
     check_tensor("key", key, ("tokens", sizes.kv_heads, sizes.head_dim), dtypes, cache.device)
     check_tensor("value", value, key.shape, (key.dtype,), cache.device)
     check_tensor("slot_mapping", slot_mapping, (len(key),), (torch.int64,), cache.device, contiguous=True)

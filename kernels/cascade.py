@@ -19,47 +19,9 @@ from pagesim.kernels import decode, reduce
 from pagesim.kernels.cache import Cache
 from pagesim.kernels.launch import Launch
 from pagesim.kernels.planner import DecodePlan
+from pagesim.kernels.reduce import SPLIT_TILE, add_parts
 from pagesim.kernels.sharing import SharedPrefixes
 from pagesim.kernels.tiles import rounded, split_tokens
-
-SPLIT_TILE = 16
-"""Partial results that are in flight at once."""
-
-
-@triton.jit
-def add_parts(
-    partial,
-    lse,
-    first,
-    filled,
-    dim,
-    m,
-    l,  # noqa: E741
-    acc,
-    HEAD_DIM: tl.constexpr,
-    SPLIT_TILE: tl.constexpr,
-):
-    """Add up the ``filled`` partial results from ``first`` on, weighed by their sums.
-
-    ``m`` is the highest logarithm of a sum so far, ``l`` the sum of ``2^(lse - m)`` and ``acc`` that times
-    the partial results, ``[PADDED_DIM]``.
-    """
-    for start in range(0, filled, SPLIT_TILE):
-        split = start + tl.arange(0, SPLIT_TILE)
-        is_filled = split < filled
-        sums = tl.load(lse + first + split, mask=is_filled, other=float("-inf"))
-        parts = tl.load(  # [SPLIT_TILE, PADDED_DIM]
-            partial + (first + split)[:, None] * HEAD_DIM + dim[None, :],
-            mask=is_filled[:, None] & (dim < HEAD_DIM)[None, :],
-            other=0.0,
-        )
-        m_new = tl.maximum(m, tl.max(sums, axis=0))
-        weights = tl.exp2(sums - m_new)
-        alpha = tl.exp2(m - m_new)
-        l = l * alpha + tl.sum(weights, axis=0)  # noqa: E741
-        acc = acc * alpha + tl.sum(parts * weights[:, None], axis=0)
-        m = m_new
-    return m, l, acc
 
 
 @triton.jit
@@ -91,9 +53,8 @@ def cascade_merge_kernel(
     row = tl.program_id(1)
     q_heads = tl.num_programs(0)
     dim = tl.arange(0, PADDED_DIM)
-    # Tensors, not constants: a loop of another function carries them on.
     m = tl.full([], float("-inf"), tl.float32)
-    l = tl.full([], 0.0, tl.float32)  # noqa: E741
+    l = tl.zeros([], tl.float32)  # noqa: E741
     acc = tl.zeros([PADDED_DIM], tl.float32)
 
     place = tl.load(places + row)

@@ -32,8 +32,8 @@ class Case:
         context_lens: int32 ``[batch]``.
         query_starts: int32 ``[batch + 1]``, or None for decoding.
         layout: of the caches.
-        k_scale: of FP8 keys.
-        v_scale: of FP8 values.
+        k_scale: of FP8 or int8 keys.
+        v_scale: of FP8 or int8 values.
         variant: window, soft cap and sinks.
     """
 
@@ -117,6 +117,7 @@ def make_case(
     dtype: torch.dtype = torch.float16,
     kv_dtype: torch.dtype | None = None,
     head_scales: bool = False,
+    token_scales: bool = False,
     layout: Layout = NHD,
     seed: int = 0,
 ) -> Case:
@@ -136,6 +137,7 @@ def make_case(
         dtype: of the queries.
         kv_dtype: of the caches; None for that of the queries. FP8 comes with scales.
         head_scales: whether there is a scale for each KV head.
+        token_scales: whether there is one for each token and head; a slot without a token holds NaN in it.
         layout: of the caches.
         seed: of the random numbers.
     """
@@ -156,7 +158,17 @@ def make_case(
             plain.flatten(0, 1)[slot[first:]] = drawn[first:]
     k_scale: float | Tensor = 1.0
     v_scale: float | Tensor = 1.0
-    if kv_dtype == torch.float8_e4m3fn:
+    if token_scales:
+        most = api.TOKEN_MAX[kv_dtype]
+        empty = keys[..., 0].isnan().transpose(1, 2).contiguous()  # [blocks, kv_heads, block_size]
+        keys, values = ((plain.clamp(-4, 4) * (most / 4)).nan_to_num(nan=-most) for plain in (keys, values))
+        if kv_dtype == torch.int8:
+            keys, values = keys.round(), values.round()
+        k_scale, v_scale = (
+            torch.where(empty, float("nan"), (0.5 + torch.rand(empty.shape, generator=random)) * 4 / most)
+            for _ in range(2)
+        )
+    elif kv_dtype == torch.float8_e4m3fn:
         k_scale, v_scale = 0.5, 1.75
         if head_scales:
             k_scale, v_scale = (0.5 + torch.rand(kv_heads, generator=random) for _ in range(2))

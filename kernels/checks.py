@@ -24,6 +24,9 @@ MAX_BATCH = 65_535
 
 QUERY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 FP8 = torch.float8_e4m3fn
+BYTES = (FP8, torch.int8)
+"""What is stored in a byte and has scales."""
+
 BACKENDS = ("auto", "triton", "reference")
 
 _checked: ContextVar[bool] = ContextVar(
@@ -129,7 +132,7 @@ def check_caches(key_cache: Tensor, value_cache: Tensor, layout: Layout, *, page
     """Check a pair of caches against their layout and each other, and return what they hold."""
     pair = (("key_cache", key_cache, layout.key), ("value_cache", value_cache, layout.value))
     for name, cache, storage in pair:
-        check_tensor(name, cache, storage.axes, (*QUERY_DTYPES, FP8))
+        check_tensor(name, cache, storage.axes, (*QUERY_DTYPES, *BYTES))
     sizes = layout.sizes(key_cache)
     if not sizes.kv_heads:
         raise PagesimError(f"key_cache has the shape {list(key_cache.shape)}; at least one KV head is needed")
@@ -163,7 +166,7 @@ def check_query(name: str, q: Tensor, axes: tuple[str, ...], sizes: Sizes, cache
         raise PagesimError(
             f"{name} has {q.shape[-2]} heads; a multiple of the cache's {sizes.kv_heads} KV heads is needed"
         )
-    if cache.dtype not in (q.dtype, FP8):
+    if cache.dtype not in (q.dtype, *BYTES):
         raise PagesimError(f"{name} is {_short(q.dtype)}; {_short(cache.dtype)} is needed, as the cache is")
 
 
@@ -183,6 +186,34 @@ def check_cache(cache: object, kind: type[Any], *, paged: bool | None = None) ->
     if paged is not None and cache.paged is not paged:
         kinds = ("a contiguous cache", "a paged one")
         raise PagesimError(f"cache is {kinds[cache.paged]}; {kinds[paged]} is needed")
+
+
+def check_scales(k_scale: float | Tensor, v_scale: float | Tensor, sizes: Sizes, cache: Tensor) -> None:
+    """Check the factors of stored numbers: one, one a KV head, or one a token and KV head."""
+    given = {"k_scale": k_scale, "v_scale": v_scale}
+    if not any(isinstance(scale, Tensor) and scale.dim() == 3 for scale in given.values()):
+        if cache.dtype == torch.int8:
+            raise PagesimError(
+                "key_cache is int8; k_scale and v_scale [blocks, kv_heads, block_size] are needed beside it"
+            )
+        for name, scale in given.items():
+            check_scale(name, scale, sizes, cache)
+        return
+    if cache.dtype not in BYTES:
+        raise PagesimError(
+            "k_scale is given; only a float8_e4m3fn or int8 cache is scaled, and this is"
+            f" {_short(cache.dtype)}"
+        )
+    shape = (sizes.num_blocks, sizes.kv_heads, sizes.block_size)
+    for name, scale in given.items():
+        check_tensor(name, scale, shape, (torch.float32,), cache.device)
+    assert isinstance(k_scale, Tensor)
+    assert isinstance(v_scale, Tensor)
+    if k_scale.stride() != v_scale.stride():
+        raise PagesimError(
+            f"v_scale has the strides {list(v_scale.stride())}; {list(k_scale.stride())}, k_scale's, are"
+            " needed"
+        )
 
 
 def check_scale(name: str, scale: float | Tensor, sizes: Sizes, cache: Tensor) -> None:
@@ -256,7 +287,7 @@ def check_blocks(caches: object) -> list[Tensor]:
             name,
             cache,
             shape,
-            (*QUERY_DTYPES, FP8) if i == 0 else (first.dtype,),
+            (*QUERY_DTYPES, *BYTES, torch.uint8) if i == 0 else (first.dtype,),
             first.device if i else None,
         )
         if len(cache) and not cache[0].is_contiguous():

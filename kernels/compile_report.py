@@ -23,7 +23,7 @@ from pagesim.kernels.layouts import HND, NHD, VLLM, Layout, Sizes
 from pagesim.kernels.swap.pieces import copy_pieces
 from pagesim.kernels.variant import Variant
 
-F16, BF16, F32, FP8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
+F16, BF16, F32, FP8, INT8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int8
 BATCH, CONTEXT, BLOCKS, TOKENS = 16, 4096, 8192, 2048
 
 Build = Callable[[int], Launch]
@@ -34,7 +34,11 @@ def _meta(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _cache(layout: Layout, dtype: torch.dtype, sizes: Sizes, **options: Any) -> api.Cache:
+def _cache(
+    layout: Layout, dtype: torch.dtype, sizes: Sizes, *, token_scales: bool = False, **options: Any
+) -> api.Cache:
+    if token_scales:
+        return api.token_scaled(sizes, dtype, layout=layout, device="meta")[0]
     keys, values = layout.shapes(sizes, dtype.itemsize)
     return api.Cache(_meta(*keys, dtype=dtype), _meta(*values, dtype=dtype), layout=layout, **options)
 
@@ -51,6 +55,7 @@ def _decode(
     splits: int = 1,
     stages: int | None = None,
     head_scales: bool = False,
+    token_scales: bool = False,
     work_list: bool = False,
     reduction: bool = False,
     queries: int | None = None,
@@ -64,7 +69,8 @@ def _decode(
         sizes = Sizes(*((BLOCKS, block_size) if block_size else (BATCH, CONTEXT)), kv_heads, head_dim)
         factor = _meta(kv_heads, dtype=F32) if head_scales else 1.0
         scales = {"k_scale": factor, "v_scale": factor}
-        cache = _cache(layout, kv_dtype or dtype, sizes, paged=bool(block_size), **scales)
+        options = {"token_scales": True} if token_scales else {"paged": bool(block_size), **scales}
+        cache = _cache(layout, kv_dtype or dtype, sizes, **options)
         each = () if queries is None else (queries,)
         q = _meta(BATCH, *each, q_heads, head_dim, dtype=dtype)
         table = _meta(BATCH, CONTEXT // block_size) if block_size else None
@@ -87,12 +93,14 @@ def _prefill(
     block_size: int = 16,
     layout: Layout = NHD,
     max_query_len: int = TOKENS,
+    token_scales: bool = False,
     window: int | None = None,
     softcap: float | None = None,
     sinks: bool = False,
 ) -> Build:
     def build(target: int) -> Launch:
-        cache = _cache(layout, kv_dtype or dtype, Sizes(BLOCKS, block_size, 8, head_dim))
+        sizes = Sizes(BLOCKS, block_size, 8, head_dim)
+        cache = _cache(layout, kv_dtype or dtype, sizes, token_scales=token_scales)
         q = _meta(TOKENS, 32, head_dim, dtype=dtype)
         table, lens, starts = _meta(BATCH, CONTEXT // block_size), _meta(BATCH), _meta(BATCH + 1)
         out = torch.empty_like(q)
@@ -102,11 +110,13 @@ def _prefill(
     return build
 
 
-def _cascade(step: int, *, sharers: int = 16, kv_dtype: torch.dtype = F16) -> Build:
+def _cascade(
+    step: int, *, sharers: int = 16, kv_dtype: torch.dtype = F16, token_scales: bool = False
+) -> Build:
     """Return one of the launches of cascade attention: shared blocks, own blocks, merge."""
 
     def build(target: int) -> Launch:
-        cache = _cache(NHD, kv_dtype, Sizes(BLOCKS, 16, 8, 128))
+        cache = _cache(NHD, kv_dtype, Sizes(BLOCKS, 16, 8, 128), token_scales=token_scales)
         q = _meta(BATCH, 32, 128, dtype=F16)
         table, lens = _meta(BATCH, CONTEXT // 16), _meta(BATCH)
         prefixes = api.SharedPrefixes(cache, table, lens, [(list(range(sharers)), CONTEXT // 32)])
@@ -143,11 +153,12 @@ def _mla_write(target: int) -> Launch:
     return mla.write_launch(latent, rope, cache, _meta(TOKENS, dtype=torch.int64))
 
 
-def _write(layout: Layout, kv_dtype: torch.dtype = F16) -> Build:
+def _write(layout: Layout, kv_dtype: torch.dtype = F16, *, token_scales: bool = False) -> Build:
     def build(target: int) -> Launch:
         key, value = (_meta(TOKENS, 8, 128, dtype=F16) for _ in range(2))
         slots = _meta(TOKENS, dtype=torch.int64)
-        return cache_write.launch(key, value, _cache(layout, kv_dtype, Sizes(BLOCKS, 16, 8, 128)), slots)
+        cache = _cache(layout, kv_dtype, Sizes(BLOCKS, 16, 8, 128), token_scales=token_scales)
+        return cache_write.launch(key, value, cache, slots)
 
     return build
 
@@ -232,6 +243,28 @@ KERNELS: dict[str, Build] = {
     "decode fp8 KV, fp16, 4 queries, window, sinks, soft cap": _decode(
         kv_dtype=FP8, queries=4, window=1024, softcap=50.0, sinks=True
     ),
+    "decode int8 KV, scales a token": _decode(kv_dtype=INT8, token_scales=True),
+    "decode int8 KV, bf16, scales a token": _decode(BF16, kv_dtype=INT8, token_scales=True),
+    "decode int8 KV, scales a token, block 128": _decode(kv_dtype=INT8, block_size=128, token_scales=True),
+    "decode int8 KV, scales a token, head 256": _decode(kv_dtype=INT8, head_dim=256, token_scales=True),
+    "decode int8 KV, scales a token, 64/1": _decode(kv_dtype=INT8, q_heads=64, kv_heads=1, token_scales=True),
+    "decode fp8 KV, scales a token": _decode(kv_dtype=FP8, token_scales=True),
+    "decode fp8 KV, bf16, scales a token": _decode(BF16, kv_dtype=FP8, token_scales=True),
+    "decode fp8 KV, scales a token, HND, block 64": _decode(
+        kv_dtype=FP8, block_size=64, layout=HND, token_scales=True
+    ),
+    "decode fp8 KV, scales a token, head 256": _decode(kv_dtype=FP8, head_dim=256, token_scales=True),
+    "decode int8 KV, scales a token, block 528": _decode(kv_dtype=INT8, block_size=528, token_scales=True),
+    "decode int8 KV, scales a token, 4 queries": _decode(kv_dtype=INT8, queries=4, token_scales=True),
+    "decode int8 KV, scales a token, 4 queries, window, sinks, soft cap": _decode(
+        kv_dtype=INT8, queries=4, window=1024, softcap=50.0, sinks=True, token_scales=True
+    ),
+    "decode fp8 KV, bf16, head 64, scales a token, window, sinks": _decode(
+        BF16, kv_dtype=FP8, q_heads=64, head_dim=64, window=128, sinks=True, token_scales=True
+    ),
+    "decode fp8 KV, scales a token, work list": _decode(
+        kv_dtype=FP8, splits=8, work_list=True, token_scales=True
+    ),
     "prefill fp16 32/8, block 16": _prefill(),
     "prefill fp16 32/8, block 128": _prefill(block_size=128),
     "prefill fp16 32/8, 16 queries": _prefill(max_query_len=16),
@@ -241,9 +274,16 @@ KERNELS: dict[str, Build] = {
     "prefill fp32 32/8, block 16": _prefill(F32),
     "prefill fp32 head 256": _prefill(F32, head_dim=256),
     "prefill fp8 KV, bf16 queries": _prefill(BF16, kv_dtype=FP8),
+    "prefill int8 KV, scales a token": _prefill(kv_dtype=INT8, token_scales=True),
+    "prefill fp8 KV, bf16, scales a token": _prefill(BF16, kv_dtype=FP8, token_scales=True),
+    "prefill int8 KV, scales a token, head 256": _prefill(kv_dtype=INT8, head_dim=256, token_scales=True),
+    "prefill int8 KV, scales a token, window, soft cap": _prefill(
+        kv_dtype=INT8, window=1024, softcap=50.0, token_scales=True
+    ),
     "decode cascade fp16 32/8, 16 sharers": _cascade(0),
     "decode cascade fp16 32/8, 2 sharers": _cascade(0, sharers=2),
     "decode cascade fp8 KV, 16 sharers": _cascade(0, kv_dtype=FP8),
+    "decode cascade int8 KV, scales a token": _cascade(0, kv_dtype=INT8, token_scales=True),
     "merge of a cascade": _cascade(2),
     "decode MLA fp16, 128 heads, block 64": _mla(),
     "decode MLA fp16, 128 heads, block 16": _mla(block_size=16),
@@ -261,6 +301,8 @@ KERNELS: dict[str, Build] = {
     "reshape and cache fp16, NHD": _write(NHD),
     "reshape and cache fp16, vLLM": _write(VLLM),
     "reshape and cache fp8, NHD": _write(NHD, FP8),
+    "reshape and cache int8, scales a token": _write(NHD, INT8, token_scales=True),
+    "reshape and cache fp8, scales a token": _write(NHD, FP8, token_scales=True),
     "gather to a padded batch": _pad(NHD),
     "copy blocks": _move("copy"),
     "gather blocks": _move("gather"),
@@ -268,6 +310,17 @@ KERNELS: dict[str, Build] = {
     "zero-copy swap": _zero_copy,
 }
 """What the table has, by name."""
+
+
+THREE_PROGRAMS = (
+    "decode fp8 KV, fp16 queries",
+    "decode fp8 KV, bf16, scales a head",
+    "decode int8 KV, scales a token",
+    "decode int8 KV, bf16, scales a token",
+    "decode fp8 KV, scales a token",
+    "decode fp8 KV, bf16, scales a token",
+)
+"""Of which a multiprocessor of compute capability 9.0 holds three programs: bytes in flight."""
 
 
 def needs_e4m3(name: str) -> bool:
@@ -284,6 +337,8 @@ def faults(name: str, code: MachineCode) -> list[str]:
         found.append(f"{code.shared} bytes of shared memory, {SHARED_LIMIT[code.target]} at most")
     if not code.wide_loads:
         found.append("no load of 16 bytes")
+    if name in THREE_PROGRAMS and code.target == 90 and code.programs < 3:
+        found.append(f"{code.programs} programs a multiprocessor, 3 are needed")
     if name.startswith(("decode", "prefill")) and "fp32" not in name and not code.tensor:
         found.append("no tensor-core instruction")
     return found

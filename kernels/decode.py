@@ -37,6 +37,7 @@ from pagesim.kernels.tiles import (
     first_seen,
     first_sums,
     in_vector,
+    load_scales,
     load_tile,
     rounded,
     split_tokens,
@@ -52,6 +53,7 @@ def attend_tile(
     K_TOKEN: tl.constexpr, V_TOKEN: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
     PADDED: tl.constexpr, PAIRED: tl.constexpr, MASKED: tl.constexpr, LAST: tl.constexpr,
     begin, position, window, inner, CAPPED: tl.constexpr,
+    k_scales, v_scales, stride_s_block, TOKEN_MAX: tl.constexpr,
 ):  # fmt: skip
     """Load the tile at ``token`` and take it into account; return the next tile's ids and the new sums.
 
@@ -69,6 +71,12 @@ def attend_tile(
         values_of_head, ids, token, end, v_dim, is_value, stride_v_block,
         V_TOKEN, BLOCK_SIZE, TILE, PADDED, MASKED, begin,
     )  # [TILE, D]  # fmt: skip
+    of_keys = None
+    of_values = None
+    if TOKEN_MAX:  # [TILE]
+        of_keys = load_scales(k_scales, ids, token, end, stride_s_block, BLOCK_SIZE, TILE, MASKED, begin)
+        of_values = load_scales(v_scales, ids, token, end, stride_s_block, BLOCK_SIZE, TILE, MASKED, begin)
+        of_values *= TOKEN_MAX
     tokens = (token + tl.arange(0, TILE))[None, :]  # [1, TILE]
     visible = tokens < end
     if position is not None:
@@ -77,12 +85,14 @@ def attend_tile(
             visible = visible & (tokens > position[:, None] - window)
     if PAIRED:
         highest, total, output, odd = attend_pairs(
-            queries, keys, values, scale, visible, highest, total, output, odd, MASKED, inner, CAPPED
-        )
+            queries, keys, values, scale, visible, highest, total, output, odd, MASKED, TOKEN_MAX == 127,
+            inner, CAPPED, of_keys, of_values,
+        )  # fmt: skip
     else:
         highest, total, output = attend(
-            queries, keys, values, scale, visible, highest, total, output, MASKED, inner, CAPPED
-        )
+            queries, keys, values, scale, visible, highest, total, output, MASKED,
+            inner, CAPPED, of_keys, of_values,
+        )  # fmt: skip
     return next_ids, highest, total, output, odd
 
 
@@ -96,7 +106,7 @@ def decode_kernel(
     work,  # LISTED: int32 [programs, 3], a sequence, a split of it, its splits
     out,  # ONE_PASS: as q; else float32 [batch, QUERIES, q_heads, splits, HEAD_DIM]
     lse,  # unless ONE_PASS: float32 [batch, QUERIES, q_heads, splits], base 2
-    k_scales,  # HEAD_SCALES: float32 [kv_heads]
+    k_scales,  # HEAD_SCALES: float32 [kv_heads]; TOKEN_MAX: float32 [blocks, kv_heads, BLOCK_SIZE]
     v_scales,
     sinks,  # SINKS: float32 [q_heads]
     scale,  # log₂ e included
@@ -114,6 +124,8 @@ def decode_kernel(
     stride_k_head,
     stride_v_block,
     stride_v_head,
+    stride_s_block,  # TOKEN_MAX: of scales
+    stride_s_head,
     tokens_per_split,
     most_splits,  # of a sequence: partial results have room for as many
     K_TOKEN: tl.constexpr,
@@ -131,7 +143,8 @@ def decode_kernel(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     HEAD_SCALES: tl.constexpr,
-    PAIRED: tl.constexpr,  # keys are e4m3 as int8, values are pairs of e4m3 as int16
+    TOKEN_MAX: tl.constexpr,  # the largest number stored, where every token and head has a scale; else 0
+    PAIRED: tl.constexpr,  # keys are int8, or e4m3 as int8, values are pairs of these as int16
     LISTED: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
@@ -184,6 +197,9 @@ def decode_kernel(
         else:
             scale *= k_scale
         v_scale = tl.load(v_scales + kv_head)
+    if TOKEN_MAX:
+        k_scales += kv_head.to(tl.int64) * stride_s_head
+        v_scales += kv_head.to(tl.int64) * stride_s_head
 
     keys_of_head = key_cache + kv_head.to(tl.int64) * stride_k_head
     # Strides count single numbers: of half of one Triton would not know that it is a multiple of 16 bytes.
@@ -213,7 +229,7 @@ def decode_kernel(
             queries, scale, keys_of_head, values_of_head, table, row, ids, token, end,
             k_dim, v_dim, is_dim, is_value, stride_k_block, stride_v_block, highest, total, output, odd,
             K_TOKEN, V_TOKEN // PACKED, BLOCK_SIZE, TILE, PADDED, PAIRED, EDGES, False,
-            begin, position, window, inner, CAPPED,
+            begin, position, window, inner, CAPPED, k_scales, v_scales, stride_s_block, TOKEN_MAX,
         )  # fmt: skip
     token = start + tiles * TILE
     if not EDGES and token < end:
@@ -221,7 +237,7 @@ def decode_kernel(
             queries, scale, keys_of_head, values_of_head, table, row, ids, token, end,
             k_dim, v_dim, is_dim, is_value, stride_k_block, stride_v_block, highest, total, output, odd,
             K_TOKEN, V_TOKEN // PACKED, BLOCK_SIZE, TILE, PADDED, PAIRED, True, True,
-            begin, position, window, inner, CAPPED,
+            begin, position, window, inner, CAPPED, k_scales, v_scales, stride_s_block, TOKEN_MAX,
         )  # fmt: skip
     if PAIRED:
         output = tl.interleave(output, odd)
@@ -260,6 +276,8 @@ def launches(
     kv_heads = cache.sizes.kv_heads
     group = q_heads // kv_heads
     rows = 1 if q.dtype == torch.float32 else query_rows(queries * group, head_dim)
+    if cache.has_token_scales:  # which take registers: with 64 rows triton 3.6.0 spills
+        rows = min(rows, 32)
     one_pass = plan.num_splits == 1
     partial, lse = (out, out) if one_pass else reduce.workspace(q, plan.num_splits)
     # A single row is multiplied without tensor cores, which need no values transposed.
@@ -296,7 +314,10 @@ def launches(
     }
     programs = (batch, plan.num_splits) if listed is None else (len(listed.items), 1)
     grid = (kv_heads * -(-queries * group // rows), *programs)
-    attention = Launch(decode_kernel, grid, arguments, plan.num_warps, plan.num_stages)
+    # Of these ptxas would take 170 registers, and a multiprocessor would hold two programs in place of three.
+    tight = cache.has_token_scales and q.dtype == torch.float16 and cache.is_fp8 and rows == 16
+    most = 168 if tight and head_dim <= 128 and plan.num_warps == 4 else None
+    attention = Launch(decode_kernel, grid, arguments, plan.num_warps, plan.num_stages, most)
     return (
         [attention]
         if one_pass

@@ -24,6 +24,7 @@ class Launch:
         arguments: all arguments of the kernel by name.
         num_warps: warps a program.
         num_stages: how many loads of a loop are in flight.
+        max_registers: of a thread, so that a multiprocessor holds as many programs as planned; None for any.
     """
 
     kernel: Any
@@ -31,11 +32,13 @@ class Launch:
     arguments: dict[str, Any] = field(repr=False)
     num_warps: int = 4
     num_stages: int = 3
+    max_registers: int | None = None
 
     @property
     def options(self) -> dict[str, int | bool]:
         """What the compiler is told; that products and sums fuse is a default that Triton changes in 3.10."""
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": True}
+        options = {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": True}
+        return options if self.max_registers is None else {**options, "maxnreg": self.max_registers}
 
     def run(self, on: Tensor) -> None:
         """Start the kernel on a tensor's device; an empty grid starts nothing."""

@@ -36,6 +36,8 @@ OURS = [
     "decode fp16 head 256",
     "decode fp16 32/1, block 16",
     "decode fp8 KV, fp16 queries",
+    "decode fp8 KV, scales a token",
+    "decode int8 KV, scales a token",
 ]
 """Which of ``KERNELS`` the table has."""
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pagesim.errors import PagesimError
 from pagesim.kernels import reference
-from pagesim.kernels.attention_ops import _gpu as gpu_of
 from pagesim.kernels.checks import (
     bounds_are_checked,
     check_contexts,
@@ -19,6 +18,7 @@ from pagesim.kernels.checks import (
     check_tensor,
     use_triton,
 )
+from pagesim.kernels.gpu import gpu_of
 from pagesim.kernels.latents import TILE_BYTES, LatentCache, head_rows
 from pagesim.kernels.launch import run_all
 from pagesim.kernels.planner import DecodePlan, plan_decode

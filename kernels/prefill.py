@@ -17,7 +17,16 @@ from torch import Tensor
 
 from pagesim.kernels.cache import Cache
 from pagesim.kernels.launch import Launch
-from pagesim.kernels.tiles import attend, block_ids, first_seen, first_sums, in_vector, load_tile, rounded
+from pagesim.kernels.tiles import (
+    attend,
+    block_ids,
+    first_seen,
+    first_sums,
+    in_vector,
+    load_scales,
+    load_tile,
+    rounded,
+)
 from pagesim.kernels.variant import PLAIN, Variant
 
 
@@ -30,7 +39,7 @@ def prefill_kernel(
     context_lens,  # int32 [batch]
     query_starts,  # int32 [batch + 1]
     out,  # as q
-    k_scales,  # HEAD_SCALES: float32 [kv_heads]
+    k_scales,  # HEAD_SCALES: float32 [kv_heads]; TOKEN_MAX: float32 [blocks, kv_heads, BLOCK_SIZE]
     v_scales,
     sinks,  # SINKS: float32 [q_heads]
     scale,  # log₂ e included
@@ -47,6 +56,8 @@ def prefill_kernel(
     stride_k_head,
     stride_v_block,
     stride_v_head,
+    stride_s_block,  # TOKEN_MAX: of scales
+    stride_s_head,
     K_TOKEN: tl.constexpr,
     K_CHUNK: tl.constexpr,
     K_LANES: tl.constexpr,
@@ -62,6 +73,7 @@ def prefill_kernel(
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     HEAD_SCALES: tl.constexpr,
+    TOKEN_MAX: tl.constexpr,  # the largest number stored, where every token and head has a scale; else 0
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
@@ -98,6 +110,9 @@ def prefill_kernel(
         else:
             scale *= k_scale
         v_scale = tl.load(v_scales + kv_head)
+    if TOKEN_MAX:
+        k_scales += kv_head.to(tl.int64) * stride_s_head
+        v_scales += kv_head.to(tl.int64) * stride_s_head
 
     keys_of_head = key_cache + kv_head.to(tl.int64) * stride_k_head
     values_of_head = value_cache + kv_head.to(tl.int64) * stride_v_head
@@ -134,14 +149,25 @@ def prefill_kernel(
                 values_of_head, ids, token, end, v_dim, is_dim, stride_v_block,
                 V_TOKEN, BLOCK_SIZE, TILE, PADDED, PART != 1, begin,
             )  # [TILE, D]  # fmt: skip
+            of_keys = None
+            of_values = None
+            if TOKEN_MAX:  # [TILE]
+                of_keys = load_scales(
+                    k_scales, ids, token, end, stride_s_block, BLOCK_SIZE, TILE, PART != 1, begin
+                )
+                of_values = load_scales(
+                    v_scales, ids, token, end, stride_s_block, BLOCK_SIZE, TILE, PART != 1, begin
+                )
+                of_values *= TOKEN_MAX
             ids = block_ids(table, token + TILE, end, row, BLOCK_SIZE, TILE, begin)
             tokens = (token + tl.arange(0, TILE))[None, :]
             visible = tokens <= (prefix + query)[:, None]  # [ROWS, TILE]
             if WINDOWED:
                 visible = visible & (tokens > (prefix + query)[:, None] - window)
             highest, total, output = attend(
-                my_q, keys, values, scale, visible, highest, total, output, PART != 1, inner, CAPPED
-            )
+                my_q, keys, values, scale, visible, highest, total, output, PART != 1,
+                inner, CAPPED, of_keys, of_values,
+            )  # fmt: skip
 
     if WINDOWED:  # rows beyond the queries may see nothing
         total = tl.where(total > 0, total, 1.0)
@@ -159,7 +185,15 @@ class Shape(NamedTuple):
     num_stages: int
 
 
-def shape(q: Tensor, group: int, max_query_len: int, capability: int, capped: bool = False) -> Shape:
+def shape(
+    q: Tensor,
+    group: int,
+    max_query_len: int,
+    capability: int,
+    *,
+    capped: bool = False,
+    token_scales: bool = False,
+) -> Shape:
     """Return the largest tiles whose registers do not spill.
 
     On compute capability 8 a warp multiplies 16 rows: where there are fewer for each of the warps, two of
@@ -171,6 +205,7 @@ def shape(q: Tensor, group: int, max_query_len: int, capability: int, capped: bo
         max_query_len: the most queries of a sequence.
         capability: compute capability times ten; from 90 on, operands of tensor cores stay in shared memory.
         capped: whether scores have a soft cap, which takes registers.
+        token_scales: whether every token of the cache has scales, which take registers.
     """
     head_dim, rows = q.shape[-1], max_query_len * group
     wide = head_dim > 128
@@ -182,9 +217,11 @@ def shape(q: Tensor, group: int, max_query_len: int, capability: int, capped: bo
         if rows <= 32:
             return Shape(32, 64, 4, 3)
         return Shape(128, 64 if head_dim <= 64 else 32, 8, 3)
-    if rows <= 64 or (wide and capped):
+    if rows <= 64 or (wide and (capped or token_scales)):
         return Shape(64, 32, 8, 2) if wide else Shape(64, 64, 4, 3)
-    return Shape(128, 32, 8, 2) if wide else Shape(128, 64, 8, 3)
+    if wide or token_scales:
+        return Shape(128, 32, 8, 2 if wide else 3)
+    return Shape(128, 64, 8, 3)
 
 
 def launch(
@@ -202,7 +239,8 @@ def launch(
     """Return what is to be run on a GPU of this compute capability (times ten)."""
     kv_heads = cache.sizes.kv_heads
     group = q.shape[1] // kv_heads
-    cut = shape(q, group, max_query_len, capability, variant.softcap is not None)
+    capped = variant.softcap is not None
+    cut = shape(q, group, max_query_len, capability, capped=capped, token_scales=cache.has_token_scales)
     heads = min(group, cut.rows)
     q, positive = cache.upright(q, scale)
     arguments = {

@@ -18,6 +18,42 @@ SPLIT_TILE = 16
 
 
 @triton.jit
+def add_parts(
+    partial,
+    lse,
+    first,
+    filled,
+    dim,
+    m,
+    l,  # noqa: E741
+    acc,
+    HEAD_DIM: tl.constexpr,
+    SPLIT_TILE: tl.constexpr,
+):
+    """Add up the ``filled`` partial results from ``first`` on, weighed by their sums.
+
+    ``m`` is the highest logarithm of a sum so far, ``l`` the sum of ``2^(lse - m)`` and ``acc`` that times
+    the partial results, ``[PADDED_DIM]``.
+    """
+    for start in range(0, filled, SPLIT_TILE):
+        split = start + tl.arange(0, SPLIT_TILE)
+        is_filled = split < filled
+        sums = tl.load(lse + first + split, mask=is_filled, other=float("-inf"))
+        parts = tl.load(  # [SPLIT_TILE, PADDED_DIM]
+            partial + (first + split)[:, None] * HEAD_DIM + dim[None, :],
+            mask=is_filled[:, None] & (dim < HEAD_DIM)[None, :],
+            other=0.0,
+        )
+        m_new = tl.maximum(m, tl.max(sums, axis=0))
+        weights = tl.exp2(sums - m_new)
+        alpha = tl.exp2(m - m_new)
+        l = l * alpha + tl.sum(weights, axis=0)  # noqa: E741
+        acc = acc * alpha + tl.sum(parts * weights[:, None], axis=0)
+        m = m_new
+    return m, l, acc
+
+
+@triton.jit
 def reduce_kernel(
     partial,  # float32 [batch, QUERIES, q_heads, splits, HEAD_DIM]
     lse,  # float32 [batch, QUERIES, q_heads, splits], base 2
@@ -48,33 +84,20 @@ def reduce_kernel(
     filled = tl.cdiv(length, split_tokens(length, tokens_per_split, splits, TILE))
     first = (row.to(tl.int64) * tl.num_programs(0) + head) * most_splits
     dim = tl.arange(0, PADDED_DIM)
-    is_dim = dim < HEAD_DIM
-    highest = LEAST  # of a query that sees no token of any of the first splits, -∞ less -∞ would be a NaN
-    total = 0.0
-    output = tl.zeros([PADDED_DIM], tl.float32)
-    for start in range(0, filled, SPLIT_TILE):
-        split = start + tl.arange(0, SPLIT_TILE)
-        is_filled = split < filled
-        sums = tl.load(lse + first + split, mask=is_filled, other=float("-inf"))  # [SPLIT_TILE]
-        parts = tl.load(
-            partial + (first + split)[:, None] * HEAD_DIM + dim[None, :],
-            mask=is_filled[:, None] & is_dim[None, :],
-            other=0.0,
-        )  # [SPLIT_TILE, D]
-        raised = tl.maximum(highest, tl.max(sums, axis=0))
-        weights = tl.exp2(sums - raised)
-        keep = tl.exp2(highest - raised)  # alpha; m, l and acc are as in ``tiles.attend``, over splits
-        total = total * keep + tl.sum(weights, axis=0)
-        output = output * keep + tl.sum(parts * weights[:, None], axis=0)
-        highest = raised
-    output /= tl.where(total > 0, total, 1.0)
+    # Tensors, not constants: a loop of another function carries them on. A query may see no token of any of
+    # the first splits: -∞ less -∞ would be a NaN.
+    m = tl.full([], LEAST, tl.float32)
+    l = tl.zeros([], tl.float32)  # noqa: E741
+    acc = tl.zeros([PADDED_DIM], tl.float32)
+    m, l, acc = add_parts(partial, lse, first, filled, dim, m, l, acc, HEAD_DIM, SPLIT_TILE)  # noqa: E741
+    acc /= tl.where(l > 0, l, 1.0)
     q_heads = tl.num_programs(0) // QUERIES
     at = out + row.to(tl.int64) * stride_out_row + dim
     if QUERIES == 1:
         at += head * stride_out_head
     else:
         at += head // q_heads * stride_out_query + head % q_heads * stride_out_head
-    tl.store(at, rounded(output, out.dtype.element_ty), mask=is_dim)
+    tl.store(at, rounded(acc, out.dtype.element_ty), mask=dim < HEAD_DIM)
 
 
 def workspace(q: Tensor, splits: int) -> tuple[Tensor, Tensor]:

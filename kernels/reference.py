@@ -21,10 +21,15 @@ from pagesim.kernels.layouts import NHD, Layout, Storage
 from pagesim.kernels.planner import first_seen
 
 Scale = float | Tensor
-"""What a stored FP8 number is multiplied by: one factor, or one a KV head as float32 ``[kv_heads]``."""
+"""What a stored FP8 number is multiplied by: one factor, or one a KV head as float32 ``[kv_heads]``.
+
+Of int8 or FP8 with a scale a token and head it is float32 ``[blocks, kv_heads, block_size]``."""
 
 FP8_MAX = 448.0
 """The largest number in e4m3."""
+
+LEAST_SCALE = 2.0**-126
+"""The least scale of a token and head, float32's least normal number; zeros have it."""
 
 
 def attend(
@@ -98,10 +103,9 @@ def decode_attention(
     for row, length in enumerate(context_lens.tolist()):
         if length:
             mine = q[row] if q.dim() == 4 else q[row : row + 1]
-            first = first_seen(length, len(mine), window)
-            keys = _tokens(key_cache, layout.key, block_table[row], length, first)
-            values = _tokens(value_cache, layout.value, block_table[row], length, first)
-            keys, values = _dequantise(keys, k_scale, dtype), _dequantise(values, v_scale, dtype)
+            span = (block_table[row], first_seen(length, len(mine), window), length)
+            keys = _read(key_cache, layout.key, k_scale, span, dtype)
+            values = _read(value_cache, layout.value, v_scale, span, dtype)
             variant: dict[str, Any] = {"window": window, "softcap": softcap, "sinks": sinks}
             output[row] = attend(mine, keys, values, scale, dtype, **variant).view_as(output[row])
     return output
@@ -165,10 +169,9 @@ def prefill_attention(
     for row, length in enumerate(context_lens.tolist()):
         rows = slice(starts[row], starts[row + 1])
         if rows.stop > rows.start:
-            first = first_seen(length, rows.stop - rows.start, window)
-            keys = _tokens(key_cache, layout.key, block_table[row], length, first)
-            values = _tokens(value_cache, layout.value, block_table[row], length, first)
-            keys, values = _dequantise(keys, k_scale, dtype), _dequantise(values, v_scale, dtype)
+            span = (block_table[row], first_seen(length, rows.stop - rows.start, window), length)
+            keys = _read(key_cache, layout.key, k_scale, span, dtype)
+            values = _read(value_cache, layout.value, v_scale, span, dtype)
             variant: dict[str, Any] = {"window": window, "softcap": softcap, "sinks": sinks}
             output[rows] = attend(q[rows], keys, values, scale, dtype, **variant)
     return output
@@ -222,7 +225,12 @@ def reshape_and_cache(
         (key, key_cache, layout.key, k_scale),
         (value, value_cache, layout.value, v_scale),
     ):
-        stored = _quantise(new[kept], scale, cache.dtype)  # [tokens, kv_heads, D]
+        if isinstance(scale, Tensor) and scale.dim() == 3:
+            own = _token_scales(new[kept], cache.dtype)  # [tokens, kv_heads]
+            scale[blocks, :, offsets] = own
+            stored = _over_token_scales(new[kept], own, cache.dtype)
+        else:
+            stored = _quantise(new[kept], scale, cache.dtype)  # [tokens, kv_heads, D]
         # An index array brings its axis to the front: [tokens, …] with the cache's other axes in their order.
         index: list[slice | Tensor] = [slice(None)] * len(storage.axes)
         index[storage.axes.index("block")], index[storage.axes.index("token")] = blocks, offsets
@@ -264,7 +272,31 @@ def gather_sequences(
     """
     for row, length in enumerate(context_lens.tolist()):
         for target, cache, storage in ((key, key_cache, layout.key), (value, value_cache, layout.value)):
-            target[row, :length] = _tokens(cache, storage, block_table[row], length)
+            target[row, :length] = _tokens(cache, storage, (block_table[row], 0, length))
+
+
+def gather_scales(pairs: Sequence[tuple[Scale, Scale]], block_table: Tensor, context_lens: Tensor) -> None:
+    """Copy the scales of each sequence's tokens into its row of ``[batch, kv_heads, max_context]``."""
+    for scales, target in pairs:
+        assert isinstance(scales, Tensor)
+        assert isinstance(target, Tensor)
+        for row, length in enumerate(context_lens.tolist()):
+            target[row, :, :length] = _scales_of(scales, (block_table[row], 0, length)).T
+
+
+def _token_scales(new: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the scales ``[tokens, kv_heads]`` of new vectors ``[tokens, kv_heads, D]``."""
+    largest = new.float().abs().amax(dim=-1)
+    most = 127 if dtype == torch.int8 else FP8_MAX
+    return torch.where(largest.isfinite(), (largest / most).clamp_min(LEAST_SCALE), torch.nan)
+
+
+def _over_token_scales(new: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return vectors as they are stored beside their scales; zeros where a scale is NaN."""
+    numbers = (new.float() / scales[..., None]).nan_to_num(nan=0.0)
+    if dtype == torch.int8:
+        return numbers.round().to(dtype)
+    return numbers.clamp(-FP8_MAX, FP8_MAX).to(dtype)
 
 
 def _quantise(new: Tensor, scale: Scale, dtype: torch.dtype) -> Tensor:
@@ -286,10 +318,33 @@ def _compute_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _tokens(cache: Tensor, storage: Storage, table: Tensor, length: int, first: int = 0) -> Tensor:
-    """Return a sequence's tokens from ``first`` on as they are stored, ``[length - first, kv_heads, D]``."""
-    block_size = storage.sizes(cache).block_size
+Span = tuple[Tensor, int, int]
+"""Of a sequence: its row of the block table, the first token that is read, and the one after the last."""
+
+
+def _read(cache: Tensor, storage: Storage, scale: Scale, span: Span, dtype: torch.dtype) -> Tensor:
+    """Return what some of a sequence's tokens stand for, ``[tokens, kv_heads, D]``."""
+    stored = _tokens(cache, storage, span)
+    if isinstance(scale, Tensor) and scale.dim() == 3:
+        return stored.to(dtype) * _scales_of(scale, span).to(dtype)[..., None]
+    return _dequantise(stored, scale, dtype)
+
+
+def _scales_of(scales: Tensor, span: Span) -> Tensor:
+    """Return the scales of some of a sequence's tokens, ``[tokens, kv_heads]``."""
+    blocks, inside = _blocks(span, scales.shape[2])
+    return scales[blocks].transpose(1, 2).flatten(0, 1)[inside]
+
+
+def _tokens(cache: Tensor, storage: Storage, span: Span) -> Tensor:
+    """Return some of a sequence's tokens as they are stored, ``[tokens, kv_heads, D]``."""
+    blocks, inside = _blocks(span, storage.sizes(cache).block_size)
+    return storage.to_plain(cache[blocks]).flatten(0, 1)[inside]
+
+
+def _blocks(span: Span, block_size: int) -> tuple[Tensor, slice]:
+    """Return the blocks that hold a span, and where in them it is."""
+    table, first, end = span
     column = first // block_size
-    blocks = table[column : -(-length // block_size)].long()
-    stored = storage.to_plain(cache[blocks]).flatten(0, 1)
-    return stored[first - column * block_size : length - column * block_size]
+    blocks = table[column : -(-end // block_size)].long()
+    return blocks, slice(first - column * block_size, end - column * block_size)

@@ -22,6 +22,10 @@ def gather_kernel(
     context_lens,  # int32 [batch]
     key,  # [batch, max_context, kv_heads, HEAD_DIM]
     value,
+    k_scales,  # TOKEN_SCALES: float32 [blocks, kv_heads, BLOCK_SIZE]
+    v_scales,
+    key_scales,  # TOKEN_SCALES: float32 [batch, kv_heads, max_context]
+    value_scales,
     stride_table,
     stride_k_block,
     stride_k_head,
@@ -33,6 +37,10 @@ def gather_kernel(
     stride_value_row,
     stride_value_token,
     stride_value_head,
+    stride_s_block,
+    stride_s_head,
+    stride_to_row,
+    stride_to_head,
     K_TOKEN: tl.constexpr,
     K_CHUNK: tl.constexpr,
     K_LANES: tl.constexpr,
@@ -43,6 +51,7 @@ def gather_kernel(
     PADDED_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
+    TOKEN_SCALES: tl.constexpr,
 ):
     """Copy one KV head of a few tokens of one sequence."""
     head = tl.program_id(0).to(tl.int64)
@@ -70,12 +79,18 @@ def gather_kernel(
     values = tl.load(from_value, mask=mask)  # [TOKENS, D]
     tl.store(to_key, keys, mask=mask)
     tl.store(to_value, values, mask=mask)
+    if TOKEN_SCALES:
+        source = ids.to(tl.int64) * stride_s_block + head * stride_s_head + token % BLOCK_SIZE
+        target = row * stride_to_row + head * stride_to_head + token
+        tl.store(key_scales + target, tl.load(k_scales + source, mask=inside), mask=inside)
+        tl.store(value_scales + target, tl.load(v_scales + source, mask=inside), mask=inside)
 
 
 def launch(cache: Cache, block_table: Tensor, context_lens: Tensor, padded: Cache) -> Launch:
     """Return what copies contexts from a paged cache to a padded one in layout NHD."""
     key, value = padded.key_cache, padded.value_cache
     batch, max_context, kv_heads, _ = key.shape
+    source, target = cache.factors, padded.factors
     arguments = {
         **cache.place,
         "block_table": block_table,
@@ -89,6 +104,12 @@ def launch(cache: Cache, block_table: Tensor, context_lens: Tensor, padded: Cach
         "stride_value_row": value.stride(0),
         "stride_value_token": value.stride(1),
         "stride_value_head": value.stride(2),
+        **{name: source[name] for name in ("k_scales", "v_scales", "stride_s_block", "stride_s_head")},
+        "key_scales": target["k_scales"],
+        "value_scales": target["v_scales"],
+        "stride_to_row": target["stride_s_block"],
+        "stride_to_head": target["stride_s_head"],
         "TOKENS": TOKENS,
+        "TOKEN_SCALES": cache.has_token_scales,
     }
     return Launch(gather_kernel, (kv_heads, -(-max_context // TOKENS), batch), arguments)

@@ -117,6 +117,34 @@ def load_tile(
 
 
 @triton.jit
+def load_scales(
+    scales,
+    ids,
+    token,
+    end,
+    stride_block,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    MASKED: tl.constexpr,
+    begin=None,
+):
+    """Return one head's scales ``[TILE]`` of the tile at ``token``.
+
+    If MASKED, those before ``begin`` and from ``end`` on are zeros (``load_tile``).
+    """
+    at = tile_pointers(scales, ids, token, tl.arange(0, 1), stride_block, 1, BLOCK_SIZE, TILE)  # [TILE, 1]
+    at = tl.reshape(at, [TILE])
+    if MASKED:
+        tokens = token + tl.arange(0, TILE)
+        inside = tokens < end
+        if begin is not None:
+            inside = inside & (tokens >= begin)
+        return tl.load(at, mask=inside, other=0.0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
 def rounded(x, DTYPE: tl.constexpr):
     """Return float32 in another type, rounded to the nearest, ties to even."""
     if INTERPRETED:
@@ -128,6 +156,15 @@ def rounded(x, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def numbers(stored, DTYPE: tl.constexpr):
+    """Return stored numbers in another type."""
+    if stored.dtype == tl.int8:
+        return whole(stored).to(DTYPE)
+    else:
+        return stored.to(DTYPE)
+
+
+@triton.jit
 def times_keys(q, keys):
     """Return ``q @ keysᵀ`` in float32, ``[M, TILE]``.
 
@@ -135,9 +172,9 @@ def times_keys(q, keys):
     few rows fit into registers.
     """
     if q.shape[0] == 1:
-        return tl.sum(q.to(tl.float32) * keys.to(tl.float32), axis=1)[None, :]
+        return tl.sum(q.to(tl.float32) * numbers(keys, tl.float32), axis=1)[None, :]
     a = q  # [M, D]
-    b = tl.trans(keys.to(q.dtype))  # [D, TILE]
+    b = tl.trans(numbers(keys, q.dtype))  # [D, TILE]
     if INTERPRETED:  # which multiplies bfloat16 as the integers that it stores it in
         a = a.to(tl.float32)
         b = b.to(tl.float32)
@@ -149,9 +186,9 @@ def plus_values(output, weights, values, DTYPE: tl.constexpr):
     """Return ``output + weights @ values`` in float32, ``[M, D]``; operands are rounded to DTYPE."""
     if output.shape[0] == 1:
         column = tl.reshape(weights, [weights.shape[1]])[:, None]  # [TILE, 1]
-        return output + tl.sum(column * values.to(tl.float32), axis=0)[None, :]
+        return output + tl.sum(column * numbers(values, tl.float32), axis=0)[None, :]
     a = rounded(weights, DTYPE)  # [M, TILE]
-    b = values.to(DTYPE)  # [TILE, D]
+    b = numbers(values, DTYPE)  # [TILE, D]
     if INTERPRETED:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
@@ -159,18 +196,72 @@ def plus_values(output, weights, values, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def halves(pairs):
-    """Return the first and the second number of each pair of e4m3, an int16, as float16."""
+def halves(pairs, INT8: tl.constexpr):
+    """Return the first and the second number of each pair of int8 or e4m3, an int16, as float16."""
     if INTERPRETED:  # which runs no assembly
-        first = (pairs & 0xFF).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
-        second = ((pairs >> 8) & 0xFF).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+        first, second = pairs & 0xFF, (pairs >> 8) & 0xFF
+        if INT8:
+            return first.to(tl.int8).to(tl.float16), second.to(tl.int8).to(tl.float16)
+        first = first.to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+        second = second.to(tl.uint8).to(tl.float8e4nv, bitcast=True)
         return first.to(tl.float16), second.to(tl.float16)
-    both = tl.inline_asm_elementwise(
-        "cvt.rn.f16x2.e4m3x2 $0, $1;", "=r,h", [pairs], dtype=tl.int32, is_pure=True, pack=1
+    # Two pairs a register: bytes 0 and 2 are the first numbers, 1 and 3 the second ones.
+    if INT8:
+        # A byte whose sign is turned is the number plus 128; below the byte 0x64 it is float16, 1024 more.
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 x, y, c;
+            mov.b32 c, 0x64806480;
+            xor.b32 x, $2, 0x80808080;
+            prmt.b32 y, x, 0x64646464, 0x4240;
+            sub.f16x2 $0, y, c;
+            prmt.b32 y, x, 0x64646464, 0x4341;
+            sub.f16x2 $1, y, c;
+            }""",
+            "=r,=r,r",
+            [pairs],
+            dtype=(tl.float16, tl.float16),
+            is_pure=True,
+            pack=2,
+        )
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 x;
+        .reg .b16 a, b;
+        prmt.b32 x, $2, 0, 0x3120;
+        mov.b32 {a, b}, x;
+        cvt.rn.f16x2.e4m3x2 $0, a;
+        cvt.rn.f16x2.e4m3x2 $1, b;
+        }""",
+        "=r,=r,r",
+        [pairs],
+        dtype=(tl.float16, tl.float16),
+        is_pure=True,
+        pack=2,
     )
-    first = (both & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True)
-    second = (both >> 16).to(tl.int16).to(tl.float16, bitcast=True)
-    return first, second
+
+
+@triton.jit
+def whole(numbers):
+    """Return int8 as float16, four numbers at a time (``halves``)."""
+    if INTERPRETED:
+        return numbers.to(tl.float16)
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 x, y, c;
+        mov.b32 c, 0x64806480;
+        xor.b32 x, $2, 0x80808080;
+        prmt.b32 y, x, 0x64646464, 0x4140;
+        sub.f16x2 $0, y, c;
+        prmt.b32 y, x, 0x64646464, 0x4342;
+        sub.f16x2 $1, y, c;
+        }""",
+        "=r,=r,r",
+        [numbers],
+        dtype=tl.float16,
+        is_pure=True,
+        pack=4,
+    )
 
 
 @triton.jit
@@ -194,7 +285,16 @@ def first_sums(
 
 @triton.jit
 def weigh(
-    q, keys, scale, visible, highest, total, MASKED: tl.constexpr, inner=0.0, CAPPED: tl.constexpr = False
+    q,
+    keys,
+    scale,
+    visible,
+    highest,
+    total,
+    MASKED: tl.constexpr,
+    inner=0.0,
+    CAPPED: tl.constexpr = False,
+    k_scales=None,
 ):
     """Return a tile's weights ``[M, TILE]``, what earlier sums are multiplied by, maximum and sum ``[M]``.
 
@@ -204,6 +304,8 @@ def weigh(
     are float32 as well, are known no better than that.
     """
     scores = times_keys(q, keys)  # [M, TILE]
+    if k_scales is not None:
+        scores *= k_scales[None, :]
     if CAPPED:  # tanh; of large products it is ±1
         scores = 1.0 - 2.0 / (1.0 + tl.exp2(scores * inner))
     if MASKED:
@@ -231,6 +333,8 @@ def attend(
     MASKED: tl.constexpr,
     inner=0.0,
     CAPPED: tl.constexpr = False,
+    k_scales=None,
+    v_scales=None,
 ):
     """Take one tile into account, a step of online softmax.
 
@@ -250,11 +354,19 @@ def attend(
         MASKED: whether there are tokens that are not to be seen.
         inner: what products are multiplied by before a soft cap (``variant.Variant.arguments``).
         CAPPED: whether there is one.
+        k_scales: what products with the keys of each token are multiplied by ``[TILE]``; None for 1.
+        v_scales: what weights of each token are multiplied by ``[TILE]``; None for 1. Times the largest of a
+            token's values they are as large as values are; times a scale, 127 or 448 times less, float16
+            would hold too few bits of them.
 
     Returns:
         The new ``highest``, ``total`` and ``output``.
     """
-    weights, keep, highest, total = weigh(q, keys, scale, visible, highest, total, MASKED, inner, CAPPED)
+    weights, keep, highest, total = weigh(
+        q, keys, scale, visible, highest, total, MASKED, inner, CAPPED, k_scales
+    )
+    if v_scales is not None:
+        weights *= v_scales[None, :]
     return highest, total, plus_values(output * keep[:, None], weights, values, q.dtype)
 
 
@@ -270,19 +382,27 @@ def attend_pairs(
     even,
     odd,
     MASKED: tl.constexpr,
+    INT8: tl.constexpr,
     inner=0.0,
     CAPPED: tl.constexpr = False,
+    k_scales=None,
+    v_scales=None,
 ):
-    """Take one tile into account, as ``attend`` does, that is stored in e4m3.
+    """Take one tile into account, as ``attend`` does, that is stored in int8 or e4m3.
 
     Keys are int8 ``[TILE, D]``, values int16 ``[TILE, D / 2]``, a pair each. Tensor cores want values
     transposed. The hardware transposes numbers of 16 bits while they are loaded from shared memory, those of
     8 bits one by one; so a pair is moved as one number. Its even and odd elements make two products, ``even``
     and ``odd`` ``[M, D / 2]``.
     """
-    keys = keys.to(tl.float8e4nv, bitcast=True)
-    weights, keep, highest, total = weigh(q, keys, scale, visible, highest, total, MASKED, inner, CAPPED)
-    first, second = halves(pairs)
+    if not INT8:
+        keys = keys.to(tl.float8e4nv, bitcast=True)
+    weights, keep, highest, total = weigh(
+        q, keys, scale, visible, highest, total, MASKED, inner, CAPPED, k_scales
+    )
+    if v_scales is not None:
+        weights *= v_scales[None, :]
+    first, second = halves(pairs, INT8)
     even = plus_values(even * keep[:, None], weights, first, q.dtype)
     odd = plus_values(odd * keep[:, None], weights, second, q.dtype)
     return highest, total, even, odd

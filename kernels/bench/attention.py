@@ -10,14 +10,15 @@ import torch
 
 from pagesim.kernels import api
 from pagesim.kernels.bench import decode_cases, inputs, peers
-from pagesim.kernels.bench.dtypes import DTYPES, TOLERANCE, query_dtype
+from pagesim.kernels.bench.dtypes import DTYPES, TOLERANCE, query_dtype, vector_bytes
 from pagesim.kernels.bench.inputs import Contiguous, Paged
-from pagesim.kernels.bench.rows import Point, context_lens
+from pagesim.kernels.bench.rows import Point, context_lens, read_tokens, visible_pairs
 from pagesim.kernels.bench.session import Case, Session
 from pagesim.kernels.layouts import HND, find_layout
 from pagesim.kernels.planner import DecodePlan
 from pagesim.kernels.reference import attend
 from pagesim.kernels.timing import Call
+from pagesim.kernels.variant import Variant
 
 
 def prepare(point: Point, session: Session) -> Case:
@@ -39,33 +40,42 @@ def prepare(point: Point, session: Session) -> Case:
 
 
 def _paged_decode(point: Point, session: Session) -> Case:
-    given = inputs.paged(point, session, point["batch"])
-    plan = _plan(point, given.queries[0], given.cache)
-    outs = torch.empty_like(given.queries)
+    given = inputs.paged(point, session, point["batch"] * _queries(point))
+    queries, variant = _by_sequence(point, given.queries), _variant(point)
+    plan = _plan(point, queries[0], given.cache)
+    outs = torch.empty_like(queries)
 
     def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
-        return lambda: api.decode_attention(q, given.cache, table, given.lengths, plan=plan, out=out)
+        return lambda: api.decode_attention(
+            q, given.cache, table, given.lengths, plan=plan, out=out, variant=variant
+        )
 
-    calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
+    calls = [call(*each) for each in zip(queries, given.tables, outs, strict=True)]
     return _decode_case(point, given, calls, outs, plan)
 
 
 def _contiguous_decode(point: Point, session: Session) -> Case:
-    given = inputs.contiguous(point, session, point["batch"], find_layout(point["layout"]))
-    plan = _plan(point, given.queries[0], given.caches[0])
-    outs = torch.empty_like(given.queries)
+    rows = point["batch"] * _queries(point)
+    given = inputs.contiguous(point, session, rows, find_layout(point["layout"]))
+    queries, variant = _by_sequence(point, given.queries), _variant(point)
+    plan = _plan(point, queries[0], given.caches[0])
+    outs = torch.empty_like(queries)
 
     def call(q: torch.Tensor, cache: api.Cache, out: torch.Tensor) -> Call:
-        return lambda: api.contiguous_decode_attention(q, cache, given.lengths, plan=plan, out=out)
+        return lambda: api.contiguous_decode_attention(
+            q, cache, given.lengths, plan=plan, out=out, variant=variant
+        )
 
-    calls = [call(*each) for each in zip(given.queries, given.caches, outs, strict=True)]
+    calls = [call(*each) for each in zip(queries, given.caches, outs, strict=True)]
     return _decode_case(point, given, calls, outs, plan)
 
 
 def _gather_decode(point: Point, session: Session) -> Case:
     given = inputs.paged(point, session, point["batch"])
     shape = (point["batch"], point["context"], point["kv_heads"], point["head_size"])
-    room = api.Cache(*(session.empty(*shape, dtype=DTYPES[point["dtype"]]) for _ in range(2)), paged=False)
+    tensors = (session.empty(*shape, dtype=DTYPES[point["dtype"]]) for _ in range(2))
+    scales = inputs.token_scales(point, session, point["batch"], point["kv_heads"], point["context"])
+    room = api.Cache(*tensors, paged=False, **inputs.named(scales))
     plan = _plan(point, given.queries[0], room)
     outs = torch.empty_like(given.queries)
 
@@ -115,11 +125,12 @@ def _paged_prefill(point: Point, session: Session) -> Case:
     batch, query = point["batch"], point["query"]
     given = inputs.paged(point, session, batch * query)
     starts = torch.arange(0, batch * query + 1, query, dtype=torch.int32, device=session.device)
+    variant = _variant(point)
     outs = torch.empty_like(given.queries)
 
     def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
         return lambda: api.prefill_attention(
-            q, given.cache, table, given.lengths, starts, max_query_len=query, out=out
+            q, given.cache, table, given.lengths, starts, max_query_len=query, out=out, variant=variant
         )
 
     calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
@@ -130,10 +141,26 @@ def _plan(point: Point, q: torch.Tensor, cache: api.Cache) -> DecodePlan:
     """Return the plan of a point: what it does not force is the planner's choice."""
     asked = point.parameters
     forced: dict[str, Any] = {name: asked.get(column) for name, column in _FORCED.items()}
+    forced["window"] = asked.get("window")
     if capacity := asked.get("capacity"):
         return api.decode_plan(q, cache, [capacity] * point["batch"], capacity=True, **forced)
     listed = {None: None, "grid": False, "list": True}[asked.get("schedule")]
     return api.decode_plan(q, cache, context_lens(point), work_list=listed, **forced)
+
+
+def _variant(point: Point) -> Variant:
+    return Variant(window=point.parameters.get("window"))
+
+
+def _queries(point: Point) -> int:
+    """Return how many queries a sequence a decode op has."""
+    return int(point.parameters.get("queries") or 1)
+
+
+def _by_sequence(point: Point, queries: torch.Tensor) -> torch.Tensor:
+    """Return ``[S, batch * queries, q_heads, D]`` as decode takes it: several queries have an axis."""
+    many = _queries(point)
+    return queries if many == 1 else queries.view(len(queries), point["batch"], many, *queries.shape[2:])
 
 
 _FORCED = {"num_splits": "splits", "tile": "tile", "num_warps": "warps", "num_stages": "stages"}
@@ -148,23 +175,25 @@ def _decode_case(
     plan: DecodePlan | None,
 ) -> Case:
     used = plan.num_splits if plan and given.queries.is_cuda else None
-    return _case(point, calls, 1, _check_decode(given, _poisoned(calls, outs)), used)
+    check = _check_decode(given, _poisoned(calls, outs), _queries(point), point.parameters.get("window"))
+    return _case(point, calls, _queries(point), check, used)
 
 
 def _case(
     point: Point, calls: Sequence[Call], rows: int, check: Callable[[], float], splits: int | None = None
 ) -> Case:
     """Return a case of ``rows`` queries a sequence; the queries are the last tokens of their contexts."""
-    batch, lengths = point["batch"], context_lens(point)
+    batch = point["batch"]
     wide = point["q_heads"] * point["head_size"]
-    moved = inputs.kv_bytes(point) + 2 * batch * rows * wide * query_dtype(point["dtype"]).itemsize
+    tokens = read_tokens(point)
+    moved = 2 * sum(tokens) * point["kv_heads"] * vector_bytes(point["dtype"], point["head_size"])
+    moved += 2 * batch * rows * wide * query_dtype(point["dtype"]).itemsize
     if "block_size" in point.parameters:
-        moved += 4 * sum(-(-length // point["block_size"]) for length in lengths)
-    visible = sum(rows * length - rows * (rows - 1) // 2 for length in lengths)
+        moved += 4 * sum(-(-length // point["block_size"]) for length in tokens)
     return Case(
         calls,
         bytes_moved=moved,
-        flops=4 * visible * wide,
+        flops=4 * visible_pairs(point) * wide,
         check=check,
         tolerance=TOLERANCE[point["dtype"]],
         columns={"splits_used": splits},
@@ -181,15 +210,21 @@ def _poisoned(calls: Sequence[Call], outs: torch.Tensor | None) -> Callable[[], 
     return first
 
 
-def _check_decode(given: Paged | Contiguous, output: Callable[[], torch.Tensor]) -> Callable[[], float]:
+def _check_decode(
+    given: Paged | Contiguous,
+    output: Callable[[], torch.Tensor],
+    queries: int = 1,
+    window: int | None = None,
+) -> Callable[[], float]:
     """Compare the output of two sequences, a longest one among them, with attention in float64."""
 
     def check() -> float:
-        got = output()
-        rows = {int(given.lengths.argmax()), len(given.lengths) // 2}
-        return max(
-            _error(got[row : row + 1], given.queries[0, row : row + 1], *given.tokens(row)) for row in rows
-        )
+        got = output().reshape(-1, *given.queries.shape[2:])
+        errors = []
+        for row in {int(given.lengths.argmax()), len(given.lengths) // 2}:
+            rows = slice(row * queries, (row + 1) * queries)
+            errors.append(_error(got[rows], given.queries[0, rows], *given.tokens(row), window))
+        return max(errors)
 
     return check
 
@@ -207,12 +242,15 @@ def _check_prefill(
         for first, last in ((0, min(4, query)), (max(0, query - 4), query)):
             rows = slice(row * query + first, row * query + last)
             seen = context - query + last
-            errors.append(_error(got[rows], given.queries[0, rows], keys[:seen], values[:seen]))
+            window = point.parameters.get("window")
+            errors.append(_error(got[rows], given.queries[0, rows], keys[:seen], values[:seen], window))
         return max(errors)
 
     return check
 
 
-def _error(got: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> float:
-    exact = attend(q.double(), keys.double(), values.double(), 1 / sqrt(q.shape[-1]))
+def _error(
+    got: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None
+) -> float:
+    exact = attend(q.double(), keys.double(), values.double(), 1 / sqrt(q.shape[-1]), window=window)
     return float((got.double() - exact).abs().max() / exact.abs().max())

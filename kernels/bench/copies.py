@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import torch
 
 from pagesim.kernels import api
-from pagesim.kernels.bench.dtypes import DTYPES, query_dtype
+from pagesim.kernels.bench import inputs
+from pagesim.kernels.bench.dtypes import DTYPES, TOLERANCE, has_token_scales, query_dtype, vector_bytes
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Case, Session
 from pagesim.kernels.layouts import Sizes, find_layout
@@ -42,13 +43,14 @@ def _reshape_and_cache(point: Point, session: Session) -> Case:
     tokens, block_size, heads = point["tokens"], point["block_size"], point["kv_heads"]
     dtype, new_dtype = DTYPES[point["dtype"]], query_dtype(point["dtype"])
     layout = find_layout(point["layout"])
-    wide = heads * point["head_size"]
-    moved = 2 * tokens * wide * (dtype.itemsize + new_dtype.itemsize) + 8 * tokens
+    vector = vector_bytes(point["dtype"], point["head_size"]) + point["head_size"] * new_dtype.itemsize
+    moved = 2 * tokens * heads * vector + 8 * tokens
     sets = rotations(moved, session.device)
     blocks = -(-tokens // block_size) * sets + 1
     sizes = Sizes(blocks, block_size, heads, point["head_size"])
     keys, values = (session.random(*shape, dtype=dtype) for shape in layout.shapes(sizes, dtype.itemsize))
-    cache = api.Cache(keys, values, layout=layout)
+    scales = inputs.token_scales(point, session, blocks, heads, block_size)
+    cache = api.Cache(keys, values, layout=layout, **inputs.named(scales))
     shape = (sets, tokens, heads, point["head_size"])
     new = [session.random(*shape, dtype=new_dtype) for _ in range(2)]
     # Whole blocks of neighbouring slots in random places, as a prompt's tokens fill them.
@@ -62,15 +64,20 @@ def _reshape_and_cache(point: Point, session: Session) -> Case:
     def check() -> float:
         calls[0]()
         block, slot = slots[0] // block_size, slots[0] % block_size
-        pairs = ((layout.key, keys, new[0]), (layout.value, values, new[1]))
-        errors = [
-            (storage.to_plain(cache)[block, slot].float() - written[0].to(dtype).float()).abs().max()
-            for storage, cache, written in pairs
-        ]
+        sides = ((layout.key, keys, new[0], cache.k_scale), (layout.value, values, new[1], cache.v_scale))
+        errors = []
+        for storage, stored, written, scale in sides:
+            got, wanted = storage.to_plain(stored)[block, slot].float(), written[0]
+            if isinstance(scale, torch.Tensor):  # of each token and head: rounded, so not equal
+                got = got * scale[block, :, slot][..., None]
+                errors.append((got - wanted.float()).abs().max() / wanted.float().abs().max())
+            else:
+                errors.append((got - wanted.to(dtype).float()).abs().max())
         return float(max(errors))
 
     calls = [call(*each) for each in zip(*new, slots, strict=True)]
-    return Case(calls, bytes_moved=moved, check=check)
+    exact = not has_token_scales(point["dtype"])
+    return Case(calls, bytes_moved=moved, check=check, tolerance=0.0 if exact else TOLERANCE[point["dtype"]])
 
 
 def _copy_blocks(point: Point, session: Session) -> Case:

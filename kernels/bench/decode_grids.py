@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench.grids import AttentionGrid
+from pagesim.kernels.bench.grids import WHOLE_DTYPES, AttentionGrid
 from pagesim.kernels.bench.rows import Point
 
 SHARED_OPS = ("shared-decode", "cascade-decode")
@@ -83,8 +83,8 @@ class LatentGrid:
     def __post_init__(self) -> None:
         heads = tuple((heads, 1) for heads in self.q_heads)
         AttentionGrid(shapes=self.shapes, heads=heads, block_sizes=self.block_sizes, dtypes=(self.dtype,))
-        if self.dtype == "fp8":
-            raise PagesimError("dtype is fp8; mla-decode has fp16, bf16 and fp32")
+        if self.dtype not in WHOLE_DTYPES:
+            raise PagesimError(f"dtype is {self.dtype}; mla-decode has fp16, bf16 and fp32")
 
     def points(self) -> Iterator[Point]:
         """Yield the points."""

@@ -103,7 +103,14 @@ def _attention(device: str, quick: bool) -> tuple[AnyGrid, ...]:
         AttentionGrid(prompts=PROMPTS, heads=both, ops=("paged-prefill", "sdpa-prefill")),
         AttentionGrid(shapes=(SMALL[2], *FULL), heads=both, ops=("gather-decode",)),
         AttentionGrid(shapes=SMALL, splits=(1, 4, 16), ops=("paged-decode",)),
-        AttentionGrid(shapes=one, dtypes=("bf16", "fp8", "fp32"), ops=("paged-decode", "contiguous-decode")),
+        AttentionGrid(
+            shapes=one,
+            dtypes=("bf16", "fp8", "fp8_per_token_head", "int8_per_token_head", "fp32"),
+            ops=("paged-decode", "contiguous-decode"),
+        ),
+        AttentionGrid(shapes=(*SMALL, FULL[0]), queries=(4, 8), ops=("paged-decode",)),
+        AttentionGrid(shapes=(*SMALL, FULL[0]), windows=(1024,), ops=("paged-decode",)),
+        AttentionGrid(prompts=PROMPTS[2:3], windows=(1024,), ops=("paged-prefill",)),
         AttentionGrid(shapes=one, layouts=("HND", "VLLM"), ops=("paged-decode", "contiguous-decode")),
         AttentionGrid(shapes=one, head_sizes=(64, 80, 96, 256), ops=("paged-decode",)),
         AttentionGrid(shapes=one, block_sizes=(1, 2, 4, 8), ops=("paged-decode",)),
@@ -156,7 +163,13 @@ def _copy(device: str, quick: bool) -> tuple[Grid, ...]:
     counts: tuple[int, ...] = (1024,) if quick else (4, 64, 1024)
     return (
         CopyGrid(sizes, tokens, block_copies=tuple((2, piece, count) for count in counts)),
-        CopyGrid((), tokens[-1:], (), dtypes=("fp8",), ops=("reshape-and-cache",)),
+        CopyGrid(
+            (),
+            tokens[-1:],
+            (),
+            dtypes=("fp8", "fp8_per_token_head", "int8_per_token_head"),
+            ops=("reshape-and-cache",),
+        ),
         CopyGrid((), tokens[-1:], (), layouts=("HND", "VLLM"), ops=("reshape-and-cache",)),
     )
 

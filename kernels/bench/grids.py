@@ -12,18 +12,26 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.bench.peers import PEERS
 from pagesim.kernels.bench.rows import Point
 
-HEAD_SIZES = (64, 80, 96, 128, 256)
-DTYPES = ("fp16", "bf16", "fp32", "fp8")
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 256)
+WHOLE_DTYPES = ("fp16", "bf16", "fp32")
+DTYPES = (*WHOLE_DTYPES, "fp8", "fp8_per_token_head", "int8_per_token_head")
 LAYOUTS = ("NHD", "HND", "VLLM")
-MAX_BLOCK_SIZE = 256
+MAX_BLOCK_SIZE = 4096
 MAX_CONTEXT = 1 << 20
 MAX_BATCH = 1 << 14
+MAX_QUERIES = 64
+
+WHOLE = 0
+"""As a window: the whole context."""
 
 PLANNED = 0
 """As a number of splits: whatever the planner chooses."""
 
 DECODE_OPS = ("paged-decode", "contiguous-decode", "gather-decode", "sdpa-decode")
 PREFILL_OPS = ("paged-prefill", "sdpa-prefill")
+VARIED_OPS = ("paged-decode", "contiguous-decode")
+"""Which of the decode ops take several queries a sequence, and windows."""
+
 COPY_OPS = ("device-copy", "reshape-and-cache", "copy-blocks", "gather-blocks", "scatter-blocks")
 CORES = ("cuda", "tensor")
 """What FlashInfer decodes with: it has a kernel for each, and leaves the choice to the caller."""
@@ -41,12 +49,15 @@ class AttentionGrid:
     Args:
         shapes: (batch, context) pairs.
         prompts: (batch, new tokens, context with them) of prefill.
-        block_sizes: powers of two from 1 to 256.
+        block_sizes: from 1 to 4096.
         heads: (query heads, KV heads).
-        head_sizes: among 64, 80, 96, 128 and 256.
-        dtypes: fp16, bf16, fp32, or fp8 for the cache beside fp16 queries.
+        head_sizes: among ``HEAD_SIZES``.
+        dtypes: fp16, bf16, fp32, or, for the cache beside fp16 queries, fp8, with a scale a token and head
+            fp8_per_token_head or int8_per_token_head.
         layouts: of the paged cache.
         splits: forced numbers of splits, 0 for the planner's choice.
+        queries: of a sequence in decode, 1 to 64; more than one in our own kernels.
+        windows: tokens that a query sees, 0 for all; others in our own kernels.
         ops: which ops; peers by their names.
 
     Raises:
@@ -61,6 +72,8 @@ class AttentionGrid:
     dtypes: tuple[str, ...] = ("fp16",)
     layouts: tuple[str, ...] = ("NHD",)
     splits: tuple[int, ...] = (PLANNED,)
+    queries: tuple[int, ...] = (1,)
+    windows: tuple[int, ...] = (WHOLE,)
     ops: tuple[str, ...] = (*DECODE_OPS, *PREFILL_OPS)
 
     def __post_init__(self) -> None:
@@ -72,10 +85,7 @@ class AttentionGrid:
             _within("context", context, 1, MAX_CONTEXT)
             _within("query", query, 1, context)
         for size in self.block_sizes:
-            if not 1 <= size <= MAX_BLOCK_SIZE or size & (size - 1):
-                raise PagesimError(
-                    f"block_size is {size}; it must be a power of two from 1 to {MAX_BLOCK_SIZE}"
-                )
+            _within("block_size", size, 1, MAX_BLOCK_SIZE)
         for q_heads, kv_heads in self.heads:
             if kv_heads < 1 or q_heads < 1 or q_heads % kv_heads:
                 raise PagesimError(
@@ -90,6 +100,10 @@ class AttentionGrid:
             _among("layout", layout, LAYOUTS)
         for splits in self.splits:
             _within("splits", splits, 0, 1024)
+        for queries in self.queries:
+            _within("queries", queries, 1, MAX_QUERIES)
+        for window in self.windows:
+            _within("window", window, 0, MAX_CONTEXT)
         for op in self.ops:
             _among("op", op, (*DECODE_OPS, *PREFILL_OPS, *PEERS))
 
@@ -110,8 +124,10 @@ class AttentionGrid:
                         yield from self._prefill(op, shape)
 
     def _decode(self, op: str, shape: dict[str, Any]) -> Iterator[Point]:
+        if op not in VARIED_OPS and not (1 in self.queries and WHOLE in self.windows):
+            return
         if op == "sdpa-decode":
-            if shape["dtype"] != "fp8":
+            if shape["dtype"] in WHOLE_DTYPES:
                 yield Point("attention", op, shape)
             return
         for layout in self.layouts:
@@ -129,17 +145,21 @@ class AttentionGrid:
                     yield Point("attention", op, paged)
 
     def _splits(self, op: str, shape: dict[str, Any]) -> Iterator[Point]:
-        for splits in self.splits:
-            yield Point("attention", op, shape if splits == PLANNED else {**shape, "splits": splits})
+        for queries, window, splits in product(self.queries, self.windows, self.splits):
+            asked = {"queries": (queries, 1), "window": (window, WHOLE), "splits": (splits, PLANNED)}
+            given = {name: value for name, (value, usual) in asked.items() if value != usual}
+            yield Point("attention", op, {**shape, **given})
 
     def _prefill(self, op: str, shape: dict[str, Any]) -> Iterator[Point]:
         if op == "sdpa-prefill":
             # Its causal mask is for whole prompts.
-            if shape["query"] == shape["context"] and shape["dtype"] != "fp8":
+            whole = shape["query"] == shape["context"] and WHOLE in self.windows
+            if whole and shape["dtype"] in WHOLE_DTYPES:
                 yield Point("attention", op, shape)
             return
-        for layout, block_size in product(self.layouts, self.block_sizes):
-            yield Point("attention", op, {**shape, "layout": layout, "block_size": block_size})
+        for layout, block_size, window in product(self.layouts, self.block_sizes, self.windows):
+            given = {} if window == WHOLE else {"window": window}
+            yield Point("attention", op, {**shape, "layout": layout, "block_size": block_size, **given})
 
 
 @dataclass(frozen=True)
@@ -315,7 +335,7 @@ class GemmGrid:
         for tokens in self.tokens:
             _within("tokens", tokens, 1, 1 << 20)
         for dtype in self.dtypes:
-            _among("dtype", dtype, DTYPES[:3])
+            _among("dtype", dtype, WHOLE_DTYPES)
 
     def points(self) -> Iterator[Point]:
         """Yield the points."""

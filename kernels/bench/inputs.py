@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
-from pagesim.kernels.bench.dtypes import DTYPES, query_dtype
+from pagesim.kernels.bench.dtypes import DTYPES, has_token_scales, query_dtype, vector_bytes
 from pagesim.kernels.bench.rows import Point, context_lens
 from pagesim.kernels.bench.session import Session
 from pagesim.kernels.cache import Cache
@@ -26,6 +27,7 @@ class Paged:
         tables: int32 ``[S, batch, max_blocks]``, no block twice, in random order.
         lengths: int32 ``[batch]``, every context's length.
         layout: of the caches.
+        scales: of keys and values, float32 ``[blocks, kv_heads, block_size]`` each; None for none.
     """
 
     queries: torch.Tensor
@@ -34,18 +36,25 @@ class Paged:
     tables: torch.Tensor
     lengths: torch.Tensor
     layout: Layout
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def tokens(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and values of a sequence of the first batch, ``[context, kv_heads, D]``."""
         length = int(self.lengths[row])
         blocks = self.tables[0, row, : -(-length // self.layout.sizes(self.key_cache).block_size)].long()
         keys = self.layout.key.to_plain(self.key_cache[blocks]).flatten(0, 1)[:length]
-        return keys, self.layout.value.to_plain(self.value_cache[blocks]).flatten(0, 1)[:length]
+        values = self.layout.value.to_plain(self.value_cache[blocks]).flatten(0, 1)[:length]
+        if self.scales is None:
+            return keys, values
+        k_scale, v_scale = (
+            scale[blocks].transpose(1, 2).flatten(0, 1)[:length, :, None] for scale in self.scales
+        )
+        return keys.float() * k_scale, values.float() * v_scale
 
     @cached_property
     def cache(self) -> Cache:
         """The cache as kernels take it."""
-        return Cache(self.key_cache, self.value_cache, layout=self.layout)
+        return Cache(self.key_cache, self.value_cache, layout=self.layout, **named(self.scales))
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class Contiguous:
         values: as ``keys``.
         lengths: int32 ``[batch]``.
         layout: NHD or HND.
+        scales: of keys and values, float32 ``[S, batch, kv_heads, context]`` each; None for none.
     """
 
     queries: torch.Tensor
@@ -65,22 +75,48 @@ class Contiguous:
     values: torch.Tensor
     lengths: torch.Tensor
     layout: Layout
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def tokens(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and values of a sequence of the first batch, ``[context, kv_heads, D]``."""
         keys, values = self.keys[0, row], self.values[0, row]
-        return (keys.transpose(0, 1), values.transpose(0, 1)) if self.layout is HND else (keys, values)
+        if self.layout is HND:
+            keys, values = keys.transpose(0, 1), values.transpose(0, 1)
+        if self.scales is None:
+            return keys, values
+        k_scale, v_scale = (scale[0, row].T[..., None] for scale in self.scales)
+        return keys.float() * k_scale, values.float() * v_scale
 
     @cached_property
     def caches(self) -> list[Cache]:
         """Each batch as kernels take it."""
-        pairs = zip(self.keys, self.values, strict=True)
-        return [Cache(*pair, layout=self.layout, paged=False) for pair in pairs]
+        scales = [None] * len(self.keys) if self.scales is None else zip(*self.scales, strict=True)
+        triples = zip(self.keys, self.values, scales, strict=True)
+        return [
+            Cache(keys, values, layout=self.layout, paged=False, **named(both))
+            for keys, values, both in triples
+        ]
+
+
+def named(scales: tuple[torch.Tensor, torch.Tensor] | None) -> dict[str, Any]:
+    """Return scales as a cache takes them."""
+    return {} if scales is None else dict(zip(("k_scale", "v_scale"), scales, strict=True))
+
+
+def token_scales(point: Point, session: Session, *shape: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return random scales of keys and values where the point's cache has them, one over what is stored."""
+    if not has_token_scales(point["dtype"]):
+        return None
+    most = 64 if DTYPES[point["dtype"]] == torch.int8 else 1
+    k_scale, v_scale = (
+        session.empty(*shape, dtype=torch.float32).uniform_(0.5 / most, 1.5 / most) for _ in range(2)
+    )
+    return k_scale, v_scale
 
 
 def kv_bytes(point: Point) -> int:
     """Return the bytes of all keys and values of a batch."""
-    width = point["kv_heads"] * point["head_size"] * DTYPES[point["dtype"]].itemsize
+    width = point["kv_heads"] * vector_bytes(point["dtype"], point["head_size"])
     return int(2 * sum(context_lens(point)) * width)
 
 
@@ -99,7 +135,9 @@ def paged(point: Point, session: Session, rows: int) -> Paged:
     tables = torch.zeros(sets, batch, width, dtype=torch.int32)
     tables[(torch.arange(width) < held[:, None]).expand(sets, -1, -1)] = order
     tables = tables.to(session.device)
-    return Paged(_queries(point, session, sets, rows), keys, values, tables, _lengths(point, session), layout)
+    scales = token_scales(point, session, total, point["kv_heads"], block_size)
+    queries, lengths = _queries(point, session, sets, rows), _lengths(point, session)
+    return Paged(queries, keys, values, tables, lengths, layout, scales)
 
 
 def contiguous(point: Point, session: Session, rows: int, layout: Layout) -> Contiguous:
@@ -111,7 +149,9 @@ def contiguous(point: Point, session: Session, rows: int, layout: Layout) -> Con
         inner.reverse()
     shape = (sets, point["batch"], *inner, point["head_size"])
     keys, values = (session.random(*shape, dtype=dtype) for _ in range(2))
-    return Contiguous(_queries(point, session, sets, rows), keys, values, _lengths(point, session), layout)
+    scales = token_scales(point, session, sets, point["batch"], point["kv_heads"], point["context"])
+    queries, lengths = _queries(point, session, sets, rows), _lengths(point, session)
+    return Contiguous(queries, keys, values, lengths, layout, scales)
 
 
 def _queries(point: Point, session: Session, sets: int, rows: int) -> torch.Tensor:

@@ -32,6 +32,8 @@ PARAMETERS = {
     "context": int,
     "query": int,
     "shared": int,
+    "queries": int,
+    "window": int,
     "block_size": int,
     "q_heads": int,
     "kv_heads": int,
@@ -89,10 +91,13 @@ MEASURED = {
 FORCED = ("splits", "tile", "warps", "stages", "lengths", "capacity", "schedule")
 """Columns of attention that say what is not the planner's choice for a batch of equal lengths."""
 
+VARIED = ("queries", "window")
+"""Columns of attention that say what else than a query a sequence over its whole context is computed."""
+
 
 def is_planned(row: Row) -> bool:
-    """Return whether a row is of equal lengths and of the planner's own choice."""
-    return all(row[name] is None for name in FORCED)
+    """Return whether a row is of equal lengths, of the planner's own choice, and of plain attention."""
+    return all(row[name] is None for name in (*FORCED, *VARIED))
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,23 @@ def context_lens(point: Point) -> list[int]:
     """Return the tokens of each sequence of an attention op: all alike, or as ``lengths`` has them."""
     mixed = point.parameters.get("lengths")
     return [point["context"]] * point["batch"] if mixed is None else parse_lengths(mixed)
+
+
+def read_tokens(point: Point) -> list[int]:
+    """Return how many tokens of each sequence an attention op has to read: those that any query sees."""
+    rows = point.parameters.get("query") or point.parameters.get("queries") or 1
+    window = point.parameters.get("window")
+    return [length if window is None else min(length, window + rows - 1) for length in context_lens(point)]
+
+
+def visible_pairs(point: Point) -> int:
+    """Return how many pairs of a query and a token that it sees there are in a batch."""
+    rows = point.parameters.get("query") or point.parameters.get("queries") or 1
+    window = point.parameters.get("window")
+    seen = (length - row for length in context_lens(point) for row in range(min(rows, length)))
+    if window is None:
+        return sum(seen)
+    return sum(min(tokens, window) for tokens in seen)
 
 
 def parse_lengths(text: str) -> list[int]:

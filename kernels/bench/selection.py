@@ -7,7 +7,8 @@ from itertools import product
 
 from pagesim.costs.specs import model as find_model
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench.defaults import default_points
+from pagesim.kernels.bench.decode_grids import MLA_OP, LatentGrid, SharedPrefixGrid
+from pagesim.kernels.bench.defaults import AnyGrid, default_points
 from pagesim.kernels.bench.grids import (
     COPY_OPS,
     DECODE_OPS,
@@ -15,6 +16,7 @@ from pagesim.kernels.bench.grids import (
     PLANNED,
     PREFILL_OPS,
     STRATEGIES,
+    WHOLE,
     AttentionGrid,
     CopyGrid,
     GemmGrid,
@@ -61,11 +63,14 @@ def points(bench: str, device: str, quick: bool, asked: Asked) -> list[Point]:
     return found
 
 
-def _attention(given: Mapping[str, str], device: str) -> Grid:
+def _attention(given: Mapping[str, str], device: str) -> AnyGrid:
     batch, context = (
         _numbers(given, name, default) for name, default in (("batch", (1, 8)), ("context", (1024,)))
     )
     query = _numbers(given, "query", ())
+    dtypes = _words(given, "dtype", ("fp32",) if device == "cpu" else ("fp16",))
+    if "shared" in given or MLA_OP in given.get("ops", ""):
+        return _of_one_kind(given, tuple(product(batch, context)), dtypes)
     splits = _splits(given.get("splits", "auto"))
     if device == "cpu" and any(splits):
         raise PagesimError("splits is for device cuda; on a CPU the reference runs, which has none")
@@ -80,10 +85,44 @@ def _attention(given: Mapping[str, str], device: str) -> Grid:
         block_sizes=_numbers(given, "block_size", (16,)),
         heads=_heads(given.get("heads", "32/8")),
         head_sizes=_numbers(given, "head_size", (128,)),
-        dtypes=_words(given, "dtype", ("fp32",) if device == "cpu" else ("fp16",)),
+        dtypes=dtypes,
         layouts=_words(given, "layout", ("NHD",)),
         splits=splits,
+        queries=_numbers(given, "queries", (1,)),
+        windows=_numbers(given, "window", (WHOLE,)),
         ops=_words(given, "ops", ops),
+    )
+
+
+def _of_one_kind(
+    given: Mapping[str, str], shapes: tuple[tuple[int, int], ...], dtypes: tuple[str, ...]
+) -> AnyGrid:
+    """Return the grid of decode over shared prefixes, or over latents."""
+    what = "shared" if "shared" in given else f"ops {MLA_OP}"
+    also = {"batch", "context", "block_size", "heads", "dtype"}
+    also |= {"shared", "head_size"} if "shared" in given else {"ops"}
+    if beside := ", ".join(name for name in given if name not in also):
+        raise PagesimError(f"{beside}: {what} is measured without; leave it out")
+    if len(dtypes) != 1:
+        raise PagesimError(f"dtype is {given['dtype']}; {what} takes one")
+    heads = _heads(given.get("heads", "32/8" if "shared" in given else "128"))
+    if "shared" not in given:
+        if given["ops"].strip() != MLA_OP:
+            raise PagesimError(f"ops is {given['ops']!r}; {MLA_OP} is measured without others")
+        return LatentGrid(shapes, tuple(q for q, _ in heads), _numbers(given, "block_size", (64,)), dtypes[0])
+    sizes = {
+        name: _numbers(given, name, (usual,)) for name, usual in (("block_size", 16), ("head_size", 128))
+    }
+    for name, numbers in sizes.items():
+        if len(numbers) != 1:
+            raise PagesimError(f"{name} is {given[name]}; shared takes one")
+    shared = _numbers(given, "shared", ())
+    return SharedPrefixGrid(
+        tuple((batch, context, tokens) for (batch, context), tokens in product(shapes, shared)),
+        heads,
+        sizes["block_size"][0],
+        sizes["head_size"][0],
+        dtypes[0],
     )
 
 

@@ -156,6 +156,8 @@ class Session:
             return tensor
         if tensor.dtype == torch.uint8:
             return tensor.random_(0, 256)
+        if tensor.dtype == torch.int8:
+            return tensor.random_(-127, 128)
         if tensor.dtype.itemsize == 1:  # FP8 has no generator of its own
             for part in tensor.flatten().chunk(1 + tensor.nbytes // _PART_BYTES):
                 part.copy_(self.random(len(part), dtype=torch.float16))

@@ -19,7 +19,7 @@ WORTH = 0.02
 Shape = tuple[int, int, int, int]
 """Batch, context, query heads, KV heads."""
 
-_ITEM_BYTES = {"fp8": 1, "fp16": 2, "bf16": 2, "fp32": 4}
+_ITEM_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}  # any other is a byte
 
 
 class Form(NamedTuple):
@@ -141,7 +141,7 @@ def programs_of(row: Row) -> dict[str, Any]:
         "kv_heads": row["kv_heads"],
         "head_dim": row["head_size"],
         "block_size": row["block_size"],
-        "kv_bytes": _ITEM_BYTES[row["dtype"]],
+        "kv_bytes": _ITEM_BYTES.get(row["dtype"], 1),
         "layout": find_layout(row["layout"]),
         "gpu": Gpu(sms=machine["multiprocessors"], shared_bytes=machine["shared_bytes"]),
         "tile": row["tile"],

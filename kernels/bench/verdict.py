@@ -175,6 +175,7 @@ def _is_prompt(row: Row) -> bool:
     """Whether a row is the prefill of whole prompts, of the shapes that are promised."""
     return (
         row["op"] == "paged-prefill"
+        and is_planned(row)
         and _is_promised(row)
         and bool(row["query"] == row["context"] and row["query"] >= PROMPT_TOKENS)
     )

@@ -22,9 +22,9 @@ cli = typer.Typer(
 TIME_LIMIT_S = 360.0
 """After which ``all`` begins no further point by default."""
 
-_BLOCK_SIZE = "Tokens a block, powers of two to 256, as 16,128."
-_HEAD_SIZE = "Width of a head: 64, 80, 96, 128 or 256."
-_DTYPE = "fp16, bf16, fp32, or fp8 for the cache."
+_BLOCK_SIZE = "Tokens a block, 1 to 4096, as 16,128."
+_HEAD_SIZE = "Width of a head: 32, 64, 80, 96, 112, 128, 160, 192 or 256."
+_DTYPE = "fp16, bf16, fp32; for the cache fp8, fp8_per_token_head or int8_per_token_head too."
 _LAYOUT = "Of the cache: NHD, HND or VLLM."
 _PIECES = "Pieces a block: two a layer, its keys and its values."
 _PIECE_BYTES = "Bytes of a piece, a multiple of 16."
@@ -55,7 +55,12 @@ class AttentionGrid(BaseModel):
     dtype: str | None = Field(None, description=_DTYPE)
     splits: str | None = Field(None, description="Forced splits, or auto for the planner's, as auto,1,8.")
     layout: str | None = Field(None, description=_LAYOUT)
-    ops: str | None = Field(None, description="Which ops, as paged-decode,sdpa-decode.")
+    queries: str | None = Field(None, description="Queries of each in decode, as speculation has them.")
+    window: str | None = Field(None, description="Tokens that a query sees; 0 for all.")
+    shared: str | None = Field(
+        None, description="Tokens with which all begin: decode over shared blocks, plain and as a cascade."
+    )
+    ops: str | None = Field(None, description="Which ops, as paged-decode,sdpa-decode, or mla-decode alone.")
 
 
 class SwapGrid(BaseModel):

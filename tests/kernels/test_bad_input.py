@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from pagesim.kernels import (  # noqa: E402
     Cache,
     DecodePlan,
+    Sizes,
     checked_bounds,
     checks,
     contiguous_decode_attention,
@@ -24,6 +25,7 @@ from pagesim.kernels import (  # noqa: E402
     prefill_attention,
     reshape_and_cache,
     scatter_blocks,
+    token_scaled,
 )
 from pagesim.kernels.cases import make_case  # noqa: E402
 
@@ -45,6 +47,7 @@ def changed(tensor, index, value):
 CASE = make_case([63, 20], group=2)
 PREFILL = make_case([63, 20], query_lens=[5, 6])
 FP8 = make_case([63], kv_dtype=torch.float8_e4m3fn)
+INT8 = make_case([63], kv_dtype=torch.int8, token_scales=True)
 TABLE = CASE.block_table
 
 
@@ -124,6 +127,38 @@ def test_options_of_decode_attention(option, sentence):
 def test_scales_of_fp8(scale, sentence):
     with says(sentence):
         run(replace(FP8, v_scale=scale))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"k_scale": 1.0, "v_scale": 1.0},
+            r"key_cache is int8; k_scale and v_scale \[blocks, kv_heads, block",
+        ),
+        ({"v_scale": 1.0}, "v_scale is a float; a torch.Tensor is needed"),
+        ({"k_scale": INT8.k_scale[1:]}, r"k_scale has the shape \[6, 2, 16\]; \[7, 2, 16\] is needed"),
+        ({"k_scale": INT8.k_scale.half()}, "k_scale is float16; float32 is needed"),
+        (
+            {"v_scale": torch.ones(7, 3, 16)[:, :2]},
+            r"v_scale has the strides \[48, 16, 1\]; \[32, 16, 1\], k_",
+        ),
+    ],
+)
+def test_scales_of_tokens(change, sentence):
+    with says(sentence):
+        run(replace(INT8, **change))
+
+
+def test_only_bytes_have_scales_of_tokens():
+    with says("k_scale is given; only a float8_e4m3fn or int8 cache is scaled, and this is float16"):
+        run(replace(CASE, k_scale=torch.ones(9, 2, 16), v_scale=torch.ones(9, 2, 16)))
+    with says("dtype is torch.float16; torch.int8 or torch.float8_e4m3fn is needed"):
+        token_scaled(Sizes(4, 16, 2, 64), torch.float16)
+    padded = gather_sequences(FP8.cache, FP8.block_table, FP8.context_lens)
+    tokens = make_case([63], kv_dtype=torch.float8_e4m3fn, token_scales=True)
+    with says("out has scales of another kind than cache"):
+        gather_sequences(tokens.cache, tokens.block_table, tokens.context_lens, out=padded)
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,7 @@ ASKED = {
         ],
         "query": [("2000", "query is 2000; it must be at most context, 1024"), ("0", "query is 0")],
         "block_size": [
-            ("24", "block_size is 24; it must be a power of two from 1 to 256"),
-            ("512", "block_size is 512"),
+            ("5000", "block_size is 5000; it must be from 1 to 4096"),
             ("0", "block_size is 0"),
             ("", "block_size is ''"),
             ("16,", "block_size is '16,'"),
@@ -97,7 +96,7 @@ ASKED = {
             ("32/", "heads is '32/'; it must be query heads / KV heads, as 32/8,40/40"),
             ("a", "heads is 'a'"),
         ],
-        "head_size": [("100", "head_size is 100; it must be one of 64, 80, 96, 128, 256")],
+        "head_size": [("100", "head_size is 100; it must be one of 32, 64, 80")],
         "dtype": [("fp64", "dtype is fp64; it must be one of fp16, bf16, fp32, fp8"), (",", "dtype is ','")],
         "layout": [("nhd", "layout is nhd; it must be one of NHD, HND, VLLM")],
         "splits": [
@@ -168,6 +167,49 @@ def test_what_is_asked_for_replaces_the_defaults():
         "gather",
         "zero-copy",
     ]
+
+
+def test_variants_are_of_our_own_kernels():
+    asked = {"batch": "1", "queries": "1,4", "window": "0,32"}
+    points = selection.points("attention", "cpu", False, asked)
+    varied = {(point.op, point.parameters.get("queries"), point.parameters.get("window")) for point in points}
+    both = {(q, w) for q in (None, 4) for w in (None, 32)}
+    assert {point[1:] for point in varied if point[0] == "paged-decode"} == both
+    assert {point[1:] for point in varied if point[0] == "sdpa-decode"} == {(None, None)}
+    points = selection.points("attention", "cpu", False, {"batch": "1", "queries": "4"})
+    assert {point.op for point in points} == {"paged-decode", "contiguous-decode"}
+    prompts = selection.points("attention", "cpu", False, {"query": "64", "context": "64", "window": "16"})
+    assert {(point.op, point["window"]) for point in prompts} == {("paged-prefill", 16)}
+
+
+def test_shared_prefixes_and_latents_are_asked_for_alone():
+    asked = {"batch": "2", "context": "64", "shared": "16,32", "dtype": "int8_per_token_head"}
+    points = selection.points("attention", "cpu", False, asked)
+    assert [(point.op, point["shared"]) for point in points] == [
+        ("shared-decode", 16), ("cascade-decode", 16), ("shared-decode", 32), ("cascade-decode", 32)
+    ]  # fmt: skip
+    points = selection.points("attention", "cpu", False, {"ops": "mla-decode", "heads": "16,128"})
+    assert [(point.op, point["q_heads"], point["head_size"]) for point in points[:2]] == [
+        ("mla-decode", 16, 576), ("mla-decode", 128, 576)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"shared": "16", "ops": "cascade-decode"}, "ops: shared is measured without; leave it out"),
+        ({"shared": "16", "dtype": "fp16,fp32"}, "dtype is fp16,fp32; shared takes one"),
+        ({"shared": "16", "block_size": "8,16"}, "block_size is 8,16; shared takes one"),
+        ({"shared": "24"}, "shared is 24; it must be a multiple of block_size, 16"),
+        ({"ops": "mla-decode,paged-decode"}, "mla-decode is measured without others"),
+        ({"ops": "mla-decode", "window": "8"}, "window: ops mla-decode is measured without; leave it out"),
+        ({"ops": "mla-decode", "dtype": "fp8"}, "dtype is fp8; mla-decode has fp16, bf16 and fp32"),
+    ],
+)
+def test_what_does_not_go_with_them_is_named(asked, said):
+    with pytest.raises(PagesimError) as error:
+        selection.points("attention", "cpu", False, asked)
+    assert said in str(error.value)
 
 
 def test_options_that_leave_nothing_are_refused():

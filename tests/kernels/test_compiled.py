@@ -32,9 +32,9 @@ QUICK = [
     "decode fp16 32/8, block 16, 8 splits",
     "reduction of 8 splits",
     "decode fp8 KV, fp16 queries",
-    "decode fp8 KV, bf16, scales a head",
+    "decode int8 KV, scales a token",
     "prefill fp16 32/8, block 16",
-    "reshape and cache fp8, NHD",
+    "reshape and cache int8, scales a token",
     "gather blocks",
     "zero-copy swap",
 ]
@@ -82,8 +82,9 @@ def test_machine_code_has_no_faults_on_the_whole_grid(name, target, compiled):
 
 
 @compiles
-@pytest.mark.parametrize("name", ["decode fp8 KV, fp16 queries", "decode fp8 KV, bf16, scales a head"])
-def test_a_multiprocessor_holds_three_programs_of_fp8_decode(name, compiled):
+@pytest.mark.slow_but("decode fp8 KV, fp16 queries", "decode int8 KV, scales a token")
+@pytest.mark.parametrize("name", compile_report.THREE_PROGRAMS)
+def test_a_multiprocessor_holds_three_programs_of_decode_from_bytes(name, compiled):
     assert compiled(name, 90).programs >= 3
 
 
@@ -130,6 +131,8 @@ def test_faults_are_named(compiled):
     ):
         assert faults("gather blocks", broken) == [fault]
     assert faults("decode", sound) == ["no tensor-core instruction"]
+    wide = replace(sound, registers=200, tensor=1)
+    assert faults("decode int8 KV, scales a token", wide) == ["2 programs a multiprocessor, 3 are needed"]
 
 
 @compiles

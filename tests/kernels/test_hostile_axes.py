@@ -36,9 +36,30 @@ def test_every_two_values_meet(name, grid):
             assert ((one, a), (other, b)) in met or not allowed({one: a, other: b}, axes)
 
 
-def test_decode_meets_every_block_size_with_every_head_size_and_group(grid):
-    met = {(case["block"], case["head_dim"], case["heads"]) for case in grid["decode"]}
-    assert met == set(product(AXES["block"], AXES["head_dim"], AXES["heads"]))
+def test_decode_meets_every_block_size_with_every_head_size_and_layout(grid):
+    met = {(case["block"], case["head_dim"], case["layout"]) for case in grid["decode"]}
+    assert met == set(product(AXES["block"], AXES["head_dim"], AXES["layout"]))
+
+
+@pytest.mark.parametrize("stored", ["int8, by token", "fp8, by token"])
+def test_a_scale_of_each_token_is_part_of_what_a_context_means(stored):
+    axes = KERNELS["decode bytes"].all_axes
+    case = {axis: next(iter(values)) for axis, values in axes.items()}
+    case |= {"contexts": "3b+5, 0", "block": "4", "heads": "2x4", "stored": stored, "amplitude": "30"}
+    problem = problem_of({**case, "scales": "in wide rows"}, axes, seed=7)
+    alone = problem_of(case, axes, seed=7)
+    for (keys, values), (same_keys, same_values) in zip(problem.contexts(), alone.contexts(), strict=True):
+        assert torch.equal(keys, same_keys)
+        assert torch.equal(values, same_values)
+    keys, values = problem.contexts()[0]
+    assert keys.std() == pytest.approx(0.5 * 30, rel=0.2)
+    assert values.std() == pytest.approx(1.75 * 30, rel=0.2)
+    assert keys.isfinite().all()
+    token, head = 13, 1
+    block = int(problem.table[0, token // 4])
+    factor = problem.factors[0][block, head, token % 4].double()
+    assert torch.equal(keys[token, head], problem.written[0][0][token, head].double() * factor)
+    assert problem.factors[0].isnan().any()  # where there is no token
 
 
 def test_what_is_not_allowed_is_no_case_and_all_else_meets():

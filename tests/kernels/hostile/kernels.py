@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pagesim.kernels import (
+    LAYOUTS,
     Cache,
     DecodePlan,
     LatentCache,
@@ -23,9 +24,9 @@ from pagesim.kernels import (
     prefill_attention,
     reshape_and_cache,
 )
-from tests.kernels.hostile.axes import AXES, Values, allowed, problem_of
+from tests.kernels.hostile.axes import AXES, LIES_OF_BYTES, Values, allowed, problem_of
 from tests.kernels.hostile.covering import Case, covering
-from tests.kernels.hostile.problems import MARK, Problem
+from tests.kernels.hostile.problems import MARK, STORED, Problem
 
 
 def cache_of(problem: Problem) -> Cache:
@@ -103,28 +104,68 @@ def prefill(problem: Problem) -> float:
     return problem.excess(prefill_attention(*batch, scale=problem.scale, out=problem.out, backend="triton"))
 
 
+def slots_of(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Return the slots of all tokens and of three that are passed over, in any order, and that order."""
+    token = torch.cat([torch.arange(length) for length in problem.lengths.tolist()])
+    row = torch.arange(len(problem.lengths)).repeat_interleave(problem.lengths.cpu())
+    slots = problem.table.cpu()[row, token // problem.block].long() * problem.block + token % problem.block
+    order = torch.randperm(len(slots) + 3, generator=torch.Generator().manual_seed(0))
+    return torch.cat([slots, torch.full((3,), -1)])[order], order
+
+
 def write(problem: Problem) -> float:
     """Write every token, in any order and among some that are passed over; return 1 if a number is off."""
-    random = torch.Generator().manual_seed(0)
     news, wants = [], []
     for stored, factor in zip(zip(*problem.written, strict=True), problem.factors, strict=True):
         tokens = torch.cat(stored).float()
-        news.append(tokens * (factor[:, None] if isinstance(factor, Tensor) else factor))
+        news.append(tokens * (factor.cpu()[:, None] if isinstance(factor, Tensor) else factor))
     for cache in (problem.keys, problem.values):
         want = cache.float()
         wants.append(torch.where(want.isfinite(), want, 5.0))
         cache.copy_(torch.full_like(want, 5.0))
-    token = torch.cat([torch.arange(length) for length in problem.lengths.tolist()])
-    row = torch.arange(len(problem.lengths)).repeat_interleave(problem.lengths.cpu())
-    slots = problem.table.cpu()[row, token // problem.block].long() * problem.block + token % problem.block
-    order = torch.randperm(len(slots) + 3, generator=random)
-    slots = torch.cat([slots, torch.full((3,), -1)])[order]
+    slots, order = slots_of(problem)
     key, value = (
         torch.cat([new, torch.full_like(new[:1], torch.nan).expand(3, -1, -1)])[order].to(problem.q)
         for new in news
     )
     reshape_and_cache(key, value, cache_of(problem), slots.to(problem.q.device), backend="triton")
-    return float(not all(map(torch.equal, (problem.keys.float(), problem.values.float()), wants)))
+    return 2.0 * (not all(map(torch.equal, (problem.keys.float(), problem.values.float()), wants)))
+
+
+def write_scaled(problem: Problem) -> float:
+    """Write every token as int8 with a scale a head, and return the largest error over half a unit.
+
+    It is infinite where the largest number of a vector is not stored as 127, or a slot that no token has was
+    written.
+    """
+    slots, order = slots_of(problem)
+    pairs = zip(*problem.contexts(), strict=True)
+    none = torch.zeros(3, *problem.written[0][0].shape[1:])
+    key, value = (torch.cat([*each, none])[order].to(problem.q) for each in pairs)
+    for cache in (problem.keys, problem.values):
+        cache.fill_(-128)
+    for scales in problem.factors:
+        scales.fill_(-1.0)
+    reshape_and_cache(key, value, cache_of(problem), slots.to(problem.q.device), backend="triton")
+    written = slots >= 0
+    kept = torch.ones(len(problem.keys) * problem.block, dtype=torch.bool)
+    kept[slots[written]] = False
+    worst = 0.0
+    for new, cache, storage, scales in (
+        (key, problem.keys, LAYOUTS[problem.layout].key, problem.factors[0]),
+        (value, problem.values, LAYOUTS[problem.layout].value, problem.factors[1]),
+    ):
+        numbers = storage.to_plain(cache).flatten(0, 1).cpu()  # [slots, kv_heads, D]
+        of_slots = scales.transpose(1, 2).flatten(0, 1).cpu().double()  # [slots, kv_heads]
+        if (numbers[kept] != -128).any() or (of_slots[kept] != -1).any():
+            return torch.inf
+        mine, unit = numbers[slots[written]].double(), of_slots[slots[written]]
+        wanted = new.cpu()[written].double()
+        if (mine.abs().amax(-1) != 127).any():
+            return torch.inf
+        error = (mine * unit[..., None] - wanted).abs().amax(-1) / unit
+        worst = max(worst, float(error.max()) if error.numel() else 0.0)
+    return worst / 0.501
 
 
 @dataclass(frozen=True)
@@ -168,8 +209,9 @@ def by_head(low: float, high: float) -> Callable[[int], Tensor]:
     return lambda kv_heads: torch.linspace(low, high, kv_heads)
 
 
-FP8: dict[str, Values] = {
-    "stored": {"fp8": "fp8"},
+BYTES: dict[str, Values] = {
+    "stored": {name: name for name in STORED},
+    **LIES_OF_BYTES,
     "amplitude": {"1": (1.0, 1.0), "30": (30.0, 30.0)},
     "factors": {
         "one": lambda kv_heads: (0.5, 1.75),
@@ -177,6 +219,7 @@ FP8: dict[str, Values] = {
         "a head for keys": lambda kv_heads: (by_head(0.3, 1.5)(kv_heads), 3.0),
     },
 }
+FP8: dict[str, Values] = {**BYTES, "stored": {"fp8": "fp8"}}
 EXACT = {"one": lambda kv_heads: (0.5, 4.0), "a head": lambda kv_heads: (torch.full((kv_heads,), 0.25), 2.0)}
 """Factors by which numbers are divided without rounding."""
 
@@ -203,6 +246,7 @@ def all_full_blocks(table: Tensor, full: Tensor) -> None:
 
 
 CASCADE: dict[str, Values] = {
+    "heads": {f"{kv}x{group}": (kv, group) for kv, group in ((3, 1), (2, 4), (2, 7), (1, 40))},
     "contexts": {
         "b-1, b, b+1": lambda block: [block - 1, block, block + 1],
         "3b+5, 0, 4b": lambda block: [3 * block + 5, 0, 4 * block],
@@ -217,12 +261,18 @@ CASCADE: dict[str, Values] = {
     },
 }
 NONE_REPEATED: dict[str, Values] = {"repeated": {"no": AXES["repeated"]["no"]}}
+BY_TOKEN: dict[str, Values] = {
+    **BYTES,
+    **NONE_REPEATED,
+    "stored": {"int8, by token": "int8, by token"},
+    "factors": {"one": lambda kv_heads: (0.5, 4.0)},
+}
 FEW_PLANS = {"plan": {plan: AXES["plan"][plan] for plan in ("none", "3 splits", "too short")}}
 NOT_OF_WRITES = ("plan", "scale", "result", "queries")
 
 KERNELS: dict[str, Kernel] = {
-    "decode": Kernel(decode, every=("block", "head_dim", "heads")),
-    "decode fp8": Kernel(decode, every=("block", "heads"), axes=FP8),
+    "decode": Kernel(decode, every=("block", "head_dim", "layout")),
+    "decode bytes": Kernel(decode, axes=BYTES),
     "contiguous": Kernel(
         contiguous,
         axes={"layout": {"NHD": "NHD", "HND": "HND"}, **NONE_REPEATED, **FEW_PLANS},
@@ -230,11 +280,14 @@ KERNELS: dict[str, Kernel] = {
     ),
     "gathered": Kernel(gathered, axes=FEW_PLANS),
     "cascade": Kernel(cascade, axes=CASCADE),
-    "cascade fp8": Kernel(cascade, axes={**CASCADE, **FP8}),
+    "cascade bytes": Kernel(cascade, axes={**CASCADE, **BYTES}),
     "mla": Kernel(mla, axes=MLA),
-    "prefill": Kernel(prefill, every=("block", "head_dim", "layout"), axes={"new": NEW}, without=("plan",)),
-    "prefill fp8": Kernel(prefill, axes={"new": NEW, **FP8}, without=("plan",)),
+    "prefill": Kernel(prefill, axes={"new": NEW}, without=("plan",)),
+    "prefill bytes": Kernel(prefill, axes={"new": NEW, **BYTES}, without=("plan",)),
     "write": Kernel(write, axes=NONE_REPEATED, without=NOT_OF_WRITES),
-    "write fp8": Kernel(write, axes={**FP8, "factors": EXACT, **NONE_REPEATED}, without=NOT_OF_WRITES),
+    "write fp8": Kernel(
+        write, axes={**FP8, "factors": EXACT, **NONE_REPEATED}, without=(*NOT_OF_WRITES, "scales")
+    ),
+    "write by token": Kernel(write_scaled, axes=BY_TOKEN, without=NOT_OF_WRITES),
 }
 """All of them, by name."""

@@ -14,7 +14,11 @@ from torch import Tensor
 
 from tests.kernels.hostile import dense
 
-FP8 = torch.float8_e4m3fn
+STORED = {"fp8": torch.float8_e4m3fn, "fp8, by token": torch.float8_e4m3fn, "int8, by token": torch.int8}
+"""Types of a cache that are not that of the queries; by token: every token and head has a factor."""
+
+INT8_UNIT = 1 / 40
+"""What an int8 stands for, but for factors: a normal number reaches 127 about once in a thousand times."""
 
 MARK = 77.0
 """What stands around a result."""
@@ -34,7 +38,8 @@ class Problem:
         layout: its name.
         block: tokens a block.
         written: a sequence's keys and values as they lie in the cache, ``[L, kv_heads, D]`` each.
-        factors: what stored keys and values stand for: they times these, a number or float32 ``[kv_heads]``.
+        factors: what stored keys and values stand for: they times these, a number, float32 ``[kv_heads]``
+            or ``[blocks, kv_heads, block]``.
         new: the last tokens of each sequence that have queries; None for one a sequence, also of no token.
         scale: of the dot products, or None.
         plan: makes the plan of a decode step from queries, cache and lengths, or None.
@@ -77,10 +82,19 @@ class Problem:
     def contexts(self) -> list[tuple[Tensor, Tensor]]:
         """Return what the stored keys and values of each sequence stand for, in float64."""
 
-        def meant(stored: Tensor, factor: float | Tensor) -> Tensor:
-            return stored.double() * (factor.double()[:, None] if isinstance(factor, Tensor) else factor)
+        def meant(row: int, stored: Tensor, factor: float | Tensor) -> Tensor:
+            if not isinstance(factor, Tensor):
+                return stored.double() * factor
+            factor = factor.cpu().double()
+            if factor.dim() == 3:
+                ids = self.table[row].cpu()[: -(-len(stored) // self.block)].long()
+                factor = factor[ids].transpose(1, 2).flatten(0, 1)[: len(stored)]  # [L, kv_heads]
+            return stored.double() * factor[..., None]
 
-        return [tuple(map(meant, pair, self.factors)) for pair in self.written]
+        return [
+            tuple(meant(row, *each) for each in zip(pair, self.factors, strict=True))
+            for row, pair in enumerate(self.written)
+        ]
 
     def excess(self, got: Tensor) -> float:
         """Return the largest error of a result over what is allowed; more than 1 is too much.
@@ -150,8 +164,8 @@ def make_problem(
         unused_id: what table entries hold that no context reaches.
         repeated: lets some entries of the table, whose full blocks are counted, name the same block.
         seed: of the random numbers.
-        stored: the cache's type, if it is not that of the queries.
-        factors: of the stored numbers, from the KV heads.
+        stored: the cache's type, one of ``STORED``, if it is not that of the queries.
+        factors: of the stored numbers, from the KV heads; by token, times a random number of each.
         new: how many tokens have queries, of as many.
     """
     random = torch.Generator().manual_seed(seed)
@@ -165,7 +179,7 @@ def make_problem(
         table[row, :count] = torch.tensor([next(order) for _ in range(count)], dtype=torch.int32)
     repeated(table, lengths // block)
 
-    kv_dtype = FP8 if stored == "fp8" else dtype
+    kv_dtype = STORED.get(stored, dtype)
     used = torch.zeros(blocks, block, dtype=torch.bool)
     for row, length in enumerate(lengths.tolist()):
         for token in range(0, length, block):
@@ -175,15 +189,29 @@ def make_problem(
         normal = torch.randn(shape, generator=random)
         return normal.sign() * float(size) if isinstance(size, str) else normal * size
 
+    # e4m3 has no infinity: it would be 448.
+    unused = {torch.int8: -128.0, torch.float8_e4m3fn: torch.nan}.get(kv_dtype, poison)
     plain = []
     for size in amplitude:
         numbers = drawn((blocks, block, kv_heads, head_dim), size)
-        plain.append(numbers.masked_fill(~used[:, :, None, None], poison).to(kv_dtype))
+        if kv_dtype == torch.int8:
+            numbers = (numbers / (float(size) * INT8_UNIT)).round().clamp(-127, 127)
+        plain.append(numbers.masked_fill(~used[:, :, None, None], unused).to(kv_dtype))
 
     def context(numbers: Tensor, row: int) -> Tensor:
         ids = table[row, : needed[row]].long()
         return numbers[ids].flatten(0, 1)[: lengths[row]]
 
+    def of_tokens(factor: float | Tensor, size: float | str) -> Tensor:
+        """Return a factor of each token and head, poison where there is no token."""
+        if kv_dtype == torch.int8:
+            factor = factor * float(size) * INT8_UNIT
+        each = 0.5 + torch.rand(blocks, block, kv_heads, generator=random)
+        return (each * factor).masked_fill(~used[:, :, None], poison).transpose(1, 2).contiguous()
+
+    whole = (1.0, 1.0) if factors is None else factors(kv_heads)
+    if stored.endswith("by token"):
+        whole = tuple(map(of_tokens, whole, amplitude))
     fresh = None if new is None else [new(length) for length in lengths.tolist()]
     rows = len(lengths) if fresh is None else sum(fresh)
     q = drawn((rows, kv_heads * group, head_dim), amplitude[0]).to(dtype)
@@ -198,6 +226,6 @@ def make_problem(
         layout,
         block,
         [tuple(context(numbers, row) for numbers in plain) for row in range(len(lengths))],
-        (1.0, 1.0) if factors is None else factors(kv_heads),
+        whole,
         fresh,
     )

@@ -74,6 +74,11 @@ PROBLEMS = {
         [([0, 1], 3)],
         (2, 2),
     ),
+    "int8, a scale a token and head": (
+        {"context_lens": [60, 50], "kv_dtype": torch.int8, "token_scales": True, "group": 4},
+        [([0, 1], 3)],
+        (2, 2),
+    ),
 }
 
 
