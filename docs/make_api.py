@@ -168,6 +168,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "prefill_attention": "prefill attention over paged caches",
         "reshape_and_cache": "writes new tokens into caches",
         "scatter_blocks": "scatters blocks after a swap",
+        "token_scaled": "makes a cache with a scale a token and head",
     },
     "pagesim.kernels.swap": {
         "Pools": "the caches and their host memory",

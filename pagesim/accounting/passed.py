@@ -59,16 +59,19 @@ class _Sharer(NamedTuple):
 class PassedSlots:
     """Notes, row by row, what the names of blocks beyond their owners' count as out of window.
 
+    Of blocks that running requests name the names of those that hold memory and do not run count for nothing.
+
     Args:
         scheduler: of memory that shares blocks between sequences.
     """
 
-    __slots__ = ("_ahead", "_notes", "_pending", "_spans", "memory")
+    __slots__ = ("_ahead", "_notes", "_pending", "_scheduler", "_spans", "memory")
 
     def __init__(self, scheduler: Scheduler) -> None:
         memory = scheduler.memory
         assert isinstance(memory, CountedHybridPrefixKV | LazyHybridPrefixKV | HybridKV)
         self.memory = memory
+        self._scheduler = scheduler
         self._spans = [memory.groups[first] for first, _ in memory.window_spans]
         self._notes = array("q")  # iteration, first group, last group, slots
         # Of fast-forwards, by span and sharer: first iteration, steps, and the fields of `_Sharer`.
@@ -144,10 +147,16 @@ class PassedSlots:
         return first[which] + step, low[which], high[which], np.minimum(slots, size)
 
     def _sharing(self) -> list[EngineRequest]:
-        """Return the requests that may share blocks of a window or a chunk."""
+        """Return the running requests that may share blocks of a window or a chunk."""
         if not (self._spans and self.memory.shared_blocks):
             return []
-        return [holder for holder in self.memory.sharers() if isinstance(holder, EngineRequest)]
+        parked = self._parked()
+        holders = self.memory.sharers()
+        return [each for each in holders if isinstance(each, EngineRequest) and each not in parked]
+
+    def _parked(self) -> set[EngineRequest]:
+        """Return the requests that hold memory and do not run."""
+        return {request for each in self._scheduler.parked() for request in each}
 
     def _passing(self, span: int, processed: Mapping[EngineRequest, int], steps: int) -> list[_Sharer]:
         """Return the sharers of blocks but their owners, as far as slots are out of their window in a row.
@@ -176,6 +185,11 @@ class PassedSlots:
                     names[block] -= 1
                 else:
                     sharers[block].append(_Sharer(before, rate, place, first, last))
+        for request in self._parked() if names else ():
+            whole = -(-memory.length(request) // size)
+            for _, block, _, _, _ in memory.shared_up_to(request, span, whole):
+                if block in names:
+                    names[block] -= 1
         # Those that are further ahead give a block back before those behind; what rests in a fast-forward
         # does so for its only step.
         found: list[_Sharer] = []

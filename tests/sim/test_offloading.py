@@ -135,6 +135,27 @@ def test_one_returning_prompt_takes_what_a_calculation_by_hand_says() -> None:
     assert second["first_token_s"] == pytest.approx(10 + 0.001 * naps + 0.010 + 1e-5 + 64e-7)
 
 
+def test_what_a_running_request_shares_of_a_window_with_one_that_was_aborted_counts_once() -> None:
+    """The aborted one keeps its names of the blocks until the batch is over that it was in."""
+    trace = ps.make_trace("sharegpt", rate=3.0, num_requests=40, shared_prefix="300:0.9")
+    done = ps.simulate(
+        trace,
+        policy="vllm-v1",
+        model="gpt-oss-20b",
+        gpu="h100",
+        cost="affine:0.02,1e-4,1e-6",
+        num_blocks=120,
+        max_model_len=1024,
+        kv_offloading_chunks=600,
+        kv_offloading_link="0.2GB/s",
+        client_timeout=8.0,
+        steps="iterations",
+    )
+    assert (done.requests["status"] == "aborted").any()
+    assert done.steps["fenced"].max() > 0
+    assert done.steps["out_of_window"].min() >= 0
+
+
 def test_every_slot_has_an_entry_where_clients_go_away_in_the_middle_of_loads_and_batches() -> None:
     result = run(
         kv_offloading_chunks=2_000, kv_offloading_link="0.5GB/s", client_timeout=0.7, async_scheduling=True
