@@ -58,6 +58,7 @@ class Recorder(Observer):
         "_late",
         "_moves",
         "_notes_state",
+        "_parked",
         "_parked_blocks",
         "_parked_gaps",
         "_parked_until",
@@ -124,6 +125,7 @@ class Recorder(Observer):
         # up to when that is written down.
         self._parks = scheduler.parks
         self._parked_gaps: list[tuple[int, ...]] = []
+        self._parked: list[EngineRequest] = []
         self._parked_blocks: list[int] = []
         self._parked_until = 0
 
@@ -400,10 +402,9 @@ class Recorder(Observer):
         scheduler, memory = self.scheduler, self.memory
         if memory.caches_prefixes:
             shared = memory.shared_blocks
-            if self._parks:
+            if self._parked:
                 # Only what running requests name counts: what others name beyond what only they hold is off.
-                parked = [request for each in scheduler.parked() for request in each]
-                shared += sum(self._parked_blocks) - sum([memory.held_blocks(each) for each in parked])
+                shared += sum(self._parked_blocks) - sum([memory.held_blocks(each) for each in self._parked])
             # Those of a hybrid cache its residency notes, which need not know them at once.
             cached = 0 if memory.is_hybrid else memory.cached_blocks
             self._cache_rows.fromlist([shared, cached, memory.blocks_taken])
@@ -422,13 +423,17 @@ class Recorder(Observer):
 
     def _note_parked(self, end: int) -> None:
         """Note the blocks that only requests hold that do not run, of a row that is over at ``end``."""
-        for name, blocks in zip(self._parks, self._parked_blocks, strict=True):
-            self._note(name, blocks)
+        if self._parked:
+            for name, blocks in zip(self._parks, self._parked_blocks, strict=True):
+                self._note(name, blocks)
         self._parked_until = max(self._parked_until, end)
 
     def _count_parked(self) -> None:
         """Count the blocks that only requests hold that do not run, for each of `Scheduler.parks`."""
-        self._parked_blocks = [self.memory.exclusive_blocks(each) for each in self.scheduler.parked()]
+        parked = self.scheduler.parked()
+        self._parked = [request for each in parked for request in each]
+        exclusive = self.memory.exclusive_blocks
+        self._parked_blocks = [exclusive(each) if each else 0 for each in parked]
 
     def _note_shared_tails(self) -> None:
         """Note what last blocks that several samples share hold too often: see `ledger.Sharing`."""

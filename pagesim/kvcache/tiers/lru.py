@@ -75,11 +75,11 @@ class LruByRequest(Eviction):
 
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
         chosen: list[ChunkRun] = []
-        passed: list[Rank] = []
+        lost: dict[Rank, int] = {}
         for rank in self._ranks.values():
             if not rank.chunks:
                 continue  # of a request that lives, and lost all that it had
-            passed.append(rank)
+            lacking = chunks
             for run in self._tail_first(rank):
                 for segment, first, end in reversed(may_go(run)):
                     first = max(first, end - chunks)
@@ -89,13 +89,15 @@ class LruByRequest(Eviction):
                         break
                 if not chunks:
                     break
+            lost[rank] = lacking - chunks
             if not chunks:
                 break
         if chunks:
             return None
         for run in chosen:
-            self.forgotten(run)
-        for rank in passed:
+            self._rank_of.remove(run)
+        for rank, gone in lost.items():
+            rank.chunks -= gone
             if not rank.chunks and not rank.lives:
                 del self._ranks[rank.number]
         return chosen

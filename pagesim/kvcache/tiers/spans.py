@@ -71,6 +71,16 @@ class Spans(Generic[V]):
         if spans is None:
             self._of[segment] = [(first, end, value)]
             return
+        start, stop, other = spans[-1]
+        if stop <= first:  # behind all others
+            if stop == first and other == value:
+                spans[-1] = (start, end, value)
+            else:
+                spans.append((first, end, value))
+            return
+        if start == first and stop == end and len(spans) == 1:
+            spans[0] = (first, end, value)
+            return
         before: list[tuple[int, int, V]] = []
         after: list[tuple[int, int, V]] = []
         for span in spans:
@@ -88,11 +98,32 @@ class Spans(Generic[V]):
                     after.append((max(start, end), stop, other))
         spans[:] = [*before, (first, end, value), *after]
 
+    def add(self, run: ChunkRun, value: V) -> list[ChunkRun]:
+        """Give the chunks of a run a value that have none; return them."""
+        spans = self._of.get(run[0])
+        if spans is None or spans[-1][1] <= run[1]:
+            self.put(run, value)
+            return [run]
+        fresh = self.missing(run)
+        for part in fresh:
+            self.put(part, value)
+        return fresh
+
     def remove(self, run: ChunkRun) -> None:
         """Take the values of all chunks of a run away."""
         segment, first, end = run
+        spans = self._of.get(segment)
+        if spans is None:
+            return
+        start, stop, value = spans[-1]
+        if len(spans) == 1 and start <= first < stop <= end:  # its tail
+            if start == first:
+                del self._of[segment]
+            else:
+                spans[0] = (start, first, value)
+            return
         left: list[tuple[int, int, V]] = []
-        for start, stop, value in self._of.get(segment, ()):
+        for start, stop, value in spans:
             if start < first:
                 left.append((start, min(stop, first), value))
             if stop > end:
@@ -100,7 +131,7 @@ class Spans(Generic[V]):
         if left:
             self._of[segment] = left
         else:
-            self._of.pop(segment, None)
+            del self._of[segment]
 
 
 def of_runs(runs: Iterable[ChunkRun]) -> Spans[bool]:

@@ -237,7 +237,4 @@ class ChunkStore:
 
 def _see(use: Use, runs: Iterable[ChunkRun]) -> list[ChunkRun]:
     """Note that a request uses chunks; return those that it did not use before."""
-    fresh = [part for run in runs for part in use.seen.missing(run)]
-    for run in fresh:
-        use.seen.put(run, True)
-    return fresh
+    return [part for run in runs for part in use.seen.add(run, True)]
