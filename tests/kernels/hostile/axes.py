@@ -192,8 +192,12 @@ CALLED: dict[str, Values] = {
 AXES = {**ASKED, **LIES, **CALLED}
 """All axes of decode attention."""
 
-MOST_INTERPRETED = 2500
+MOST_INTERPRETED = 1800
 """Vectors of 64 numbers that a case in float32 may load: there, every row is a program of its own."""
+
+MANY_HEADS = 100
+MOST_OF_MANY_HEADS = 400
+"""Tokens of a batch times programs for its heads, where as many read a KV head."""
 
 
 def allowed(case: Case, axes: Mapping[str, Values]) -> bool:
@@ -202,18 +206,22 @@ def allowed(case: Case, axes: Mapping[str, Values]) -> bool:
         case.get("heads") == "1x130" or case.get("dtype") == "fp32"
     ):
         return False
-    if case.get("dtype") != "fp32":
-        return True
+    is_fp32 = case.get("dtype") == "fp32"
 
     def chosen(axis: str) -> Any:
         return axes[axis][case.get(axis) or next(iter(axes[axis]))]
 
     kv_heads, group = chosen("heads")
-    if group > 100 and case.get("plan", "none") not in ("none", "1 splits", "too short"):
+    if not is_fp32 and group <= MANY_HEADS:
+        return True
+    if is_fp32 and group > MANY_HEADS and case.get("plan", "none") not in ("none", "1 splits", "too short"):
         return False
     new = chosen("new") if "new" in axes else lambda length: 1
     named = [case["contexts"]] if "contexts" in case else axes["contexts"]
-    batches = (axes["contexts"][name](chosen("block")) for name in named)
+    batches = [axes["contexts"][name](chosen("block")) for name in named]
+    if not is_fp32:
+        tiles = -(-group // (64 if chosen("head_dim") <= 128 else 16))
+        return tiles * min(map(sum, batches)) <= MOST_OF_MANY_HEADS
     vectors = min(sum(max(16, length) * max(1, new(length)) for length in batch) for batch in batches)
     return kv_heads * group * vectors * chosen("head_dim") / 64 <= MOST_INTERPRETED
 
