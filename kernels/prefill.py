@@ -216,11 +216,19 @@ def shape(
             return Shape(64, 32, 8, 2)
         if rows <= 32:
             return Shape(32, 64, 4, 3)
+        if capped and token_scales:
+            return Shape(64, 32, 8, 3)
+        if head_dim <= 32:
+            return Shape(128, 64, 8, 2)
         return Shape(128, 64 if head_dim <= 64 else 32, 8, 3)
-    if rows <= 64 or (wide and (capped or token_scales)):
+    if wide and token_scales:
+        return Shape(64, 16, 8, 2)
+    if rows <= 64 or (wide and capped):
         return Shape(64, 32, 8, 2) if wide else Shape(64, 64, 4, 3)
-    if wide or token_scales:
-        return Shape(128, 32, 8, 2 if wide else 3)
+    if wide:
+        return Shape(128, 32, 8, 2)
+    if token_scales:
+        return Shape(128, 32, 8, 3)
     return Shape(128, 64, 8, 3)
 
 
