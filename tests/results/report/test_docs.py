@@ -17,19 +17,19 @@ from pagesim.results.report.cells import MOST_CELLS
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^    (pagesim [^\n]*)$", TEXT, re.MULTILINE)
+COMMANDS = re.findall(r"^    (pagesim (?:[^\n]*\\\n)*[^\n]*)$", TEXT, re.MULTILINE)
 
 
 @pytest.mark.slow
 def test_its_commands_run_and_leave_their_pages(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in COMMANDS:
-        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        monkeypatch.setattr(sys, "argv", shlex.split(command.replace("\\\n", " ")))
         with pytest.raises(SystemExit) as end:
             app()
         assert not end.value.code
     pages = {file.name for file in Path("out").glob("*.html")}
-    assert pages == {"first.html", "both.html", "closer.html"}
+    assert pages == {"first.html", "both.html", "closer.html", "tier.html"}
 
 
 def test_its_program_prints_what_is_shown(tmp_path, monkeypatch):
