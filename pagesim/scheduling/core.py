@@ -31,7 +31,7 @@ from pagesim.workloads.trace import IntColumn
 if TYPE_CHECKING:  # jobs are of requests, too
     from pagesim.scheduling.offload.jobs import Job
 
-SampleMode = Literal["together", "apart", "requests"]
+SampleMode = Literal["together", "apart", "requests", "one"]
 
 Pool = Literal["prefill", "decode"]
 """What a replica does where prefill is apart from decode."""
@@ -104,7 +104,8 @@ class Scheduler(ABC):
     """What can be chosen: each field is a flag, a field of a scenario file and a keyword."""
 
     samples: ClassVar[SampleMode] = "together"
-    """What becomes of the samples of a request: they end together or apart, or are requests of their own."""
+    """What becomes of the samples of a request: they end together or apart, or are requests of their own;
+    or there may be only one."""
 
     has_beams: ClassVar[bool] = True
     """Whether requests may search beams."""
@@ -133,6 +134,9 @@ class Scheduler(ABC):
 
     parks: ClassVar[tuple[str, ...]] = ()
     """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
+
+    serves_hybrids: ClassVar[bool] = True
+    """Whether layers may differ in what they keep."""
 
     empty_turns: ClassVar[bool] = True
     """Whether an empty plan is an iteration, of no length, where batches are scheduled ahead."""

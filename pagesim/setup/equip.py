@@ -128,6 +128,11 @@ def _blocks_of(system: System, policy: Policy, spec: ModelSpec) -> BlockPlan | T
         return None
     options = options_of(system, policy)
     if not isinstance(options, VllmV1Options):
+        if not (spec.keeps_all or SCHEDULERS.find(policy.scheduler).serves_hybrids):
+            raise PagesimError(
+                f"layers of {spec.name} keep some tokens only; scheduler {policy.scheduler} is simulated for "
+                "layers that keep all: choose another model, or policy vllm-v1"
+            )
         return None
     return block_plan(system, options, spec) if layout is None else type_plan(system, options, spec, layout)
 

@@ -58,6 +58,12 @@ def take_in(
         )
     _check_beams(trace, name, scheduler)
     intake = Intake(trace, np.arange(len(trace)))
+    if scheduler.samples == "one" and int(trace.n.max()) > 1:
+        row = int(np.argmax(trace.n > 1))
+        raise PagesimError(
+            f"request {trace.request_id[row]}: n is {trace.n[row]}; under scheduler {name} it must be 1: the "
+            "engine's front end sends the prompt first and its samples then, which is not simulated"
+        )
     if scheduler.samples == "requests":
         intake = _split_samples(trace, name)
     elif scheduler.samples == "together" and trace.sample_tokens is not None:

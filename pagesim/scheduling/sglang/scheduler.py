@@ -36,10 +36,11 @@ class Sglang(AdmittingSglang):
     __slots__ = ("_left_chunk", "_only_prompts", "_stood", "limits", "options")
 
     Options = SglangOptions
-    samples = "requests"
+    samples = "one"
     has_beams = False
     drops_last_token = True
     empty_turns = False
+    serves_hybrids = False
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:

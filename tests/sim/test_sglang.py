@@ -1,0 +1,119 @@
+"""Under `sglang` prompts come first, a full batch stays full, and what is cached is a tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pagesim as ps
+from pagesim.errors import PagesimError
+from pagesim.results.result import Result
+from pagesim.workloads.trace import Trace
+
+COST = "affine:0.01,1e-5,0"
+
+
+def trace(*requests: tuple[float, int, int], **columns: Any) -> Trace:
+    """Return requests of (arrival in s, tokens of the prompt, tokens generated)."""
+    arrival, prompt, output = zip(*requests, strict=True)
+    return Trace(np.array(arrival, float), np.array(prompt), np.array(output), **columns)
+
+
+def serve(requests: Trace, **options: Any) -> Result:
+    how = {"policy": "sglang", "num_blocks": 1000, "max_model_len": 500, "cost": COST, **options}
+    return ps.simulate(requests, steps="iterations", **how)
+
+
+def test_a_prompt_runs_while_others_stand_still() -> None:
+    steps = serve(trace((0, 100, 50), (0.1, 100, 50)), disable_overlap_schedule=True).steps
+    assert steps is not None
+    assert steps["num_tokens"].tolist()[:1] == [100]
+    assert 100 in steps["num_tokens"].tolist()[5:]
+    assert 101 not in steps["num_tokens"].tolist()
+
+
+def test_with_mixed_chunks_others_decode_beside_a_prompt() -> None:
+    mixed = {"enable_mixed_chunk": True, "chunked_prefill_size": 200, "disable_overlap_schedule": True}
+    steps = serve(trace((0, 100, 50), (0.1, 100, 50)), **mixed).steps
+    assert steps is not None
+    assert 101 in steps["num_tokens"].tolist()
+
+
+def test_the_batch_in_flight_is_not_known_when_the_next_is_decided() -> None:
+    ahead, after = (
+        serve(trace((0, 100, 50), (0.1, 100, 50)), disable_overlap_schedule=off).requests
+        for off in (False, True)
+    )
+    # The prompt waits for an iteration more, since the next one is launched when it arrives.
+    assert ahead["first_token_s"][1] - after["first_token_s"][1] == pytest.approx(
+        0.01001
+    )  # a decode of one token
+
+
+def test_a_request_that_asks_for_much_keeps_others_waiting() -> None:
+    requests = trace(*[(0.0, 100, 20)] * 12)
+    exact, much = (serve(requests, max_new_tokens=asked).requests for asked in (None, 390))
+    assert exact["first_scheduled_s"].nunique() == 2
+    assert much["first_scheduled_s"].nunique() > 4
+
+
+def test_a_retracted_request_goes_to_the_end_of_the_queue() -> None:
+    requests = trace(*[(0.0, 60, 200)] * 6, *[(0.5, 60, 10)] * 3)
+    result = serve(requests, num_blocks=700, schedule_conservativeness=0.1)
+    table = result.requests
+    assert table["recomputes"].sum() > 0
+    retracted = table[table["recomputes"] > 0].index[0]
+    assert table["finish_s"][retracted] > table["finish_s"][8]
+    assert (table["status"] == "finished").all()
+
+
+def test_a_prompt_that_is_too_long_is_answered_by_one_token() -> None:
+    table = serve(trace((0, 494, 5), (0.0, 493, 5))).requests
+    assert table["status"].tolist() == ["ignored", "finished"]
+    assert table["output_tokens"].tolist() == [1, 5]
+
+
+def test_an_answer_is_found_by_the_next_turn() -> None:
+    session = {"session_id": np.array([1, 1])}
+    for overlapped, found in ((False, 149), (True, 149)):
+        turns = trace((0, 100, 50), (5, 200, 5), **session)
+        table = serve(turns, disable_overlap_schedule=not overlapped).requests
+        assert table["cached_tokens"].tolist() == [0, found]
+    stopped = serve(trace((0, 100, 50), (5, 200, 5), **session), max_new_tokens=100).requests
+    assert stopped["cached_tokens"].tolist() == [0, 150]  # the decode too many computed the last token's KV
+
+
+def test_pages_cache_no_part_of_one() -> None:
+    turns = trace((0, 100, 50), (5, 200, 5), session_id=np.array([1, 1]))
+    assert serve(turns, block_size=16, num_blocks=60).requests["cached_tokens"].tolist() == [0, 144]
+
+
+def test_without_the_tree_nothing_is_cached() -> None:
+    turns = trace((0, 100, 50), (5, 200, 5), session_id=np.array([1, 1]))
+    result = serve(turns, disable_radix_cache=True)
+    assert result.requests["cached_tokens"].tolist() == [0, 0]
+    assert result.steps is not None
+    assert result.steps["cached"].max() == 0
+
+
+def test_an_answer_is_evicted_before_its_prompt() -> None:
+    # Of 600 tokens the first request leaves 399 cached; the second one needs 250.
+    steps = serve(trace((0, 300, 100), (10, 250, 50)), num_blocks=600).steps
+    assert steps is not None
+    assert set(steps["cached"].tolist()) == {0, 300}
+
+
+@pytest.mark.parametrize(
+    ("requests", "options", "sentence"),
+    [
+        (trace((0, 5, 5), n=np.array([2])), {}, "request 0: n is 2; under scheduler sglang it must be 1"),
+        (trace((0, 5, 5)), {"model": "gpt-oss-20b"}, "layers of gpt-oss-20b keep some tokens only"),
+        (trace((0, 5, 5)), {"chunked_prefill_size": 0}, "chunked_prefill_size is 0; it must be at least 1"),
+        (trace((0, 5, 5)), {"reservation": "max"}, "scheduler sglang needs reservation on-demand"),
+    ],
+)
+def test_what_is_not_simulated_is_refused(requests: Trace, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PagesimError, match=sentence):
+        serve(requests, **options)
