@@ -99,6 +99,7 @@ class Cache:
             "V_TOKEN": values.token,
             "V_CHUNK": values.chunk,
             "V_LANES": values.lanes,
+            "BY_EIGHT": by_eight(keys.head, values.head),
             "HEAD_DIM": head_dim,
             "PADDED_DIM": 1 << (head_dim - 1).bit_length(),
             "BLOCK_SIZE": self.sizes.block_size if self.paged else 0,
@@ -237,6 +238,14 @@ class BlockPool:
     def addresses(self) -> Tensor:
         """Where each of them begins, int64 ``[caches]`` on their device."""
         return torch.tensor([cache.data_ptr() for cache in self.caches], device=self.device)
+
+
+def by_eight(*strides: int) -> bool:
+    """Return whether strides are multiples of 8 that Triton, which looks for those of 16, would not see.
+
+    Heads of 72 or 120 numbers of 16 bits begin at multiples of 16 bytes.
+    """
+    return not any(stride % 8 for stride in strides) and any(stride % 16 for stride in strides)
 
 
 def pool_of(caches: BlockPool | Sequence[Tensor]) -> BlockPool:

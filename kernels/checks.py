@@ -17,7 +17,7 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.layouts import Layout, Sizes
 from pagesim.kernels.requirements import installed
 
-HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 256)
+HEAD_DIMS = (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512)
 MAX_BLOCK_SIZE = 4096
 MAX_BATCH = 65_535
 """Sequences are an axis of a grid, and of the second and third CUDA allows as many programs."""
