@@ -153,6 +153,10 @@ class Cache:
         single = not (self.has_head_scales or self.has_token_scales)
         return factor * LOG2_E * (float(self.k_scale) if single else 1.0)
 
+    @cached_property
+    def _default_scale(self) -> float:
+        return self.score_scale(None)
+
     def upright(self, q: Tensor, scale: float | None) -> tuple[Tensor, float]:
         """Return queries, and a positive scale, whose scores are those of queries and scale as given.
 
@@ -163,7 +167,7 @@ class Cache:
             q: queries of any shape.
             scale: of the dot products; 1/√D if None.
         """
-        factor = self.score_scale(scale)
+        factor = self._default_scale if scale is None else self.score_scale(scale)
         return (-q if factor < 0 else q), max(abs(factor), 1e-30)
 
     def _per_head(self, factor: float | Tensor) -> Tensor:

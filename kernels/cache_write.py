@@ -139,7 +139,7 @@ def launch(key: Tensor, value: Tensor, cache: Cache, slot_mapping: Tensor) -> La
         "stride_key_head": key.stride(1),
         "stride_value_token": value.stride(0),
         "stride_value_head": value.stride(1),
-        "NEW_BY_EIGHT": by_eight(key.stride(1), value.stride(1)),
+        "NEW_BY_EIGHT": key.shape[-1] % 16 > 0 and by_eight(key.stride(1), value.stride(1)),
         "TOKENS": TOKENS,
         "SCALED": cache.is_fp8,
     }

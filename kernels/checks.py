@@ -113,13 +113,18 @@ def check_tensor(
         raise PagesimError(f"{name} is {_short(tensor.dtype)}; {' or '.join(map(_short, dtypes))} is needed")
     if device is not None and tensor.device != device:
         raise PagesimError(f"{name} is on {tensor.device}; it must be on {device}, as the first tensor is")
-    if contiguous and not tensor.is_contiguous():
-        raise PagesimError(f"{name} has the strides {list(tensor.stride())}; a contiguous tensor is needed")
-    if tensor.dim() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+    if contiguous:
+        if not tensor.is_contiguous():
+            raise PagesimError(
+                f"{name} has the strides {list(tensor.stride())}; a contiguous tensor is needed"
+            )
+    elif tensor.dim() and tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         raise PagesimError(f"{name} has the strides {list(tensor.stride())}; the last must be 1")
 
 
 def _fits(have: Sequence[int], wanted: Sequence[int | str]) -> bool:
+    if have == wanted:
+        return True
     if len(have) != len(wanted):
         return False
     for size, want in zip(have, wanted, strict=True):

@@ -289,6 +289,7 @@ def launches(
     paired = cache.pairs if rows > 1 else None
     listed = work_list(plan, batch, q.device)
     q, positive = cache.upright(q, scale)
+    of_q, of_out = q.stride(), out.stride()
     arguments = {
         **(paired or cache.place),
         **cache.factors,
@@ -299,16 +300,16 @@ def launches(
         "out": partial,
         "lse": lse,
         **variant.arguments(positive, q),
-        "stride_q_row": q.stride(0),
-        "stride_q_query": q.stride(-3),
-        "stride_q_head": q.stride(-2),
-        "stride_out_row": out.stride(0),
-        "stride_out_query": out.stride(-3),
-        "stride_out_head": out.stride(-2),
+        "stride_q_row": of_q[0],
+        "stride_q_query": of_q[-3],
+        "stride_q_head": of_q[-2],
+        "stride_out_row": of_out[0],
+        "stride_out_query": of_out[-3],
+        "stride_out_head": of_out[-2],
         "stride_table": 0 if block_table is None else block_table.stride(0),
         "tokens_per_split": plan.tokens_per_split,
         "most_splits": plan.num_splits,
-        "Q_BY_EIGHT": by_eight(*q.stride()[:-1], *out.stride()[:-1]),
+        "Q_BY_EIGHT": head_dim % 16 > 0 and by_eight(*of_q[:-1], *of_out[:-1]),
         "QUERIES": queries,
         "GROUP": group,
         "ROWS": rows,

@@ -273,7 +273,7 @@ def launch(
         "stride_out_token": out.stride(0),
         "stride_out_head": out.stride(1),
         "stride_table": block_table.stride(0),
-        "Q_BY_EIGHT": by_eight(*q.stride()[:-1], *out.stride()[:-1]),
+        "Q_BY_EIGHT": q.shape[-1] % 16 > 0 and by_eight(*q.stride()[:-1], *out.stride()[:-1]),
         "GROUP": group,
         "HEADS": heads,
         "ROWS": cut.rows,

@@ -112,7 +112,7 @@ def launch(cache: Cache, block_table: Tensor, context_lens: Tensor, padded: Cach
         "value_scales": target["v_scales"],
         "stride_to_row": target["stride_s_block"],
         "stride_to_head": target["stride_s_head"],
-        "TO_BY_EIGHT": by_eight(key.stride(2), value.stride(2)),
+        "TO_BY_EIGHT": key.shape[-1] % 16 > 0 and by_eight(key.stride(2), value.stride(2)),
         "TOKENS": TOKENS,
         "TOKEN_SCALES": cache.has_token_scales,
     }
