@@ -134,7 +134,7 @@ class Recorder(Observer):
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         scheduler, memory = self.scheduler, self.memory
         self._end = end = start + ticks
-        continuing = 0 if self._speculates else batch.decoding
+        continuing = 0 if self._speculates else batch.decoding - batch.discarded
         if not batch.decodes:
             if self._stalled_since is None:
                 self._stalled_since = start

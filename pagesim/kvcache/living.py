@@ -32,12 +32,14 @@ class Prompt:
         return hash((self.tokens[:tokens], None if tokens <= len(self.tokens) else (id(self), tokens)))
 
     def common(self, other: Self, most: int) -> int:
+        return self.common_tokens(other, most * self.block_size) // self.block_size
+
+    def common_tokens(self, other: Self, most: int) -> int:
         if self is other:
             return most
         pairs = zip(self.tokens, other.tokens, strict=False)
         alike = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
-        tokens = min(len(self.tokens), len(other.tokens)) if alike is None else alike
-        return min(tokens // self.block_size, most)
+        return min(most, min(len(self.tokens), len(other.tokens)) if alike is None else alike)
 
     def __deepcopy__(self, memo: object) -> Self:
         return self

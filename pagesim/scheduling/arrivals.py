@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from typing import TypeVar, overload
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from pagesim.scheduling.content import Content, Contents
 from pagesim.scheduling.request import EngineRequest, Family
 from pagesim.sim.clock import to_tick_column
 from pagesim.workloads.trace import IntColumn, Trace
+
+Kind = TypeVar("Kind", bound=EngineRequest)
 
 NEVER = 1 << 62
 """Later than any instant of a simulation, in ticks."""
@@ -74,10 +77,16 @@ class Arrivals:
         """Return the index of a request by its row in the trace."""
         return bisect_left(self.row, row)
 
-    def request(self, index: int) -> EngineRequest:
+    @overload
+    def request(self, index: int) -> EngineRequest: ...
+
+    @overload
+    def request(self, index: int, kind: type[Kind]) -> Kind: ...
+
+    def request(self, index: int, kind: type[EngineRequest] = EngineRequest) -> EngineRequest:
         """Return the request of an index; contents are asked for in the order of the arrivals."""
         samples = self.samples[index]
-        return EngineRequest(
+        return kind(
             index,
             self.row[index],
             self.ticks[index],

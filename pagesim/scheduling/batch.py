@@ -74,6 +74,7 @@ class Batch:
         reports: whether it tells the workers of requests that are over, and is an iteration for that alone.
         sequences: that the running requests consist of.
         decoding: those of them that get a token and have had one before.
+        discarded: how many of these are over already, though that was not known: their token is thrown away.
         drafts: tokens that are drafts, to be verified.
         shares: what each request computes, in the order in which it was given; None where every decoding one
             computes a single token.
@@ -102,6 +103,7 @@ class Batch:
         "decode_context",
         "decodes",
         "decoding",
+        "discarded",
         "drafts",
         "ignored",
         "incomplete",
@@ -154,7 +156,9 @@ class Batch:
         self.launches = self.counts_empty = self.reports = False
         self.sequences = self.decoding = self.batched_tokens = self.tokens = 0
         self.context_tokens = self.decode_context = self.query_key_pairs = 0
-        self.blocks_out = self.blocks_in = self.blocks_copied = self.drafts = self.computed_prompts = 0
+        self.blocks_out = self.blocks_in = self.blocks_copied = self.drafts = self.computed_prompts = (
+            self.discarded
+        ) = 0
 
     @property
     def is_iteration(self) -> bool:

@@ -84,9 +84,15 @@ class Content:
 
     def common(self, other: Content, most: int) -> int:
         """As `memory.Content.common`."""
-        mine, theirs, end = self.names, other.names, most * self.block_size + self.lookahead
-        last = bisect_left(other.ends, end)
-        if last < len(mine) and mine[last] == theirs[last] and self.ends[last] >= end:
+        tokens = most * self.block_size + self.lookahead
+        alike = self.common_tokens(other, tokens)
+        return most if alike == tokens else max(0, alike - self.lookahead) // self.block_size
+
+    def common_tokens(self, other: Content, most: int) -> int:
+        """Return how many of so many first tokens are the same as another content's."""
+        mine, theirs = self.names, other.names
+        last = bisect_left(other.ends, most)
+        if last < len(mine) and mine[last] == theirs[last] and self.ends[last] >= most:
             return most
         alike, unlike = 0, min(last + 1, len(mine))
         while alike < unlike:  # the same names come first: halve what is not known
@@ -95,8 +101,7 @@ class Content:
                 alike = middle + 1
             else:
                 unlike = middle
-        tokens = min(self.ends[alike - 1], other.ends[alike - 1]) if alike else 0
-        return max(0, tokens - self.lookahead) // self.block_size
+        return min(self.ends[alike - 1], other.ends[alike - 1], most) if alike else 0
 
 
 class Contents:

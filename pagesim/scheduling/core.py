@@ -134,6 +134,9 @@ class Scheduler(ABC):
     parks: ClassVar[tuple[str, ...]] = ()
     """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
 
+    empty_turns: ClassVar[bool] = True
+    """Whether an empty plan is an iteration, of no length, where batches are scheduled ahead."""
+
     sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
 
@@ -149,6 +152,26 @@ class Scheduler(ABC):
     @classmethod
     def longest_sequence(cls, max_model_len: int) -> int | None:
         """Return prompt + output at which the engine ends a sequence; None where it rejects longer ones."""
+        return None
+
+    @classmethod
+    def most_output(
+        cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
+    ) -> IntColumn | None:
+        """Return the tokens that the engine lets each prompt generate, ``[N]``; None where it rejects others.
+
+        Args:
+            prompt: tokens, ``[N]``.
+            max_model_len: tokens.
+            num_blocks: of the cache, without null blocks.
+            block_size: tokens a block.
+        """
+        longest = cls.longest_sequence(max_model_len)
+        return None if longest is None else np.maximum(1, longest - prompt)
+
+    @classmethod
+    def memory_for(cls, options: Any, num_blocks: int, block_size: int) -> KVCache | None:
+        """Return the empty memory that the scheduler brings with it under these options; None for none."""
         return None
 
     @classmethod
@@ -325,6 +348,10 @@ class Scheduler(ABC):
         requests go on.
         """
         return 0
+
+    def ran_dry(self) -> None:
+        """Learn that nothing runs and nothing is in flight; told before the engine waits for an arrival."""
+        return
 
     def transferred(self, jobs: Sequence[Job]) -> None:
         """Learn that jobs of `Batch.transfers` are over; told after ``finish``."""

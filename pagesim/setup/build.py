@@ -63,6 +63,9 @@ def build_memory(
         )
     if isinstance(plan, TypePlan):
         return _typed_memory(plan.holding(num_blocks))
+    own = scheduler.memory_for(options, num_blocks, block_size)
+    if own is not None:
+        return own
     groups = () if plan is None else kv_groups(plan)
     if plan is not None and not (len(groups) == 1 and groups[0].rule == Full()):
         retention = getattr(options, "prefix_cache_retention_interval", None) or 0

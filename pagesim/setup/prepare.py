@@ -269,7 +269,8 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
     sized, max_model_len, cost = equip(system, policy)
     options = with_chunks(options, sized)
     scheduler = SCHEDULERS.find(policy.scheduler)
-    trace, request_of = take_in(trace, policy.scheduler, scheduler, max_model_len)
+    num_blocks, block_size = sized.num_blocks, sized.block_size
+    trace, request_of = take_in(trace, policy.scheduler, scheduler, max_model_len, num_blocks, block_size)
     setting = PreparedSystem(
         system, policy, sized, options, max_model_len, cost, trace, np.arange(len(trace)), request_of
     )

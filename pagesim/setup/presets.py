@@ -40,6 +40,7 @@ class Policy:
             ``two-level``, ``pools``, or a plug-in's.
         sentence: what it is, for a listing.
         block_size: token slots of its blocks, if that is part of what it is.
+        default_block_size: the same, where it is a choice; None for ``BLOCK_SIZE``.
         options: those of its scheduler that are part of what it is, by name.
         note: what is to be known of its results where layers differ in what they keep.
     """
@@ -49,6 +50,7 @@ class Policy:
     placement: str
     sentence: str
     block_size: int | None = None
+    default_block_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     note: str = ""
 
@@ -131,6 +133,13 @@ POLICIES: dict[str, Policy] = {
         "vllm-v1 over a pool for each layer type, divided once as one request of max_model_len takes it",
         options={"enable_prefix_caching": False},
         note="prefixes are not cached",
+    ),
+    "sglang": Policy(
+        "sglang",
+        "on-demand",
+        "paged",
+        "SGLang 0.5.23: prompts first, admission by an estimate, retraction, a radix tree",
+        default_block_size=1,
     ),
     "token-granular": Policy(
         "vllm-sosp",
@@ -233,7 +242,7 @@ def granularity(
             f"block_size is {block_size}; it must be {policy.block_size} or left out: this policy is about "
             "blocks of that size"
         )
-    return block_size or policy.block_size or BLOCK_SIZE, None
+    return block_size or policy.block_size or policy.default_block_size or BLOCK_SIZE, None
 
 
 def check_preemption(policy: Policy, options: SchedulerOptions) -> None:

@@ -18,6 +18,7 @@ from pagesim.kvcache import (
 )
 from pagesim.scheduling.continuous import Orca, VllmSosp
 from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.sglang import Sglang
 from pagesim.scheduling.static import StaticBatching
 from pagesim.scheduling.vllm_v0 import VllmV0
 from pagesim.scheduling.vllm_v1 import VllmV1
@@ -76,6 +77,7 @@ SCHEDULERS: Plugins[type[Scheduler]] = Plugins(
         "vllm-sosp": VllmSosp,
         "vllm-v0": VllmV0,
         "vllm-v1": VllmV1,
+        "sglang": Sglang,
     },
     base=Scheduler,
 )

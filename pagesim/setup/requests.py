@@ -25,7 +25,14 @@ class Intake(NamedTuple):
     request_of: IntColumn
 
 
-def take_in(trace: Trace, name: str, scheduler: type[Scheduler], max_model_len: int) -> Intake:
+def take_in(
+    trace: Trace,
+    name: str,
+    scheduler: type[Scheduler],
+    max_model_len: int,
+    num_blocks: int,
+    block_size: int,
+) -> Intake:
     """Return the requests as the engine of a scheduler sees them.
 
     What becomes of samples is a trait of the scheduler: `Scheduler.samples`. Outputs that the engine ends
@@ -36,6 +43,8 @@ def take_in(trace: Trace, name: str, scheduler: type[Scheduler], max_model_len: 
         name: of the scheduler.
         scheduler: its class.
         max_model_len: tokens.
+        num_blocks: of the cache, without null blocks.
+        block_size: tokens a block.
 
     Raises:
         PagesimError: there are no requests, or one is of a kind that the engine does not know.
@@ -54,7 +63,9 @@ def take_in(trace: Trace, name: str, scheduler: type[Scheduler], max_model_len: 
     elif scheduler.samples == "together" and trace.sample_tokens is not None:
         note = "samples of a request run as long as the longest: this engine ends them together"
         intake = intake._replace(trace=trace.with_columns({"sample_tokens": None}, note))
-    return intake._replace(trace=_cut(intake.trace, scheduler.longest_sequence(max_model_len)))
+    trace = intake.trace
+    most = scheduler.most_output(trace.prompt_tokens, max_model_len, num_blocks, block_size)
+    return intake if most is None else intake._replace(trace=_cut(trace, most))
 
 
 def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
@@ -132,12 +143,11 @@ def _split_samples(trace: Trace, name: str) -> Intake:
     return Intake(trace.with_columns(columns, note), rows)
 
 
-def _cut(trace: Trace, longest: int | None) -> Trace:
+def _cut(trace: Trace, most: IntColumn) -> Trace:
     """Return the trace with the outputs that the engine ends early cut to what it generates."""
-    if longest is None:
+    cut = most < trace.output_tokens
+    if not cut.any():
         return trace
-    most = np.maximum(1, longest - trace.prompt_tokens)
-    cut = int((most < trace.output_tokens).sum())
-    if not cut:
-        return trace
-    return trace.with_outputs_cut(most, f"{cut} outputs cut: the engine ends a sequence at {longest} tokens")
+    longest = int((trace.prompt_tokens + most)[cut].max())
+    note = f"{int(cut.sum())} outputs cut: the engine ends a sequence at {longest} tokens"
+    return trace.with_outputs_cut(most, note)

@@ -185,6 +185,7 @@ class Engine:
                 break  # the loop goes on as long as anything is copied
             # Where memory was given back, a request that waits may be admitted at the same instant.
             if not (batch.recomputed or batch.stuck):
+                scheduler.ran_dry()
                 self.events.idle(now, queue.next_arrival)
                 return False
         ticks = self.executor.execute(batch)

@@ -48,11 +48,7 @@ class PipelinedEngine(Engine):
         run = self.run
         run.steps, run.decided = 0, now
         if not (scheduler.running or scheduler.has_work):
-            if not in_flight:
-                self.events.idle(now, queue.next_arrival)
-                return False
-            self._wait(now, naps=True)
-            return True
+            return self._has_nothing(now)
         if self._forwards and self._fast_forwards(now):
             return not run.resting or self._goes_on()
         while True:
@@ -63,6 +59,8 @@ class PipelinedEngine(Engine):
             if batch.tokens or not batch.stuck:
                 break
         is_empty = not batch.tokens
+        if is_empty and not scheduler.empty_turns:
+            return self._has_nothing(now)
         ticks = 0 if is_empty else self.executor.execute(batch)
         busy = max(now, in_flight[-1]) if in_flight else now
         launched = now if batch.transfers is None else self.copies.before(batch.transfers, now, busy)
@@ -146,6 +144,15 @@ class PipelinedEngine(Engine):
             self._abort_until(now)
             if self._next_abort > past:
                 self._is_settled = False
+
+    def _has_nothing(self, now: int) -> bool:
+        """Wait for the oldest batch in flight where nothing is scheduled; say whether there is one."""
+        if not self._in_flight:
+            self.scheduler.ran_dry()
+            self.events.idle(now, self.scheduler.queue.next_arrival)
+            return False
+        self._wait(now, naps=self.scheduler.empty_turns)
+        return True
 
     def _wait(self, now: int, *, naps: bool) -> None:
         """Let the turn at hand end with the oldest batch in flight."""

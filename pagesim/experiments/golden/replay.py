@@ -131,20 +131,23 @@ def _own_columns(file: Path) -> list[dict[str, str]]:
 def _with_prefixes(trace: Trace, rows: Sequence[Mapping[str, str]]) -> Trace:
     """Return a trace with what its prompts share.
 
-    A row with a parent goes on from that one's prompt and answer; it is the next turn of a session. In the
-    others an id stands for a token, and is the same only where the engine was given the same token.
+    A row with a parent goes on from that one's prompt and answer; it is the next turn of a session, as is a
+    row with the session of an earlier one. In the others an id stands for a token, and is the same only where
+    the engine was given the same token.
     """
     fresh = count()
     numbers: dict[tuple[str, int], int] = {}
     ids: list[tuple[int, ...]] = []
     sessions: dict[int, int] = {}
+    begun: dict[str, int] = {}  # the first row of each session that is named
     for row, tokens in zip(trace.request_id.tolist(), trace.prompt_tokens.tolist(), strict=True):
         own = rows[row]
-        parent = own.get("parent")
-        sessions[row] = sessions[int(parent)] if parent else row
+        parent, session = own.get("parent"), own.get("session_id")
+        first = sessions[int(parent)] if parent else begun.setdefault(session, row) if session else row
+        sessions[row] = first
         shared = int(own["prefix_tokens"] or 0)
         begins = [numbers.setdefault((own["prefix_id"], at), next(fresh)) for at in range(shared)]
-        ids.append(() if parent else (*begins, *(next(fresh) for _ in range(tokens - shared))))
+        ids.append(() if first != row else (*begins, *(next(fresh) for _ in range(tokens - shared))))
     columns = {"hash_ids": ids, "hash_block_size": 1, "prefix_tokens": None}
     if len(set(sessions.values())) < len(sessions):
         columns["session_id"] = np.array(list(sessions.values()))

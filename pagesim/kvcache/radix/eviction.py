@@ -1,0 +1,62 @@
+"""Which leaf of a radix tree is evicted first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # a tree has such an order
+    from pagesim.kvcache.radix.tree import Node
+
+EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo"]
+
+_PRIORITIES: dict[EvictionPolicy, Callable[[Node], tuple[float, ...]]] = {
+    "lru": lambda node: (node.used,),
+    "lfu": lambda node: (node.hits, node.used),
+    "fifo": lambda node: (node.born,),
+    "mru": lambda node: (-node.used,),
+    "filo": lambda node: (-node.born,),
+}
+
+
+class EvictionOrder:
+    """The leaves that no sequence holds; the one with the smallest priority goes first.
+
+    Each has one entry at most. A touch does not move it: what is found under an old priority is put back.
+    That is exact where a touch only makes a priority greater; under ``mru`` all are looked at anew.
+
+    Args:
+        policy: least recently used, least frequently used, first in, most recently used, last in.
+    """
+
+    __slots__ = ("_heap", "_looks_anew", "_numbers", "_priority")
+
+    def __init__(self, policy: EvictionPolicy) -> None:
+        self._priority = _PRIORITIES[policy]
+        self._looks_anew = policy == "mru"
+        self._heap: list[tuple[tuple[float, ...], int, Node]] = []
+        self._numbers = count()  # so that no two entries are compared by their nodes
+
+    def offer(self, node: Node) -> None:
+        """Say that a leaf may be evicted."""
+        if not node.queued:
+            node.queued = True
+            heappush(self._heap, (self._priority(node), next(self._numbers), node))
+
+    def pop(self) -> Node | None:
+        """Return the leaf that is evicted next; None if none is left."""
+        heap, priority = self._heap, self._priority
+        if self._looks_anew:
+            heap[:] = [(priority(node), number, node) for _, number, node in heap]
+            heapify(heap)
+        while heap:
+            known, _, node = heappop(heap)
+            node.queued = False
+            if not node.is_evictable:
+                continue
+            if priority(node) == known:
+                return node
+            self.offer(node)
+        return None

@@ -1,0 +1,286 @@
+"""Memory whose prefix cache is a radix tree, as SGLang has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagesim.kvcache.base import KVCacheError
+from pagesim.kvcache.counted import CountedKV
+from pagesim.kvcache.groups import Full, KVGroup, opening_step
+from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.radix.eviction import EvictionPolicy
+from pagesim.kvcache.radix.tree import Node, RadixTree
+
+
+class Place:
+    """What `RadixKV` keeps with a holder.
+
+    Attributes:
+        node: with which the part of it ends that is in the tree, and locked.
+        protected: tokens of that part.
+        seen: tokens of it that were inserted at any time.
+        step: at which it takes pages while it decodes, modulo the page size.
+    """
+
+    __slots__ = ("node", "protected", "seen", "step")
+
+    def __init__(self, node: Node, protected: int) -> None:
+        self.node = node
+        self.protected = protected
+        self.seen = 0
+        self.step = 0
+
+
+class RadixKV(CountedKV):
+    """See `KVCache`: counted pages of one KV group of full attention, and a radix tree over those cached.
+
+    A page is in the tree, or one sequence's own, or blank. What a sequence computes is its own until
+    ``cache_tokens`` inserts it; pages that the tree had already are given back then. Free pages are the blank
+    ones and those of the tree that no sequence holds, the cached ones; whole leaves are evicted, and only
+    where blank pages run short.
+
+    Args:
+        num_pages: on the device.
+        page_size: tokens a page.
+        policy: which leaf is evicted first.
+
+    Attributes:
+        tree: see there.
+        evicted: tokens that were evicted since the beginning.
+    """
+
+    __slots__ = ("_found", "_named", "cached_blocks", "evicted", "tree")
+
+    caches_prefixes = True
+
+    def __init__(self, num_pages: int, page_size: int = 1, *, policy: EvictionPolicy = "lru") -> None:
+        super().__init__(num_pages, (KVGroup(page_size, Full()),))
+        self.tree = RadixTree(page_size, policy)
+        self.evicted = 0
+        self.cached_blocks = 0
+        self._named = 0  # pages of the tree that sequences hold, once for each of them
+        self._found: tuple[Holder, Node, int] | None = (
+            None  # what was looked up last, and up to how many tokens
+        )
+
+    # Questions
+
+    @property
+    def blank_blocks(self) -> int:
+        """Pages that are neither held nor in the tree."""
+        return self.free_blocks - self.cached_blocks
+
+    def match_prefix(self, holder: Holder, tokens: int) -> int:
+        if holder.content is None:
+            return 0
+        node = self.tree.match(holder.content, tokens - 1)
+        self._found = holder, node, tokens - 1
+        return node.end
+
+    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
+
+    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+        if holder.samples > 1:
+            self._refuse_samples()
+        node = self._found_for(holder)
+        return -(-tokens // self.block_size) + (self.tree.unlocked(node) - node.end) // self.block_size
+
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        return self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
+
+    def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
+        locks: dict[Node, int] = {}
+        blocks, page = 0, self.block_size
+        for holder in holders:
+            place: Place = holder.kv
+            blocks += self.held_blocks(holder) - place.protected // page
+            node = place.node
+            while node.parent is not None:
+                locks[node] = locks.get(node, 0) + 1
+                node = node.parent
+        return blocks + sum([node.tokens // page for node, count in locks.items() if count == node.locks])
+
+    # Changes
+
+    def protect(self, holder: Holder) -> None:
+        """Hold what ``match_prefix`` found last for a holder; ``admit`` takes it over."""
+        node = self._found_for(holder)
+        self._found = None
+        self._lock(node)
+        holder.kv = Place(node, node.end)
+        self._name(node.end)
+
+    def unprotect(self, holder: Holder) -> None:
+        """Hold no longer what is protected for a holder that is not admitted."""
+        self._forget(holder)
+        holder.kv = None
+
+    def admit(self, holder: Holder, tokens: int) -> None:
+        place: Place | None = holder.kv
+        if place is None:
+            blocks = self.blocks_to_admit(holder, tokens)
+            self._check_room(blocks)
+            self.protect(holder)
+            place = holder.kv
+        assert place is not None
+        holder.tokens = tokens
+        self._take_pages(-(-tokens // self.block_size) - place.protected // self.block_size)
+
+    def extend(self, holder: Holder, tokens: int) -> None:
+        super().extend(holder, tokens)
+        self._evict_overdraft()
+
+    def append(self, holder: Holder) -> int:
+        self.extend(holder, 1)
+        return 0
+
+    def start_decoding(self, holder: Holder) -> None:
+        holder.base = holder.tokens - self.steps
+        holder.decodes = True
+        holder.kv.step = step = opening_step(holder.base, self.block_size)
+        self._takes[step] += 1
+        self._per_period += 1
+
+    def stop_decoding(self, holder: Holder) -> None:
+        holder.tokens = holder.base + self.steps
+        holder.decodes = False
+        self._takes[holder.kv.step] -= 1
+        self._per_period -= 1
+
+    def take(self, holder: Holder) -> None:
+        super().take(holder)
+        self._evict_overdraft()
+
+    def grow(self, steps: int = 1) -> int:
+        super().grow(steps)
+        self._evict_overdraft()
+        return 0
+
+    def grow_leaving(self, spare: int) -> int:
+        left = super().grow_leaving(spare)
+        self._evict_overdraft()
+        return left
+
+    def cache_full_blocks(self, holder: Holder) -> None:
+        if holder.content is not None:
+            self.cache_tokens(holder, self.length(holder) - holder.unknown)
+
+    def cache_tokens(self, holder: Holder, tokens: int) -> None:
+        """Insert the first tokens of a holder into the tree, whole pages, and hold them there.
+
+        The end of its prompt becomes the end of a node, so that what was generated can be evicted alone.
+        """
+        page, tree, place = self.block_size, self.tree, holder.kv
+        end = tokens - tokens % page
+        if not end:
+            return
+        there, node = tree.insert(holder.content, end, place.seen)
+        # Its own pages are so many fewer: some the tree had already, the others are the tree's now.
+        self.free_blocks += (end - place.protected) // page
+        self.cached_blocks += (end - there) // page
+        if end > place.seen:
+            place.seen = end
+        prompt = holder.prompt - holder.prompt % page
+        if 0 < prompt < end:
+            tree.insert(holder.content, prompt, prompt)
+        self._unlock(place.node)
+        self._lock(node)
+        self._name(end - place.protected)
+        place.node, place.protected = node, end
+
+    def release(self, holder: Holder) -> None:
+        self.cache_full_blocks(holder)
+        self.drop(holder)
+
+    def drop(self, holder: Holder) -> None:
+        """Release a holder without inserting anything."""
+        if holder.decodes:
+            self.stop_decoding(holder)
+        self.free_blocks += (-(-holder.tokens // self.block_size)) - holder.kv.protected // self.block_size
+        self._forget(holder)
+
+    def make_blank(self, pages: int) -> None:
+        """Evict until so many pages are blank, or nothing is left to evict."""
+        short = pages - (self.free_blocks - self.cached_blocks)
+        if short > 0 and self.cached_blocks:
+            gone = self.tree.evict(short * self.block_size)
+            self.evicted += gone
+            self.cached_blocks -= gone // self.block_size
+
+    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+        self._refuse_samples()
+
+    def swap_out(self, holder: Holder) -> int:
+        raise KVCacheError("this memory has no swap space")
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless the counts agree with the tree."""
+        page, nodes = self.block_size, list(self.tree)
+        assert all(node.tokens > 0 and node.tokens % page == 0 for node in nodes), "a node has no whole pages"
+        held = sum([node.tokens for node in nodes if node.locks])
+        cached = sum([node.tokens for node in nodes]) - held
+        assert (self.tree.protected, self.tree.evictable) == (held, cached), (
+            "the tree's tokens are miscounted"
+        )
+        assert self.cached_blocks == cached // page, "cached pages are miscounted"
+        assert self.shared_blocks == self._named - held // page >= 0, "shared pages are miscounted"
+        assert 0 <= self.cached_blocks <= self.free_blocks <= self.num_blocks, "pages are miscounted"
+        for node in nodes:
+            parent = node.parent
+            assert parent is not None
+            assert parent.end == node.start, "a node does not follow its parent"
+            assert node.locks >= sum([child.locks for child in node.children.values()]), "a lock is lost"
+
+    # Inside
+
+    def _found_for(self, holder: Holder) -> Node:
+        """Return what ``match_prefix`` found last for a holder, as far as it is still there."""
+        if self._found is None or self._found[0] is not holder:
+            return self.tree.root
+        _, node, most = self._found
+        if node.parent is None and node is not self.tree.root:
+            node = self.tree.match(holder.content, most)
+            self._found = holder, node, most
+        return node
+
+    def _lock(self, node: Node) -> None:
+        before = self.tree.evictable
+        self.tree.lock(node)
+        self._note(before)
+
+    def _unlock(self, node: Node) -> None:
+        before = self.tree.evictable
+        self.tree.unlock(node)
+        self._note(before)
+
+    def _note(self, before: int) -> None:
+        """Note that the evictable tokens were so many before."""
+        pages = (self.tree.evictable - before) // self.block_size
+        self.cached_blocks += pages
+        self.free_blocks += pages
+        self.shared_blocks = self._named - self.tree.protected // self.block_size
+
+    def _name(self, tokens: int) -> None:
+        """Note that so many further tokens of the tree are held by a sequence."""
+        pages = tokens // self.block_size
+        self._named += pages
+        self.shared_blocks += pages
+
+    def _forget(self, holder: Holder) -> None:
+        """Hold nothing in the tree for a holder any more."""
+        place: Place = holder.kv
+        self._name(-place.protected)
+        self._unlock(place.node)
+
+    def _take_pages(self, pages: int) -> None:
+        self.free_blocks -= pages
+        self._evict_overdraft()
+
+    def _evict_overdraft(self) -> None:
+        """Evict as many pages as were taken beyond the blank ones."""
+        if self.free_blocks < self.cached_blocks:
+            self.make_blank(0)
+
+    def _refuse_samples(self) -> None:
+        raise KVCacheError("a prefix cache serves every sample as a request of its own")

@@ -1,0 +1,234 @@
+"""The radix tree of SGLang: which prefixes are cached, page by page, and what touches them.
+
+Source: SGLang 0.5.23, ``srt/mem_cache/unified_radix_cache.py`` and the tree core behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, Self
+
+from pagesim.kvcache.radix.eviction import EvictionOrder, EvictionPolicy
+
+_HAIR = 1e-5
+"""By how much a node is older than its child that was found with it."""
+
+
+class Text(Protocol):
+    """What a sequence's tokens are, as far as another one may have the same ones."""
+
+    def key_at(self, tokens: int) -> int:
+        """Name the first tokens: two contents have one name for them where all of them are the same."""
+
+    def common_tokens(self, other: Self, most: int) -> int:
+        """Return how many of so many first tokens are the same as another content's."""
+
+
+class Node:
+    """A stretch of tokens that follows its parent's; its KV is on the device.
+
+    Attributes:
+        content: of a sequence that has these tokens.
+        start, end: the stretch, in tokens from the beginning of the sequence; whole pages.
+        parent: None for the root, and for a node that was evicted.
+        children: by the name of their first page, in the order in which they were inserted.
+        locks: sequences that hold this stretch or one behind it.
+        used: when it was touched last; the tree counts touches.
+        born: when it was inserted.
+        hits: how often a sequence was inserted through it that had not been before.
+        queued: whether the eviction order has an entry of it.
+    """
+
+    __slots__ = ("born", "children", "content", "end", "hits", "locks", "parent", "queued", "start", "used")
+
+    used: float
+    born: float
+    hits: int
+
+    def __init__(self, content: Text, start: int, end: int, parent: Node | None, used: float) -> None:
+        self.content = content
+        self.start = start
+        self.end = end
+        self.parent = parent
+        self.children: dict[int, Node] = {}
+        self.locks = 0
+        self.used = self.born = used
+        self.hits = 0
+        self.queued = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the stretch."""
+        return self.end - self.start
+
+    @property
+    def is_evictable(self) -> bool:
+        """Whether it can be evicted: a leaf that no sequence holds."""
+        return not (self.locks or self.children) and self.parent is not None
+
+
+class RadixTree:
+    """The tree; a prefix in it is named by the node with which it ends. Lengths are in tokens.
+
+    Args:
+        page: tokens of a page; a part of one is never in the tree.
+        policy: which leaf is evicted first.
+
+    Attributes:
+        page: see there.
+        root: of no tokens; it is never evicted.
+        evictable: tokens of nodes that no sequence holds.
+        protected: tokens of all others.
+    """
+
+    __slots__ = ("_order", "_touches", "evictable", "page", "protected", "root")
+
+    def __init__(self, page: int, policy: EvictionPolicy = "lru") -> None:
+        self.page = page
+        self.root = Node(_Nothing(), 0, 0, None, 0.0)
+        self.evictable = 0
+        self.protected = 0
+        self._touches = 0.0
+        self._order = EvictionOrder(policy)
+
+    def __iter__(self) -> Iterator[Node]:
+        """Yield every node but the root, a node before its children, in the order of insertion."""
+        left = list(reversed(self.root.children.values()))
+        while left:
+            node = left.pop()
+            yield node
+            left.extend(reversed(node.children.values()))
+
+    def match(self, content: Text, tokens: int) -> Node:
+        """Return the node with which the longest cached prefix of some first tokens ends.
+
+        Every node up to it is touched, the one found last; a node of which only a part is found is split.
+        """
+        page = self.page
+        end = tokens - tokens % page
+        node = self.root
+        if not end:
+            return node
+        at = 0
+        while at < end:
+            child = node.children.get(content.key_at(at + page))
+            if child is None:
+                break
+            at = self._same(content, child, end)
+            if at < child.end:
+                node = self._split(child, at)
+                break
+            node = child
+        used, each = self._tick(), node
+        while True:
+            each.used = used
+            parent = each.parent
+            if parent is None:
+                return node
+            used -= _HAIR
+            each = parent
+
+    def insert(self, content: Text, tokens: int, seen: int = 0) -> tuple[int, Node]:
+        """Insert some first tokens, whole pages; every node on the way is touched, the last one last.
+
+        Args:
+            content: see there.
+            tokens: whole pages.
+            seen: tokens of this sequence that were inserted before; a node that ends there has no new hit.
+
+        Returns:
+            The tokens that were there already, and the node with which the others end.
+        """
+        page, node, at = self.page, self.root, 0
+        node.used = self._tick()
+        while at < tokens:
+            child = node.children.get(content.key_at(at + page))
+            if child is None:
+                break
+            child.used = self._tick()
+            at = self._same(content, child, tokens)
+            node = child if at == child.end else self._split(child, at)
+            if at > seen:
+                node.hits += 1
+        if at == tokens:
+            return at, node
+        leaf = Node(content, at, tokens, node, self._tick())
+        node.children[content.key_at(at + page)] = leaf
+        leaf.hits = int(tokens > seen)
+        self.evictable += leaf.tokens
+        self._order.offer(leaf)
+        return at, leaf
+
+    def lock(self, node: Node) -> None:
+        """Hold a prefix: nothing of it is evicted."""
+        while (parent := node.parent) is not None:
+            if not node.locks:
+                self.evictable -= node.end - node.start
+                self.protected += node.end - node.start
+            node.locks += 1
+            node = parent
+
+    def unlock(self, node: Node) -> None:
+        """Hold a prefix no longer."""
+        while (parent := node.parent) is not None:
+            node.locks -= 1
+            if not node.locks:
+                self.evictable += node.end - node.start
+                self.protected -= node.end - node.start
+                if not node.children:
+                    self._order.offer(node)
+            node = parent
+
+    def unlocked(self, node: Node) -> int:
+        """Return the tokens of a prefix that no sequence holds."""
+        tokens = 0
+        while node.parent is not None and not node.locks:
+            tokens += node.end - node.start
+            node = node.parent
+        return tokens
+
+    def evict(self, tokens: int) -> int:
+        """Evict whole leaves until so many tokens are gone, or none is left; return how many are."""
+        gone, order = 0, self._order
+        while gone < tokens and (node := order.pop()) is not None:
+            parent = node.parent
+            assert parent is not None
+            del parent.children[node.content.key_at(node.start + self.page)]
+            node.parent = None
+            gone += node.end - node.start
+            if parent.is_evictable:
+                order.offer(parent)
+        self.evictable -= gone
+        return gone
+
+    def _tick(self) -> float:
+        self._touches += 1.0
+        return self._touches
+
+    def _same(self, content: Text, child: Node, tokens: int) -> int:
+        """Return up to where a content is the same as a child, of which it has the first page."""
+        most = child.end if child.end < tokens else tokens
+        same = content.common_tokens(child.content, most)
+        return same - same % self.page
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Split a node; return the upper part. The lower one is touched after it, and stays what it is."""
+        parent = node.parent
+        assert parent is not None
+        upper = Node(node.content, node.start, at, parent, self._tick())
+        upper.born, upper.locks, upper.hits = node.born, node.locks, node.hits
+        parent.children[node.content.key_at(node.start + self.page)] = upper
+        upper.children[node.content.key_at(at + self.page)] = node
+        node.start, node.parent = at, upper
+        node.used = self._tick()
+        return upper
+
+
+class _Nothing:
+    """The content of the root."""
+
+    def key_at(self, tokens: int) -> int:
+        return 0
+
+    def common_tokens(self, other: Text, most: int) -> int:
+        return 0

@@ -1,0 +1,264 @@
+"""Admission under SGLang: which prompts run in an iteration, and how much of them.
+
+Source: SGLang 0.5.23, ``Scheduler._get_new_batch_prefill_raw`` and ``PrefillAdder``.
+"""
+
+from __future__ import annotations
+
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.sglang.budget import CLIP, Budget, Verdict
+from pagesim.scheduling.sglang.decoding import DecodingSglang
+from pagesim.scheduling.sglang.future import KnownFuture, Stay
+from pagesim.scheduling.sglang.order import QueueOrder, uncached
+from pagesim.scheduling.sglang.queue import SglangQueue
+from pagesim.scheduling.sglang.request import SglangRequest
+
+
+class AdmittingSglang(DecodingSglang):
+    """What `Sglang` does for requests that wait.
+
+    Attributes:
+        order: sorts the queue.
+        chunk: tokens that prompts compute in an iteration; None where they are not cut.
+        mixes: whether the running batch decodes beside prompts.
+        max_prefill_tokens: tokens of prompts that are admitted to an iteration.
+        most_prompts: prompts in an iteration at most.
+        spares_shorter: whether only one prompt at a time runs in chunks, since shorter ones come first.
+    """
+
+    __slots__ = ("chunk", "max_prefill_tokens", "mixes", "most_prompts", "order", "spares_shorter")
+
+    order: QueueOrder
+    queue: SglangQueue
+    chunk: int | None
+    mixes: bool
+    max_prefill_tokens: int
+    most_prompts: int | None
+    spares_shorter: bool
+
+    def prefill(self, batch: Batch) -> bool:
+        """Let prompts run, if any can; say whether any does."""
+        if not self.batch:
+            self.is_full = False
+        if (self.is_full or not self.queue.waiting) and self.chunked is None:
+            return False
+        if self._places() <= 0 and self.chunked is None:
+            self.is_full = True
+            return False
+        self.order.sort()
+        prompts = self._admit()
+        if not prompts:
+            return False
+        self._run_prompts(prompts, batch)
+        return True
+
+    def _places(self) -> int:
+        """Return how many further requests may run; those whose last token is in flight have theirs still."""
+        most = self.max_running_requests
+        return min(most - len(self.batch), most - len(self.running))
+
+    # Who runs
+
+    def _admit(self) -> list[SglangRequest]:
+        """Return the requests of which a prompt, or a chunk, runs, with what is found for them held."""
+        beside = len(self.batch) if self.mixes else 0
+        ratio = 1.0 if self.ignores_stops else self.new_token_ratio
+        budget = Budget(
+            self.memory,
+            self.max_prefill_tokens - beside,
+            None if self.chunk is None else self.chunk - beside,
+            beside + self.promised(ratio),
+            beside,
+        )
+        admitted: list[SglangRequest] = []
+        chunked = None
+        going_on = self.chunked
+        if going_on is not None:
+            self.chunked = chunked = self._go_on(going_on, budget)
+            admitted.append(going_on)
+        # Of the requests that are admitted only the one that goes on has a place among those that run.
+        places = self._places() + (going_on is not None)
+        places = min(self.max_running_requests - len(self.batch), places)
+        queue, future = self.queue, KnownFuture()
+        tried = 0
+        while tried < queue.waiting and budget.verdict() is not Verdict.NO_BUDGET:
+            if len(admitted) >= places:
+                self.is_full = True
+            if self.is_full:
+                break
+            request = queue.at(tried)
+            verdict = self._try(request, admitted, budget, future)
+            if admitted and admitted[-1] is request:
+                tried += 1
+                if request.end < request.length:
+                    chunked = request
+            if verdict is not Verdict.GO_ON:
+                if verdict is Verdict.NO_ROOM:
+                    self.is_full = bool(admitted or self.batch)
+                break
+        queue.take(tried, admitted)
+        self.chunked = chunked
+        return admitted
+
+    def _go_on(self, request: SglangRequest, budget: Budget) -> SglangRequest | None:
+        """Let the prompt in chunks run on, room or no room; return it if that is not its last chunk."""
+        assert budget.chunk is not None
+        most = min(budget.chunk, int(budget.total_left))
+        if most <= 0:
+            most = budget.chunk
+        shorter = self._leaving_room(request, budget.chunk)
+        if shorter is not None:
+            most = min(most, shorter)
+        left = request.length - request.start
+        tokens = min(left, most)
+        request.end = request.start + tokens
+        budget.charge(tokens, min(request.max_new, CLIP) if left <= most else 0)
+        return request if left > most else None
+
+    def _leaving_room(self, request: SglangRequest, chunk: int) -> int | None:
+        """Return the tokens that shorter prompts leave of a chunk; None for all of them."""
+        page = self.memory.block_size
+        if self.order.policy != "shortest-prefill-first" or chunk < 2 * page:
+            return None
+        held = 0
+        for place in range(self.queue.waiting):
+            tokens = uncached(self.queue.at(place))
+            pages = -(-tokens // page) * page
+            if tokens >= request.length - request.start or held + pages > chunk - page:
+                break
+            held += pages
+        return (chunk - held) // page * page if held else None
+
+    def _try(
+        self, request: SglangRequest, admitted: list[SglangRequest], budget: Budget, future: KnownFuture
+    ) -> Verdict:
+        """Admit a request if there is room for it and budget; say whether the pass goes on."""
+        tree = self.tree
+        found = 0 if tree is None else tree.match_prefix(request, request.length)
+        request.start = request.matched = found
+        if self.most_prompts is not None and len(admitted) >= self.most_prompts:
+            return Verdict.NO_BUDGET
+        if tree is None and self.ignores_stops:
+            return self._try_known(request, admitted, budget, future)
+        if tree is not None:
+            tree.protect(request)  # or what is found would count as free
+        verdict = self._fit(request, admitted, budget)
+        if verdict is None:
+            admitted.append(request)
+            return budget.verdict()
+        if tree is not None:
+            tree.unprotect(request)
+        return verdict
+
+    def _fit(self, request: SglangRequest, admitted: list[SglangRequest], budget: Budget) -> Verdict | None:
+        """Charge a request if it fits, and say up to where it runs; return why it does not."""
+        found = request.start
+        left = request.length - found
+        known = request.length - request.prompt
+        to_come = min(max(request.max_new - known, 0), CLIP)
+        if not left + to_come + self.memory.block_size < budget.total_left:
+            return Verdict.NO_ROOM
+        if budget.chunk is None and admitted and budget.whole_pages(left) >= budget.prompts:
+            return Verdict.NO_BUDGET
+        tokens = budget.cut(found, left)
+        if tokens < left:
+            if tokens <= 0 or (self.chunked is not None and self.spares_shorter):
+                return Verdict.NO_BUDGET
+            budget.charge(tokens, 0)
+        else:
+            budget.charge(tokens, min(request.max_new, CLIP))
+        request.end = found + tokens
+        return None
+
+    def _try_known(
+        self, request: SglangRequest, admitted: list[SglangRequest], budget: Budget, future: KnownFuture
+    ) -> Verdict:
+        """As `_try`, where all requests are known to generate what they ask for and no prefix is cached."""
+        left = request.length - request.start
+        needed = budget.whole_pages(left) + self.memory.block_size
+        if not needed <= min(budget.current_left, budget.total_left):
+            return Verdict.NO_ROOM
+        others = [self._stay(each) for each in (*self.batch, *admitted)]
+        if not future.has_room(self._stay(request), others, budget.current_left - needed):
+            return Verdict.NO_ROOM
+        tokens, to_come = left, min(request.max_new, CLIP)
+        if budget.chunk is not None and left > budget.chunk:
+            tokens, to_come = budget.chunk, 0
+            if tokens <= 0:
+                return Verdict.NO_BUDGET
+        request.end = request.start + tokens
+        admitted.append(request)
+        budget.charge(tokens, to_come)
+        return budget.verdict()
+
+    def _stay(self, request: SglangRequest) -> Stay:
+        known = self.generated(request)
+        return request.max_new - known, request.prompt + known
+
+    # What runs
+
+    def _run_prompts(self, prompts: list[SglangRequest], batch: Batch) -> None:
+        """Take memory for prompts and let them run, the running batch beside them where it may."""
+        memory, page = self.memory, self.memory.block_size
+        tokens = sum([request.end - request.start for request in prompts])
+        ahead = len(prompts) * page if page > 1 else 0  # more than is taken
+        self.make_blank(-(-(tokens + ahead) // page))
+        fresh = [request for request in prompts if not request.holds_place]
+        for request in prompts:
+            start, end = request.start, request.end
+            if request.holds_place:
+                self.events.interval_ended(request)
+                self.context += end - request.tokens
+                memory.extend(request, end - request.tokens)
+            else:
+                self._enter(request)
+                self.context += end
+            batch.query_key_pairs += (end - start) * start + (end - start) * (end - start + 1) // 2
+        batch.prompts = tuple(fresh)
+        batch.chunks = tuple((request, request.end - request.start) for request in prompts)
+        batch.decodes = False
+        batch.context_tokens = sum([request.end for request in prompts])
+        self._joining_only = all(request.max_new == 0 for request in prompts)
+        joining = list(prompts)
+        if self.mixes and self.batch:
+            joining += self._decode_beside(batch)
+            self._joining_only = self._joining_only and not batch.decoding
+        batch.tokens = batch.batched_tokens = self._joining_stale = tokens + batch.decoding
+        whole = [request for request in prompts if request is not self.chunked]
+        for request in whole:
+            self.start_decoding(request)
+        batch.incomplete = tuple(request for request in fresh if request is self.chunked)
+        batch.completed = tuple(request for request in whole if request not in fresh)
+        self.joining = [request for request in joining if request is not self.chunked]
+        self._in_flight = whole
+        if not self.overlaps:
+            self._lags = frozenset()
+        else:
+            self._lags = None if batch.decoding else frozenset(whole)
+
+    def _enter(self, request: SglangRequest) -> None:
+        """Give a request that was admitted a place and its memory."""
+        request.order = order = self._orders
+        self._orders = order + 1
+        request.last_step = -1
+        request.was_retracted, request.holds_place = False, True
+        request.cached = request.start
+        self.memory.admit(request, request.end)
+        self.running[order] = request
+        self.running_sequences += 1
+
+    def _decode_beside(self, batch: Batch) -> list[SglangRequest]:
+        """Let the running batch decode beside prompts, if it fits; return who does. All join anew then."""
+        if self.drop_ending():
+            self.is_full = False
+        if not self.batch or not self.fits():
+            return []
+        before = batch.context_tokens
+        prompts = sum([request.tokens for request in self.running.values() if not request.decodes])
+        self.step(batch)
+        batch.decode_context = self.context - prompts
+        batch.context_tokens = before + batch.decode_context
+        batch.decodes = True
+        beside, self.batch = self.batch, []
+        self._stale = 0
+        return beside

@@ -1,0 +1,247 @@
+"""SGLang's scheduler, release 0.5.23: prompts first, admission by an estimate, retraction, a radix tree."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.errors import PagesimError
+from pagesim.kvcache import KVCache
+from pagesim.kvcache.radix import RadixKV
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.options import Machine, MemoryKind, Prices
+from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.sglang.admission import AdmittingSglang
+from pagesim.scheduling.sglang.options import CACHE_AWARE, SglangOptions, resolved
+from pagesim.scheduling.sglang.order import QueueOrder
+from pagesim.scheduling.sglang.queue import SglangQueue
+from pagesim.scheduling.sglang.request import Limits, SglangRequest
+from pagesim.workloads.trace import IntColumn
+
+
+class Sglang(AdmittingSglang):
+    """See `Scheduler` for the contract.
+
+    An iteration is one of prompts or one of decodes; with ``enable_mixed_chunk`` it may be both. Prompts
+    come first. Which request runs next follows from what is free, less a share of what running ones may still
+    generate; that share falls with every decode and rises when requests are retracted for want of memory.
+
+    Args:
+        memory: empty; a `RadixKV` where prefixes are cached.
+        options: see ``Options``.
+        max_model_len: tokens of the model's context.
+        prices: not looked at.
+    """
+
+    __slots__ = ("_left_chunk", "_only_prompts", "limits", "options")
+
+    Options = SglangOptions
+    samples = "requests"
+    has_beams = False
+    drops_last_token = True
+    empty_turns = False
+
+    @classmethod
+    def check_memory(cls, memory: MemoryKind) -> None:
+        if memory.reservation != "on-demand" or memory.placement != "paged":
+            raise PagesimError(
+                f"scheduler sglang needs reservation on-demand and placement paged, not {memory.reservation} "
+                f"and {memory.placement}: it takes pages as requests grow"
+            )
+
+    @classmethod
+    def most_output(
+        cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
+    ) -> IntColumn:
+        limits = Limits(max_model_len, num_blocks * block_size, block_size)
+        most = [
+            1 if limits.refuses(tokens) else max(1, limits.clip(1 << 40, tokens))
+            for tokens in prompt.tolist()
+        ]
+        return np.array(most, np.int64)
+
+    @classmethod
+    def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
+        return np.ones(len(prompt), bool)  # what is too long is answered with one token
+
+    @classmethod
+    def caches_prefixes(cls, options: SglangOptions) -> bool:
+        return options.caches
+
+    @classmethod
+    def memory_for(cls, options: SglangOptions, num_blocks: int, block_size: int) -> KVCache | None:
+        if not options.caches:
+            return None
+        return RadixKV(num_blocks, block_size, policy=options.radix_eviction_policy)
+
+    @classmethod
+    def resolve(cls, options: SglangOptions, machine: Machine) -> SglangOptions:
+        return resolved(options, machine)
+
+    def __init__(
+        self,
+        memory: KVCache,
+        options: SglangOptions,
+        *,
+        max_model_len: int,
+        prices: Prices | None = None,
+    ) -> None:
+        options = resolved(options, Machine("", 0, max_model_len))
+        queue = SglangQueue(self._prepare, looks_at_all=options.schedule_policy in CACHE_AWARE)
+        super().__init__(memory, queue, options, max_model_len=max_model_len, prices=prices)
+        self.options = options
+        self.tree = memory if isinstance(memory, RadixKV) else None
+        capacity, page = memory.num_blocks * memory.block_size, memory.block_size
+        self.limits = Limits(max_model_len, capacity, page)
+        most = options.max_running_requests or max(min(int(capacity / max_model_len * 512), 4096), 2048)
+        self.max_running_requests = max(1, min(most, capacity // 2))
+        assert options.chunked_prefill_size is not None
+        self.chunk = options.chunked_prefill_size if options.chunked_prefill_size > 0 else None
+        self.mixes = options.enable_mixed_chunk and self.chunk is not None
+        self.max_prefill_tokens = options.max_prefill_tokens
+        self.most_prompts = options.prefill_max_requests
+        self.spares_shorter = options.schedule_policy == "shortest-prefill-first"
+        self.ignores_stops = options.ignore_eos
+        self.overlaps = not options.disable_overlap_schedule
+        self.in_flight = 2 if self.overlaps else 1
+        memory.lag = self.in_flight - 1
+        self.order = QueueOrder(
+            options.schedule_policy, self.tree, queue, touches=options.radix_eviction_policy == "lru"
+        )
+        self.set_ratio(options.schedule_conservativeness)
+        self.batch, self.joining = [], []
+        self.chunked = None
+        self.is_full = False
+        self._in_flight, self._pending = [], []
+        self._ending = {}
+        self._lags = frozenset()
+        self._stale = self._joining_stale = 0
+        self._joining_only = False
+        self._lingers = False
+        self._left_chunk = False  # whether a prompt in chunks ran in the iteration before, and goes on
+        self._only_prompts = False  # whether the running batch has only requests that may generate nothing
+
+    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        return samples == 1
+
+    def _prepare(self, request: SglangRequest) -> None:
+        """Clip what a request asks for, or refuse it, as the front end does."""
+        asked = request.output
+        if not self.ignores_stops and self.options.max_new_tokens is not None:
+            asked = max(asked, self.options.max_new_tokens)
+        request.max_new = self.limits.clip(asked, request.prompt)
+        if self.limits.refuses(request.prompt):
+            request.refuse()
+
+    # Decisions
+
+    def plan(self, now: int) -> Batch:
+        batch = Batch()
+        if self.chunked is not None:
+            if self.tree is not None and self.chunked.end > self.chunked.start:
+                self.tree.cache_tokens(self.chunked, self.chunked.end)
+            self.chunked.start = self.chunked.end
+        if self.overlaps:
+            self.note_ending()
+        self._join()
+        if self.prefill(batch):
+            self.queue.processed += batch.tokens
+            self._left_chunk = self.chunked is not None
+        elif self.batch and not self._only_prompts:
+            self.decode(batch)
+            # The prompts of an iteration are counted again with each decode of those that began in it alone.
+            self.queue.processed += self._stale if batch.tokens else 0
+        if not batch.tokens:
+            self._lags = frozenset()
+        batch.sequences = self.running_sequences
+        return batch
+
+    def _join(self) -> None:
+        """Let those join the running batch whose prompt ran in the iteration before."""
+        if self._left_chunk:
+            self._left_chunk = self.is_full = False  # one of them stays behind
+        joining, only, lingers = self.joining, self._joining_only, self._lingers
+        self._lingers = False
+        if not joining:
+            return
+        self.joining = []
+        if self.batch or lingers:
+            self.batch += joining
+            self._only_prompts = self._only_prompts and only
+        else:
+            self.batch, self.is_full = joining, False
+            self._stale, self._only_prompts = self._joining_stale, only
+
+    def finish(self, now: int) -> list[EngineRequest]:
+        if not self.overlaps:
+            self.note_ending()
+        return list(self.learn(now))
+
+    def let_ending_rest(self) -> None:
+        self.note_ending()
+
+    def ran_dry(self) -> None:
+        if not (self.running or self.queue.waiting):
+            self.new_token_ratio = self._most_ratio
+
+    def leave_refused(self, request: SglangRequest, now: int) -> None:
+        self.context -= self.memory.length(request)
+        self._stop(request)
+        self._let_go(request)
+        self.events.left(request.row, now, Status.IGNORED)
+
+    # Fast-forward
+
+    def steps_until_next_decision(self) -> int:
+        steps = self._steps_alike()
+        self.must_replan = steps <= 0
+        return steps
+
+    def _steps_alike(self) -> int:
+        if self.joining or self.chunked is not None or self._pending or self._ending or self._in_flight:
+            return 0
+        if not self._finishing or (self.queue.waiting and not self.is_full):
+            return 0
+        memory = self.memory
+        steps = self._finishing[0][0] - memory.steps
+        # Before each step as many pages are blank as requests decode, or some would be evicted.
+        spare = memory.cached_blocks + len(self.batch)
+        return memory.steps_that_fit(steps, spare) if steps > 0 else 0
+
+    def advance(self, steps: int) -> None:
+        super().advance(steps)
+        self.decay_ratio(steps)
+        self.queue.processed += self._stale * steps
+        self._lags = None if self.overlaps else frozenset()
+
+    def arrival_matters(self) -> bool:
+        return not self.is_full or self.order.policy == "hrrn"
+
+    def may_join(self, request: EngineRequest) -> bool:
+        return len(self.running) < self.max_running_requests
+
+    def abort(self, row: int, now: int) -> int:
+        for request in self.running.values():
+            if request.row == row:
+                return self._abort_running(request)
+        waiting = self.queue.abort(row)
+        return 0 if waiting is None else waiting.generated_waiting
+
+    def _abort_running(self, request: EngineRequest) -> int:
+        assert isinstance(request, SglangRequest)
+        if request in self._ending:
+            del self._ending[request]
+            if not request.decodes:
+                self.resting -= 1
+                self.resting_context -= request.tokens
+        generated = super()._abort_running(request)
+        request.is_over, request.holds_place = True, False
+        if request is self.chunked:
+            self.chunked = None
+        self.batch = [each for each in self.batch if each is not request]
+        self.joining = [each for each in self.joining if each is not request]
+        self.is_full = False
+        return generated
+
+    def _drop(self, request: EngineRequest) -> None:
+        self._let_go(request)
