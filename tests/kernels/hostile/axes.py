@@ -199,6 +199,10 @@ MANY_HEADS = 100
 MOST_OF_MANY_HEADS = 400
 """Tokens of a batch times programs for its heads, where as many read a KV head."""
 
+WIDE = 512
+MOST_OF_WIDE = 330
+"""Tokens of a batch with heads so wide, of which a tile has 16."""
+
 
 def allowed(case: Case, axes: Mapping[str, Values]) -> bool:
     """Return whether there is such a case, or of a part of one any, that takes the interpreter seconds."""
@@ -214,13 +218,18 @@ def allowed(case: Case, axes: Mapping[str, Values]) -> bool:
     if "stored" in axes and case.get("layout") == "VLLM" and chosen("head_dim") % 16:
         return False  # it cuts keys into pieces of 16 bytes
     kv_heads, group = chosen("heads")
-    if not is_fp32 and group <= MANY_HEADS:
+    is_wide = chosen("head_dim") == WIDE
+    if not is_fp32 and group <= MANY_HEADS and not is_wide:
         return True
     if is_fp32 and group > MANY_HEADS and case.get("plan", "none") not in ("none", "1 splits", "too short"):
         return False
     new = chosen("new") if "new" in axes else lambda length: 1
     named = [case["contexts"]] if "contexts" in case else axes["contexts"]
     batches = [axes["contexts"][name](chosen("block")) for name in named]
+    if is_wide and min(map(sum, batches)) > MOST_OF_WIDE:
+        return False
+    if not is_fp32 and group <= MANY_HEADS:
+        return True
     if not is_fp32:
         tiles = -(-group // (64 if chosen("head_dim") <= 128 else 16))
         return tiles * min(map(sum, batches)) <= MOST_OF_MANY_HEADS
