@@ -186,7 +186,7 @@ SIZES = {
 }
 
 
-@pytest.mark.slow_but("head 192, bfloat16", "head 72", "head 512", "block 80, a window")
+@pytest.mark.slow_but("head 192, bfloat16", "head 512", "block 80, a window")
 @pytest.mark.parametrize("problem", SIZES.values(), ids=SIZES.keys())
 def test_sizes_that_are_no_power_of_two(problem, device):
     """Contexts that end within, at and beyond a block of 80, in two splits; then a prefill."""
