@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache as kept
 from functools import partial
 
 import torch
@@ -25,7 +26,7 @@ from pagesim.kernels.checks import (
     use_triton,
 )
 from pagesim.kernels.gpu import capability_of, gpu_of
-from pagesim.kernels.launch import run_all
+from pagesim.kernels.launch import Launch, run_all
 from pagesim.kernels.planner import DecodePlan, plan_decode
 from pagesim.kernels.variant import PLAIN, Variant
 
@@ -328,15 +329,23 @@ def _decode(
     backend: str,
 ) -> Tensor:
     if use_triton(backend, q):
-        from pagesim.kernels import decode
-
         plan = plan or _capacity_plan(q, cache, block_table, variant.window)
-        return run_all(decode.launches(q, cache, block_table, context_lens, scale, plan, out, variant), out)
+        return run_all(
+            _decode_launches()(q, cache, block_table, context_lens, scale, plan, out, variant), out
+        )
     options = {"scale": _plain_scale(scale, cache), **cache.as_stored, **variant.as_given}
     pair = (cache.key_cache, cache.value_cache)
     if block_table is None:
         return out.copy_(reference.contiguous_decode_attention(q, *pair, context_lens, **options))
     return out.copy_(reference.decode_attention(q, *pair, block_table, context_lens, **options))
+
+
+@kept
+def _decode_launches() -> Callable[..., list[Launch]]:
+    """Return what launches decode attention, looked up once: an import takes as long as a check."""
+    from pagesim.kernels import decode
+
+    return decode.launches
 
 
 def _plain_scale(scale: float | None, cache: Cache) -> float:

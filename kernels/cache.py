@@ -99,6 +99,7 @@ class Cache:
             "V_TOKEN": values.token,
             "V_CHUNK": values.chunk,
             "V_LANES": values.lanes,
+            "BY_EIGHT": by_eight(keys.head, values.head),
             "HEAD_DIM": head_dim,
             "PADDED_DIM": 1 << (head_dim - 1).bit_length(),
             "BLOCK_SIZE": self.sizes.block_size if self.paged else 0,
@@ -152,6 +153,10 @@ class Cache:
         single = not (self.has_head_scales or self.has_token_scales)
         return factor * LOG2_E * (float(self.k_scale) if single else 1.0)
 
+    @cached_property
+    def _default_scale(self) -> float:
+        return self.score_scale(None)
+
     def upright(self, q: Tensor, scale: float | None) -> tuple[Tensor, float]:
         """Return queries, and a positive scale, whose scores are those of queries and scale as given.
 
@@ -162,7 +167,7 @@ class Cache:
             q: queries of any shape.
             scale: of the dot products; 1/√D if None.
         """
-        factor = self.score_scale(scale)
+        factor = self._default_scale if scale is None else self.score_scale(scale)
         return (-q if factor < 0 else q), max(abs(factor), 1e-30)
 
     def _per_head(self, factor: float | Tensor) -> Tensor:
@@ -237,6 +242,14 @@ class BlockPool:
     def addresses(self) -> Tensor:
         """Where each of them begins, int64 ``[caches]`` on their device."""
         return torch.tensor([cache.data_ptr() for cache in self.caches], device=self.device)
+
+
+def by_eight(*strides: int) -> bool:
+    """Return whether strides are multiples of 8 that Triton, which looks for those of 16, would not see.
+
+    Heads of 72 or 120 numbers of 16 bits begin at multiples of 16 bytes.
+    """
+    return not any(stride % 8 for stride in strides) and any(stride % 16 for stride in strides)
 
 
 def pool_of(caches: BlockPool | Sequence[Tensor]) -> BlockPool:

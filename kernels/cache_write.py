@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagesim.kernels.cache import Cache
+from pagesim.kernels.cache import Cache, by_eight
 from pagesim.kernels.launch import Launch
-from pagesim.kernels.tiles import in_vector
+from pagesim.kernels.tiles import in_vector, strided
 
 TOKENS = 16
 """Tokens a program: with vectors of 128 numbers in 16 bits 4 KB each of keys and values."""
@@ -77,6 +77,8 @@ def write_kernel(
     V_TOKEN: tl.constexpr,
     V_CHUNK: tl.constexpr,
     V_LANES: tl.constexpr,
+    BY_EIGHT: tl.constexpr,  # of the cache
+    NEW_BY_EIGHT: tl.constexpr,  # of key and value
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -97,12 +99,13 @@ def write_kernel(
         k_scale = tl.load(k_scales + head)
         v_scale = tl.load(v_scales + head)
     row = token.to(tl.int64)[:, None]
-    from_key = key + row * stride_key_token + head * stride_key_head + dim[None, :]
-    from_value = value + row * stride_value_token + head * stride_value_head + dim[None, :]
+    from_key = key + row * stride_key_token + strided(head, stride_key_head, NEW_BY_EIGHT) + dim[None, :]
+    from_value = value + row * stride_value_token + strided(head, stride_value_head, NEW_BY_EIGHT)
+    from_value += dim[None, :]
     block = (slot // BLOCK_SIZE)[:, None]  # int64, as what a block stride is multiplied by must be
     offset = (slot % BLOCK_SIZE)[:, None]
-    to_key = key_cache + block * stride_k_block + head * stride_k_head
-    to_value = value_cache + block * stride_v_block + head * stride_v_head
+    to_key = key_cache + block * stride_k_block + strided(head, stride_k_head, BY_EIGHT)
+    to_value = value_cache + block * stride_v_block + strided(head, stride_v_head, BY_EIGHT)
     to_key += offset * K_TOKEN + in_vector(dim, K_CHUNK, K_LANES)[None, :]
     to_value += offset * V_TOKEN + in_vector(dim, V_CHUNK, V_LANES)[None, :]
     new_key = tl.load(from_key, mask=mask, other=0.0)  # [TOKENS, D]
@@ -136,6 +139,7 @@ def launch(key: Tensor, value: Tensor, cache: Cache, slot_mapping: Tensor) -> La
         "stride_key_head": key.stride(1),
         "stride_value_token": value.stride(0),
         "stride_value_head": value.stride(1),
+        "NEW_BY_EIGHT": key.shape[-1] % 16 > 0 and by_eight(key.stride(1), value.stride(1)),
         "TOKENS": TOKENS,
         "SCALED": cache.is_fp8,
     }

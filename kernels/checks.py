@@ -17,7 +17,7 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.layouts import Layout, Sizes
 from pagesim.kernels.requirements import installed
 
-HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 256)
+HEAD_DIMS = (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512)
 MAX_BLOCK_SIZE = 4096
 MAX_BATCH = 65_535
 """Sequences are an axis of a grid, and of the second and third CUDA allows as many programs."""
@@ -113,13 +113,18 @@ def check_tensor(
         raise PagesimError(f"{name} is {_short(tensor.dtype)}; {' or '.join(map(_short, dtypes))} is needed")
     if device is not None and tensor.device != device:
         raise PagesimError(f"{name} is on {tensor.device}; it must be on {device}, as the first tensor is")
-    if contiguous and not tensor.is_contiguous():
-        raise PagesimError(f"{name} has the strides {list(tensor.stride())}; a contiguous tensor is needed")
-    if tensor.dim() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+    if contiguous:
+        if not tensor.is_contiguous():
+            raise PagesimError(
+                f"{name} has the strides {list(tensor.stride())}; a contiguous tensor is needed"
+            )
+    elif tensor.dim() and tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         raise PagesimError(f"{name} has the strides {list(tensor.stride())}; the last must be 1")
 
 
 def _fits(have: Sequence[int], wanted: Sequence[int | str]) -> bool:
+    if have == wanted:
+        return True
     if len(have) != len(wanted):
         return False
     for size, want in zip(have, wanted, strict=True):

@@ -111,13 +111,18 @@ def _prefill(
 
 
 def _cascade(
-    step: int, *, sharers: int = 16, kv_dtype: torch.dtype = F16, token_scales: bool = False
+    step: int,
+    *,
+    sharers: int = 16,
+    kv_dtype: torch.dtype = F16,
+    token_scales: bool = False,
+    head_dim: int = 128,
 ) -> Build:
     """Return one of the launches of cascade attention: shared blocks, own blocks, merge."""
 
     def build(target: int) -> Launch:
-        cache = _cache(NHD, kv_dtype, Sizes(BLOCKS, 16, 8, 128), token_scales=token_scales)
-        q = _meta(BATCH, 32, 128, dtype=F16)
+        cache = _cache(NHD, kv_dtype, Sizes(BLOCKS, 16, 8, head_dim), token_scales=token_scales)
+        q = _meta(BATCH, 32, head_dim, dtype=F16)
         table, lens = _meta(BATCH, CONTEXT // 16), _meta(BATCH)
         prefixes = api.SharedPrefixes(cache, table, lens, [(list(range(sharers)), CONTEXT // 32)])
         plans = api.cascade_plan(q, cache, prefixes, longest=CONTEXT)
@@ -153,21 +158,23 @@ def _mla_write(target: int) -> Launch:
     return mla.write_launch(latent, rope, cache, _meta(TOKENS, dtype=torch.int64))
 
 
-def _write(layout: Layout, kv_dtype: torch.dtype = F16, *, token_scales: bool = False) -> Build:
+def _write(
+    layout: Layout, kv_dtype: torch.dtype = F16, *, token_scales: bool = False, head_dim: int = 128
+) -> Build:
     def build(target: int) -> Launch:
-        key, value = (_meta(TOKENS, 8, 128, dtype=F16) for _ in range(2))
+        key, value = (_meta(TOKENS, 8, head_dim, dtype=F16) for _ in range(2))
         slots = _meta(TOKENS, dtype=torch.int64)
-        cache = _cache(layout, kv_dtype, Sizes(BLOCKS, 16, 8, 128), token_scales=token_scales)
+        cache = _cache(layout, kv_dtype, Sizes(BLOCKS, 16, 8, head_dim), token_scales=token_scales)
         return cache_write.launch(key, value, cache, slots)
 
     return build
 
 
-def _pad(layout: Layout) -> Build:
+def _pad(layout: Layout, *, head_dim: int = 128) -> Build:
     def build(target: int) -> Launch:
-        padded = api.Cache(*(_meta(BATCH, CONTEXT, 8, 128, dtype=F16) for _ in range(2)), paged=False)
+        padded = api.Cache(*(_meta(BATCH, CONTEXT, 8, head_dim, dtype=F16) for _ in range(2)), paged=False)
         table, lens = _meta(BATCH, CONTEXT // 16), _meta(BATCH)
-        return sequences.launch(_cache(layout, F16, Sizes(BLOCKS, 16, 8, 128)), table, lens, padded)
+        return sequences.launch(_cache(layout, F16, Sizes(BLOCKS, 16, 8, head_dim)), table, lens, padded)
 
     return build
 
@@ -229,6 +236,19 @@ KERNELS: dict[str, Build] = {
     "decode fp16 head 32": _decode(head_dim=32),
     "decode fp16 head 192": _decode(head_dim=192),
     "decode fp8 KV, fp16, head 160": _decode(kv_dtype=FP8, head_dim=160),
+    "decode fp16 head 72": _decode(head_dim=72),
+    "decode fp16 head 120, block 128": _decode(head_dim=120, block_size=128),
+    "decode fp8 KV, fp16, head 72": _decode(kv_dtype=FP8, head_dim=72),
+    "decode int8 KV, scales a token, head 120": _decode(kv_dtype=INT8, head_dim=120, token_scales=True),
+    "decode fp16 head 512": _decode(head_dim=512),
+    "decode fp16 64/1, head 512": _decode(q_heads=64, kv_heads=1, head_dim=512),
+    "decode fp16 vLLM, head 512": _decode(layout=VLLM, head_dim=512),
+    "decode fp32 head 512": _decode(F32, head_dim=512),
+    "decode bf16 head 512, 4 queries, window, soft cap": _decode(
+        BF16, head_dim=512, queries=4, window=1024, softcap=50.0
+    ),
+    "decode fp8 KV, fp16, head 512": _decode(kv_dtype=FP8, head_dim=512),
+    "decode int8 KV, scales a token, head 512": _decode(kv_dtype=INT8, head_dim=512, token_scales=True),
     "decode fp16 32/8, block 80": _decode(block_size=80),
     "decode fp16 32/8, block 1056": _decode(block_size=1056),
     "decode fp16 vLLM, block 528": _decode(layout=VLLM, block_size=528),
@@ -284,7 +304,9 @@ KERNELS: dict[str, Build] = {
     "decode cascade fp16 32/8, 2 sharers": _cascade(0, sharers=2),
     "decode cascade fp8 KV, 16 sharers": _cascade(0, kv_dtype=FP8),
     "decode cascade int8 KV, scales a token": _cascade(0, kv_dtype=INT8, token_scales=True),
+    "decode cascade fp16 32/8, 16 sharers, head 512": _cascade(0, head_dim=512),
     "merge of a cascade": _cascade(2),
+    "merge of a cascade, head 512": _cascade(2, head_dim=512),
     "decode MLA fp16, 128 heads, block 64": _mla(),
     "decode MLA fp16, 128 heads, block 16": _mla(block_size=16),
     "decode MLA fp16, 16 heads, block 64": _mla(q_heads=16),
@@ -297,13 +319,27 @@ KERNELS: dict[str, Build] = {
     "prefill bf16 head 256, window, soft cap": _prefill(BF16, head_dim=256, window=2048, softcap=50.0),
     "prefill fp16 head 32": _prefill(head_dim=32),
     "prefill fp16 head 192": _prefill(head_dim=192),
+    "prefill fp16 head 72": _prefill(head_dim=72),
+    "prefill int8 KV, scales a token, head 120": _prefill(kv_dtype=INT8, head_dim=120, token_scales=True),
+    "prefill fp16 head 512": _prefill(head_dim=512),
+    "prefill fp16 vLLM, head 512": _prefill(layout=VLLM, head_dim=512),
+    "prefill fp32 head 512": _prefill(F32, head_dim=512),
+    "prefill fp8 KV, bf16, head 512, window, soft cap": _prefill(
+        BF16, kv_dtype=FP8, head_dim=512, window=1024, softcap=50.0
+    ),
+    "prefill int8 KV, scales a token, head 512": _prefill(kv_dtype=INT8, head_dim=512, token_scales=True),
     "prefill fp16 32/8, block 528": _prefill(block_size=528),
     "reshape and cache fp16, NHD": _write(NHD),
     "reshape and cache fp16, vLLM": _write(VLLM),
+    "reshape and cache fp16, head 72": _write(NHD, head_dim=72),
+    "reshape and cache fp16, head 512": _write(NHD, head_dim=512),
+    "reshape and cache int8, scales a token, head 512": _write(NHD, INT8, token_scales=True, head_dim=512),
     "reshape and cache fp8, NHD": _write(NHD, FP8),
     "reshape and cache int8, scales a token": _write(NHD, INT8, token_scales=True),
     "reshape and cache fp8, scales a token": _write(NHD, FP8, token_scales=True),
     "gather to a padded batch": _pad(NHD),
+    "gather to a padded batch, head 72": _pad(NHD, head_dim=72),
+    "gather to a padded batch, head 512": _pad(NHD, head_dim=512),
     "copy blocks": _move("copy"),
     "gather blocks": _move("gather"),
     "scatter blocks": _move("scatter"),

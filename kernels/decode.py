@@ -27,8 +27,8 @@ import triton.language as tl
 from torch import Tensor
 
 from pagesim.kernels import reduce
-from pagesim.kernels.cache import Cache
-from pagesim.kernels.launch import Launch
+from pagesim.kernels.cache import Cache, by_eight
+from pagesim.kernels.launch import MOST_REGISTERS, Launch
 from pagesim.kernels.planner import DecodePlan, query_rows
 from pagesim.kernels.tiles import (
     attend,
@@ -41,6 +41,7 @@ from pagesim.kernels.tiles import (
     load_tile,
     rounded,
     split_tokens,
+    strided,
 )
 from pagesim.kernels.variant import PLAIN, Variant
 from pagesim.kernels.work_list import work_list
@@ -137,6 +138,8 @@ def decode_kernel(
     QUERIES: tl.constexpr,  # a sequence, its last tokens
     GROUP: tl.constexpr,  # query heads a KV head
     ROWS: tl.constexpr,
+    BY_EIGHT: tl.constexpr,  # of the cache
+    Q_BY_EIGHT: tl.constexpr,  # of q and out
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,  # 0: a sequence is one block
@@ -185,7 +188,7 @@ def decode_kernel(
     queries = tl.load(  # [ROWS, D]
         q
         + row.to(tl.int64) * stride_q_row
-        + (query * stride_q_query + heads * stride_q_head)[:, None]
+        + (query * stride_q_query + strided(heads, stride_q_head, Q_BY_EIGHT))[:, None]
         + dim[None, :],
         mask=is_head & is_dim[None, :],
         other=0.0,
@@ -201,19 +204,20 @@ def decode_kernel(
         k_scales += kv_head.to(tl.int64) * stride_s_head
         v_scales += kv_head.to(tl.int64) * stride_s_head
 
-    keys_of_head = key_cache + kv_head.to(tl.int64) * stride_k_head
+    keys_of_head = key_cache + strided(kv_head.to(tl.int64), stride_k_head, BY_EIGHT)
     # Strides count single numbers: of half of one Triton would not know that it is a multiple of 16 bytes.
     PACKED: tl.constexpr = 2 if PAIRED else 1
     stride_v_block = stride_v_block // PACKED
-    values_of_head = value_cache + kv_head.to(tl.int64) * (stride_v_head // PACKED)
+    values_of_head = value_cache + strided(kv_head.to(tl.int64), stride_v_head // PACKED, BY_EIGHT, PACKED)
     k_dim = in_vector(dim, K_CHUNK, K_LANES)  # [D]
     v_in = tl.arange(0, PADDED_DIM // PACKED)
     v_dim = in_vector(v_in, V_CHUNK, V_LANES)  # [D], or [D / 2] if PAIRED, as is what has D for values below
     is_value = v_in < HEAD_DIM // PACKED
     table = block_table + row.to(tl.int64) * stride_table
     PADDED: tl.constexpr = HEAD_DIM != PADDED_DIM
-    # Which tiles have an edge of what is seen depends on the row: then all are masked, in one loop.
-    EDGES: tl.constexpr = WINDOWED or QUERIES > 1
+    # Which tiles have an edge of what is seen depends on the row: then all are masked, in one loop. Of wide
+    # heads they are, too: the last tile, outside of the loop, would take registers that there are not.
+    EDGES: tl.constexpr = WINDOWED or QUERIES > 1 or PADDED_DIM > 256
     position = length - QUERIES + query if EDGES else None  # [ROWS]
     window = window if WINDOWED else None
     begin = begin if WINDOWED else None
@@ -245,7 +249,8 @@ def decode_kernel(
     # A row that has seen no token has no sum; its output is zeros.
     output *= (v_scale / tl.where(total > 0, total, 1.0))[:, None]
     if ONE_PASS:
-        at = out + row.to(tl.int64) * stride_out_row + query * stride_out_query + heads * stride_out_head
+        at = out + row.to(tl.int64) * stride_out_row + query * stride_out_query
+        at += strided(heads, stride_out_head, Q_BY_EIGHT)
     else:
         q_heads = tl.num_programs(0) // HEAD_TILES * GROUP
         of_batch = (row.to(tl.int64) * QUERIES + query) * q_heads + heads  # [ROWS]
@@ -284,6 +289,7 @@ def launches(
     paired = cache.pairs if rows > 1 else None
     listed = work_list(plan, batch, q.device)
     q, positive = cache.upright(q, scale)
+    of_q, of_out = q.stride(), out.stride()
     arguments = {
         **(paired or cache.place),
         **cache.factors,
@@ -294,15 +300,16 @@ def launches(
         "out": partial,
         "lse": lse,
         **variant.arguments(positive, q),
-        "stride_q_row": q.stride(0),
-        "stride_q_query": q.stride(-3),
-        "stride_q_head": q.stride(-2),
-        "stride_out_row": out.stride(0),
-        "stride_out_query": out.stride(-3),
-        "stride_out_head": out.stride(-2),
+        "stride_q_row": of_q[0],
+        "stride_q_query": of_q[-3],
+        "stride_q_head": of_q[-2],
+        "stride_out_row": of_out[0],
+        "stride_out_query": of_out[-3],
+        "stride_out_head": of_out[-2],
         "stride_table": 0 if block_table is None else block_table.stride(0),
         "tokens_per_split": plan.tokens_per_split,
         "most_splits": plan.num_splits,
+        "Q_BY_EIGHT": head_dim % 16 > 0 and by_eight(*of_q[:-1], *of_out[:-1]),
         "QUERIES": queries,
         "GROUP": group,
         "ROWS": rows,
@@ -317,6 +324,8 @@ def launches(
     # Of these ptxas would take 170 registers, and a multiprocessor would hold two programs in place of three.
     tight = cache.has_token_scales and q.dtype == torch.float16 and cache.is_fp8 and rows == 16
     most = 168 if tight and head_dim <= 128 and plan.num_warps == 4 else None
+    if head_dim > 256:
+        most = MOST_REGISTERS
     attention = Launch(decode_kernel, grid, arguments, plan.num_warps, plan.num_stages, most)
     return (
         [attention]

@@ -10,6 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MOST_REGISTERS = 255
+"""Of a thread. Where a kernel is told so, the assembler spills none to make room for more programs, which the
+shared memory of wide heads would not let in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:

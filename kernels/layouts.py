@@ -63,8 +63,20 @@ class Storage:
     chunk_bytes: int | None = None
 
     def lanes(self, head_dim: int, itemsize: int) -> int:
-        """Return how many neighbouring elements of a vector lie side by side."""
-        return head_dim if self.chunk_bytes is None else max(1, self.chunk_bytes // itemsize)
+        """Return how many neighbouring elements of a vector lie side by side.
+
+        Raises:
+            PagesimError: a vector is not whole chunks.
+        """
+        if self.chunk_bytes is None:
+            return head_dim
+        lanes = max(1, self.chunk_bytes // itemsize)
+        if head_dim % lanes:
+            raise PagesimError(
+                f"head_dim is {head_dim}; layout VLLM has keys in chunks of {lanes} elements of "
+                f"{itemsize} bytes: a multiple of {lanes}, or layout NHD or HND is needed"
+            )
+        return lanes
 
     def shape(self, sizes: Sizes, itemsize: int) -> tuple[int, ...]:
         """Return the shape of a cache of these sizes whose elements take ``itemsize`` bytes."""

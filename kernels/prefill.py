@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagesim.kernels.cache import Cache
-from pagesim.kernels.launch import Launch
+from pagesim.kernels.cache import Cache, by_eight
+from pagesim.kernels.launch import MOST_REGISTERS, Launch
 from pagesim.kernels.tiles import (
     attend,
     block_ids,
@@ -26,6 +26,7 @@ from pagesim.kernels.tiles import (
     load_scales,
     load_tile,
     rounded,
+    strided,
 )
 from pagesim.kernels.variant import PLAIN, Variant
 
@@ -67,6 +68,8 @@ def prefill_kernel(
     GROUP: tl.constexpr,  # query heads a KV head
     HEADS: tl.constexpr,  # of these, how many a program takes
     ROWS: tl.constexpr,
+    BY_EIGHT: tl.constexpr,  # of the cache
+    Q_BY_EIGHT: tl.constexpr,  # of q and out
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -101,7 +104,8 @@ def prefill_kernel(
     is_dim = dim < HEAD_DIM
     mask = is_row[:, None] & is_dim[None, :]
     token_of_row = (first_token + query).to(tl.int64)
-    q_at = q + (token_of_row * stride_q_token + heads * stride_q_head)[:, None] + dim[None, :]
+    of_query = token_of_row * stride_q_token + strided(heads, stride_q_head, Q_BY_EIGHT)
+    q_at = q + of_query[:, None] + dim[None, :]
     my_q = tl.load(q_at, mask=mask, other=0.0)  # [ROWS, D]
     if HEAD_SCALES:
         k_scale = tl.load(k_scales + kv_head)
@@ -114,8 +118,8 @@ def prefill_kernel(
         k_scales += kv_head.to(tl.int64) * stride_s_head
         v_scales += kv_head.to(tl.int64) * stride_s_head
 
-    keys_of_head = key_cache + kv_head.to(tl.int64) * stride_k_head
-    values_of_head = value_cache + kv_head.to(tl.int64) * stride_v_head
+    keys_of_head = key_cache + strided(kv_head.to(tl.int64), stride_k_head, BY_EIGHT)
+    values_of_head = value_cache + strided(kv_head.to(tl.int64), stride_v_head, BY_EIGHT)
     k_dim = in_vector(dim, K_CHUNK, K_LANES)
     v_dim = in_vector(dim, V_CHUNK, V_LANES)
     table = block_table + row.to(tl.int64) * stride_table
@@ -172,7 +176,8 @@ def prefill_kernel(
     if WINDOWED:  # rows beyond the queries may see nothing
         total = tl.where(total > 0, total, 1.0)
     output *= (v_scale / total)[:, None]
-    out_at = out + (token_of_row * stride_out_token + heads * stride_out_head)[:, None] + dim[None, :]
+    of_query = token_of_row * stride_out_token + strided(heads, stride_out_head, Q_BY_EIGHT)
+    out_at = out + of_query[:, None] + dim[None, :]
     tl.store(out_at, rounded(output, out.dtype.element_ty), mask=mask)
 
 
@@ -211,12 +216,14 @@ def shape(
     wide = head_dim > 128
     if q.dtype == torch.float32:
         return Shape(1, 16, 4, 3) if wide else Shape(16, 16, 8, 2)
+    if head_dim > 256:
+        return Shape(32, 16, 8, 2)
     if capability < 90:
         if wide:
             return Shape(64, 32, 8, 2)
         if rows <= 32:
             return Shape(32, 64, 4, 3)
-        if capped and token_scales:
+        if token_scales and (capped or head_dim % 16):  # rows of which no load takes 16 bytes
             return Shape(64, 32, 8, 3)
         if head_dim <= 32:
             return Shape(128, 64, 8, 2)
@@ -266,6 +273,7 @@ def launch(
         "stride_out_token": out.stride(0),
         "stride_out_head": out.stride(1),
         "stride_table": block_table.stride(0),
+        "Q_BY_EIGHT": q.shape[-1] % 16 > 0 and by_eight(*q.stride()[:-1], *out.stride()[:-1]),
         "GROUP": group,
         "HEADS": heads,
         "ROWS": cut.rows,
@@ -274,4 +282,6 @@ def launch(
     }
     query_tiles = -(-max_query_len // (cut.rows // heads))
     programs = query_tiles * kv_heads * -(-group // heads)
-    return Launch(prefill_kernel, (programs, len(context_lens)), arguments, cut.num_warps, cut.num_stages)
+    most = MOST_REGISTERS if cache.sizes.head_dim > 256 else None
+    grid = (programs, len(context_lens))
+    return Launch(prefill_kernel, grid, arguments, cut.num_warps, cut.num_stages, most)

@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pagesim.kernels.cache import Cache
+from pagesim.kernels.cache import Cache, by_eight
 from pagesim.kernels.launch import Launch
-from pagesim.kernels.tiles import in_vector
+from pagesim.kernels.tiles import in_vector, strided
 
 TOKENS = 32
 """Tokens a program."""
@@ -47,6 +47,8 @@ def gather_kernel(
     V_TOKEN: tl.constexpr,
     V_CHUNK: tl.constexpr,
     V_LANES: tl.constexpr,
+    BY_EIGHT: tl.constexpr,  # of the cache
+    TO_BY_EIGHT: tl.constexpr,  # of key and value
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -67,14 +69,15 @@ def gather_kernel(
     ids = tl.load(block_table + row * stride_table + token // BLOCK_SIZE, mask=inside, other=0)  # [TOKENS]
     block = ids.to(tl.int64)[:, None]
     offset = (token % BLOCK_SIZE)[:, None]
-    from_key = key_cache + block * stride_k_block + head * stride_k_head
-    from_value = value_cache + block * stride_v_block + head * stride_v_head
+    from_key = key_cache + block * stride_k_block + strided(head, stride_k_head, BY_EIGHT)
+    from_value = value_cache + block * stride_v_block + strided(head, stride_v_head, BY_EIGHT)
     from_key += offset * K_TOKEN + in_vector(dim, K_CHUNK, K_LANES)[None, :]
     from_value += offset * V_TOKEN + in_vector(dim, V_CHUNK, V_LANES)[None, :]
     place = token.to(tl.int64)[:, None]
-    to_key = key + row * stride_key_row + place * stride_key_token + head * stride_key_head + dim[None, :]
-    to_value = value + row * stride_value_row + place * stride_value_token + head * stride_value_head
-    to_value += dim[None, :]
+    to_key = key + row * stride_key_row + place * stride_key_token
+    to_key += strided(head, stride_key_head, TO_BY_EIGHT) + dim[None, :]
+    to_value = value + row * stride_value_row + place * stride_value_token
+    to_value += strided(head, stride_value_head, TO_BY_EIGHT) + dim[None, :]
     keys = tl.load(from_key, mask=mask)  # [TOKENS, D]
     values = tl.load(from_value, mask=mask)  # [TOKENS, D]
     tl.store(to_key, keys, mask=mask)
@@ -109,6 +112,7 @@ def launch(cache: Cache, block_table: Tensor, context_lens: Tensor, padded: Cach
         "value_scales": target["v_scales"],
         "stride_to_row": target["stride_s_block"],
         "stride_to_head": target["stride_s_head"],
+        "TO_BY_EIGHT": key.shape[-1] % 16 > 0 and by_eight(key.stride(2), value.stride(2)),
         "TOKENS": TOKENS,
         "TOKEN_SCALES": cache.has_token_scales,
     }

@@ -31,6 +31,19 @@ def first_seen(length, window, QUERIES: tl.constexpr, WINDOWED: tl.constexpr):
 
 
 @triton.jit
+def strided(index, stride, BY_EIGHT: tl.constexpr, PACKED: tl.constexpr = 1):
+    """Return ``index * stride``; BY_EIGHT tells Triton that it is a multiple of 8 numbers.
+
+    Of a stride Triton looks whether it is a multiple of 16 or not (``cache.by_eight``). A stride is that of
+    what PACKED numbers are.
+    """
+    offset = index * stride
+    if BY_EIGHT:
+        offset = tl.multiple_of(offset, 8 // PACKED)
+    return offset
+
+
+@triton.jit
 def in_vector(dim, chunk, LANES: tl.constexpr):
     """Return where elements ``dim`` of a vector are (``layouts.Strides``)."""
     if chunk == 0:

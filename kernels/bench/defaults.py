@@ -112,7 +112,7 @@ def _attention(device: str, quick: bool) -> tuple[AnyGrid, ...]:
         AttentionGrid(shapes=(*SMALL, FULL[0]), windows=(1024,), ops=("paged-decode",)),
         AttentionGrid(prompts=PROMPTS[2:3], windows=(1024,), ops=("paged-prefill",)),
         AttentionGrid(shapes=one, layouts=("HND", "VLLM"), ops=("paged-decode", "contiguous-decode")),
-        AttentionGrid(shapes=one, head_sizes=(64, 80, 96, 256), ops=("paged-decode",)),
+        AttentionGrid(shapes=one, head_sizes=(64, 72, 80, 96, 256, 512), ops=("paged-decode",)),
         AttentionGrid(shapes=one, block_sizes=(1, 2, 4, 8), ops=("paged-decode",)),
         SharedPrefixGrid(
             shapes=(

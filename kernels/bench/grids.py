@@ -12,7 +12,7 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.bench.peers import PEERS
 from pagesim.kernels.bench.rows import Point
 
-HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 256)
+HEAD_SIZES = (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512)
 WHOLE_DTYPES = ("fp16", "bf16", "fp32")
 DTYPES = (*WHOLE_DTYPES, "fp8", "fp8_per_token_head", "int8_per_token_head")
 LAYOUTS = ("NHD", "HND", "VLLM")

@@ -23,7 +23,7 @@ TIME_LIMIT_S = 360.0
 """After which ``all`` begins no further point by default."""
 
 _BLOCK_SIZE = "Tokens a block, 1 to 4096, as 16,128."
-_HEAD_SIZE = "Width of a head: 32, 64, 80, 96, 112, 128, 160, 192 or 256."
+_HEAD_SIZE = "Width of a head: 32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256 or 512."
 _DTYPE = "fp16, bf16, fp32; for the cache fp8, fp8_per_token_head or int8_per_token_head too."
 _LAYOUT = "Of the cache: NHD, HND or VLLM."
 _PIECES = "Pieces a block: two a layer, its keys and its values."

@@ -56,7 +56,7 @@ def parse_cost(
         gpu: where.
         tp: tensor parallel degree.
         block_size: tokens a block.
-        kv_dtype: fp16, bf16 or fp8.
+        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
         engine: its own time, where the text gives none and a cost model has none of its own.
         release: of the engine, such as ``vllm 0.33.0``, for what is said of a profile.
 

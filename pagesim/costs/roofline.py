@@ -55,7 +55,7 @@ class Roofline:
         model, gpu: what runs where.
         tp: tensor parallel degree.
         block_size: tokens a block.
-        kv_dtype: fp16, bf16 or fp8.
+        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
         efficiency: see there.
         engine: its own time; that of an engine of which no measurement is known when left out.
 

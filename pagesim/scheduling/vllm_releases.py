@@ -51,6 +51,7 @@ class Release:
         serves_by_priority: whether what it decides by priority is checked.
         speculates: whether its speculative decoding is modelled.
         groups_layers: whether it is checked what blocks it makes of layers that differ in what they keep.
+        scales_tokens: whether it is known what its blocks take with a scale of each token and head.
         gpu_memory_utilization: the share of GPU memory that its server uses.
         counts_cuda_graphs: whether its server leaves out of the cache what CUDA graphs will take.
         prints_whole_requests: whether "GPU KV cache size" in its log is what requests of the greatest length
@@ -68,6 +69,7 @@ class Release:
     serves_by_priority: bool
     speculates: bool
     groups_layers: bool
+    scales_tokens: bool
     gpu_memory_utilization: float
     counts_cuda_graphs: bool
     prints_whole_requests: bool
@@ -93,6 +95,7 @@ RELEASES = {
         serves_by_priority=False,
         speculates=False,
         groups_layers=False,
+        scales_tokens=False,
         gpu_memory_utilization=0.9,
         counts_cuda_graphs=False,
         prints_whole_requests=False,
@@ -111,6 +114,7 @@ RELEASES = {
         serves_by_priority=False,
         speculates=False,
         groups_layers=False,
+        scales_tokens=False,
         gpu_memory_utilization=0.9,
         counts_cuda_graphs=False,
         prints_whole_requests=False,
@@ -127,6 +131,7 @@ RELEASES = {
         serves_by_priority=True,
         speculates=True,
         groups_layers=True,
+        scales_tokens=True,
         gpu_memory_utilization=0.92,
         counts_cuda_graphs=True,
         prints_whole_requests=True,

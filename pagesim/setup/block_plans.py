@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pagesim.costs.specs import BlockPlan, ModelSpec, TypePlan, plan_blocks, plan_types
+from pagesim.costs.specs.layers import KV_SCALE_BYTES
 from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import PagesimError
+from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
@@ -23,6 +25,7 @@ def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blo
     Raises:
         PagesimError: the release's plan is in no log, or it does not start with these options.
     """
+    check_kv_dtype(system, options)
     version = options.vllm_version
     groups_layers = RELEASES[version].groups_layers
     if not groups_layers and not model.keeps_all:
@@ -63,6 +66,7 @@ def type_plan(system: System, options: VllmV1Options, model: ModelSpec, layout: 
     Raises:
         PagesimError: it has drafts, or its layers cannot be dealt out over its GPUs.
     """
+    check_kv_dtype(system, options)
     if options.speculative_tokens:
         raise PagesimError(
             "speculative_tokens is not for memory of layer types, of which it is not known what drafts take; "
@@ -76,6 +80,27 @@ def type_plan(system: System, options: VllmV1Options, model: ModelSpec, layout: 
         kv_dtype=system.kv_cache_dtype,
         tp=system.tensor_parallel_size,
         block_size=system.block_size,
+    )
+
+
+def check_kv_dtype(system: System, options: SchedulerOptions) -> None:
+    """Refuse a cache with a scale of each token and head where it is not known what its blocks take.
+
+    Raises:
+        PagesimError: it is not known of this engine or release.
+    """
+    if system.kv_cache_dtype not in KV_SCALE_BYTES:
+        return
+    known = ", ".join(version for version, release in RELEASES.items() if release.scales_tokens)
+    given = f"policy {system.policy}"
+    remedy = f"choose policy vllm-v1 with vllm_version {known}"
+    if isinstance(options, VllmV1Options):
+        if RELEASES[options.vllm_version].scales_tokens:
+            return
+        given, remedy = f"vLLM {options.vllm_version}", f"choose vllm_version {known}"
+    raise PagesimError(
+        f"kv_cache_dtype is {system.kv_cache_dtype}, and what a block of {given} takes with a scale of each "
+        f"token and head is not known: {remedy}"
     )
 
 

@@ -11,7 +11,7 @@ from pagesim.costs.specs.capacity import Sizing
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan, type_plan
+from pagesim.setup.block_plans import block_plan, check_kv_dtype, type_plan
 from pagesim.setup.options import chosen
 from pagesim.setup.presets import TYPED, Policy, granularity
 from pagesim.setup.registry import SCHEDULERS
@@ -124,6 +124,7 @@ def block_bytes(system: System, policy: Policy) -> int:
 def _blocks_of(system: System, policy: Policy, spec: ModelSpec) -> BlockPlan | TypePlan | None:
     """Return the plan of a system's blocks; None where layers keep alike, or are kept so."""
     layout = TYPED.get(policy.placement)
+    check_kv_dtype(system, options_of(system, policy))
     if spec.is_plain and layout is None:
         return None
     options = options_of(system, policy)

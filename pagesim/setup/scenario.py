@@ -73,8 +73,8 @@ class SystemFields(BaseModel):
     weight_dtype: WeightDtypeName | None = Field(
         None, description="Type of the weights of linear layers but the LM head; as released when left out."
     )
-    kv_cache_dtype: Literal["fp16", "bf16", "fp8"] = Field(
-        "fp16", description="Type of the cached keys and values."
+    kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] = Field(
+        "fp16", description="Type of the cached keys and values; the last two have a scale a token and head."
     )
     sizing: Literal["paper", "vllm"] | None = Field(
         None,

@@ -11,6 +11,7 @@ from typing import Any
 
 from pagesim.costs.specs import model
 from pagesim.costs.specs.catalogue import is_config, known_as
+from pagesim.costs.specs.layers import KV_SCALE_BYTES
 from pagesim.costs.specs.weights import GROUPS
 from pagesim.errors import PagesimError, brief, escaped
 from pagesim.setup.serve_flags import (
@@ -278,6 +279,7 @@ _ELEMENTS = {
     "float16": "fp16",
     "bfloat16": "bf16",
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8"),
+    **{name: name for name in KV_SCALE_BYTES},
 }
 
 

@@ -64,7 +64,7 @@ TABLE = CASE.block_table
         ({"q": CASE.q.repeat(1, 1, 2)[..., ::2]}, r"q has the strides \[512, 128, 2\]; the last must be 1"),
         ({"key_cache": CASE.key_cache[0]}, r"key_cache has the shape \[16, 2, 64\]; \[block, token, head"),
         ({"key_cache": CASE.key_cache.int()}, "key_cache is int32; float16 or"),
-        ({"key_cache": CASE.key_cache[..., :63]}, "key_cache has head size 63; one of 32, 64, 80, 96"),
+        ({"key_cache": CASE.key_cache[..., :63]}, "key_cache has head size 63; one of 32, 64, 72, 80, 96"),
         (
             {"key_cache": CASE.key_cache[:, :, :0]},
             r"key_cache has the shape \[9, 16, 0, 64\]; at least one KV",

@@ -96,7 +96,7 @@ ASKED = {
             ("32/", "heads is '32/'; it must be query heads / KV heads, as 32/8,40/40"),
             ("a", "heads is 'a'"),
         ],
-        "head_size": [("100", "head_size is 100; it must be one of 32, 64, 80")],
+        "head_size": [("100", "head_size is 100; it must be one of 32, 64, 72, 80")],
         "dtype": [("fp64", "dtype is fp64; it must be one of fp16, bf16, fp32, fp8"), (",", "dtype is ','")],
         "layout": [("nhd", "layout is nhd; it must be one of NHD, HND, VLLM")],
         "splits": [

@@ -112,6 +112,25 @@ def test_fp8_is_loaded_like_fp16(compiled):
 
 
 @compiles
+@pytest.mark.slow_but("decode fp16 head 72-decode fp16 head 80")
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        ("decode fp16 head 72", "decode fp16 head 80"),
+        ("decode fp16 head 120, block 128", "decode fp16 32/8, block 128"),
+        ("prefill fp16 head 72", "prefill fp16 32/8, block 16"),
+        ("reshape and cache fp16, head 72", "reshape and cache fp16, NHD"),
+        ("gather to a padded batch, head 72", "gather to a padded batch"),
+    ],
+)
+def test_rows_of_whole_16_bytes_are_loaded_like_those_of_a_power_of_two(name, like, compiled):
+    """Of a stride Triton looks whether it is a multiple of 16 numbers, and 72 and 120 are multiples of 8."""
+    odd, even = compiled(name, 90), compiled(like, 90)
+    assert odd.wide_loads >= even.wide_loads
+    assert odd.narrow_loads <= 1.2 * even.narrow_loads
+
+
+@compiles
 def test_programs_follow_from_what_each_takes(compiled):
     code = replace(compiled("gather blocks", 90), warps=4, shared=0, registers=32)
     assert code.programs == 16  # 64 warps

@@ -38,7 +38,15 @@ def test_every_two_values_meet(name, grid):
 
 def test_decode_meets_every_block_size_with_every_head_size_and_layout(grid):
     met = {(case["block"], case["head_dim"], case["layout"]) for case in grid["decode"]}
-    assert met == set(product(AXES["block"], AXES["head_dim"], AXES["layout"]))
+    assert met == set(
+        product(*(KERNELS["decode"].all_axes[axis] for axis in ("block", "head_dim", "layout")))
+    )
+
+
+def test_decode_meets_every_head_size_of_the_others_and_more(grid):
+    of_decode = {case["head_dim"] for name in ("decode", "decode of other heads") for case in grid[name]}
+    assert of_decode == {"64", "72", "80", "96", "120", "128", "256", "512"}
+    assert all({case["head_dim"] for case in grid[name]} <= of_decode for name in KERNELS if name != "mla")
 
 
 @pytest.mark.parametrize("stored", ["int8, by token", "fp8, by token"])
@@ -144,7 +152,7 @@ def test_the_grid_sees_a_token_too_many_and_one_too_few():
     for shorter in (0, 1):
         contexts = [(keys[shorter:], values[shorter:]) for keys, values in problem.contexts()]
         rows = [
-            dense.attention(q, *context, 0.125)
+            dense.attention(q, *context, problem.head_dim**-0.5)
             for q, context in zip(problem.q.split(1), contexts, strict=True)
         ]
         problem.out.copy_(torch.cat(rows))

@@ -60,3 +60,14 @@ def test_a_wrong_name_and_wrong_axes_are_said():
         convert_layout(cache, cache, "NDH", "NHD")
     with pytest.raises(PagesimError, match=r"key_cache has 4 axes; layout VLLM has \[block, head, chunk"):
         convert_layout(cache, cache, "VLLM", "NHD")
+
+
+def test_heads_that_are_no_whole_chunks_are_refused_where_keys_lie_in_chunks():
+    """Of 72 numbers in 16 bits the chunks of 8 are whole, in a byte those of 16 are not."""
+    sizes = Sizes(num_blocks=4, block_size=16, kv_heads=2, head_dim=72)
+    assert VLLM.shapes(sizes, 2) == ((4, 2, 9, 16, 8), (4, 2, 72, 16))
+    assert NHD.shapes(sizes, 1) == ((4, 16, 2, 72),) * 2
+    with pytest.raises(
+        PagesimError, match="head_dim is 72; layout VLLM has keys in chunks of 16 elements of 1"
+    ):
+        VLLM.shapes(sizes, 1)

@@ -230,8 +230,7 @@ def plan_blocks(
             twice that under asynchronous scheduling.
         num_blocks: blocks, the null block included; or
         cache_bytes: bytes for the cache on each GPU.
-        kv_dtype: element of keys, values and latent vectors: fp16, bf16 or fp8. States have types of their
-            own.
+        kv_dtype: of keys, values and latent vectors: one of `KV_DTYPE_BYTES`. States have types of their own.
         tp: GPUs over which heads and states are divided.
         block_size: tokens of a block, as far as the layers let it be; the kernels' own when left out.
         prefix_caching: whether prompts are found that were computed before.

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from pagesim.costs.specs.block_plan import BlockPlan
 from pagesim.costs.specs.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.costs.specs.gpus import GIB, GpuSpec
-from pagesim.costs.specs.layers import StateLayer
+from pagesim.costs.specs.layers import KV_SCALE_BYTES, StateLayer
 from pagesim.costs.specs.models import ModelSpec
 from pagesim.costs.specs.type_plan import TypePlan
 from pagesim.errors import CapacityError, PagesimError
@@ -79,7 +79,7 @@ def paged_block(model: ModelSpec, page_bytes: int, *, kv_dtype: str = "fp16", tp
     Args:
         model: the model.
         page_bytes: bytes of a page, at least 1.
-        kv_dtype: element of the cache: fp16, bf16 or fp8.
+        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
         tp: GPUs over which KV heads are divided.
 
     Raises:
@@ -90,6 +90,11 @@ def paged_block(model: ModelSpec, page_bytes: int, *, kv_dtype: str = "fp16", tp
         raise PagesimError(
             f"layers of {model.name} differ in what they keep; memory that is mapped in pages is for models "
             "whose layers keep every token alike"
+        )
+    if kv_dtype in KV_SCALE_BYTES:
+        raise PagesimError(
+            f"kv_dtype is {kv_dtype}, and where its scales lie in memory that is mapped in pages is not "
+            "known: choose fp16, bf16 or fp8"
         )
     tensors = model.layers * (1 if model.mla else 2)
     row = model.kv_bytes_per_token(kv_dtype, tp) // tensors
@@ -135,7 +140,7 @@ def capacity(
         block_size: tokens a block, at least 1.
         page_bytes: bytes of a page where memory is mapped in pages; a block is then a `paged_block`, whatever
             ``block_size``, and there is no swap space.
-        kv_dtype: element of the cache: fp16, bf16 or fp8.
+        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
         sizing: whose rule.
         gpu_memory_utilization: the share of memory that ``vllm`` may use, in (0, 1].
         max_num_batched_tokens: tokens of the largest iteration; 2560 (paper) or 2048 (vllm) when left out.

@@ -14,7 +14,14 @@ MOST = 1 << 31
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of one element by its type."""
 
-KV_DTYPE_BYTES = {name: DTYPE_BYTES[name] for name in ("fp16", "bf16", "fp8")}
+KV_SCALE_BYTES = {"int8_per_token_head": 4, "fp8_per_token_head": 4}
+"""KV dtypes of which every key and every value of a head has a scale of its own, and the bytes of that: vLLM
+0.33.0 keeps a float32 behind each of them (``TritonAttentionBackend.customize_spec``)."""
+
+KV_DTYPE_BYTES = {
+    **{name: DTYPE_BYTES[name] for name in ("fp16", "bf16", "fp8")},
+    **dict.fromkeys(KV_SCALE_BYTES, 1),
+}
 """Bytes of one cached element by KV dtype."""
 
 
@@ -27,6 +34,15 @@ def kv_element_bytes(kv_dtype: str) -> int:
     if kv_dtype not in KV_DTYPE_BYTES:
         raise PagesimError(f"kv_dtype is {kv_dtype!r}; it must be one of {', '.join(KV_DTYPE_BYTES)}")
     return KV_DTYPE_BYTES[kv_dtype]
+
+
+def kv_vector_bytes(kv_dtype: str, width: int) -> int:
+    """Return the bytes of one key or value of a head of this width, its scale included where it has one.
+
+    Raises:
+        PagesimError: an unknown ``kv_dtype``.
+    """
+    return width * kv_element_bytes(kv_dtype) + KV_SCALE_BYTES.get(kv_dtype, 0)
 
 
 def kv_heads_per_gpu(kv_heads: int, tp: int, whose: str = "a layer") -> int:
@@ -67,7 +83,7 @@ class FullLayer:
         Raises:
             PagesimError: an unknown ``kv_dtype``, or a ``tp`` that the heads do not allow.
         """
-        return 2 * kv_heads_per_gpu(self.kv_heads, tp) * self.head_dim * kv_element_bytes(kv_dtype)
+        return 2 * kv_heads_per_gpu(self.kv_heads, tp) * kv_vector_bytes(kv_dtype, self.head_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +122,14 @@ class LatentLayer:
         """Return the bytes of a token's vector on each GPU.
 
         Raises:
-            PagesimError: an unknown ``kv_dtype``.
+            PagesimError: an unknown ``kv_dtype``, or one that scales each token and head: in vLLM 0.33.0 no
+                kernel for latent vectors takes it.
         """
+        if kv_dtype in KV_SCALE_BYTES:
+            raise PagesimError(
+                f"kv_dtype is {kv_dtype}, and no kernel of vLLM keeps latent vectors (MLA) so: choose fp16, "
+                "bf16 or fp8"
+            )
         return self.token_bytes or self.width * kv_element_bytes(kv_dtype)
 
 

@@ -137,8 +137,7 @@ def plan_types(
         layout: how types share memory.
         max_model_len: tokens of the longest request.
         in_flight_tokens: tokens that are scheduled and not yet computed at most.
-        kv_dtype: element of keys, values and latent vectors: fp16, bf16 or fp8. States have types of their
-            own.
+        kv_dtype: of keys, values and latent vectors: one of `KV_DTYPE_BYTES`. States have types of their own.
         tp: GPUs over which heads and states are divided.
         block_size: tokens of a page; 16 when left out.
 

@@ -56,8 +56,10 @@ def check_options(
         raise PagesimError(
             f"weight_dtype is {system.weight_dtype}; pagesim live has fp16 or bf16 (and fp32 on a CPU)"
         )
-    if system.kv_cache_dtype == "fp8":
-        raise PagesimError("kv_cache_dtype is fp8; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)")
+    if system.kv_cache_dtype not in ("fp16", "bf16"):
+        raise PagesimError(
+            f"kv_cache_dtype is {system.kv_cache_dtype}; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)"
+        )
     if system.option("speculative_tokens") is not None:
         raise PagesimError("pagesim live has no drafts to verify: leave speculative_tokens out")
     if policy.placement == "virtual":

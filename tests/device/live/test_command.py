@@ -83,6 +83,7 @@ def test_a_check_that_fails_is_an_exit_code(command, monkeypatch):
         (("--model", "deepseek-v3"), "model deepseek-v3 is a mixture of experts"),
         (("--policy", "virtual-contiguous"), "policy virtual-contiguous maps pages into virtual addresses"),
         (("--kv-cache-dtype", "fp8"), "kv_cache_dtype is fp8"),
+        (("--kv-cache-dtype", "int8_per_token_head"), "kv_cache_dtype is int8_per_token_head"),
         (("--attention", "flash"), "attention is 'flash'; it must be one of paged, gather"),
         (("--swap", "teleport"), "swap is 'teleport'; it must be one of copy-each"),
         (("--device", "tpu"), "device is 'tpu'; it must be one of cpu, cuda"),

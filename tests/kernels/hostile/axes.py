@@ -37,7 +37,7 @@ def by_all(table: Tensor, full: Tensor) -> None:
 
 ASKED: dict[str, Values] = {
     "block": {str(size): size for size in (1, 2, 4, 8, 16, 32, 64, 128, 256)},
-    "head_dim": {str(size): size for size in (64, 80, 96, 128, 256)},
+    "head_dim": {str(size): size for size in (72, 96, 128, 256, 512)},  # decode has more
     "heads": {f"{kv}x{group}": (kv, group) for kv, group in ((3, 1), (2, 4), (2, 7), (1, 8), (1, 130))},
     "layout": {name: name for name in ("NHD", "HND", "VLLM")},
     "dtype": {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32},
@@ -199,9 +199,13 @@ MANY_HEADS = 100
 MOST_OF_MANY_HEADS = 400
 """Tokens of a batch times programs for its heads, where as many read a KV head."""
 
+WIDE = 512
+MOST_OF_WIDE = 330
+"""Tokens of a batch with heads so wide, of which a tile has 16."""
+
 
 def allowed(case: Case, axes: Mapping[str, Values]) -> bool:
-    """Return whether a case, or the least that a part of one can become, takes the interpreter seconds."""
+    """Return whether there is such a case, or of a part of one any, that takes the interpreter seconds."""
     if case.get("plan") == "too many splits" and (
         case.get("heads") == "1x130" or case.get("dtype") == "fp32"
     ):
@@ -211,14 +215,21 @@ def allowed(case: Case, axes: Mapping[str, Values]) -> bool:
     def chosen(axis: str) -> Any:
         return axes[axis][case.get(axis) or next(iter(axes[axis]))]
 
+    if "stored" in axes and case.get("layout") == "VLLM" and chosen("head_dim") % 16:
+        return False  # it cuts keys into pieces of 16 bytes
     kv_heads, group = chosen("heads")
-    if not is_fp32 and group <= MANY_HEADS:
+    is_wide = chosen("head_dim") == WIDE
+    if not is_fp32 and group <= MANY_HEADS and not is_wide:
         return True
     if is_fp32 and group > MANY_HEADS and case.get("plan", "none") not in ("none", "1 splits", "too short"):
         return False
     new = chosen("new") if "new" in axes else lambda length: 1
     named = [case["contexts"]] if "contexts" in case else axes["contexts"]
     batches = [axes["contexts"][name](chosen("block")) for name in named]
+    if is_wide and min(map(sum, batches)) > MOST_OF_WIDE:
+        return False
+    if not is_fp32 and group <= MANY_HEADS:
+        return True
     if not is_fp32:
         tiles = -(-group // (64 if chosen("head_dim") <= 128 else 16))
         return tiles * min(map(sum, batches)) <= MOST_OF_MANY_HEADS

@@ -269,11 +269,18 @@ BY_TOKEN: dict[str, Values] = {
     "stored": {"int8, by token": "int8, by token"},
     "factors": {"one": lambda kv_heads: (0.5, 4.0)},
 }
+
+
+def head_sizes(*sizes: int) -> dict[str, Values]:
+    return {"head_dim": {str(size): size for size in sizes}}
+
+
 FEW_PLANS = {"plan": {plan: AXES["plan"][plan] for plan in ("none", "3 splits", "too short")}}
 NOT_OF_WRITES = ("plan", "scale", "result", "queries")
 
 KERNELS: dict[str, Kernel] = {
-    "decode": Kernel(decode, every=("block", "head_dim", "layout")),
+    "decode": Kernel(decode, every=("block", "head_dim", "layout"), axes=head_sizes(64, 80, 96, 128, 256)),
+    "decode of other heads": Kernel(decode, axes={**head_sizes(72, 120, 512), **FEW_PLANS}),
     "decode bytes": Kernel(decode, axes={**BYTES, **FEW_PLANS}),
     "contiguous": Kernel(
         contiguous,

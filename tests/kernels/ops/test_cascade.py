@@ -63,6 +63,8 @@ PROBLEMS = {
     "block 1": ({"context_lens": [9, 8], "block_size": 1}, [([0, 1], 7)], (1, 2)),
     "block 256": ({"context_lens": [300, 260], "block_size": 256, "head_dim": 128}, [([0, 1], 1)], (2, 2)),
     "head size 80, HND": ({"context_lens": [70, 50], "layout": HND, "head_dim": 80}, [([1, 0], 3)], (2, 1)),
+    "head size 72": ({"context_lens": [70, 50], "head_dim": 72, "group": 2}, [([0, 1], 3)], (2, 2)),
+    "head size 512": ({"context_lens": [40, 37], "head_dim": 512, "group": 2}, [([1, 0], 2)], (2, 1)),
     "vLLM's layout, bfloat16": (
         {"context_lens": [70, 50], "layout": VLLM, "dtype": BF16, "group": 4},
         [([0, 1], 3)],

@@ -157,7 +157,7 @@ def test_pieces_go_from_caches_to_whole_blocks(piece_bytes, pieces, count, progr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 72, 80, 96, 120, 128, 256, 512])
 @pytest.mark.parametrize("block_size", [1, 8, 16, 256])
 def test_tokens_are_written_to_their_slots_on_a_grid(layout, head_dim, block_size, device):
     slots = torch.randperm(8 * block_size)[:63]

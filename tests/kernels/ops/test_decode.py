@@ -188,10 +188,14 @@ def test_contiguous_decode_is_paged_decode_without_the_paging(layout, splits, de
     assert torch.equal(output, run_planned(case, device, plan))
 
 
-@pytest.mark.parametrize("layout", [NHD, HND, VLLM], ids=["NHD", "HND", "VLLM"])
-def test_gathering_first_gives_the_same(layout, device):
-    case = make_case([63, 0, 40], group=2, head_dim=80, layout=layout)
-    room = torch.full((2, 3, 64, 2, 80), 99.0, dtype=F16, device=device)
+@pytest.mark.parametrize(
+    ("layout", "head_dim"),
+    [(NHD, 80), (HND, 72), (VLLM, 80), (NHD, 512)],
+    ids=["NHD", "HND, 72", "VLLM", "NHD, 512"],
+)
+def test_gathering_first_gives_the_same(layout, head_dim, device):
+    case = make_case([63, 0, 40], group=2, head_dim=head_dim, layout=layout)
+    room = torch.full((2, 3, 64, 2, head_dim), 99.0, dtype=F16, device=device)
     there = case.to(device)
     padded = Cache(*room, paged=False)
     output = gather_decode_attention(*there.arguments, workspace=padded, backend="triton")

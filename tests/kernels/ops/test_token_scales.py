@@ -57,6 +57,19 @@ DECODE = {
     "FP8, float32": ({"context_lens": [40], "kv_dtype": FP8, "dtype": F32, "head_dim": 96}, {"tile": 16}),
     "FP8, vLLM's layout": ({"context_lens": [33], "kv_dtype": FP8, "layout": VLLM, "head_dim": 80}, {}),
     "int8, head size 256": ({"context_lens": [40], "kv_dtype": INT8, "head_dim": 256}, {}),
+    "int8, head size 72": ({"context_lens": [63, 130], "kv_dtype": INT8, "head_dim": 72, "group": 4}, {}),
+    "FP8, head size 120, HND": (
+        {"context_lens": [63], "kv_dtype": FP8, "head_dim": 120, "layout": HND, "dtype": BF16},
+        {"num_splits": 2, "tile": 16},
+    ),
+    "int8, head size 512": (
+        {"context_lens": [63, 0, 30], "kv_dtype": INT8, "head_dim": 512, "group": 4},
+        {"num_splits": 2},
+    ),
+    "FP8, head size 512, queries": (
+        {"context_lens": [40], "kv_dtype": FP8, "head_dim": 512, "queries": 3, "dtype": BF16},
+        {},
+    ),
     "int8, block 80": ({"context_lens": [161, 79], "kv_dtype": INT8, "block_size": 80}, {"num_splits": 2}),
     "int8, four queries": ({"context_lens": [63, 4], "kv_dtype": INT8, "queries": 4, "group": 4}, {}),
     "int8, a window and queries": (
@@ -91,6 +104,8 @@ PREFILL = {
         "layout": VLLM,
     },
     "FP8, head size 80": {"context_lens": [33], "query_lens": [33], "kv_dtype": FP8, "head_dim": 80},
+    "FP8, head size 72": {"context_lens": [33], "query_lens": [20], "kv_dtype": FP8, "head_dim": 72},
+    "int8, head size 512": {"context_lens": [33], "query_lens": [9], "kv_dtype": INT8, "head_dim": 512},
     "int8, a window, a soft cap": {
         "context_lens": [150],
         "query_lens": [20],

@@ -169,6 +169,13 @@ SIZES = {
     "head 112, FP8": {"head_dim": 112, "kv_dtype": FP8},
     "head 160, vLLM's layout": {"head_dim": 160, "layout": VLLM},
     "head 192, bfloat16": {"head_dim": 192, "dtype": BF16},
+    "head 72": {"head_dim": 72},
+    "head 72, FP8, HND": {"head_dim": 72, "kv_dtype": FP8, "layout": HND},
+    "head 120, bfloat16, vLLM's layout": {"head_dim": 120, "dtype": BF16, "layout": VLLM},
+    "head 512": {"head_dim": 512},
+    "head 512, FP8, a soft cap": {"head_dim": 512, "kv_dtype": FP8, "softcap": 5.0},
+    "head 512, vLLM's layout, a window": {"head_dim": 512, "layout": VLLM, "window": 90},
+    "head 512, bfloat16, sinks": {"head_dim": 512, "dtype": BF16, "sinks": True},
     "block 80": {"block_size": 80},
     "block 80, a window": {"block_size": 80, "window": 90},
     "block 5": {"block_size": 5},
@@ -179,7 +186,7 @@ SIZES = {
 }
 
 
-@pytest.mark.slow_but("head 192, bfloat16", "block 80, a window")
+@pytest.mark.slow_but("head 192, bfloat16", "head 512", "block 80, a window")
 @pytest.mark.parametrize("problem", SIZES.values(), ids=SIZES.keys())
 def test_sizes_that_are_no_power_of_two(problem, device):
     """Contexts that end within, at and beyond a block of 80, in two splits; then a prefill."""
