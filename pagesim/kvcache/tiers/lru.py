@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, singles, tail_first
 from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
@@ -105,10 +105,11 @@ class LruByRequest(Eviction):
     def knows(self) -> set[ChunkRun]:
         return set(singles(run for run, _ in self._rank_of))
 
-    def _tail_first(self, rank: Rank) -> Sequence[ChunkRun]:
+    def _tail_first(self, rank: Rank) -> Iterable[ChunkRun]:
         """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
         runs: list[ChunkRun] = []
-        for segment in list(rank.segments):
+        gone: list[int] = []
+        for segment in rank.segments:
             spans = self._rank_of.of(segment)
             if len(spans) == 1 and spans[0][2] is rank:
                 runs.append((segment, spans[0][0], spans[0][1]))
@@ -116,8 +117,10 @@ class LruByRequest(Eviction):
             own = [(segment, first, end) for first, end, other in spans if other is rank]
             runs += own
             if not own:
-                del rank.segments[segment]
-        return runs if len(runs) == 1 else list(tail_first(runs, last_group_first=not rank.lives))
+                gone.append(segment)
+        for segment in gone:
+            del rank.segments[segment]
+        return tail_first(runs, last_group_first=not rank.lives)
 
     def _leave(self, run: ChunkRun) -> None:
         """Count chunks out of the ranks that they have."""

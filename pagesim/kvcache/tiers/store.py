@@ -198,14 +198,18 @@ class ChunkStore:
                 elif readers + change == 0:
                     self.evictable += end - first
 
-    def _make_room(self, lacking: int, spared: Iterable[ChunkRun]) -> bool:
+    def _make_room(self, lacking: int, spared: Sequence[ChunkRun]) -> bool:
         """Evict so many chunks, none of the spared; say whether there were as many."""
         if lacking > self.evictable:
             return False
-        kept = of_runs(spared)
+        segments = {segment for segment, _, _ in spared}
 
         def may_go(run: ChunkRun) -> list[ChunkRun]:
-            return [part for idle in self.idle(run) for part in kept.missing(idle)]
+            idle = self.idle(run)
+            if run[0] not in segments:
+                return idle
+            kept = of_runs(spared)
+            return [part for each in idle for part in kept.missing(each)]
 
         victims = self._eviction.choose(lacking, may_go)
         if victims is None:

@@ -265,6 +265,8 @@ class Connector:
             if tracked is not None:
                 ends[request] = [len(table) for table in tracked.tables]
             for group in self._groups:
+                if group.keeps_all and known <= before + 1 and before % group.group.block_size:
+                    continue  # its token is in the block of the one before
                 table = memory.block_table(request, group=group.number)
                 if tracked is not None and not group.keeps_all:
                     own = tracked.tables[group.number]

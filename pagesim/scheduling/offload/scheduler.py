@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from pagesim.errors import PagesimError
@@ -246,11 +247,14 @@ class OffloadingV1(HoldingV1):
         self, batch: Batch, among: Collection[EngineRequest] | None
     ) -> list[tuple[EngineRequest, int, int]]:
         """Return the requests that get tokens in the plan at hand, as `Connector.close` asks for them."""
-        memory, computed = self.memory, dict(self._computed)
+        memory, computed, running = self.memory, dict(self._computed), self.running
         served: list[tuple[EngineRequest, int, int]] = []
-        for request in self.running.values():
-            if among is not None and request not in among:
-                continue
+        if among is None:
+            requests: Sequence[EngineRequest] = list(running.values())
+        else:  # which are few
+            there = [each for each in among if running.get(each.order) is each]
+            requests = sorted(there, key=_order) if len(there) > 1 else there
+        for request in requests:
             length = memory.length(request)
             if request in computed:
                 served.append((request, computed[request], length))
@@ -291,6 +295,9 @@ class OffloadingV1(HoldingV1):
         request.in_flight = 0
         self.memory.trim(request)
         super()._let_go(request)
+
+
+_order = attrgetter("order")
 
 
 def _one_tier(options: VllmV1Options) -> OneTier:
