@@ -39,9 +39,16 @@ def count(runs: Iterable[ChunkRun]) -> int:
 
 
 def within(runs: Iterable[ChunkRun], first: int, end: int) -> list[ChunkRun]:
-    """Return the parts of runs with these numbers, the last not included."""
-    cut = [(segment, max(first, start), min(end, stop)) for segment, start, stop in runs]
-    return [run for run in cut if run[1] < run[2]]
+    """Return the parts of runs, none of them empty, with these numbers, the last not included."""
+    return (
+        [
+            (segment, start if start > first else first, stop if stop < end else end)
+            for segment, start, stop in runs
+            if start < end and stop > first
+        ]
+        if first < end
+        else []
+    )
 
 
 def singles(runs: Iterable[ChunkRun]) -> list[ChunkRun]:

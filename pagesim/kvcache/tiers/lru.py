@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, singles, tail_first
@@ -43,7 +44,7 @@ class LruByRequest(Eviction):
         self._clock = 0
         self._rank_of: Spans[Rank] = Spans()
         # By number, in order, since each new one is the greatest. That of a request stays until it is over.
-        self._ranks: dict[int, Rank] = {}
+        self._ranks: OrderedDict[int, Rank] = OrderedDict()
 
     def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
@@ -51,7 +52,7 @@ class LruByRequest(Eviction):
             for first, end, old in self._rank_of.cut(run):
                 assert old is not None
                 if old.number < rank.number:
-                    old.chunks -= end - first
+                    self._lose(old, end - first)
                     self._add(rank, (run[0], first, end))
 
     def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
@@ -97,9 +98,7 @@ class LruByRequest(Eviction):
         for run in chosen:
             self._rank_of.remove(run)
         for rank, gone in lost.items():
-            rank.chunks -= gone
-            if not rank.chunks and not rank.lives:
-                del self._ranks[rank.number]
+            self._lose(rank, gone)
         return chosen
 
     def knows(self) -> set[ChunkRun]:
@@ -126,7 +125,13 @@ class LruByRequest(Eviction):
         """Count chunks out of the ranks that they have."""
         for first, end, rank in self._rank_of.cut(run):
             assert rank is not None
-            rank.chunks -= end - first
+            self._lose(rank, end - first)
+
+    def _lose(self, rank: Rank, chunks: int) -> None:
+        """Count chunks out of a rank."""
+        rank.chunks -= chunks
+        if not rank.chunks and not rank.lives:
+            del self._ranks[rank.number]  # else every choice would pass over it
 
     def _add(self, rank: Rank, run: ChunkRun) -> None:
         rank.chunks += run[2] - run[1]

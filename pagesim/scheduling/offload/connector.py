@@ -88,9 +88,10 @@ class Connector:
         tracked = self._tracked.get(request)
         if tracked is None:
             tracked = self._tracked[request] = Tracked(request, len(self._groups), self.backing.new_use())
-        tracked.begin(len(self._groups))
-        if tracked.jobs:
-            return None
+        else:
+            tracked.begin(len(self._groups))
+            if tracked.jobs:
+                return None
         tracked.local = local
         return self._look_up.tokens(tracked, local, self._loading if self._waits_for_others else None)
 
