@@ -69,6 +69,11 @@ class ChunkStore:
         """Chunks for which there is room without an eviction."""
         return self.capacity - self.used
 
+    def counts(self) -> tuple[int, int, int]:
+        """Return ``writing``, ``pinned`` and ``free``."""
+        used, writing = self.used, self.writing
+        return writing, used - self.evictable - writing, self.capacity - used
+
     def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
         """Cut a run where its chunks differ: their readers, `WRITING`, or None where they are not there."""
         return self._readers.cut(run)

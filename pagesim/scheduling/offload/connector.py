@@ -303,13 +303,15 @@ class Connector:
         most = min(known, request.prompt) if self._prompt_only else known
         until: list[int] = []
         offered: list[ChunkRun] = []
-        for group, table in zip(self._groups, tracked.tables, strict=True):
+        is_whole = self._prompt_only  # whether all that is ever offered was
+        for group in self._groups:
             number = group.number
             end = most // group.tokens
             if tracked.is_over or not group.keeps_all:
-                end = min(end, len(table) // group.blocks)
+                end = min(end, len(tracked.tables[number]) // group.blocks)
             start = tracked.following[number]
-            until.append(max(start, end))
+            until.append(start if start > end else end)
+            is_whole = is_whole and until[-1] >= request.prompt // group.tokens
             if start >= end or group.has_states:
                 continue
             if group.keeps_all:
@@ -323,9 +325,7 @@ class Connector:
             self._retries = True
             return
         tracked.following = until
-        if self._prompt_only and all(
-            at >= request.prompt // group.tokens for at, group in zip(until, self._groups, strict=True)
-        ):
+        if is_whole:
             del self._offering[request]
         if copy.runs:
             job = self._store_job(tracked, copy)

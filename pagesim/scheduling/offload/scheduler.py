@@ -126,7 +126,8 @@ class OffloadingV1(HoldingV1):
                 self._loaded.add(request)
 
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
-        return [*self.queue.holding, *self._leaving], self.fenced
+        holding = self.queue.holding
+        return [*holding, *self._leaving] if self._leaving else holding, self.fenced if self._fenced else ()
 
     # Waiting requests
 
