@@ -169,8 +169,16 @@ class PrefixCachedKV(CountedPrefixKV):
         del self._fresh[:]
 
     def _name_last(self, run: Run, blocks: int) -> None:
-        self._fresh.extend(run.blocks[: -blocks - 1 : -1])
-        del run.blocks[-blocks:]
+        there = run.blocks
+        if blocks == 1:
+            self._fresh.append(there.pop())
+        elif blocks == len(there):
+            there.reverse()
+            self._fresh += there
+            del there[:]
+        else:
+            self._fresh += there[: -blocks - 1 : -1]
+            del there[-blocks:]
 
     def _take_aside(self, blocks: int) -> None:
         super()._take_aside(blocks)

@@ -88,7 +88,10 @@ class ChunkStore:
 
     def idle(self, run: ChunkRun) -> list[ChunkRun]:
         """Return the parts of a run that are ready and have no reader."""
-        return [(run[0], first, end) for first, end, readers in self._readers.cut(run) if readers == 0]
+        cut = self._readers.cut(run)
+        if len(cut) == 1:
+            return [run] if cut[0][2] == 0 else []
+        return [(run[0], first, end) for first, end, readers in cut if readers == 0]
 
     def chunks(self) -> Counter[ChunkRun]:
         """Return how many readers each of its chunks has, or `WRITING`, one by one."""
@@ -154,7 +157,9 @@ class ChunkStore:
         """Let those of these chunks go that are ready and have no reader."""
         for run in runs:
             for each in self.idle(run):
-                self._let_go(each)
+                self._readers.remove(each)
+                self.used -= each[2] - each[1]
+                self.evictable -= each[2] - each[1]
                 self._eviction.forgotten(each)
 
     def finish(self, use: Use) -> None:
@@ -210,25 +215,21 @@ class ChunkStore:
         segments = {segment for segment, _, _ in spared}
 
         def may_go(run: ChunkRun) -> list[ChunkRun]:
-            idle = self.idle(run)
             if run[0] not in segments:
-                return idle
+                return self.idle(run)
             kept = of_runs(spared)
-            return [part for each in idle for part in kept.missing(each)]
+            return [part for each in self.idle(run) for part in kept.missing(each)]
 
         victims = self._eviction.choose(lacking, may_go)
         if victims is None:
             return False
         for run in victims:
-            self._let_go(run)
+            self._readers.remove(run)
+        self.used -= lacking
+        self.evictable -= lacking
         self.evicted += lacking
         self.victims = victims
         return True
-
-    def _let_go(self, run: ChunkRun) -> None:
-        self._readers.remove(run)
-        self.used -= run[2] - run[1]
-        self.evictable -= run[2] - run[1]
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every chunk is counted once, and the eviction knows all of them."""

@@ -177,7 +177,8 @@ class Connector:
         after: dict[EngineRequest, int] = {}
         taken: set[int] = set()
         offering = self._offering
-        if self._fences or self._others or not offering.keys().isdisjoint(self._over):
+        over = self._over
+        if self._fences or self._others or (over and not offering.keys().isdisjoint(over)):
             taken = self._blocks_taken(served, after)
         elif offering:
             after = {request: known for request, _, known in served(offering)}
@@ -188,7 +189,8 @@ class Connector:
         self._retries = False
         if self._has_states:
             self._offer_states(plan)
-        for request in [*[each for each in after if each in offering], *self._over]:
+        due = [each for each in after if each in offering]
+        for request in (*due, *over) if over else due:
             tracked = offering.get(request)
             if tracked is not None:
                 tracked.is_served = tracked.is_served or request in after
@@ -200,6 +202,8 @@ class Connector:
 
     def close_empty(self) -> None:
         """End a plan, or several, in which no request comes, is preempted, or has anything to offer."""
+        if not self._over:
+            return
         for request in self._over:
             tracked = self._tracked.pop(request)
             self._offering.pop(request, None)
@@ -225,7 +229,8 @@ class Connector:
                 if group.keeps_all:
                     tracked.tables[group.number] = self.memory.block_table(request, group=group.number)
         for job in tracked.jobs:
-            self._fences.put(job, job.read_when_over)
+            if job.read_when_over:
+                self._fences.put(job, job.read_when_over)
         self._over.append(request)
         self._retries = self._retries or request in self._offering
 
@@ -250,7 +255,8 @@ class Connector:
     def _begin(self, job: Job) -> None:
         self.jobs[job] = None
         job.tracked.jobs[job] = None
-        self._fences.put(job, job.read_at_once)
+        if job.read_at_once:
+            self._fences.put(job, job.read_at_once)
 
     def _blocks_taken(self, served: Served, after: dict[EngineRequest, int]) -> set[int]:
         """Return the blocks that were taken, or taken over, in the plan at hand; note what it serves."""

@@ -25,6 +25,8 @@ class Fences:
 
     def lift(self, job: Job) -> None:
         """Take the fences of a job away."""
+        if not self._jobs:
+            return
         for block in (*job.read_at_once, *job.read_when_over):
             jobs = self._jobs.get(block)
             if jobs is not None:

@@ -178,7 +178,8 @@ class OffloadingV1(HoldingV1):
             self._join(request, found, tokens, batch)
             self.connector.admitted(request, stores=self._pays_to_store(request))
             budget -= tokens
-        queue.put_back(holding, others)
+        if holding or others:
+            queue.put_back(holding, others)
 
     def _pays_to_load(self, request: EngineRequest, tokens: int, history: int) -> bool:
         """Say whether so many tokens of a request are loaded, rather than computed after others."""
