@@ -35,7 +35,10 @@ def group_of(run: ChunkRun) -> int:
 
 def count(runs: Iterable[ChunkRun]) -> int:
     """Return how many chunks there are in runs."""
-    return sum([end - first for _, first, end in runs])
+    found = 0
+    for _, first, end in runs:
+        found += end - first
+    return found
 
 
 def within(runs: Iterable[ChunkRun], first: int, end: int) -> list[ChunkRun]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.tiers.chunks import ChunkRun, singles, tail_first
+from pagesim.kvcache.tiers.chunks import ChunkRun, count, singles, tail_first
 from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
 from pagesim.kvcache.tiers.spans import Spans
 
@@ -48,10 +48,11 @@ class LruByRequest(Eviction):
 
     def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
+        number = rank.number
         for run in runs:
             for first, end, old in self._rank_of.cut(run):
                 assert old is not None
-                if old.number < rank.number:
+                if old.number < number:
                     self._lose(old, end - first)
                     self._add(rank, (run[0], first, end))
 
@@ -65,12 +66,19 @@ class LruByRequest(Eviction):
         self._rank_of.remove(run)
 
     def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        old = self._ranks.get(use.rank)
+        if old is not None and runs and old.chunks == count(runs):
+            # It has these and no others, and no later request used any: the rank as a whole is fresh.
+            del self._ranks[old.number]
+            self._clock += 1
+            old.number, old.lives = self._clock, False
+            self._ranks[old.number] = old
+            return
         if runs:
             rank = self._new(lives=False)
             for run in runs:
                 self._leave(run)
                 self._add(rank, run)
-        old = self._ranks.get(use.rank)
         if old is not None and not old.chunks:
             del self._ranks[use.rank]
 
@@ -82,8 +90,9 @@ class LruByRequest(Eviction):
                 continue  # of a request that lives, and lost all that it had
             lacking = chunks
             for run in self._tail_first(rank):
-                for segment, first, end in reversed(may_go(run)):
-                    first = max(first, end - chunks)
+                for segment, first, end in may_go(run)[::-1]:
+                    if first < end - chunks:
+                        first = end - chunks
                     chosen.append((segment, first, end))
                     chunks -= end - first
                     if not chunks:

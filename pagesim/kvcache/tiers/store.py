@@ -126,7 +126,8 @@ class ChunkStore:
         eviction.missed(use, missing)
         eviction.reused(use, ready)
         self._touch(use, ready, missing)
-        if new > self.free and not self._make_room(new - self.free, runs):
+        lacking = new - (self.capacity - self.used)
+        if lacking > 0 and not self._make_room(lacking, runs):
             return None
         for run in missing:
             self._readers.put(run, WRITING)
@@ -193,7 +194,7 @@ class ChunkStore:
 
     def _touch(self, use: Use, there: Iterable[ChunkRun], missing: Iterable[ChunkRun] = ()) -> None:
         """Note that a request uses chunks; an eviction is told of the first use of those that are there."""
-        fresh = _see(use, there)
+        fresh = _see(use, there) if there else []
         if _see(use, missing) or fresh:
             self._eviction.touched(use, fresh)
 

@@ -104,6 +104,8 @@ class OffloadingV1(HoldingV1):
         return batch
 
     def steps_until_next_decision(self) -> int:
+        if self.must_replan:
+            return 0
         # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
         looks = self.queue.holding and self.memory.is_hybrid
         return 0 if self.connector.waits or looks else super().steps_until_next_decision()
