@@ -57,9 +57,11 @@ class LruByRequest(Eviction):
                     self._add(rank, (run[0], first, end))
 
     def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
-        rank = self._of(use)
+        rank, put = self._of(use), self._rank_of.put
         for run in runs:
-            self._add(rank, run)
+            rank.chunks += run[2] - run[1]
+            rank.segments[run[0]] = None
+            put(run, rank)
 
     def forgotten(self, run: ChunkRun) -> None:
         self._leave(run)

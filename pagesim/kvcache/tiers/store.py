@@ -248,4 +248,7 @@ class ChunkStore:
 
 def _see(use: Use, runs: Iterable[ChunkRun]) -> list[ChunkRun]:
     """Note that a request uses chunks; return those that it did not use before."""
-    return [part for run in runs for part in use.seen.add(run, True)]
+    fresh: list[ChunkRun] = []
+    for run in runs:
+        fresh += use.seen.add(run, True)
+    return fresh

@@ -178,13 +178,13 @@ class Connector:
         taken: set[int] = set()
         offering = self._offering
         over = self._over
-        if self._fences or self._others or (over and not offering.keys().isdisjoint(over)):
+        if self._fences.jobs or self._others or (over and not offering.keys().isdisjoint(over)):
             taken = self._blocks_taken(served, after)
         elif offering:
             after = {request: known for request, _, known in served(offering)}
         for request in preempted:
             plan.flushed.update(dict.fromkeys([job for job in self._tracked[request].jobs if job.is_store]))
-        if self._fences:
+        if self._fences.jobs:
             plan.flushed.update(dict.fromkeys(self._fences.of(taken)))
         self._retries = False
         if self._has_states:
