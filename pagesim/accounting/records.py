@@ -431,6 +431,10 @@ class Recorder(Observer):
     def _count_parked(self) -> None:
         """Count the blocks that only requests hold that do not run, for each of `Scheduler.parks`."""
         parked = self.scheduler.parked()
+        if not any(parked):
+            if self._parked or not self._parked_blocks:
+                self._parked, self._parked_blocks = [], [0] * len(parked)
+            return
         self._parked = [request for each in parked for request in each]
         exclusive = self.memory.exclusive_blocks
         self._parked_blocks = [exclusive(each) if each else 0 for each in parked]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pagesim.accounting.ledger import Column
-from pagesim.kvcache.tiers import ENTRIES, UNLIMITED, TierCounts
+from pagesim.kvcache.tiers import ENTRIES, UNLIMITED, ChunkStore
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
@@ -36,7 +36,7 @@ class TierHistory(Observer):
         self.names: tuple[str, ...] = ()
         self.capacities: tuple[int, ...] = ()
         self._connector: Any = None
-        self._tiers: Sequence[TierCounts] = ()
+        self._stores: Sequence[ChunkStore] = ()
         self._now: list[tuple[int, int, int]] = []  # pending, pinned and free of each tier
         self._shares: list[
             tuple[int, int]
@@ -49,9 +49,10 @@ class TierHistory(Observer):
     def begun(self, scheduler: Scheduler) -> None:
         self._connector = scheduler.connector  # type: ignore[attr-defined]
         self._rarely = scheduler.memory.num_blocks // BLOCKS
-        self._tiers = self._connector.tiers()
-        self.names = tuple([tier.name for tier in self._tiers])
-        self.capacities = tuple([tier.capacity for tier in self._tiers])
+        tiers = self._connector.tiers()
+        self._stores = [tier.store for tier in tiers]
+        self.names = tuple([tier.name for tier in tiers])
+        self.capacities = tuple([tier.capacity for tier in tiers])
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         self._note(now)
@@ -94,7 +95,7 @@ class TierHistory(Observer):
     # Inside
 
     def _note(self, now: int) -> None:
-        counts = [(tier.pending, tier.pinned, tier.free) for tier in self._tiers]
+        counts = [store.counts() for store in self._stores]
         if counts == self._now:
             return
         self._now = counts

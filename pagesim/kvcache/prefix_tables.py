@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 
 from pagesim.kvcache.extents import Extent, join_extents
@@ -158,15 +159,26 @@ class PrefixCachedKV(CountedPrefixKV):
                 dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
             ]
             self._in_order = True
-        taken, size, buckets = iter(self._fresh), self.block_size, self._buckets
-        for step in range(before + 1, before + 1 + steps):
-            for holder in buckets[step % size]:
-                holder.kv.table.append(next(taken))
-        self._fresh = block_array()
+        size, buckets, first = self.block_size, self._buckets, before + 1
+        if steps == 1:
+            takers: Iterable[Holder] = buckets[first % size]
+        else:
+            takers = chain.from_iterable([buckets[step % size] for step in range(first, first + steps)])
+        for holder, block in zip(takers, self._fresh, strict=True):
+            holder.kv.table.append(block)
+        del self._fresh[:]
 
     def _name_last(self, run: Run, blocks: int) -> None:
-        self._fresh.extend(run.blocks[: -blocks - 1 : -1])
-        del run.blocks[-blocks:]
+        there = run.blocks
+        if blocks == 1:
+            self._fresh.append(there.pop())
+        elif blocks == len(there):
+            there.reverse()
+            self._fresh += there
+            del there[:]
+        else:
+            self._fresh += there[: -blocks - 1 : -1]
+            del there[-blocks:]
 
     def _take_aside(self, blocks: int) -> None:
         super()._take_aside(blocks)
@@ -177,7 +189,8 @@ class PrefixCachedKV(CountedPrefixKV):
         return _NumberedIndex(queue)
 
     def _hash(self, holder: Holder, tokens: int) -> None:
-        self._fill_table(holder)
+        if self._fresh or not hasattr(holder.kv, "table"):
+            self._fill_table(holder)
         super()._hash(holder, tokens)
 
     def _count(self, holder: Holder, change: int) -> None:
@@ -196,7 +209,9 @@ class PrefixCachedKV(CountedPrefixKV):
         """Let a holder's table name what was found for it and what was just taken."""
         prefix: Prefix = holder.kv
         if not hasattr(prefix, "table"):
-            prefix.table = block_array(chain.from_iterable(run.blocks for run in prefix.runs))
+            prefix.table = table = block_array()
+            for run in prefix.runs:
+                table += run.blocks
         if self._fresh:
             prefix.table += self._fresh
-            self._fresh = block_array()
+            del self._fresh[:]

@@ -42,12 +42,13 @@ class CopyEngine:
             now: when it was decided, in ticks.
             busy: when what was launched before it is over.
         """
-        flushed = transfers.flushed
-        for job in (*self._unsent, *[job for job in transfers.stores if job in flushed]):
-            start = max(now, busy, self._stores_end)
-            self._stores_end = start + self._store_time(job.blocks)
-            self._storing.append((self._stores_end, job))
-        self._unsent = [job for job in transfers.stores if job not in flushed]
+        flushed, stores = transfers.flushed, transfers.stores
+        if stores or self._unsent:
+            for job in (*self._unsent, *[job for job in stores if job in flushed]):
+                start = max(now, busy, self._stores_end)
+                self._stores_end = start + self._store_time(job.blocks)
+                self._storing.append((self._stores_end, job))
+            self._unsent = [job for job in stores if job not in flushed] if flushed else stores
         waits = [end for end, job in self._storing if job in flushed] if flushed else ()
         return max(now, *waits) if waits else now
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
+from itertools import pairwise
+from operator import itemgetter
 
 ChunkRun = tuple[int, int, int]
 """Chunks in a row of one segment: the `segment`, the number of the first, and that behind the last. Chunks
@@ -11,6 +13,8 @@ are numbered from the first of the sequence, not of the segment."""
 
 _GROUPS = 8
 _SIZES = 32
+_KIND = (1 << _GROUPS + _SIZES) - 1  # of a segment: the group and the tokens of a chunk
+_END = itemgetter(2)
 
 
 def segment(name: int, tokens: int, group: int = 0) -> int:
@@ -31,13 +35,23 @@ def group_of(run: ChunkRun) -> int:
 
 def count(runs: Iterable[ChunkRun]) -> int:
     """Return how many chunks there are in runs."""
-    return sum([end - first for _, first, end in runs])
+    found = 0
+    for _, first, end in runs:
+        found += end - first
+    return found
 
 
 def within(runs: Iterable[ChunkRun], first: int, end: int) -> list[ChunkRun]:
-    """Return the parts of runs with these numbers, the last not included."""
-    cut = [(segment, max(first, start), min(end, stop)) for segment, start, stop in runs]
-    return [run for run in cut if run[1] < run[2]]
+    """Return the parts of runs, none of them empty, with these numbers, the last not included."""
+    return (
+        [
+            (segment, start if start > first else first, stop if stop < end else end)
+            for segment, start, stop in runs
+            if start < end and stop > first
+        ]
+        if first < end
+        else []
+    )
 
 
 def singles(runs: Iterable[ChunkRun]) -> list[ChunkRun]:
@@ -56,16 +70,27 @@ def joined(runs: Iterable[ChunkRun]) -> list[ChunkRun]:
     return found
 
 
-def tail_first(runs: Iterable[ChunkRun], *, last_group_first: bool = False) -> Iterator[ChunkRun]:
-    """Yield chunks in the order of their ends, those with the most tokens before them first.
+def tail_first(runs: Sequence[ChunkRun], *, last_group_first: bool = False) -> Iterable[ChunkRun]:
+    """Return chunks in the order of their ends, those with the most tokens before them first.
 
-    Each run that is yielded is to be read from its end. Chunks that end with the same token come by group.
+    Each run that is returned is to be read from its end. Chunks that end with the same token come by group.
 
     Args:
         runs: no chunk is in two of them.
         last_group_first: whether the last of the groups comes first; else the first.
     """
-    sign = -1 if last_group_first else 1
+    if len(runs) == 1:
+        return runs
+    in_row = sorted(runs, key=_END, reverse=True)
+    kind = runs[0][0] & _KIND if runs else 0
+    for run, before in pairwise(in_row):
+        if before[2] > run[1] or before[0] & _KIND != kind or run[0] & _KIND != kind:
+            return _merged(runs, -1 if last_group_first else 1)
+    return in_row
+
+
+def _merged(runs: Iterable[ChunkRun], sign: int) -> Iterator[ChunkRun]:
+    """Yield chunks as ``tail_first`` returns them, whatever they are of; the sign is that of the groups."""
     heap = []
     for run in runs:
         name, tokens = divmod(run[0], 1 << _SIZES)

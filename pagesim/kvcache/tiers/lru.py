@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.tiers.chunks import ChunkRun, singles, tail_first
+from pagesim.kvcache.tiers.chunks import ChunkRun, count, singles, tail_first
 from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
 from pagesim.kvcache.tiers.spans import Spans
 
@@ -43,33 +44,43 @@ class LruByRequest(Eviction):
         self._clock = 0
         self._rank_of: Spans[Rank] = Spans()
         # By number, in order, since each new one is the greatest. That of a request stays until it is over.
-        self._ranks: dict[int, Rank] = {}
+        self._ranks: OrderedDict[int, Rank] = OrderedDict()
 
     def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
+        number = rank.number
         for run in runs:
             for first, end, old in self._rank_of.cut(run):
                 assert old is not None
-                if old.number < rank.number:
-                    old.chunks -= end - first
+                if old.number < number:
+                    self._lose(old, end - first)
                     self._add(rank, (run[0], first, end))
 
     def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
-        rank = self._of(use)
+        rank, put = self._of(use), self._rank_of.put
         for run in runs:
-            self._add(rank, run)
+            rank.chunks += run[2] - run[1]
+            rank.segments[run[0]] = None
+            put(run, rank)
 
     def forgotten(self, run: ChunkRun) -> None:
         self._leave(run)
         self._rank_of.remove(run)
 
     def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        old = self._ranks.get(use.rank)
+        if old is not None and runs and old.chunks == count(runs):
+            # It has these and no others, and no later request used any: the rank as a whole is fresh.
+            del self._ranks[old.number]
+            self._clock += 1
+            old.number, old.lives = self._clock, False
+            self._ranks[old.number] = old
+            return
         if runs:
             rank = self._new(lives=False)
             for run in runs:
                 self._leave(run)
                 self._add(rank, run)
-        old = self._ranks.get(use.rank)
         if old is not None and not old.chunks:
             del self._ranks[use.rank]
 
@@ -81,8 +92,9 @@ class LruByRequest(Eviction):
                 continue  # of a request that lives, and lost all that it had
             lacking = chunks
             for run in self._tail_first(rank):
-                for segment, first, end in reversed(may_go(run)):
-                    first = max(first, end - chunks)
+                for segment, first, end in may_go(run)[::-1]:
+                    if first < end - chunks:
+                        first = end - chunks
                     chosen.append((segment, first, end))
                     chunks -= end - first
                     if not chunks:
@@ -97,18 +109,17 @@ class LruByRequest(Eviction):
         for run in chosen:
             self._rank_of.remove(run)
         for rank, gone in lost.items():
-            rank.chunks -= gone
-            if not rank.chunks and not rank.lives:
-                del self._ranks[rank.number]
+            self._lose(rank, gone)
         return chosen
 
     def knows(self) -> set[ChunkRun]:
         return set(singles(run for run, _ in self._rank_of))
 
-    def _tail_first(self, rank: Rank) -> Sequence[ChunkRun]:
+    def _tail_first(self, rank: Rank) -> Iterable[ChunkRun]:
         """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
         runs: list[ChunkRun] = []
-        for segment in list(rank.segments):
+        gone: list[int] = []
+        for segment in rank.segments:
             spans = self._rank_of.of(segment)
             if len(spans) == 1 and spans[0][2] is rank:
                 runs.append((segment, spans[0][0], spans[0][1]))
@@ -116,14 +127,22 @@ class LruByRequest(Eviction):
             own = [(segment, first, end) for first, end, other in spans if other is rank]
             runs += own
             if not own:
-                del rank.segments[segment]
-        return runs if len(runs) == 1 else list(tail_first(runs, last_group_first=not rank.lives))
+                gone.append(segment)
+        for segment in gone:
+            del rank.segments[segment]
+        return tail_first(runs, last_group_first=not rank.lives)
 
     def _leave(self, run: ChunkRun) -> None:
         """Count chunks out of the ranks that they have."""
         for first, end, rank in self._rank_of.cut(run):
             assert rank is not None
-            rank.chunks -= end - first
+            self._lose(rank, end - first)
+
+    def _lose(self, rank: Rank, chunks: int) -> None:
+        """Count chunks out of a rank."""
+        rank.chunks -= chunks
+        if not rank.chunks and not rank.lives:
+            del self._ranks[rank.number]  # else every choice would pass over it
 
     def _add(self, rank: Rank, run: ChunkRun) -> None:
         rank.chunks += run[2] - run[1]

@@ -32,8 +32,10 @@ class Spans(Generic[V]):
         """Cut a run where the value changes; None where there is none."""
         segment, first, end = run
         spans = self._of.get(segment)
-        if spans is None:
+        if spans is None or spans[-1][1] <= first:
             return [(first, end, None)]
+        if len(spans) == 1 and spans[0][0] <= first and end <= spans[0][1]:
+            return [(first, end, spans[0][2])]
         found: list[tuple[int, int, V | None]] = []
         for start, stop, value in spans:
             if stop <= first:
@@ -78,8 +80,11 @@ class Spans(Generic[V]):
             else:
                 spans.append((first, end, value))
             return
-        if start == first and stop == end and len(spans) == 1:
-            spans[0] = (first, end, value)
+        if start == first and stop == end:  # the last of them
+            if len(spans) > 1 and spans[-2][1] == first and spans[-2][2] == value:
+                del spans[-1]
+                first = spans[-1][0]
+            spans[-1] = (first, end, value)
             return
         before: list[tuple[int, int, V]] = []
         after: list[tuple[int, int, V]] = []
@@ -116,11 +121,13 @@ class Spans(Generic[V]):
         if spans is None:
             return
         start, stop, value = spans[-1]
-        if len(spans) == 1 and start <= first < stop <= end:  # its tail
-            if start == first:
-                del self._of[segment]
+        if start <= first < stop <= end:  # its tail
+            if start < first:
+                spans[-1] = (start, first, value)
+            elif len(spans) > 1:
+                del spans[-1]
             else:
-                spans[0] = (start, first, value)
+                del self._of[segment]
             return
         left: list[tuple[int, int, V]] = []
         for start, stop, value in spans:

@@ -69,6 +69,11 @@ class ChunkStore:
         """Chunks for which there is room without an eviction."""
         return self.capacity - self.used
 
+    def counts(self) -> tuple[int, int, int]:
+        """Return ``writing``, ``pinned`` and ``free``."""
+        used, writing = self.used, self.writing
+        return writing, used - self.evictable - writing, self.capacity - used
+
     def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
         """Cut a run where its chunks differ: their readers, `WRITING`, or None where they are not there."""
         return self._readers.cut(run)
@@ -83,7 +88,10 @@ class ChunkStore:
 
     def idle(self, run: ChunkRun) -> list[ChunkRun]:
         """Return the parts of a run that are ready and have no reader."""
-        return [(run[0], first, end) for first, end, readers in self._readers.cut(run) if readers == 0]
+        cut = self._readers.cut(run)
+        if len(cut) == 1:
+            return [run] if cut[0][2] == 0 else []
+        return [(run[0], first, end) for first, end, readers in cut if readers == 0]
 
     def chunks(self) -> Counter[ChunkRun]:
         """Return how many readers each of its chunks has, or `WRITING`, one by one."""
@@ -118,7 +126,8 @@ class ChunkStore:
         eviction.missed(use, missing)
         eviction.reused(use, ready)
         self._touch(use, ready, missing)
-        if new > self.free and not self._make_room(new - self.free, runs):
+        lacking = new - (self.capacity - self.used)
+        if lacking > 0 and not self._make_room(lacking, runs):
             return None
         for run in missing:
             self._readers.put(run, WRITING)
@@ -149,7 +158,9 @@ class ChunkStore:
         """Let those of these chunks go that are ready and have no reader."""
         for run in runs:
             for each in self.idle(run):
-                self._let_go(each)
+                self._readers.remove(each)
+                self.used -= each[2] - each[1]
+                self.evictable -= each[2] - each[1]
                 self._eviction.forgotten(each)
 
     def finish(self, use: Use) -> None:
@@ -183,7 +194,7 @@ class ChunkStore:
 
     def _touch(self, use: Use, there: Iterable[ChunkRun], missing: Iterable[ChunkRun] = ()) -> None:
         """Note that a request uses chunks; an eviction is told of the first use of those that are there."""
-        fresh = _see(use, there)
+        fresh = _see(use, there) if there else []
         if _see(use, missing) or fresh:
             self._eviction.touched(use, fresh)
 
@@ -198,28 +209,28 @@ class ChunkStore:
                 elif readers + change == 0:
                     self.evictable += end - first
 
-    def _make_room(self, lacking: int, spared: Iterable[ChunkRun]) -> bool:
+    def _make_room(self, lacking: int, spared: Sequence[ChunkRun]) -> bool:
         """Evict so many chunks, none of the spared; say whether there were as many."""
         if lacking > self.evictable:
             return False
-        kept = of_runs(spared)
+        segments = {segment for segment, _, _ in spared}
 
         def may_go(run: ChunkRun) -> list[ChunkRun]:
-            return [part for idle in self.idle(run) for part in kept.missing(idle)]
+            if run[0] not in segments:
+                return self.idle(run)
+            kept = of_runs(spared)
+            return [part for each in self.idle(run) for part in kept.missing(each)]
 
         victims = self._eviction.choose(lacking, may_go)
         if victims is None:
             return False
         for run in victims:
-            self._let_go(run)
+            self._readers.remove(run)
+        self.used -= lacking
+        self.evictable -= lacking
         self.evicted += lacking
         self.victims = victims
         return True
-
-    def _let_go(self, run: ChunkRun) -> None:
-        self._readers.remove(run)
-        self.used -= run[2] - run[1]
-        self.evictable -= run[2] - run[1]
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every chunk is counted once, and the eviction knows all of them."""
@@ -237,4 +248,7 @@ class ChunkStore:
 
 def _see(use: Use, runs: Iterable[ChunkRun]) -> list[ChunkRun]:
     """Note that a request uses chunks; return those that it did not use before."""
-    return [part for run in runs for part in use.seen.add(run, True)]
+    fresh: list[ChunkRun] = []
+    for run in runs:
+        fresh += use.seen.add(run, True)
+    return fresh

@@ -88,9 +88,10 @@ class Connector:
         tracked = self._tracked.get(request)
         if tracked is None:
             tracked = self._tracked[request] = Tracked(request, len(self._groups), self.backing.new_use())
-        tracked.begin(len(self._groups))
-        if tracked.jobs:
-            return None
+        else:
+            tracked.begin(len(self._groups))
+            if tracked.jobs:
+                return None
         tracked.local = local
         return self._look_up.tokens(tracked, local, self._loading if self._waits_for_others else None)
 
@@ -176,18 +177,20 @@ class Connector:
         after: dict[EngineRequest, int] = {}
         taken: set[int] = set()
         offering = self._offering
-        if self._fences or self._others or not offering.keys().isdisjoint(self._over):
+        over = self._over
+        if self._fences.jobs or self._others or (over and not offering.keys().isdisjoint(over)):
             taken = self._blocks_taken(served, after)
         elif offering:
             after = {request: known for request, _, known in served(offering)}
         for request in preempted:
             plan.flushed.update(dict.fromkeys([job for job in self._tracked[request].jobs if job.is_store]))
-        if self._fences:
+        if self._fences.jobs:
             plan.flushed.update(dict.fromkeys(self._fences.of(taken)))
         self._retries = False
         if self._has_states:
             self._offer_states(plan)
-        for request in [*[each for each in after if each in offering], *self._over]:
+        due = [each for each in after if each in offering]
+        for request in (*due, *over) if over else due:
             tracked = offering.get(request)
             if tracked is not None:
                 tracked.is_served = tracked.is_served or request in after
@@ -199,6 +202,8 @@ class Connector:
 
     def close_empty(self) -> None:
         """End a plan, or several, in which no request comes, is preempted, or has anything to offer."""
+        if not self._over:
+            return
         for request in self._over:
             tracked = self._tracked.pop(request)
             self._offering.pop(request, None)
@@ -224,7 +229,8 @@ class Connector:
                 if group.keeps_all:
                     tracked.tables[group.number] = self.memory.block_table(request, group=group.number)
         for job in tracked.jobs:
-            self._fences.put(job, job.read_when_over)
+            if job.read_when_over:
+                self._fences.put(job, job.read_when_over)
         self._over.append(request)
         self._retries = self._retries or request in self._offering
 
@@ -249,7 +255,8 @@ class Connector:
     def _begin(self, job: Job) -> None:
         self.jobs[job] = None
         job.tracked.jobs[job] = None
-        self._fences.put(job, job.read_at_once)
+        if job.read_at_once:
+            self._fences.put(job, job.read_at_once)
 
     def _blocks_taken(self, served: Served, after: dict[EngineRequest, int]) -> set[int]:
         """Return the blocks that were taken, or taken over, in the plan at hand; note what it serves."""
@@ -265,6 +272,8 @@ class Connector:
             if tracked is not None:
                 ends[request] = [len(table) for table in tracked.tables]
             for group in self._groups:
+                if group.keeps_all and known <= before + 1 and before % group.group.block_size:
+                    continue  # its token is in the block of the one before
                 table = memory.block_table(request, group=group.number)
                 if tracked is not None and not group.keeps_all:
                     own = tracked.tables[group.number]
@@ -300,13 +309,15 @@ class Connector:
         most = min(known, request.prompt) if self._prompt_only else known
         until: list[int] = []
         offered: list[ChunkRun] = []
-        for group, table in zip(self._groups, tracked.tables, strict=True):
+        is_whole = self._prompt_only  # whether all that is ever offered was
+        for group in self._groups:
             number = group.number
             end = most // group.tokens
             if tracked.is_over or not group.keeps_all:
-                end = min(end, len(table) // group.blocks)
+                end = min(end, len(tracked.tables[number]) // group.blocks)
             start = tracked.following[number]
-            until.append(max(start, end))
+            until.append(start if start > end else end)
+            is_whole = is_whole and until[-1] >= request.prompt // group.tokens
             if start >= end or group.has_states:
                 continue
             if group.keeps_all:
@@ -320,9 +331,7 @@ class Connector:
             self._retries = True
             return
         tracked.following = until
-        if self._prompt_only and all(
-            at >= request.prompt // group.tokens for at, group in zip(until, self._groups, strict=True)
-        ):
+        if is_whole:
             del self._offering[request]
         if copy.runs:
             job = self._store_job(tracked, copy)

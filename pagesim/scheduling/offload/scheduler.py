@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from pagesim.errors import PagesimError
@@ -103,6 +104,8 @@ class OffloadingV1(HoldingV1):
         return batch
 
     def steps_until_next_decision(self) -> int:
+        if self.must_replan:
+            return 0
         # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
         looks = self.queue.holding and self.memory.is_hybrid
         return 0 if self.connector.waits or looks else super().steps_until_next_decision()
@@ -125,7 +128,8 @@ class OffloadingV1(HoldingV1):
                 self._loaded.add(request)
 
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
-        return [*self.queue.holding, *self._leaving], self.fenced
+        holding = self.queue.holding
+        return [*holding, *self._leaving] if self._leaving else holding, self.fenced if self._fenced else ()
 
     # Waiting requests
 
@@ -176,7 +180,8 @@ class OffloadingV1(HoldingV1):
             self._join(request, found, tokens, batch)
             self.connector.admitted(request, stores=self._pays_to_store(request))
             budget -= tokens
-        queue.put_back(holding, others)
+        if holding or others:
+            queue.put_back(holding, others)
 
     def _pays_to_load(self, request: EngineRequest, tokens: int, history: int) -> bool:
         """Say whether so many tokens of a request are loaded, rather than computed after others."""
@@ -246,11 +251,14 @@ class OffloadingV1(HoldingV1):
         self, batch: Batch, among: Collection[EngineRequest] | None
     ) -> list[tuple[EngineRequest, int, int]]:
         """Return the requests that get tokens in the plan at hand, as `Connector.close` asks for them."""
-        memory, computed = self.memory, dict(self._computed)
+        memory, computed, running = self.memory, dict(self._computed), self.running
         served: list[tuple[EngineRequest, int, int]] = []
-        for request in self.running.values():
-            if among is not None and request not in among:
-                continue
+        if among is None:
+            requests: Sequence[EngineRequest] = list(running.values())
+        else:  # which are few
+            there = [each for each in among if running.get(each.order) is each]
+            requests = sorted(there, key=_order) if len(there) > 1 else there
+        for request in requests:
             length = memory.length(request)
             if request in computed:
                 served.append((request, computed[request], length))
@@ -291,6 +299,9 @@ class OffloadingV1(HoldingV1):
         request.in_flight = 0
         self.memory.trim(request)
         super()._let_go(request)
+
+
+_order = attrgetter("order")
 
 
 def _one_tier(options: VllmV1Options) -> OneTier:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pagesim.kvcache.tiers import ChunkRun
+from pagesim.kvcache.tiers import ChunkRun, within
 from pagesim.scheduling.content import Content
 from pagesim.scheduling.offload.chunking import OffloadGroup, chunk_runs
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.request import EngineRequest
+
+_ANY = 1 << 31  # more tokens than any request has
 
 
 class Tracked:
@@ -27,7 +29,10 @@ class Tracked:
         is_over: whether the request is.
     """
 
-    __slots__ = ("following", "is_over", "is_served", "jobs", "local", "request", "tables", "use")
+    __slots__ = (
+        *("_runs", "following", "is_over", "is_served", "jobs"),
+        *("local", "request", "tables", "use"),
+    )
 
     def __init__(self, request: EngineRequest, groups: int, use: Any) -> None:
         self.request = request
@@ -36,16 +41,19 @@ class Tracked:
         self.local = 0
         self.is_over = False
         self.is_served = False
-        self.following: list[int] = []
-        self.tables: list[list[int]] = []
+        self._runs: list[list[ChunkRun] | None] = [None] * groups  # all that it may have
         self.begin(groups)
 
     def begin(self, groups: int) -> None:
         """Forget what was offered: the request begins anew."""
         self.is_served = False
         self.following = [0] * groups
-        self.tables = [[] for _ in range(groups)]
+        self.tables: list[list[int]] = [[] for _ in range(groups)]
 
     def runs(self, group: OffloadGroup, start: int, end: int) -> list[ChunkRun]:
         """Return some chunks in a row of a group, the last not included, in runs."""
-        return chunk_runs(cast(Content, self.request.content), group, start, end)
+        whole = self._runs[group.number]
+        if whole is None:
+            content = cast(Content, self.request.content)
+            whole = self._runs[group.number] = chunk_runs(content, group, 0, _ANY // group.tokens)
+        return within(whole, start, end)
