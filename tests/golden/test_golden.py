@@ -45,6 +45,9 @@ QUICK = {
     "d_small_arc",
     "e_ngram3",
     "e_prio",
+    "sglang_chunk1024_p4_reject",
+    "sglang_noradix_ignore_eos",
+    "sglang_turns_lpm_p8_chunk256",
     "sosp_block256_vllm_2.0",
     "sosp_fig2_orca-max",
 }

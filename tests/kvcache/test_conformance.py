@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import get_args
 
 import pytest
 
@@ -39,6 +40,7 @@ from pagesim.kvcache import (
     contiguous,
 )
 from pagesim.kvcache.conformance import check_kvcache
+from pagesim.kvcache.radix import EvictionPolicy, RadixKV
 from tests.kvcache.slow import SlowHybridKV, SlowKV
 
 Maker = Callable[[Pool], KVCache]
@@ -64,6 +66,10 @@ def grouped(kind: Hybrid, *groups: tuple[int, Rule], lag: int = 0, **options: ob
 
 def cached(kind: type[CountedPrefixKV], *, first: bool = True) -> Maker:
     return lambda pool: kind(pool.num_blocks, pool.block_size, reuses_unhashed_first=first)
+
+
+def radix(policy: EvictionPolicy) -> Maker:
+    return lambda pool: RadixKV(pool.num_blocks, pool.block_size, policy=policy)
 
 
 def two_level(*groups: tuple[int, Rule], lag: int = 0) -> Maker:
@@ -127,6 +133,8 @@ for _mix in ("window", "full and windows"):
         f"lazy {_mix}": (grouped(LazyHybridPrefixKV, *_MIXES[_mix]), None),
         f"lazy {_mix}, ahead": (grouped(LazyHybridPrefixKV, *_MIXES[_mix], lag=1), None),
     }
+for _eviction in get_args(EvictionPolicy):
+    MEMORIES[f"radix tree, {_eviction}"] = (radix(_eviction), None)
 for _policy in RESERVATIONS:
     MEMORIES[f"first fit {_policy}"] = (contiguous(FirstFit), _policy)
     MEMORIES[f"best fit {_policy}"] = (contiguous(BestFit), _policy)
@@ -135,6 +143,7 @@ for _policy in RESERVATIONS:
 
 @pytest.mark.slow_but(
     "prefix cache",
+    "radix tree, lru",
     "counted on demand",
     "tabled on demand",
     "counted full and window",

@@ -23,6 +23,7 @@ import pandas as pd
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
+from pagesim.kvcache.radix import RadixKV
 from pagesim.results.result import StepTable, request_columns
 from pagesim.setup.prepare import Server, prepare
 from pagesim.setup.scenario import System, checked
@@ -31,6 +32,7 @@ from pagesim.workloads.trace import Trace
 POLICIES = (
     *("vllm-sosp", "vllm-sosp", "vllm-v0", "vllm-v0"),
     *("vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1"),
+    *("sglang", "sglang", "sglang"),
     *("orca-max", "orca-pow2", "orca-oracle", "contiguous-max", "static"),
     *("token-granular", "virtual-contiguous", "paged-oracle"),
 )
@@ -88,6 +90,20 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
 
     if policy == "static":
         perhaps("max_batch", 1, 2, 5)
+        return some
+    if policy == "sglang":
+        perhaps("schedule_policy", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", chance=0.6)
+        perhaps("schedule_conservativeness", 0.0, 0.1, 0.5)
+        perhaps("chunked_prefill_size", -1, 16, 40, 200, chance=0.8)
+        perhaps("max_prefill_tokens", 30, 200)
+        perhaps("prefill_max_requests", 1, 3, chance=0.2)
+        perhaps("enable_mixed_chunk", True)
+        perhaps("max_running_requests", 1, 2, 3, 8)
+        perhaps("disable_overlap_schedule", True)
+        perhaps("disable_radix_cache", True, chance=0.2)
+        perhaps("radix_eviction_policy", "lfu", "fifo", "mru", "filo")
+        perhaps("ignore_eos", True, chance=0.2)
+        perhaps("max_new_tokens", 20, 100)
         return some
     perhaps("max_num_seqs", 1, 2, 3, 8)
     perhaps("watermark", 0.0, 0.03, 0.2)
@@ -178,7 +194,7 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
     output = np.array([rnd.randint(1, max(2, min(longest, 80))) for _ in range(requests)])
     columns: dict[str, Any] = {}
     kinds = ["plain", "samples", "uneven", "beams", "aborts", "sessions", "prefix", "mixed"]
-    if policy == "vllm-v1":
+    if policy in ("vllm-v1", "sglang"):
         kinds += ["sessions", "prefix", "prefix", "prefix", "hashes", "hashes"]
     kind = rnd.choice(kinds)
     if kind in ("samples", "uneven", "mixed"):
@@ -188,7 +204,7 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
             (int(most), *(rnd.randint(1, int(most)) for _ in range(int(n) - 1)))
             for most, n in zip(output, columns["n"], strict=True)
         ]
-    if kind == "beams" and policy != "vllm-v1":
+    if kind == "beams" and policy not in ("vllm-v1", "sglang"):
         columns["beam_width"] = np.array([rnd.choice((1, 2, 4)) for _ in range(requests)])
     if kind in ("aborts", "mixed") and policy != "static":
         columns["abort_s"] = arrival + np.array(
@@ -240,7 +256,7 @@ def replay(case: Case, *, fast_forward: bool, tables: bool) -> Outcome | str:
     )
     server.replay()
     memory = server.scheduler.memory
-    if memory.names_blocks:
+    if memory.names_blocks or isinstance(memory, RadixKV):
         memory.check_integrity()
     return Outcome(request_columns(setting.trace, log), table.frame(), server.summary(), type(memory))
 
@@ -299,6 +315,7 @@ def check(seed: int) -> Counter[str]:
             "with prefix hits": int(base.requests["cached_tokens"].sum() > 0),
             "with samples": int(max(case.trace.n.max(), case.trace.beam_width.max()) > 1),
             "with two batches in flight": int(bool(case.options.get("async_scheduling"))),
+            "with retracted requests": int(preempted > 0 and case.options["policy"] == "sglang"),
             "with drafts": int("speculation" in base.counts),
             "in a closed loop": int("due_s" in base.requests),
             "with a chain of tiers": int("tiers" in base.counts and "tiers" in case.options),

@@ -8,6 +8,7 @@ import numpy as np
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.golden.manifest import GoldenLog
+from pagesim.experiments.golden.sglang_details import as_text, is_of_sglang
 
 if TYPE_CHECKING:  # pandas takes long to import
     import pandas as pd
@@ -19,6 +20,7 @@ OURS = {
     "first_token_time": "first_token_s",
     "finish_time": "finish_s",
     "preemptions": "recomputes",
+    "retractions": "recomputes",
     "batch_start": "first_scheduled_s",
     "ext_tokens": "loaded_tokens",
 }
@@ -46,6 +48,10 @@ def alike(
     theirs = theirs.drop(columns=left_out).copy()
     for name in theirs.columns.intersection(["blocks_by_group", "nulls_by_group"]):
         theirs[name] = [str(list(map(int, counts))) for counts in theirs[name]]  # a list a row
+    if table == "steps" and is_of_sglang(theirs):
+        theirs = as_text(theirs)
+    if table == "requests" and "retractions" in theirs:
+        ours, theirs = _refused(ours, theirs)
     if table == "requests" and "loaded_tokens" not in ours:
         ours = ours.assign(loaded_tokens=0)  # nothing is, where there is no tier
     absent = [name for name in theirs.columns if OURS.get(name, name) not in ours]
@@ -65,6 +71,17 @@ def alike(
             mine[name] = _each_sample(ours, last_first=log.last_sample_first)
             theirs[name] = _spread(theirs[name], ours["n"])
     return mine, theirs
+
+
+def _refused(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return both tables of SGLang with one word for prompts that were too long; a token answers them."""
+    # What a request cannot be given is off its output already when pagesim takes it in.
+    theirs = theirs.assign(output_target=theirs["output_tokens"])
+    answered = theirs["status"] != "aborted"
+    outputs = {
+        name: theirs[name].astype(str).where(answered, "") for name in ("output_tokens", "output_target")
+    }
+    return ours, theirs.assign(status=theirs["status"].where(answered, "ignored"), **outputs)
 
 
 def _without_flush(steps: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from pagesim.experiments.golden.columns import alike
 from pagesim.experiments.golden.compare import Difference, first_difference
 from pagesim.experiments.golden.details import Details
 from pagesim.experiments.golden.manifest import GoldenLog
+from pagesim.experiments.golden.sglang_details import SglangDetails, is_of_sglang
 from pagesim.results.result import Result
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.reading import read_parquet
@@ -24,6 +26,9 @@ from pagesim.setup.scenario import System, checked
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
+
+if TYPE_CHECKING:  # pandas takes long to import
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -60,25 +65,31 @@ def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> Comp
     """
     started = time.perf_counter()
     trace = trace_of(log)
-    details = Details(_names(trace))
+    logged = {table: _read(file) for table, file in log.tables.items()}
+    of_sglang = "steps" in logged and is_of_sglang(logged["steps"])
+    details = SglangDetails() if of_sglang else Details(_names(trace))
     result = replay(log, trace, stepping=stepping, tables=tables, observers=[details])
     rows: dict[str, int] = {}
     difference: Difference | None = None
-    for table, file in log.tables.items():
-        try:
-            theirs = read_parquet(file.read_bytes()).to_pandas()
-        except OSError as error:
-            raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
-        except ValueError as error:
-            raise PagesimError(f"{file}: {reason(error)}") from None
+    for table, theirs in logged.items():
         ours = getattr(result, table, None)
         if ours is None:
             raise PagesimError(f"log {log.name}: {log.policy} leaves no table {table}")
         rows[table] = len(theirs)
-        if table == "steps" and ours is not None and "scheduled_crc" in theirs:
+        if table == "steps" and (of_sglang or "scheduled_crc" in theirs):
             ours = details.add_to(ours, theirs)
         difference = difference or first_difference(table, *alike(log, table, ours, theirs))
     return Comparison(log, stepping, tables, rows, difference, time.perf_counter() - started)
+
+
+def _read(file: Path) -> pd.DataFrame:
+    try:
+        table: pd.DataFrame = read_parquet(file.read_bytes()).to_pandas()
+    except OSError as error:
+        raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise PagesimError(f"{file}: {reason(error)}") from None
+    return table
 
 
 def replay(

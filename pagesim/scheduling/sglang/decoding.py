@@ -169,6 +169,15 @@ class DecodingSglang(Scheduler):
             steps -= 1
         self.new_token_ratio = ratio
 
+    def ratios_of(self, steps: int) -> list[float]:
+        """Return what the ratio is going to be in so many further decodes."""
+        found, now = [], self.new_token_ratio
+        for _ in range(steps):
+            self.decay_ratio(1)
+            found.append(self.new_token_ratio)
+        self.new_token_ratio = now
+        return found
+
     def _retract(self, batch: Batch) -> None:
         """Take requests out of the running batch until the others fit: those with the fewest tokens."""
         keep = sorted(self.batch, key=lambda each: (self.generated(each), -each.prompt), reverse=True)

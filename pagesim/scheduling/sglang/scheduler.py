@@ -33,7 +33,7 @@ class Sglang(AdmittingSglang):
         prices: not looked at.
     """
 
-    __slots__ = ("_left_chunk", "_only_prompts", "limits", "options")
+    __slots__ = ("_left_chunk", "_only_prompts", "_stood", "limits", "options")
 
     Options = SglangOptions
     samples = "requests"
@@ -119,6 +119,7 @@ class Sglang(AdmittingSglang):
         self._joining_only = False
         self._lingers = False
         self._left_chunk = False  # whether a prompt in chunks ran in the iteration before, and goes on
+        self._stood = False  # whether the running batch stood still for prompts in the iteration before
         self._only_prompts = False  # whether the running batch has only requests that may generate nothing
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
@@ -153,6 +154,7 @@ class Sglang(AdmittingSglang):
             self.queue.processed += self._stale if batch.tokens else 0
         if not batch.tokens:
             self._lags = frozenset()
+        self._stood = not batch.decodes
         batch.sequences = self.running_sequences
         return batch
 
@@ -200,7 +202,7 @@ class Sglang(AdmittingSglang):
     def _steps_alike(self) -> int:
         if self.joining or self.chunked is not None or self._pending or self._ending or self._in_flight:
             return 0
-        if not self._finishing or (self.queue.waiting and not self.is_full):
+        if self._stood or not self._finishing or (self.queue.waiting and not self.is_full):
             return 0
         memory = self.memory
         steps = self._finishing[0][0] - memory.steps

@@ -1,0 +1,128 @@
+"""Details of SGLang: what a log of it says of an iteration beyond pagesim's steps table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.sglang import Sglang
+
+if TYPE_CHECKING:  # pandas takes long to import
+    import pandas as pd
+
+
+class SglangDetails(Observer):
+    """Notes, of every iteration, what runs in it and what the tree holds."""
+
+    scheduler: Sglang
+
+    def __init__(self) -> None:
+        self._steps: list[dict[str, Any]] = []
+        self._retracted: list[int] = []
+        self._evicted = 0
+
+    def begun(self, scheduler: Scheduler) -> None:
+        if isinstance(scheduler, Sglang):
+            self.scheduler = scheduler
+
+    def departed(self, batch: Batch, now: int) -> None:
+        self._retracted += [request.row for request in batch.recomputed]
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        scheduler = self.scheduler
+        length = scheduler.memory.length
+        prompts = [[request.row, length(request) - tokens, tokens] for request, tokens in batch.chunks]
+        decodes = "mixed" if prompts else "decode"
+        chunked = scheduler.chunked
+        beside = batch.decoding or len(scheduler.batch)  # those that sit an iteration of prompts out
+        self._steps.append(
+            {
+                "mode": decodes if batch.decoding else "prefill",
+                "is_prefill": bool(prompts),
+                "num_running": len(prompts) + beside,
+                "num_decode": batch.decoding,
+                **self._memory(0),
+                "evicted_tokens": self._evicted_since(),
+                "num_prefill_tokens": sum([tokens for _, _, tokens in prompts]),
+                "sum_context_tokens": batch.context_tokens,
+                "num_retracted": len(self._retracted),
+                "num_aborted": len(batch.stuck),
+                "new_token_ratio": scheduler.new_token_ratio,
+                "batch_is_full": scheduler.is_full,
+                "chunked": "" if chunked is None else str(chunked.row),
+                "prefill": str(prompts),
+                "retracted": str(self._retracted),
+            }
+        )
+        self._retracted = []
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        scheduler = self.scheduler
+        for step, ratio in enumerate(scheduler.ratios_of(run.steps)):
+            self._steps.append(
+                {
+                    "mode": "decode",
+                    "is_prefill": False,
+                    "num_running": run.sequences,
+                    "num_decode": run.sequences,
+                    **self._memory(step + 1),
+                    "evicted_tokens": 0,
+                    "num_prefill_tokens": 0,
+                    "sum_context_tokens": run.context + step * run.sequences,
+                    "num_retracted": 0,
+                    "num_aborted": 0,
+                    "new_token_ratio": ratio,
+                    "batch_is_full": scheduler.is_full,
+                    "chunked": "",
+                    "prefill": "[]",
+                    "retracted": "[]",
+                }
+            )
+
+    def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
+        """Return pagesim's steps with the columns of a log that were noted."""
+        return steps.assign(
+            **{
+                name: [step[name] for step in self._steps]
+                for name in like.columns
+                if self._steps and name in self._steps[0]
+            }
+        )
+
+    def _memory(self, steps: int) -> dict[str, int]:
+        """Return what is free, cached and held in the tree, that many steps of growth from now."""
+        memory, tree = self.scheduler.memory, self.scheduler.tree
+        blank = memory.free_blocks - memory.cached_blocks - memory.blocks_needed(steps)
+        return {
+            "free_tokens": blank * memory.block_size,
+            "evictable_tokens": 0 if tree is None else tree.tree.evictable,
+            "protected_tokens": 0 if tree is None else tree.tree.protected,
+        }
+
+    def _evicted_since(self) -> int:
+        tree = self.scheduler.tree
+        if tree is None:
+            return 0
+        before, self._evicted = self._evicted, tree.evicted
+        return tree.evicted - before
+
+
+def is_of_sglang(steps: pd.DataFrame) -> bool:
+    """Say whether a log's steps are SGLang's."""
+    return "new_token_ratio" in steps
+
+
+def as_text(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return a log's steps with lists, and requests that may be none, as text."""
+
+    def listed(cell: Any) -> Any:
+        return [listed(each) for each in cell] if hasattr(cell, "__len__") else int(cell)
+
+    texts = {name: [str(listed(cell)) for cell in steps[name]] for name in ("prefill", "retracted")}
+    chunked = [
+        "" if cell else str(int(number))
+        for cell, number in zip(steps["chunked"].isna(), steps["chunked"].fillna(0), strict=True)
+    ]
+    return steps.assign(**texts, chunked=chunked)

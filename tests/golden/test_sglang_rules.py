@@ -1,0 +1,169 @@
+"""Random systems under `sglang` decide as a program does that was written from SGLang's rules alone."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pagesim.experiments.golden import GoldenLog, compare_log
+
+PART = 4
+
+TEXTS = {"chunked": "Int64"}
+
+
+@pytest.fixture(scope="module")
+def program(shared: Path) -> Path:
+    """Return the folder of that program, which imports nothing of pagesim or SGLang."""
+    folder = shared / "oracle" / "sglang"
+    if not (folder / "mini_sglang.py").is_file():
+        pytest.skip("the program written from SGLang's rules, oracle/sglang/mini_sglang.py, is absent")
+    return folder
+
+
+def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
+    monkeypatch.syspath_prepend(str(folder))
+    found = []
+    for name in ("common", "mini_sglang"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        found.append(module)
+    return found[0], found[1]
+
+
+def random_options(rnd: Random) -> dict[str, Any]:
+    """Return the options of a system, under SGLang's names."""
+    page = rnd.choice((1, 1, 4, 8, 16, 32))
+    some: dict[str, Any] = {
+        "max_total_tokens": rnd.choice((2000, 3000, 5000, 9600, 20000)) // page * page,
+        "page_size": page,
+        "schedule_policy": rnd.choice(
+            ("fcfs", "fcfs", "fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
+        ),
+        "schedule_conservativeness": rnd.choice((1.0, 1.0, 0.3, 0.1, 0.0, 1.5)),
+        "radix_eviction_policy": rnd.choice(("lru", "lru", "lru", "lfu", "fifo", "mru", "filo")),
+        "chunked_prefill_size": max(rnd.choice((-1, 8192, 64, 256, 512, 1024)), page)
+        if rnd.random() < 0.8
+        else -1,
+        "context_len": rnd.choice((8192, 8192, 1500, 3500)),
+    }
+
+    def perhaps(name: str, *values: Any, chance: float = 0.3) -> None:
+        if rnd.random() < chance:
+            some[name] = rnd.choice(values)
+
+    perhaps("max_running_requests", 1, 3, 8, 20)
+    perhaps("max_prefill_tokens", 200, 600, 2000)
+    perhaps("prefill_max_requests", 1, 2, 5, chance=0.15)
+    perhaps("enable_mixed_chunk", True)
+    perhaps("disable_radix_cache", True, chance=0.2)
+    perhaps("disable_overlap_schedule", True, chance=0.4)
+    perhaps("ignore_eos", True, chance=0.25)
+    if "ignore_eos" not in some:
+        perhaps("max_new_tokens", 100, 600, 1200, chance=0.5)
+    return some
+
+
+def random_trace(folder: Path, file: Path, rnd: Random, seed: int) -> None:
+    """Write a trace of the program's own kinds."""
+    kind = rnd.choice(("plain", "prefix", "turns", "mixed", "prefix", "turns"))
+    sizes = [f"p={rnd.choice((20, 60, 300))}", f"o={rnd.choice((10, 60, 300))}"] if rnd.random() < 0.5 else []
+    many, rate = rnd.choice((40, 80, 150)), rnd.choice((2, 5, 10, 40))
+    command = [
+        sys.executable,
+        str(folder / "mktrace.py"),
+        str(file),
+        kind,
+        str(many),
+        str(rate),
+        str(seed),
+        *sizes,
+    ]
+    subprocess.run(command, check=True)
+
+
+def decided(
+    common: ModuleType, mini: ModuleType, options: dict[str, Any], trace: Path
+) -> pd.DataFrame | None:
+    """Return what the program decides, as a log; None where it stops by itself, as a pool is too small."""
+    flags = []
+    for name, value in options.items():
+        flags += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    parser: argparse.ArgumentParser = common.parser("")
+    asked = parser.parse_args(["--trace", str(trace), *flags, "--max-steps", "60000"])
+    try:
+        log = mini.Mini(asked).go()
+    except AssertionError:
+        return None
+    if len(log) > 60000:
+        return None
+    for step in log:
+        step["prefill"] = [[int(request), *tokens] for request, tokens in step["prefill"].items()]
+        step["retracted"] = [int(request) for request in step["retracted"]]
+        step["chunked"] = None if step["chunked"] is None else int(step["chunked"])
+    return pd.DataFrame(log).astype(TEXTS)
+
+
+def log_of(options: dict[str, Any], trace: Path, steps: Path) -> GoldenLog:
+    """Return what to replay for some options."""
+    ours = dict(options)
+    page = ours.pop("page_size")
+    ours |= {
+        "block_size": page,
+        "num_blocks": ours.pop("max_total_tokens") // page,
+        "max_model_len": ours.pop("context_len"),
+        "cost": "affine:0.010,1e-5,1e-7",
+    }
+    return GoldenLog(
+        name="random",
+        engine="the rules",
+        tables={"steps": steps},
+        trace=trace,
+        arrivals={},
+        n=None,
+        policy="sglang",
+        options=ours,
+        without_flush=False,
+        last_sample_first=False,
+        put_off=(),
+        not_compared={},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(5))
+def test_random_systems_decide_by_the_rules(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    common, mini = load(program, monkeypatch)
+    compared = retracting = 0
+    for seed in range(part * PART, (part + 1) * PART):
+        rnd = Random(seed)
+        trace, steps = tmp_path / "trace.csv", tmp_path / "log.steps.parquet"
+        random_trace(program, trace, rnd, seed)
+        options = random_options(rnd)
+        log = decided(common, mini, options, trace)
+        if log is None:
+            continue
+        compared += 1
+        retracting += bool(log["num_retracted"].any())
+        log.to_parquet(steps)
+        for stepping in (False, True):
+            difference = compare_log(log_of(options, trace, steps), stepping=stepping).difference
+            assert difference is None, f"seed {seed}, {options}: {difference}"
+    assert compared > PART / 2
+    assert retracting or part  # the first part has some

@@ -1,0 +1,137 @@
+"""The radix tree finds, splits, touches and evicts as one does whose every node is a whole prefix."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import get_args
+
+import pytest
+
+from pagesim.kvcache import Holder
+from pagesim.kvcache.living import Prompt
+from pagesim.kvcache.radix import EvictionPolicy, Node, RadixKV, RadixTree
+from tests.kvcache.slow_tree import SlowTree, Tokens
+
+LETTERS = 3
+LONGEST = 24
+
+
+def text(rnd: Random, page: int) -> Prompt:
+    """Return random tokens, of few kinds, so that prefixes are met again."""
+    tokens = [rnd.randrange(LETTERS) for _ in range(rnd.randint(1, LONGEST))]
+    return Prompt(tuple(token for token in tokens for _ in range(rnd.choice((1, page)))), page)
+
+
+def prefix_of(node: Node) -> Tokens:
+    return node.content.tokens[: node.end]  # type: ignore[attr-defined]
+
+
+def state(tree: RadixTree) -> dict[Tokens, tuple[float, ...]]:
+    return {prefix_of(node): (node.used, node.born, node.hits, node.locks) for node in tree}
+
+
+@pytest.mark.slow_but("1-lru", "4-lfu")
+@pytest.mark.parametrize("policy", get_args(EvictionPolicy))
+@pytest.mark.parametrize("page", [1, 4])
+def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy) -> None:
+    rnd = Random(f"{page} {policy}")
+    tree, slow = RadixTree(page, policy), SlowTree(page, policy)
+    held: list[Node] = []
+    evicted = split = 0
+    for _ in range(600):
+        change = rnd.choice(("match", "insert", "insert", "hold", "let go", "evict"))
+        content = text(rnd, page)
+        tokens = content.tokens
+        whole = len(tokens) - len(tokens) % page
+        before = len(slow.nodes)
+        if change == "match":
+            node = tree.match(content, len(tokens))
+            assert content.tokens[: node.end] == slow.match(tokens)
+            split += len(slow.nodes) > before
+        elif change == "insert" and whole:
+            seen = rnd.randint(0, whole)
+            there, node = tree.insert(content, whole, seen)
+            assert there == slow.insert(tokens[:whole], seen)
+            assert node.end == whole
+        elif change == "hold":
+            held.append(tree.match(content, len(tokens)))
+            tree.lock(held[-1])
+            slow.lock(slow.match(tokens))
+        elif change == "let go" and held:
+            node = held.pop(rnd.randrange(len(held)))
+            tree.unlock(node)
+            slow.lock(prefix_of(node) if node.end else (), -1)
+        elif change == "evict" and len(slow.nodes) > 12:
+            wanted = rnd.randint(1, 40)
+            sizes = sum(slow.length(node) for node in slow.nodes)
+            gone = slow.evict(wanted)
+            assert tree.evict(wanted) == sizes - sum(slow.length(node) for node in slow.nodes)
+            evicted += len(gone)
+        assert state(tree) == {
+            node: (entry.used, entry.born, entry.hits, entry.locks) for node, entry in slow.nodes.items()
+        }
+        assert (tree.evictable, tree.protected) == (slow.tokens(locked=False), slow.tokens(locked=True))
+    assert evicted > 30
+    assert split > 5
+
+
+def holder(tokens: str, memory: RadixKV) -> Holder:
+    """Return a holder whose prompt has these tokens, admitted."""
+    found = Holder(len(tokens))
+    found.content = Prompt(tuple(map(ord, tokens)), memory.block_size)
+    memory.match_prefix(found, len(tokens))
+    memory.admit(found, len(tokens))
+    return found
+
+
+def test_a_page_that_two_computed_at_once_is_kept_once() -> None:
+    memory = RadixKV(100)
+    one, other = holder("abcdef", memory), holder("abcdxy", memory)
+    assert memory.free_blocks == 88
+    memory.cache_tokens(one, 6)
+    assert (memory.free_blocks, memory.shared_blocks) == (88, 0)
+    memory.cache_tokens(other, 6)
+    assert (memory.free_blocks, memory.shared_blocks) == (92, 4)
+    memory.check_integrity()
+
+
+def test_an_answer_is_evicted_without_its_prompt() -> None:
+    memory = RadixKV(10)
+    first = holder("abcd", memory)
+    memory.extend(first, 3)
+    first.prompt = 4
+    memory.release(first)
+    assert memory.cached_blocks == 7
+    memory.make_blank(5)
+    assert memory.cached_blocks == 4
+    assert memory.match_prefix(holder("x", memory), 1) == 0
+    again = Holder(6)
+    again.content = first.content
+    assert memory.match_prefix(again, 6) == 4
+
+
+def test_what_a_sequence_holds_is_not_evicted() -> None:
+    memory = RadixKV(10)
+    first = holder("abcdef", memory)
+    memory.cache_tokens(first, 6)
+    memory.make_blank(10)
+    assert (memory.blank_blocks, memory.cached_blocks) == (4, 0)
+    memory.release(first)
+    memory.make_blank(10)
+    assert (memory.blank_blocks, memory.evicted) == (10, 6)
+
+
+def test_a_part_of_a_page_is_never_in_the_tree() -> None:
+    memory = RadixKV(10, 4)
+    first = holder("abcdef", memory)
+    memory.release(first)
+    assert (memory.cached_blocks, memory.blank_blocks) == (1, 9)
+
+
+def test_what_was_retracted_leaves_what_its_prompt_had_cached() -> None:
+    memory = RadixKV(20)
+    first = holder("abcdef", memory)
+    memory.cache_tokens(first, 6)
+    memory.extend(first, 5)
+    memory.drop(first)
+    assert (memory.cached_blocks, memory.blank_blocks) == (6, 14)
