@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import chain
 from typing import Self
@@ -38,10 +39,11 @@ class Stretches:
         alone: npt.NDArray[np.bool_],
         last_name: int,
     ) -> None:
-        self._names = names
-        self._ends = ends
-        self._first = first
-        self._alone = alone
+        # One request's of these are looked at at a time, which arrays of Python's own give in half the time.
+        self._names, self._ends, self._first = (
+            array("q", column.astype(np.int64).tobytes()) for column in (names, ends, first)
+        )
+        self._alone = alone.tobytes()
         self.last_name = last_name
 
     @classmethod
@@ -83,8 +85,8 @@ class Stretches:
 
     def cut(self, row: int) -> tuple[list[int], list[int]]:
         """Return the ends of a request's stretches, in tokens, and their names."""
-        stretches = slice(self._first[row], self._first[row + 1])
-        return self._ends[stretches].tolist(), self._names[stretches].tolist()
+        begin, end = self._first[row], self._first[row + 1]
+        return self._ends[begin:end].tolist(), self._names[begin:end].tolist()
 
     def begins_alone(self, row: int) -> bool:
         """Say whether a request has ids, and its first block is in no other request."""

@@ -111,8 +111,10 @@ class CountedHybridPrefixKV(SingleSampleKV):
         first, _ = self.window_spans[span]
         found: list[tuple[int, Hashable, int, int, int]] = []
         for piece in holder.kv.tables[self._windows[span][0]].pieces:
+            if piece.start > place:
+                break  # they are in order
             names = len(piece.tables)
-            if names > 1 and piece.start <= place:
+            if names > 1:
                 groups = first + piece.first, first + piece.last
                 for at in range(piece.start, min(piece.start + piece.count, place + 1)):
                     found.append((at, (piece, at), names, *groups))
@@ -185,7 +187,8 @@ class CountedHybridPrefixKV(SingleSampleKV):
         first, whole = max(0, others) * groups, 0
         for store in self.stores:
             whole += max(0, store.kind.most(length) - match.blocks) * store.groups
-        return max(first, whole) + match.free(self.stores) + spare <= self.free_blocks
+        left = self.free_blocks - spare - max(first, whole)
+        return left >= 0 and match.free(self.stores) <= left
 
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return -(-tokens // self.block_size) * len(self.groups) + spare <= self.num_blocks

@@ -5,6 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from pagesim.kvcache.hybrid.cover import (
+    append,
+    append_firsts,
+    covered,
+    first_at,
+    in_group,
+    places_by_group,
+    spans_of,
+)
 from pagesim.kvcache.hybrid.free import STEP, FreeBlocks
 from pagesim.kvcache.hybrid.piece import Names, Part, Piece, WindowTable
 from pagesim.kvcache.runs import Segments
@@ -51,7 +60,8 @@ class PieceIndex:
                 start, end = pieces[0].span(name)
                 blocks += (end - start) * (pieces[0].last - pieces[0].first)
             else:
-                blocks += sum(map(len, self._by_group(pieces, name)))
+                _, by_group = places_by_group(pieces, name, self.groups)
+                blocks += sum([places.bit_count() for places in by_group])
         return blocks
 
     # Look-up
@@ -95,9 +105,9 @@ class PieceIndex:
             if place < end:
                 pieces = self.found[content.names[segment]]
                 if len(pieces) == 1:
-                    _append(parts, pieces[0], place, end, 0, self.groups)
+                    append(parts, pieces[0], place, end, 0, self.groups)
                 else:
-                    self._append_firsts(parts, pieces, content.names[segment], place, end)
+                    append_firsts(parts, pieces, content.names[segment], place, end, self.groups)
                 place = end
             segment += 1
         return parts
@@ -222,54 +232,16 @@ class PieceIndex:
     def _is_whole(self, piece: Piece) -> bool:
         return piece.last - piece.first == self.groups
 
-    def _append_firsts(
-        self, parts: list[Part], pieces: Sequence[Piece], name: int, place: int, end: int
-    ) -> None:
-        """Append what each group has first from one place to another."""
-        groups = range(self.groups)
-        while place < end:
-            first, behind = _first_at(pieces, name, place, groups, end)
-            if self._is_whole(first):
-                _append(parts, first, place, behind, 0, self.groups)
-            else:
-                for group in groups:
-                    at = place
-                    while at < behind:
-                        first, until = _first_at(pieces, name, at, range(group, group + 1), behind)
-                        _append(parts, first, at, until, group, group + 1)
-                        at = until
-            place = behind
-
     def _covered(self, pieces: Sequence[Piece], name: int) -> list[tuple[int, int]]:
         """Return where all groups have a block, from one place to another each time, the last first."""
         if len(pieces) == 1:
             return [pieces[0].span(name)] if self._is_whole(pieces[0]) else []
-        if all(map(self._is_whole, pieces)):
-            spans = [piece.span(name) for piece in pieces]
-        else:
-            spans = [(place, place + 1) for place in set.intersection(*self._by_group(pieces, name))]
-        spans.sort(key=lambda span: -span[1])
-        covered: list[tuple[int, int]] = []
-        for start, end in spans:
-            if covered and end >= covered[-1][0]:
-                if start < covered[-1][0]:
-                    covered[-1] = start, covered[-1][1]
-            else:
-                covered.append((start, end))
-        return covered
-
-    def _by_group(self, pieces: Sequence[Piece], name: int) -> list[set[int]]:
-        """Return of each group the places at which it has a block."""
-        found: list[set[int]] = [set() for _ in range(self.groups)]
-        for piece in pieces:
-            places = range(*piece.span(name))
-            for group in range(piece.first, piece.last):
-                found[group].update(places)
-        return found
+        return covered(pieces, name, self.groups)
 
     def _carve(self, name: int, start: int, end: int, first: int, last: int) -> list[Piece]:
         """Cut what is found first from one place and group to others out of its piece."""
-        piece, _ = _first_at(self.found[name], name, start, range(first, first + 1), end)
+        spans = spans_of(self.found[name], name, start, end)
+        piece, _ = first_at(in_group(spans, first), start, end)
         is_queued = not piece.tables and piece.entry is None
         if (piece.first, piece.last) != (first, last) or (is_queued and last - first > 1):
             others = self._apart(piece)
@@ -375,27 +347,3 @@ class PieceIndex:
                 else:
                     pieces.remove(piece)
         piece.start, piece.count = start, count
-
-
-def _append(parts: list[Part], piece: Piece, start: int, end: int, first: int, last: int) -> None:
-    """Append a part of a piece, to what is there of it before."""
-    for place in range(len(parts) - 1, -1, -1):
-        before, begin, behind, first_before, last_before = parts[place]
-        if behind < start:
-            break
-        if before is piece and behind == start and (first_before, last_before) == (first, last):
-            parts[place] = piece, begin, end, first, last
-            return
-    parts.append((piece, start, end, first, last))
-
-
-def _first_at(pieces: Sequence[Piece], name: int, place: int, groups: range, end: int) -> tuple[Piece, int]:
-    """Return what came first at a place in any of some groups, and to which place it did, up to one."""
-    for piece in pieces:
-        if piece.first < groups.stop and groups.start < piece.last:
-            start, behind = piece.span(name)
-            if start <= place < behind:
-                return piece, min(end, behind)
-            if place < start < min(end, behind):
-                end = start
-    raise AssertionError("what is there of all groups was looked up before")
