@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pagesim.accounting.timeline import Timeline
+from pagesim.accounting.tree_history import TreeHistory
 from pagesim.errors import PagesimError
-from pagesim.results.result import Result, StepTable, batch_table, preemption_table, tier_table
+from pagesim.results.result import Result, StepTable, batch_table, preemption_table, tier_table, tree_table
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.prepare import MakeExecutor, ProgressCallback, ProgressObserver, Server, prepare
@@ -123,6 +124,7 @@ def run(
     )
     if timeline is not None:
         timeline.begin(setting.cost, setting.trace, log)
+    tree = TreeHistory() if setting.keeps_tree and steps != "none" else None
     server = Server(
         setting,
         log,
@@ -132,6 +134,7 @@ def run(
         executor=executor,
         observers=[
             *([] if timeline is None else [timeline]),
+            *([] if tree is None else [tree]),
             *([] if progress is None else [ProgressObserver(progress)]),
             *observers,
         ],
@@ -168,6 +171,7 @@ def run(
         batches=batch_table(columns) if not setting.streams else None,
         preemptions=preemption_table(setting.trace, log) if system.option("preemption") == "auto" else None,
         tiers=None if tiers is None else tier_table(tiers),
+        tree=None if tree is None else tree_table(tree),
         notes=setting.notes(),
     )
 

@@ -16,6 +16,7 @@ from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.ledger import ENTRIES, LedgerShape, paper_view
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
+from pagesim.accounting.tree_history import COUNTS, TreeHistory
 from pagesim.errors import PagesimError, reason
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.request import Status
@@ -28,7 +29,7 @@ from pagesim.workloads.trace import Trace
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
 
-TABLES = ("requests", "steps", "batches", "preemptions", "tiers")
+TABLES = ("requests", "steps", "batches", "preemptions", "tiers", "tree")
 """The tables of a result, each in a file of its own."""
 
 STEP_COLUMNS = (
@@ -82,6 +83,9 @@ PREEMPTION_COLUMNS = ("clock", "request_id", "choice", "tokens", "blocks", "swap
 
 TIER_COLUMNS = ("clock", "tier", "pending", "pinned", "duplicate", "kept", "free")
 """Columns of the tiers table: chunks by entry, `pagesim.accounting.tier_ledger`."""
+
+TREE_COLUMNS = ("clock", *COUNTS[1:], "new_token_ratio")
+"""Columns of the tree table: tokens by where they are, `pagesim.accounting.tree_history`."""
 
 TEXT_COLUMNS = ("request_id", "status", "choice", "tier")
 """Those of them that need not hold numbers."""
@@ -138,6 +142,8 @@ class Result(Stored):
         batches: one row a static batch; None for other schedulers.
         preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
         tiers: one row a change of a tier beside the device, in chunks by entry; None where there is no tier.
+        tree: one row an iteration that was planned or a fast-forward, where prefixes are cached in a radix
+            tree and steps were kept; else None.
         notes: what was noticed or assumed on the way.
     """
 
@@ -145,6 +151,7 @@ class Result(Stored):
     batches: pd.DataFrame | None = None
     preemptions: pd.DataFrame | None = None
     tiers: pd.DataFrame | None = None
+    tree: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
@@ -191,6 +198,7 @@ def load(directory: str | Path) -> Result:
         tables.get("batches"),
         tables.get("preemptions"),
         tables.get("tiers"),
+        tables.get("tree"),
     )
 
 
@@ -208,6 +216,7 @@ def _check(folder: Path, summary: Any, requests: pd.DataFrame, tables: Mapping[s
         ("batches", tables.get("batches"), BATCH_COLUMNS),
         ("preemptions", tables.get("preemptions"), PREEMPTION_COLUMNS),
         ("tiers", tables.get("tiers"), TIER_COLUMNS),
+        ("tree", tables.get("tree"), TREE_COLUMNS),
     ):
         if table is None:
             continue
@@ -309,6 +318,14 @@ def tier_table(history: TierHistory) -> pd.DataFrame:
     names = np.array(history.names, dtype=object)
     ticks, place = columns.pop("ticks"), columns.pop("tier")
     return pd.DataFrame({"clock": to_seconds(ticks), "tier": names[place], **columns})
+
+
+def tree_table(history: TreeHistory) -> pd.DataFrame:
+    """Return where the tokens of a radix tree's pool were, a row an iteration or a fast-forward, in order."""
+    import pandas as pd
+
+    columns = history.columns()
+    return pd.DataFrame({"clock": to_seconds(columns.pop("ticks")), **columns})
 
 
 class StepTable:

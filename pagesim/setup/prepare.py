@@ -27,6 +27,7 @@ from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.offload.scheduler import OffloadingV1
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.sglang import SglangOptions
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.equip import asked_of, equip, options_of, sizing_of
 from pagesim.setup.offload import chain_of, copies_of, link_notes, loads_in, traffic_of, with_chunks
@@ -112,6 +113,11 @@ class PreparedSystem:
         """Return what the ledger of its engines has."""
         scheduler = self.new_scheduler()
         return LedgerShape.of(scheduler.memory, scheduler.parks)
+
+    @property
+    def keeps_tree(self) -> bool:
+        """Whether prefixes are cached in a radix tree."""
+        return isinstance(self.options, SglangOptions) and self.options.caches
 
     @property
     def is_closed(self) -> bool:

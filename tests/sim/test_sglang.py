@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,32 @@ def test_an_answer_is_evicted_before_its_prompt() -> None:
     steps = serve(trace((0, 300, 100), (10, 250, 50)), num_blocks=600).steps
     assert steps is not None
     assert set(steps["cached"].tolist()) == {0, 300}
+
+
+@pytest.mark.parametrize("fast_forward", [False, True])
+def test_every_token_is_blank_evictable_protected_or_its_request_s_own(fast_forward: bool) -> None:
+    turns = trace(*[(k / 2, 60 + k, 40) for k in range(40)], session_id=np.arange(40) % 7)
+    result = serve(turns, num_blocks=800, max_model_len=400, fast_forward=fast_forward)
+    tree, steps = result.tree, result.steps
+    assert tree is not None
+    assert steps is not None
+    assert (tree[["blank", "evictable", "protected", "own"]].sum(axis=1) == 800).all()
+    assert tree["evicted"].sum() > 0
+    last = tree["iterations"].cumsum().to_numpy() - 1
+    assert tree["evictable"].tolist() == steps["cached"].to_numpy()[last].tolist()
+    assert tree["clock"].to_numpy() == pytest.approx(steps["start"].to_numpy()[last])
+    # What several requests hold counts once in the tree, and so it does in the ledger.
+    assert (tree["own"] + tree["protected"]).tolist() == (
+        steps["num_physical_blocks"].to_numpy()[last].tolist()
+    )
+
+
+def test_a_stored_result_has_its_tree(tmp_path: Path) -> None:
+    result = serve(trace((0, 100, 50)))
+    result.save(tmp_path / "run")
+    stored = ps.load(tmp_path / "run").tree
+    assert stored is not None
+    assert stored.equals(result.tree)
 
 
 @pytest.mark.parametrize(

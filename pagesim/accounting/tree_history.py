@@ -1,0 +1,74 @@
+"""Tree history: what of the pool is in a radix tree, and what SGLang admits by, over time."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.sglang import Sglang
+
+COUNTS = (
+    *("ticks", "iterations", "blank", "evictable", "protected", "own"),
+    *("holders", "evicted", "retracted", "is_full"),
+)
+
+
+class TreeHistory(Observer):
+    """Notes in every iteration that is planned, and at the end of every fast-forward, where tokens are.
+
+    A token slot is *blank*, *evictable* (in the tree, and held by no request), *protected* (in the tree, and
+    held), or a request's *own* (held and not in the tree). The four sum to the capacity.
+    """
+
+    def __init__(self) -> None:
+        self._counts = array("q")
+        self._ratios = array("d")
+        self._evicted = 0
+        self._retracted = 0
+
+    def begun(self, scheduler: Scheduler) -> None:
+        self._scheduler = cast(Sglang, scheduler)
+
+    def departed(self, batch: Batch, now: int) -> None:
+        self._retracted += len(batch.recomputed)
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        self._note(start, 1, 0, self._scheduler.new_token_ratio)
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        ratio = self._scheduler.ratios_of(run.steps)[-1]
+        last = run.end - (run.first + run.increment * (run.steps - 1))
+        self._note(last, run.steps, run.steps, ratio)
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Return a column for each of `COUNTS`, and the ratio, ``[I]`` each.
+
+        A row is an iteration that was planned, or the last one of a fast-forward of so many iterations.
+        """
+        table = np.array(self._counts, np.int64).reshape(-1, len(COUNTS))
+        return {
+            **dict(zip(COUNTS, table.T, strict=True)),
+            "new_token_ratio": np.array(self._ratios, np.float64),
+        }
+
+    def _note(self, ticks: int, iterations: int, growth: int, ratio: float) -> None:
+        scheduler = self._scheduler
+        memory = scheduler.tree
+        assert memory is not None
+        tree, page = memory.tree, memory.block_size
+        blank = (memory.blank_blocks - memory.blocks_needed(growth)) * page
+        own = memory.num_blocks * page - blank - tree.evictable - tree.protected
+        # fmt: off
+        self._counts.fromlist([
+            ticks, iterations, blank, tree.evictable, tree.protected, own, len(scheduler.running),
+            memory.evicted - self._evicted, self._retracted, int(scheduler.is_full),
+        ])
+        # fmt: on
+        self._ratios.append(ratio)
+        self._evicted, self._retracted = memory.evicted, 0
