@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pagesim.errors import PagesimError
@@ -56,6 +56,9 @@ _PAPER = "fitted to Fig. 13's two vLLM bars, OPT-13B on an A100 (docs/reproducti
 
 _RUNS = "fitted to half of their published runs over operator tables (docs/accuracy.md)"
 
+_VLLM_SYNC = EngineTime(1.2e-3, 4.3e-5, f"Qwen3-32B on H100s, vLLM 0.12, {_RUNS}")
+_VLLM_ASYNC = EngineTime(2.5e-4, 1.05e-5, f"gpt-oss-120b on H100s and H200s, vLLM 0.18, {_RUNS}")
+
 ENGINES: dict[str, Sequence[Measured]] = {
     # The PagedAttention paper's authors put Orca's scheduling, and static batches, into their own engine.
     **dict.fromkeys(
@@ -63,13 +66,16 @@ ENGINES: dict[str, Sequence[Measured]] = {
     ),
     "vllm-v0": (Measured((0, 2), False, EngineTime(9e-3, 4e-4, "vLLM 0.2, measured by others")),),
     "vllm-v1": (
-        Measured((0, 10), False, EngineTime(1.2e-3, 4.3e-5, f"Qwen3-32B on H100s, vLLM 0.12, {_RUNS}")),
+        Measured((0, 10), False, _VLLM_SYNC),
         Measured(
             (0, 10), True, EngineTime(1.8e-4, 3.7e-5, f"Llama-3.1-70B on H100s and H200s, vLLM 0.10, {_RUNS}")
         ),
-        Measured(
-            (0, 18), True, EngineTime(2.5e-4, 1.05e-5, f"gpt-oss-120b on H100s and H200s, vLLM 0.18, {_RUNS}")
-        ),
+        Measured((0, 18), True, _VLLM_ASYNC),
+    ),
+    # Of SGLang's loop no measurement is known: vLLM's loop of the same kind stands for it.
+    "sglang": tuple(
+        Measured((), ahead, replace(time, source=f"not measured for SGLang; vLLM's: {time.source}"))
+        for ahead, time in ((False, _VLLM_SYNC), (True, _VLLM_ASYNC))
     ),
 }
 """By scheduler, older releases first."""

@@ -199,6 +199,15 @@ class Scheduler(ABC):
         return 0.9
 
     @classmethod
+    def schedules_ahead(cls, options: Any) -> bool:
+        """Whether the engine schedules an iteration while the one before it runs.
+
+        Args:
+            options: resolved.
+        """
+        return False
+
+    @classmethod
     def graphs_to(cls, options: Any) -> int:
         """Return the tokens of the largest iteration with a prompt that CUDA graphs launch.
 

@@ -114,6 +114,10 @@ class VllmV1(RunningByPriorityV1):
         return RELEASES[options.vllm_version].gpu_memory_utilization
 
     @classmethod
+    def schedules_ahead(cls, options: VllmV1Options) -> bool:
+        return bool(options.async_scheduling)
+
+    @classmethod
     def graphs_to(cls, options: VllmV1Options) -> int:
         return options.max_cudagraph_capture_size or 0
 

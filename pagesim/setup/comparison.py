@@ -45,7 +45,7 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
         "page_size": virtual,
         "cpu_blocks": [name for name in policies if name not in virtual],
         **{
-            option: [name for name in policies if _can_use(parts[name], option, value)]
+            option: [name for name in policies if can_use(parts[name], option, value)]
             for option, value in system.scheduler_options.items()
         },
     }
@@ -73,17 +73,6 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     }
 
 
-def _can_use(policy: Policy, option: str, value: Any) -> bool:
-    """Say whether a policy's scheduler has an option, takes this value, and its memory goes with it."""
-    if option not in SCHEDULERS.find(policy.scheduler).Options.model_fields:
-        return False
-    try:
-        check_preemption(policy, chosen(policy.scheduler, policy.with_own({option: value})))
-    except PagesimError:
-        return False
-    return True
-
-
 def _same_memory(asked: System, one: System, own_bytes: int) -> dict[str, int]:
     """Return the numbers of blocks that were asked for, in a policy's own blocks.
 
@@ -106,3 +95,14 @@ def _same_memory(asked: System, one: System, own_bytes: int) -> dict[str, int]:
                 f"{one.policy}'s own blocks, and it must be from 1 to {MOST_BLOCKS} of them"
             )
     return own
+
+
+def can_use(policy: Policy, option: str, value: Any) -> bool:
+    """Say whether a policy's scheduler has an option, takes this value, and its memory goes with it."""
+    if option not in SCHEDULERS.find(policy.scheduler).Options.model_fields:
+        return False
+    try:
+        check_preemption(policy, chosen(policy.scheduler, policy.with_own({option: value})))
+    except PagesimError:
+        return False
+    return True

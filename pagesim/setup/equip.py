@@ -65,12 +65,13 @@ def engine_of(system: System, policy: Policy) -> EngineTime:
         PagesimError: see `options_of`.
     """
     options = options_of(system, policy)
+    kind = SCHEDULERS.find(policy.scheduler)
     own = engine_time(
         policy.scheduler,
         getattr(options, "vllm_version", None),
-        asynchronous=bool(getattr(options, "async_scheduling", False)),
+        asynchronous=kind.schedules_ahead(options),
     )
-    return replace(own, graphs_to=SCHEDULERS.find(policy.scheduler).graphs_to(options))
+    return replace(own, graphs_to=kind.graphs_to(options))
 
 
 def release_of(system: System, policy: Policy) -> str:

@@ -14,6 +14,13 @@ def test_every_scheduler_of_pagesim_has_an_engine():
     assert set(ENGINES) == set(SCHEDULERS.own())
 
 
+def test_an_engine_that_nobody_measured_borrows_numbers_and_says_so():
+    for ahead in (False, True):
+        theirs, borrowed = (engine_time(name, asynchronous=ahead) for name in ("sglang", "vllm-v1"))
+        assert (theirs.iteration_s, theirs.sequence_s) == (borrowed.iteration_s, borrowed.sequence_s)
+        assert "not measured" in theirs.source
+
+
 def test_a_release_takes_the_newest_numbers_that_are_not_newer_than_it():
     sync, overlapped = (engine_time("vllm-v1", "0.19.0", asynchronous=each) for each in (False, True))
     assert sync.iteration_s > overlapped.iteration_s, "what runs beside the GPU is not waited for"

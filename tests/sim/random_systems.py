@@ -93,7 +93,7 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
         return some
     if policy == "sglang":
         perhaps("schedule_policy", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", chance=0.6)
-        perhaps("schedule_conservativeness", 0.0, 0.1, 0.5)
+        perhaps("schedule_conservativeness", 0.0, 0.1, chance=0.9)
         perhaps("chunked_prefill_size", -1, 16, 40, 200, chance=0.8)
         perhaps("max_prefill_tokens", 30, 200)
         perhaps("prefill_max_requests", 1, 3, chance=0.2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,10 +10,9 @@ from pagesim.api import run
 from pagesim.device.live import run_live
 from pagesim.device.validation.errors import Iterations, by_kind, metric_errors
 from pagesim.results.result import Result
-from pagesim.setup.comparison import each_policy
+from pagesim.setup.comparison import can_use, each_policy
 from pagesim.setup.equip import equip
 from pagesim.setup.presets import parts_of
-from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import System
 from pagesim.workloads.trace import Trace
 
@@ -108,11 +107,12 @@ def validate(
 
 def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemption]) -> Iterator[System]:
     seen: set[tuple[str, str]] = set()
+    default = system.model_copy(update={"preemption": None})
     for preemption in preemptions:
-        asked = system.model_copy(update={"preemption": None if preemption == "default" else preemption})
-        for policy, each in each_policy(asked, policies).items():
-            if "preemption" not in _options_of(each):
-                each = each.model_copy(update={"preemption": None})
+        for policy, each in each_policy(default, policies).items():
+            parts = parts_of(each.policy, each.scheduler, each.reservation, each.placement)
+            if preemption != "default" and can_use(parts, "preemption", preemption):
+                each = each.model_copy(update={"preemption": preemption})
             way = _preemption_of(each)
             # Policies that cannot preempt so are run once, as they can.
             if (policy, way) not in seen and not (
@@ -120,12 +120,6 @@ def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemp
             ):
                 seen.add((policy, way))
                 yield each
-
-
-def _options_of(system: System) -> Collection[str]:
-    """Return the names of the options that a system's scheduler has."""
-    parts = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
-    return SCHEDULERS.find(parts.scheduler).Options.model_fields
 
 
 def _preemption_of(system: System) -> str:

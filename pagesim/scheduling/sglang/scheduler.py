@@ -79,6 +79,15 @@ class Sglang(AdmittingSglang):
     def resolve(cls, options: SglangOptions, machine: Machine) -> SglangOptions:
         return resolved(options, machine)
 
+    @classmethod
+    def schedules_ahead(cls, options: SglangOptions) -> bool:
+        return not options.disable_overlap_schedule
+
+    @classmethod
+    def graphs_to(cls, options: SglangOptions) -> int:
+        # SGLang captures graphs of prompts to a chunk's size: srt/arg_groups/memory_hook.py.
+        return max(0, options.chunked_prefill_size or 0)
+
     def __init__(
         self,
         memory: KVCache,
