@@ -29,6 +29,10 @@ TABLE = (
         "report", "Write one HTML page about one or several results; it opens from disk and fetches nothing."
     ),
     Entry(
+        "tree",
+        "Show the radix tree of a run at an instant: which prefixes are cached, who holds them, since when.",
+    ),
+    Entry(
         "sweep",
         "Replay a scenario at every point of a grid under several seeds, on all cores or on a Ray cluster.",
     ),
