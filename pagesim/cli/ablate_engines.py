@@ -34,7 +34,7 @@ _LOOPS: dict[Loop, str] = {"none": "engines' loops take no time", "own": "each e
 
 _HEADS = {
     **{"kv_gib": "KV,\nGiB", "used_percent": "used\n%", "unused_percent": "held,\nno use, %"},
-    **{"cached_percent": "cached\n%", "batch": "batch", "preempted": "pre-\nempted"},
+    **{"cached_percent": "cached\n%", "batch": "batch", "finished": "served", "preempted": "pre-\nempted"},
     **{"repeated_percent": "repeat-\ned, %", "hit_percent": "hits\n%", "tokens_per_s": "tokens/s"},
     **{"ttft_p50_s": "TTFT\np50, s", "tpot_p50_s": "TPOT\np50, s"},
 }
@@ -59,16 +59,16 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     from pagesim.api import trace_of
     from pagesim.cli import show
     from pagesim.cli.runs import counted, say_notes
-    from pagesim.experiments.engines import serve_engines
+    from pagesim.experiments.engines import NotServed, serve_engines
     from pagesim.results.engine_plots import engine_bars
 
     policies = [name.strip() for name in asked.policies.split(",")]
     runs = serve_engines(chosen, trace_of(chosen), policies, clients=asked.clients)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for served, result in counted("runs", runs, len(TERMS) * len(policies)):
+    for served in counted("runs", runs, len(TERMS) * len(policies)):
         rows.append(served.row())
-        notes += result.notes
+        notes += [f"{served.policy}: {served.reason}"] if isinstance(served, NotServed) else served.notes
     for sizing, loop in TERMS:
         title = f"{_TITLES[sizing]}, {_LOOPS[loop]}"
         _put(title, [row for row in rows if (row["sizing"], row["loop"]) == (sizing, loop)])
@@ -82,7 +82,10 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
 def _put(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     from pagesim.cli.tables import put_table
 
-    whole = [{**row, "unused_percent": sum(row.get(name, 0.0) for name in _HELD)} for row in rows]
+    whole = [
+        {**row, "unused_percent": sum(row.get(name, 0.0) for name in _HELD) if "batch" in row else None}
+        for row in rows
+    ]
     cells = [(row["policy"], *(_number(row.get(name)) for name in _HEADS)) for row in whole]
     put_table(title, ("", *_HEADS.values()), cells)
 

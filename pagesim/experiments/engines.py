@@ -12,7 +12,7 @@ import numpy as np
 from pagesim.accounting.metrics import STRICT_ENTRIES
 from pagesim.api import run
 from pagesim.costs.specs import model
-from pagesim.errors import PagesimError
+from pagesim.errors import CapacityError, PagesimError
 from pagesim.results.result import Result
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.presets import BLOCK_SIZE, parts_of
@@ -59,6 +59,7 @@ class Served:
         hit_percent: prompt tokens that were found in the cache, of each request as it was admitted first.
         tokens_per_s: that were generated.
         ttft_s, tpot_s: median and 99th percentile; None where none came.
+        notes: of the run.
     """
 
     policy: str
@@ -74,19 +75,40 @@ class Served:
     tokens_per_s: float
     ttft_s: tuple[float | None, float | None]
     tpot_s: tuple[float | None, float | None]
+    notes: tuple[str, ...]
 
     def row(self) -> dict[str, Any]:
         """Return it as a row of a table."""
         flat = asdict(self)
-        shares = flat.pop("shares")
+        shares, _ = flat.pop("shares"), flat.pop("notes")
         for name in ("ttft_s", "tpot_s"):
             flat[f"{name[:-2]}_p50_s"], flat[f"{name[:-2]}_p99_s"] = flat.pop(name)
         return {**flat, **{f"{entry}_percent": share for entry, share in shares.items()}}
 
 
+@dataclass(frozen=True, slots=True)
+class NotServed:
+    """An engine that does not start on its own terms.
+
+    Attributes:
+        policy: by name.
+        sizing, loop: see `TERMS`.
+        reason: a sentence.
+    """
+
+    policy: str
+    sizing: Sizing
+    loop: Loop
+    reason: str
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table."""
+        return {"policy": self.policy, "sizing": self.sizing, "loop": self.loop}
+
+
 def serve_engines(
     system: System, trace: Trace, policies: Sequence[str] = POLICIES, *, clients: int | None = None
-) -> Iterator[tuple[Served, Result]]:
+) -> Iterator[Served | NotServed]:
     """Serve a trace under each engine on each of the `TERMS`; a client sends when its last answer has come.
 
     Args:
@@ -122,11 +144,15 @@ def serve_engines(
     own = {policy: each_policy(base, [policy])[policy] for policy in policies}
     for sizing, loop in TERMS:
         for policy in policies:
-            one = _taking_whole_prompts((same if sizing == "same" else own)[policy])
+            one = _taking_long_prompts((same if sizing == "same" else own)[policy])
             if loop == "none":
                 one = one.model_copy(update={"cost": one.cost + NO_TIME})
-            result = run(one, trace, steps="iterations")
-            yield _served(policy, sizing, loop, result), result
+            try:
+                result = run(one, trace, steps="iterations")
+            except CapacityError as error:
+                yield NotServed(policy, sizing, loop, str(error))
+                continue
+            yield _served(policy, sizing, loop, result)
 
 
 def _longest(system: System, trace: Trace) -> int:
@@ -134,15 +160,18 @@ def _longest(system: System, trace: Trace) -> int:
     return min(1 << (asked - 1).bit_length(), model(system.model).max_model_len)
 
 
-def _taking_whole_prompts(system: System) -> System:
-    """Return a system that runs the longest prompt in one iteration, where its engine knows no chunks."""
+def _taking_long_prompts(system: System) -> System:
+    """Return a system that takes the longest prompt: in chunks if its engine can, else in one iteration."""
     parts = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     options = SCHEDULERS.find(parts.scheduler).Options.model_fields
-    if "max_num_batched_tokens" not in options or "enable_chunked_prefill" in options:
-        return system
-    least = max(options["max_num_batched_tokens"].default, system.max_model_len or 0)
-    most = system.option("max_num_batched_tokens")
-    return system.model_copy(update={"max_num_batched_tokens": most or least})
+    update: dict[str, Any] = {}
+    if "enable_chunked_prefill" in options:
+        chunks = system.option("enable_chunked_prefill")
+        update["enable_chunked_prefill"] = True if chunks is None else chunks
+    elif "max_num_batched_tokens" in options:
+        least = max(options["max_num_batched_tokens"].default, system.max_model_len or 0)
+        update["max_num_batched_tokens"] = system.option("max_num_batched_tokens") or least
+    return system.model_copy(update=update)
 
 
 def _slots(result: Result) -> int:
@@ -180,4 +209,5 @@ def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> Served:
         tokens_per_s=float(summary["throughput"]["tokens_per_s"]),
         ttft_s=(summary["ttft"]["p50"], summary["ttft"]["p99"]),
         tpot_s=(summary["tpot"]["p50"], summary["tpot"]["p99"]),
+        notes=result.notes,
     )

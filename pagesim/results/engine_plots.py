@@ -57,6 +57,8 @@ def _memory(axes: Axes, rows: Rows, policies: list[str]) -> dict[str, Any]:
     drawn: dict[str, Any] = {}
     for place, policy in enumerate(policies):
         row = rows[policy, "none"]
+        if "batch" not in row:
+            continue
         left = 0.0
         for entry in STRICT_ENTRIES:
             width = row.get(f"{entry}_percent", 0.0)
@@ -78,7 +80,7 @@ def _pairs(axes: Axes, rows: Rows, policies: list[str], column: str) -> dict[str
     return {
         label: axes.barh(
             [place + shift for place in places],
-            [rows[policy, loop][column] for policy in policies],
+            [rows[policy, loop].get(column) or 0.0 for policy in policies],
             0.36,
             color=colour,
         )

@@ -26,4 +26,6 @@ def test_it_prints_a_table_for_each_of_the_terms_and_stores_their_numbers(succee
 
 
 def test_a_policy_that_is_unknown_is_refused(refused) -> None:
-    assert "policy is 'nothing'" in refused("ablate", "engines", *LOAD, *COST, "--policies", "vllm-v1,nothing")
+    assert "policy is 'nothing'" in refused(
+        "ablate", "engines", *LOAD, *COST, "--policies", "vllm-v1,nothing"
+    )

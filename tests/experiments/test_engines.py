@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.engines import TERMS, Served, serve_engines
+from pagesim.experiments.engines import TERMS, NotServed, Served, serve_engines
 from pagesim.setup.scenario import System, checked
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
@@ -26,7 +26,7 @@ def trace() -> Trace:
 
 @pytest.fixture(scope="module")
 def served(trace: Trace) -> dict[tuple[str, str, str], Served]:
-    found = [one for one, _ in serve_engines(asked(), trace, POLICIES)]
+    found = [one for one in serve_engines(asked(), trace, POLICIES) if isinstance(one, Served)]
     return {(one.policy, one.sizing, one.loop): one for one in found}
 
 
@@ -69,12 +69,19 @@ def test_a_reservation_of_the_longest_runs_fewer_requests(served) -> None:
 
 def test_a_prefix_that_returns_is_hit_where_prefixes_are_cached() -> None:
     trace = make_trace("fixed:256,64", num_requests=300, shared_prefix="4096:0.5")
-    found = {
-        one.policy: one
-        for one, _ in serve_engines(asked(), trace, ("vllm-v1", "sglang", "vllm-sosp"), clients=280)
-    }
+    runs = serve_engines(asked(), trace, ("vllm-v1", "sglang", "vllm-sosp"), clients=280)
+    found = {one.policy: one for one in runs if isinstance(one, Served)}
     assert found["vllm-sosp"].hit_percent == 0
     assert min(found[policy].hit_percent for policy in ("vllm-v1", "sglang")) > 50
+
+
+def test_an_engine_that_does_not_start_with_so_long_prompts_is_named_with_the_reason() -> None:
+    trace = make_trace("fixed:100000,64", num_requests=40)
+    refused = [
+        one for one in serve_engines(asked(), trace, ("vllm-v1", "orca-max")) if isinstance(one, NotServed)
+    ]
+    assert [(one.policy, one.sizing) for one in refused] == [("orca-max", "own"), ("orca-max", "own")]
+    assert "leave no room for a KV block" in refused[0].reason
 
 
 def test_what_leaves_no_engine_at_saturation_is_refused(trace: Trace) -> None:
