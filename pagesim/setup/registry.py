@@ -18,6 +18,7 @@ from pagesim.kvcache import (
 )
 from pagesim.scheduling.continuous import Orca, VllmSosp
 from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.lightllm import Lightllm
 from pagesim.scheduling.sglang import Sglang
 from pagesim.scheduling.static import StaticBatching
 from pagesim.scheduling.trtllm import Trtllm
@@ -80,6 +81,7 @@ SCHEDULERS: Plugins[type[Scheduler]] = Plugins(
         "vllm-v1": VllmV1,
         "sglang": Sglang,
         "trtllm": Trtllm,
+        "lightllm": Lightllm,
     },
     base=Scheduler,
 )

@@ -33,7 +33,7 @@ POLICIES = (
     *("vllm-sosp", "vllm-sosp", "vllm-v0", "vllm-v0"),
     *("vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1"),
     *("sglang", "sglang", "sglang"),
-    *("trtllm", "trtllm", "trtllm"),
+    *("trtllm", "trtllm", "trtllm", "lightllm"),
     *("orca-max", "orca-pow2", "orca-oracle", "contiguous-max", "static"),
     *("token-granular", "virtual-contiguous", "paged-oracle"),
 )
@@ -62,7 +62,7 @@ def random_case(seed: int) -> Case:
     rnd = Random(seed)
     policy = rnd.choice(POLICIES)
     options: dict[str, Any] = {"policy": policy, "cost": "affine:0.02,1e-4,8e-6,1e-3"}
-    size = 1 if policy == "token-granular" else rnd.choice((1, 2, 4, 16))
+    size = 1 if policy in ("token-granular", "lightllm") else rnd.choice((1, 2, 4, 16))
     blocks = rnd.choice((5, 12, 40, 120)) * (16 // size)
     if policy == "virtual-contiguous":
         options |= {"page_size": "64K", "num_blocks": blocks}
@@ -112,6 +112,11 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
         perhaps("capacity_scheduler_policy", "MAX_UTILIZATION", chance=0.7)
         perhaps("enable_chunked_prefill", True, chance=0.7)
         perhaps("context_chunking_policy", "EQUAL_PROGRESS")
+        perhaps("max_new_tokens", 20, 100)
+        return some
+    if policy == "lightllm":
+        perhaps("running_max_req_size", 1, 2, 3, 8)
+        perhaps("batch_max_tokens", 60, 200)
         perhaps("max_new_tokens", 20, 100)
         return some
     perhaps("max_num_seqs", 1, 2, 3, 8)
@@ -213,7 +218,7 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
             (int(most), *(rnd.randint(1, int(most)) for _ in range(int(n) - 1)))
             for most, n in zip(output, columns["n"], strict=True)
         ]
-    if kind == "beams" and policy not in ("vllm-v1", "sglang", "trtllm"):
+    if kind == "beams" and policy not in ("vllm-v1", "sglang", "trtllm", "lightllm"):
         columns["beam_width"] = np.array([rnd.choice((1, 2, 4)) for _ in range(requests)])
     if kind in ("aborts", "mixed") and policy != "static":
         columns["abort_s"] = arrival + np.array(

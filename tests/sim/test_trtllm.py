@@ -157,10 +157,10 @@ def test_max_utilization_loses_under_pressure_and_nothing_off_it(
 
 def test_its_policies_are_two_names_for_one_scheduler() -> None:
     requests = trace((0, 40, 30), (0, 40, 30))
-    named = ps.simulate(requests, "trtllm-max-utilization", cost=f"affine:{STEP_S},0,0", **SMALL)
+    named = ps.simulate(requests, "trtllm-max-util", cost=f"affine:{STEP_S},0,0", **SMALL)
     assert named.requests.equals(serve(requests, "MAX_UTILIZATION").requests)
     with pytest.raises(PagesimError, match="this policy is about it"):
-        ps.simulate(requests, "trtllm-max-utilization", capacity_scheduler_policy="GUARANTEED_NO_EVICT")
+        ps.simulate(requests, "trtllm-max-util", capacity_scheduler_policy="GUARANTEED_NO_EVICT")
 
 
 def random_loop(rnd: Random) -> Loop:
