@@ -41,6 +41,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "simulate_cluster": "one trace on several replicas",
         "simulate_pools": "one trace on replicas that prefill and replicas that decode",
         "sweep": "a grid of runs",
+        "tree_at": "the radix tree of a stored run at an instant",
     },
     "pagesim.results.plots": {
         "COLOURS": "the colours of the ledger's entries, for figures of one's own",

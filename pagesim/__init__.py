@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pagesim.experiments.clusters import simulate_cluster, simulate_pools
     from pagesim.experiments.sweeps import CapacityTables, SweepTables, capacity, sweep
     from pagesim.results.result import Result, load
+    from pagesim.results.tree_snapshots import tree_at
     from pagesim.setup.plugins import register
     from pagesim.setup.presets import Policy
     from pagesim.workloads import make_trace
@@ -34,6 +35,7 @@ __all__ = [
     "simulate_cluster",
     "simulate_pools",
     "sweep",
+    "tree_at",
 ]
 
 _HOMES = {
@@ -55,6 +57,7 @@ _HOMES = {
     "simulate_cluster": "experiments.clusters",
     "simulate_pools": "experiments.clusters",
     "sweep": "experiments.sweeps",
+    "tree_at": "results.tree_snapshots",
 }
 
 

@@ -29,6 +29,10 @@ TABLE = (
         "report", "Write one HTML page about one or several results; it opens from disk and fetches nothing."
     ),
     Entry(
+        "tree",
+        "Show the radix tree of a run at an instant: which prefixes are cached, who holds them, since when.",
+    ),
+    Entry(
         "sweep",
         "Replay a scenario at every point of a grid under several seeds, on all cores or on a Ray cluster.",
     ),
@@ -67,7 +71,7 @@ TABLE = (
         "profile",
         "Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.",
     ),
-    Entry("ablate", "What one choice is worth: the block size, how to preempt, or a tier beside the device."),
+    Entry("ablate", "What one choice is worth: the block size, how to preempt, a tier, or the engine."),
     Entry("list", "List what has a name: policies, models, GPUs, workloads or profiles.", module="listing"),
 )
 """All commands, in the order in which ``--help`` lists them."""

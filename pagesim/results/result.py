@@ -320,6 +320,16 @@ def tier_table(history: TierHistory) -> pd.DataFrame:
     return pd.DataFrame({"clock": to_seconds(ticks), "tier": names[place], **columns})
 
 
+def end_of(result: Result) -> float:
+    """Return when a run was over, in seconds: the end of the last row of its steps, or what happened last."""
+    columns, steps = result.request_columns, result.steps
+    others = columns["arrival_s"]
+    if steps is not None and len(steps):
+        # A row of several iterations ends later, but tells no more than when its first one does.
+        others = np.array([steps["start"].iloc[-1] + steps["step_s"].iloc[-1]])
+    return float(np.nanmax(np.concatenate([columns["finish_s"], others]), initial=0.0))
+
+
 def tree_table(history: TreeHistory) -> pd.DataFrame:
     """Return where the tokens of a radix tree's pool were, a row an iteration or a fast-forward, in order."""
     import pandas as pd

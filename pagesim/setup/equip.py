@@ -10,6 +10,7 @@ from pagesim.costs.specs import BlockPlan, Capacity, ModelSpec, TypePlan, capaci
 from pagesim.costs.specs.capacity import Sizing
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import Machine, SchedulerOptions
+from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_kv_dtype, type_plan
 from pagesim.setup.options import chosen
@@ -56,6 +57,11 @@ def sizing_of(system: System, policy: Policy) -> tuple[Sizing, float]:
     if share is None:
         share = kind.gpu_memory_utilization(asked_of(system, policy))
     return system.sizing or kind.sizing, share
+
+
+def keeps_tree(options: SchedulerOptions) -> bool:
+    """Whether a scheduler with these options caches prefixes in a radix tree."""
+    return isinstance(options, SglangOptions) and options.caches
 
 
 def engine_of(system: System, policy: Policy) -> EngineTime:

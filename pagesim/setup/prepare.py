@@ -27,9 +27,8 @@ from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.offload.scheduler import OffloadingV1
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import EngineRequest, Status
-from pagesim.scheduling.sglang import SglangOptions
 from pagesim.setup.build import build_memory, build_scheduler
-from pagesim.setup.equip import asked_of, equip, options_of, sizing_of
+from pagesim.setup.equip import asked_of, equip, keeps_tree, options_of, sizing_of
 from pagesim.setup.offload import chain_of, copies_of, link_notes, loads_in, traffic_of, with_chunks
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.reaches import let_follow, unfollowed
@@ -117,7 +116,7 @@ class PreparedSystem:
     @property
     def keeps_tree(self) -> bool:
         """Whether prefixes are cached in a radix tree."""
-        return isinstance(self.options, SglangOptions) and self.options.caches
+        return keeps_tree(self.options)
 
     @property
     def is_closed(self) -> bool:

@@ -79,16 +79,17 @@ class RadixTree:
         root: of no tokens; it is never evicted.
         evictable: tokens of nodes that no sequence holds.
         protected: tokens of all others.
+        touches: of nodes since the beginning, by which each node's are dated.
     """
 
-    __slots__ = ("_order", "_touches", "evictable", "page", "protected", "root")
+    __slots__ = ("_order", "evictable", "page", "protected", "root", "touches")
 
     def __init__(self, page: int, policy: EvictionPolicy = "lru") -> None:
         self.page = page
         self.root = Node(_Nothing(), 0, 0, None, 0.0)
         self.evictable = 0
         self.protected = 0
-        self._touches = 0.0
+        self.touches = 0.0
         self._order = EvictionOrder(policy)
 
     def __iter__(self) -> Iterator[Node]:
@@ -202,8 +203,8 @@ class RadixTree:
         return gone
 
     def _tick(self) -> float:
-        self._touches += 1.0
-        return self._touches
+        self.touches += 1.0
+        return self.touches
 
     def _same(self, content: Text, child: Node, tokens: int) -> int:
         """Return up to where a content is the same as a child, of which it has the first page."""

@@ -16,7 +16,9 @@ async function begin() {
   drawPercentiles(data);
   drawPreemptions(data);
   let charts = null, marked = 0;
+  const tree = new TreeView(data);
   const map = new MemoryMap(data, (at, playing) => {
+    tree.seekTime(at);
     // While it plays the charts follow at leisure.
     if (charts === null || (playing && performance.now() - marked < 300)) return;
     marked = performance.now();
@@ -29,6 +31,7 @@ async function begin() {
   const again = () => {
     bars();
     map.draw();
+    tree.draw();
     if (map.systems.length) map.drawKey();
     if (charts !== null) drawCharts();
   };
@@ -40,8 +43,8 @@ async function begin() {
   let before = null;
   addEventListener("beforeprint", () => { before = chosenTheme(); setTheme("light"); again(); });
   addEventListener("afterprint", () => { setTheme(before); again(); });
-  addEventListener("resize", () => { bars(); map.draw(); });
-  const report = { data, map, interactive: performance.now() };
+  addEventListener("resize", () => { bars(); map.draw(); tree.draw(); });
+  const report = { data, map, tree, interactive: performance.now() };
   window.pagesimReport = report;
   const fall = new Waterfall(data);
   fall.around(map.systems.length ? data.instants[map.slot] : data.end / 2);
@@ -49,7 +52,7 @@ async function begin() {
     if (document.readyState === "complete") ready();
     else addEventListener("load", ready);
   });
-  charts = new Charts(data, (at) => map.seekTime(at));
+  charts = new Charts(data, (at) => { map.seekTime(at); tree.seekTime(at); });
   charts.now = map.systems.length ? data.instants[map.slot] : null;
   await drawCharts();
   report.drawn = performance.now();

@@ -150,16 +150,9 @@ class MemoryMap {
   }
 
   point(request, lines, event) {
-    const tip = byId("tip");
     byId("readout").textContent = `${lines.join("; ")}.`;
-    tip.replaceChildren(...lines.map((line) => make("div", {}, line)));
-    tip.hidden = event === null;
-    if (event !== null) {
-      const x = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
-      const y = event.clientY + 18 + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 18;
-      tip.style.left = `${Math.max(4, x)}px`;
-      tip.style.top = `${y}px`;
-    }
+    if (event === null) byId("tip").hidden = true;
+    else showTip(lines, event);
     if (event === null || request !== this.pointed) {
       this.pointed = request;
       this.draw();

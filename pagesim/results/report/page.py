@@ -16,13 +16,17 @@ import pagesim
 from pagesim.accounting.metrics import entries_in
 from pagesim.errors import PagesimError
 from pagesim.results.plots import COLOURS, LABELS
+from pagesim.results.replay import NotReplayed
 from pagesim.results.report import tables
 from pagesim.results.report.frames import frames
 from pagesim.results.report.pack import embed, pack
-from pagesim.results.report.replay import NotReplayed, snapshots_of
+from pagesim.results.report.replay import snapshots_of
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.report.sources import Source, find
+from pagesim.results.report.trees import tree_instants, trees
+from pagesim.results.result import end_of
 from pagesim.results.tier_plots import TIER_COLOURS, TIER_LABELS
+from pagesim.results.tree_snapshots import TreeSnapshots, has_tree, trees_of
 from pagesim.setup.files import put
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 
@@ -38,6 +42,7 @@ SCRIPTS = (
     "frames.js",
     "pane.js",
     "map.js",
+    "tree.js",
     "charts.js",
     "tiers.js",
     "waterfall.js",
@@ -74,19 +79,22 @@ def write_report(
     if out.is_dir():
         raise PagesimError(f"{out}: is a folder; name a file")
     sources = find(folders)
-    end = max(tables.end_of(source.result) for source in sources)
+    end = max(end_of(source.result) for source in sources)
     start, stop = (0.0, end) if window is None else window
     seconds = np.linspace(start, min(stop, LONGEST_S), instants)
     ticks = to_tick_column(seconds).tolist()
     systems = []
     for source in sources:
-        shown: Snapshots | str
+        shown: Snapshots | TreeSnapshots | str
         if instants == 0:
             shown = "it was not asked for"
         else:
             progress(f"replaying {source.name}")
             try:
-                shown = snapshots_of(source.result, ticks)
+                if has_tree(source.result):
+                    shown = trees_of(source.result, tree_instants(ticks))
+                else:
+                    shown = snapshots_of(source.result, ticks)
             except NotReplayed as reason:
                 shown = str(reason)
         systems.append(_system(source, shown))
@@ -111,9 +119,10 @@ def write_report(
     put(out, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
-def _system(source: Source, shown: Snapshots | str) -> dict[str, Any]:
+def _system(source: Source, shown: Snapshots | TreeSnapshots | str) -> dict[str, Any]:
     result = source.result
-    snapshots = None if isinstance(shown, str) else shown
+    snapshots = shown if isinstance(shown, Snapshots) else None
+    no_frames = shown if isinstance(shown, str) else "its pages are counted and have no numbers"
     return {
         "name": source.name,
         "scenario": {
@@ -133,7 +142,8 @@ def _system(source: Source, shown: Snapshots | str) -> dict[str, Any]:
         "preemptions": tables.preemptions(result, snapshots),
         "waterfall": tables.waterfall(result, snapshots),
         "frames": None if snapshots is None else frames(snapshots, result),
-        "no_frames": shown if isinstance(shown, str) else None,
+        "no_frames": no_frames if snapshots is None else None,
+        "trees": trees(shown, result) if isinstance(shown, TreeSnapshots) else None,
     }
 
 

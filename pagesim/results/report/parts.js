@@ -105,6 +105,17 @@ function drawKey(holder, shown, extra = []) {
   }
 }
 
+// Lines beside the pointer.
+function showTip(lines, event) {
+  const tip = byId("tip");
+  tip.replaceChildren(...lines.map((line) => make("div", {}, line)));
+  tip.hidden = false;
+  const x = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
+  const y = event.clientY + 18 + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 18;
+  tip.style.left = `${Math.max(4, x)}px`;
+  tip.style.top = `${y}px`;
+}
+
 // Systems: a colour of Okabe and Ito's and a dash each.
 
 const LINES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];

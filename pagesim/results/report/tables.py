@@ -24,16 +24,6 @@ QUANTILES = 200
 LATENCIES = ("normalized_latency", "ttft", "tpot", "queueing")
 
 
-def end_of(result: Result) -> float:
-    """Return when a run was over, in seconds: the end of the last row of its steps, or what happened last."""
-    columns, steps = result.request_columns, result.steps
-    others = columns["arrival_s"]
-    if steps is not None and len(steps):
-        # A row of several iterations ends later, but tells no more than when its first one does.
-        others = np.array([steps["start"].iloc[-1] + steps["step_s"].iloc[-1]])
-    return float(np.nanmax(np.concatenate([columns["finish_s"], others]), initial=0.0))
-
-
 def over_time(result: Result) -> dict[str, Any] | None:
     """Return the ledger, the queue and the batch at instants of the run; None where no steps were kept."""
     steps = result.steps

@@ -1,0 +1,235 @@
+"""Tree snapshots: the radix tree at some instants, node by node: who holds it, and when it was used."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pagesim.accounting.request_log import RequestLog
+from pagesim.errors import PagesimError
+from pagesim.kvcache.radix import Node, RadixKV
+from pagesim.results.replay import NotReplayed, replayed
+from pagesim.results.result import Result, end_of
+from pagesim.scheduling.arrivals import NEVER
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.sglang import Sglang
+from pagesim.setup.equip import keeps_tree, options_of
+from pagesim.setup.prepare import PreparedSystem, Server
+from pagesim.setup.presets import parts_of
+from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
+
+Column = npt.NDArray[np.int64]
+
+NO_NODE = -1
+"""The parent of a node that follows the root."""
+
+
+class TreeNode(NamedTuple):
+    """A node of the tree at an instant.
+
+    Attributes:
+        parent: its parent's index; `NO_NODE` where it begins with the first token.
+        start, end: the stretch, in tokens from the beginning of the sequence.
+        locks: sequences that hold it, or a node behind it.
+        row: of the request that inserted it, or what it was split from.
+        inserted, used: ticks at which it was inserted, and touched last.
+        hits: how often a sequence was inserted through it that had not been before.
+    """
+
+    parent: int
+    start: int
+    end: int
+    locks: int
+    row: int
+    inserted: int
+    used: int
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSnapshot:
+    """The tree in one iteration, after scheduling.
+
+    Attributes:
+        clock: ticks at which the iteration was scheduled; of an idle engine, since when it has been idle.
+        iteration: its number; -1 while no request runs.
+        nodes: a parent before its children, ``[N, 8]``, as `TreeNode` has them.
+        holders: rows of requests, and the node up to which each holds the tree, ``[H, 2]``.
+        capacity: tokens of the pool.
+    """
+
+    clock: int
+    iteration: int
+    nodes: Column
+    holders: Column
+    capacity: int
+
+
+class TreeSnapshots(Observer):
+    """Looks at an engine's radix tree at the first iteration at or after each of some instants.
+
+    Args:
+        instants: ticks, rising.
+
+    Attributes:
+        taken: the snapshots, in order.
+        shown: for each instant the snapshot that stands for it.
+    """
+
+    def __init__(self, instants: Sequence[int]) -> None:
+        self.instants = instants
+        self.taken: list[TreeSnapshot] = []
+        self.shown: list[int] = []
+        self._iterations = 0
+        # The tree counts touches; these say when each of them was.
+        self._touches, self._clocks = array("d"), array("q")
+        self._row_of: dict[int, int] = {}  # by the identity of its content
+
+    def begun(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._memory = cast(RadixKV, cast(Sglang, scheduler).tree)
+
+    def next_look(self) -> int:
+        return self.instants[len(self.shown)] if len(self.shown) < len(self.instants) else NEVER
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        for request in batch.prompts:
+            self._row_of[id(request.content)] = request.row
+        self._clock(now)
+        if self.next_look() <= now:
+            self._look(self._iterations, now, now)
+        self._iterations += 1
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        self._clock(run.decided)  # what was touched was so before
+        self._iterations += run.steps
+
+    def idle(self, now: int, until: int) -> None:
+        self._clock(now)
+        if self.next_look() < until:
+            self._look(-1, now, until)
+
+    def _clock(self, now: int) -> None:
+        self._touches.append(self._memory.tree.touches)
+        self._clocks.append(now)
+
+    def _look(self, number: int, now: int, until: int) -> None:
+        """Take a snapshot for the instants before ``until``, and for that at ``now``."""
+        while (due := self.next_look()) <= now or due < until:
+            self.shown.append(len(self.taken))
+        memory = self._memory
+        index: dict[Node | None, int] = {memory.tree.root: NO_NODE}
+        nodes = []
+        for node in memory.tree:
+            row = self._row_of[id(node.content)]
+            nodes.append(
+                (index[node.parent], node.start, node.end, node.locks, row, node.born, node.used, node.hits)
+            )
+            index[node] = len(index) - 1
+        table = np.array(nodes, np.float64).reshape(-1, len(TreeNode._fields))
+        for column in (TreeNode._fields.index("inserted"), TreeNode._fields.index("used")):
+            # A node is a hair older than the one behind it, with which it was touched.
+            table[:, column] = np.array(self._clocks)[
+                np.searchsorted(self._touches, np.ceil(table[:, column]))
+            ]
+        holders = [
+            (request.row, index[request.kv.node])
+            for request in self._scheduler.running.values()
+            if request.kv.node is not memory.tree.root
+        ]
+        capacity = memory.num_blocks * memory.block_size
+        held = np.array(holders, np.int64).reshape(-1, 2)
+        self.taken.append(TreeSnapshot(now, number, table.astype(np.int64), held, capacity))
+
+
+def has_tree(result: Result) -> bool:
+    """Whether a run's policy caches prefixes in a radix tree."""
+    scenario = result.scenario
+    parts = parts_of(scenario.policy, scenario.scheduler, scenario.reservation, scenario.placement)
+    return keeps_tree(options_of(scenario, parts))
+
+
+def trees_of(result: Result, instants: Sequence[int]) -> TreeSnapshots:
+    """Replay a stored run; return its radix tree at some instants.
+
+    Args:
+        result: as `pagesim.load` returns it.
+        instants: ticks, rising.
+
+    Raises:
+        NotReplayed: the run cannot be replayed, what comes of it is not what was stored, or it has no tree.
+    """
+
+    def replay(setting: PreparedSystem, log: RequestLog) -> TreeSnapshots:
+        if not setting.keeps_tree:
+            raise NotReplayed(f"policy {result.scenario.policy} caches no prefixes in a radix tree")
+        trees = TreeSnapshots(instants)
+        server = Server(setting, log, setting.arrivals(), aborts=setting.aborts(), observers=[trees])
+        server.replay()
+        trees.idle(server.engine.over_at, NEVER)
+        return trees
+
+    return replayed(result, replay)
+
+
+def tree_at(result: Result, at_s: float) -> pd.DataFrame:
+    """Return the radix tree of a run at an instant, a row a node, a parent before its children.
+
+    The run is replayed up to its end. Columns: ``parent`` (the row of the node before it, -1 for none),
+    ``start`` and ``end`` (tokens from the beginning of the sequence), ``tokens``, ``state`` (``protected``
+    while a running request holds it, else ``evictable``), ``holders`` (the ids of these requests),
+    ``inserted_by`` (a request's id), ``inserted_s`` and ``used_s`` (when it was inserted, and touched last),
+    ``hits`` (requests that were inserted through it). ``attrs`` has ``clock_s``, when the tree was so, the
+    ``iteration`` (-1 while none runs), and the pool's ``capacity`` in tokens.
+
+    Args:
+        result: of a policy with a radix tree, whose scenario names its trace.
+        at_s: seconds; the tree is that of the first iteration at or after them.
+
+    Raises:
+        PagesimError: there is no such run or instant.
+    """
+    end = end_of(result)
+    if not 0 <= at_s <= end:
+        raise PagesimError(f"at is {at_s:g} s; the run lasts from 0 to {end:.2f} s")
+    try:
+        snapshots = trees_of(result, [to_ticks(at_s)])
+    except NotReplayed as reason:
+        raise PagesimError(f"the tree cannot be shown: {reason}") from None
+    snapshot = snapshots.taken[snapshots.shown[0]]
+    ids = result.request_columns["request_id"].astype(str)
+    table = pd.DataFrame(snapshot.nodes, columns=list(TreeNode._fields))
+    holders: list[list[str]] = [[] for _ in range(len(table))]
+    parent = table["parent"].tolist()
+    for row, node in snapshot.holders.tolist():
+        while node != NO_NODE:
+            holders[node].append(str(ids[row]))
+            node = parent[node]
+    shown = pd.DataFrame(
+        {
+            "parent": table["parent"],
+            "start": table["start"],
+            "end": table["end"],
+            "tokens": table["end"] - table["start"],
+            "state": np.where(table["locks"] > 0, "protected", "evictable"),
+            "holders": holders,
+            "inserted_by": ids[table["row"].to_numpy()],
+            "inserted_s": table["inserted"] / TICKS_PER_SECOND,
+            "used_s": table["used"] / TICKS_PER_SECOND,
+            "hits": table["hits"],
+        }
+    )
+    shown.attrs |= {
+        "clock_s": snapshot.clock / TICKS_PER_SECOND,
+        "iteration": snapshot.iteration,
+        "capacity": snapshot.capacity,
+    }
+    return shown

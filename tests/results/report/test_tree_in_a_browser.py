@@ -1,0 +1,115 @@
+"""The radix tree on the page, in a real browser: what is drawn, pointed at and read is what was stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagesim.api import run, trace_of
+from pagesim.results.report import write_report
+from pagesim.results.report.trees import MOST_NODES
+from pagesim.results.tree_snapshots import NO_NODE, tree_at
+from pagesim.setup.scenario import Scenario
+
+TURNS = Path(__file__).resolve().parents[2] / "golden" / "sglang" / "turns.csv"
+SMALL = {"trace": str(TURNS), "model": "tiny", "cost": "affine:0.01,1e-5,1e-7", "num_blocks": 12000}
+SEEN = "pagesimReport.tree"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a result that has a tree, and a page about it and one that has none."""
+    folder = tmp_path_factory.mktemp("trees")
+    runs = []
+    for name, options in (
+        ("tree", {"policy": "sglang"}),
+        ("paged", {"policy": "vllm-sosp", "num_blocks": 700}),
+    ):
+        chosen = Scenario(**{**SMALL, **options})
+        runs.append(run(chosen, trace_of(chosen), steps="stretches").save(folder / name))
+    write_report(runs, folder / "report.html", instants=100)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(chromium: Callable[[], Any], folder: Path) -> Iterator[Any]:
+    """Return a browser in which that page stands open."""
+    browser = chromium()
+    browser.open(folder / "report.html")
+    yield browser
+    browser.close()
+
+
+def test_the_page_draws_the_nodes_of_the_tree_at_the_instant_of_its_slider(page: Any, folder: Path) -> None:
+    import pagesim as ps
+
+    result = ps.load(folder / "tree")
+    for slot in (10, 30, 50):
+        page.choose("tree-time", str(slot))
+        at = page.run(f"{SEEN}.tree.data.instants[{slot}]")
+        nodes = tree_at(result, at)
+        assert page.run(f"Array.from({SEEN}.tree.end)") == nodes["end"].tolist()
+        assert page.run(f"Array.from({SEEN}.tree.parent)") == nodes["parent"].tolist()
+        assert page.run(f"{SEEN}.boxes.length") == len(nodes) <= MOST_NODES
+        holders = page.run(
+            f"Array.from({SEEN}.tree.parent.keys()).map((node) => {SEEN}.tree.holders.get(node) || [])"
+        )
+        assert [sorted(names) for names in holders] == [sorted(names) for names in nodes["holders"]]
+    assert not page.complaints
+    assert not page.requests
+
+
+def test_widths_are_tokens_and_a_node_stands_below_its_parent(page: Any) -> None:
+    page.choose("tree-time", "30")
+    boxes = page.run(f"{SEEN}.boxes")
+    parents = page.run(f"Array.from({SEEN}.tree.parent)")
+    behind = page.run(f"{SEEN}.tree.behind")
+    place = {int(node): (x, y, w) for node, x, y, w in boxes}
+    whole = sum(behind[node] for node in place if parents[node] == NO_NODE)
+    width = page.run("document.getElementById('tree-view').clientWidth")
+    for node, (x, y, w) in place.items():
+        assert w == pytest.approx(width * behind[node] / whole)
+        if parents[node] != NO_NODE:
+            above = place[parents[node]]
+            assert y > above[1]
+            assert above[0] - 1e-6 <= x <= x + w <= above[0] + above[2] + 1e-6
+
+
+def test_a_keyboard_user_reads_what_a_pointer_sees(page: Any) -> None:
+    page.choose("tree-time", "30")
+    page.run("document.getElementById('tree-canvas').focus()")
+    page.press("ArrowDown")
+    read = page.run("document.getElementById('tree-readout').textContent")
+    assert "tokens, 0 to" in read
+    page.run("document.getElementById('tree').scrollIntoView()")
+    left, top = page.run(
+        "(({ left, top }) => [left, top])(document.getElementById('tree-canvas').getBoundingClientRect())"
+    )
+    page.point(left + 4, top + 8)
+    assert page.run("document.getElementById('tip').textContent.length") > 40
+    assert page.run("document.getElementById('tree-readout').textContent") == read
+    page.press("ArrowRight")
+    assert page.run("document.getElementById('tree-readout').textContent") != read
+
+
+def test_the_nodes_are_coloured_by_state_or_by_last_use_and_the_key_says_so(page: Any) -> None:
+    keys = []
+    for value in ("recency", "state"):
+        page.run(f'document.querySelector(\'input[name="tree-colour"][value="{value}"]\').click()')
+        keys.append(page.run("document.getElementById('tree-key').textContent"))
+    assert "used less than 5 s ago" in keys[0]
+    assert "protected" in keys[1]
+
+
+def test_a_page_of_no_tree_shows_no_section_of_it(chromium: Callable[[], Any], folder: Path) -> None:
+    write_report([folder / "paged"], folder / "paged.html", instants=20)
+    browser = chromium()
+    browser.open(folder / "paged.html")
+    assert browser.run(
+        "document.getElementById('tree').hidden && document.getElementById('tree-link').hidden"
+    )
+    assert not browser.complaints
+    browser.close()
