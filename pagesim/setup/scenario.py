@@ -76,9 +76,10 @@ class SystemFields(BaseModel):
     kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] = Field(
         "fp16", description="Type of the cached keys and values; the last two have a scale a token and head."
     )
-    sizing: Literal["paper", "vllm"] | None = Field(
+    sizing: Literal["paper", "vllm", "sglang"] | None = Field(
         None,
-        description="How the number of blocks is worked out; when left out vllm under vllm-v1, else paper.",
+        description="How the number of blocks is worked out; when left out vllm under vllm-v1, sglang under "
+        "sglang, else paper.",
     )
     gpu_memory_utilization: float | None = Field(
         None,
