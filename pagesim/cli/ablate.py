@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from pydantic import BaseModel, Field
 
+from pagesim.cli.ablate_engines import engines
 from pagesim.cli.ablate_hit_rate import hit_rate
 from pagesim.cli.ablate_offload import offload
 from pagesim.cli.ablate_tier_size import tier_size
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 cli = typer.Typer(
     cls=Commands,
-    help="What one choice is worth: the block size, how to preempt, or a tier beside the device.\n\n"
+    help="What one choice is worth: the block size, how to preempt, a tier, or the engine.\n\n"
     "Example: pagesim ablate block-size --profile analytic-h200 --trace sharegpt --rate 2 --duration 30",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -171,6 +172,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     show.stored(out)
 
 
+cli.command("engines", cls=Command)(engines)
 cli.command("hit-rate", cls=Command)(hit_rate)
 cli.command("offload", cls=Command)(offload)
 cli.command("tier-size", cls=Command)(tier_size)

@@ -71,7 +71,7 @@ TABLE = (
         "profile",
         "Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.",
     ),
-    Entry("ablate", "What one choice is worth: the block size, how to preempt, or a tier beside the device."),
+    Entry("ablate", "What one choice is worth: the block size, how to preempt, a tier, or the engine."),
     Entry("list", "List what has a name: policies, models, GPUs, workloads or profiles.", module="listing"),
 )
 """All commands, in the order in which ``--help`` lists them."""

@@ -77,6 +77,17 @@ ENGINES: dict[str, Sequence[Measured]] = {
         Measured((), ahead, replace(time, source=f"not measured for SGLang; vLLM's: {time.source}"))
         for ahead, time in ((False, _VLLM_SYNC), (True, _VLLM_ASYNC))
     ),
+    # Nor is one known of TensorRT-LLM's and LightLLM's loops, which are simulated without overlap.
+    **{
+        scheduler: (
+            Measured(
+                (),
+                False,
+                replace(_VLLM_SYNC, source=f"not measured for {engine}; vLLM's: {_VLLM_SYNC.source}"),
+            ),
+        )
+        for scheduler, engine in (("trtllm", "TensorRT-LLM"), ("lightllm", "LightLLM"))
+    },
 }
 """By scheduler, older releases first."""
 

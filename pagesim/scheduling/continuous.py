@@ -119,7 +119,7 @@ class ContinuousBatching(Scheduler):
         memory, queue = self.memory, self.queue
         while (request := queue.head()) is not None:
             length = request.length
-            fits = memory.can_admit(request, length, self.watermark_blocks)
+            fits = self.has_room(request)
             if batch.recomputed and request in batch.recomputed:
                 # It may come back in the next iteration; if it does not fit now it will not fit then.
                 self.must_replan = fits
@@ -139,6 +139,10 @@ class ContinuousBatching(Scheduler):
             copies = 1 if memory.shares else request.samples
             batch.tokens += copies * length
             batch.query_key_pairs += copies * (length * (length + 1) // 2)
+
+    def has_room(self, request: EngineRequest) -> bool:
+        """Say whether memory has room for the head of the queue."""
+        return self.memory.can_admit(request, request.length, self.watermark_blocks)
 
     def may_join(self, request: EngineRequest) -> bool:
         # The paper's system adds groups and sequences here.

@@ -28,6 +28,10 @@ class DeadEnd(Enum):
         "it is too long for a batch of its own",
         "dies of an empty batch when its turn comes",
     )
+    NEVER_RESUMED = (
+        "its prompt, with what it generated before it was paused, is too long for an iteration",
+        "dies of a failed check when its turn comes",
+    )
 
     def __init__(self, what: str, really: str) -> None:
         self.what = what

@@ -82,13 +82,17 @@ class WaitingQueue:
             self._pass_over_aborted()
         preempted, fresh = self._preempted, self._fresh
         if preempted and (
-            self.preempted_first or fresh == self.arrived or preempted[0].arrival < self.arrivals.ticks[fresh]
+            self.preempted_first or fresh == self.arrived or self.is_ahead(preempted[0], fresh)
         ):
             return preempted[0]
         head = self._fresh_head
         if head is None:
             head = self._fresh_head = self.arrivals.request(fresh)
         return head
+
+    def is_ahead(self, request: EngineRequest, fresh: int) -> bool:
+        """Say whether a request that came back is served before the one of this index, which never ran."""
+        return request.arrival < self.arrivals.ticks[fresh]
 
     def pop(self, request: EngineRequest) -> None:
         """Take the head, as ``head`` returned it, out of the queue."""

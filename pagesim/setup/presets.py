@@ -33,7 +33,8 @@ class Policy:
 
     Attributes:
         scheduler: what decides which requests run, by name: ``static``, ``orca``, ``vllm-sosp``, ``vllm-v0``,
-            ``vllm-v1``, or a plug-in's.
+            ``vllm-v1``, ``sglang``, ``trtllm``,
+            ``lightllm``, or a plug-in's.
         reservation: for how many tokens memory is taken at admission: ``max``, ``pow2``, ``oracle``, or
             ``on-demand``.
         placement: where it is taken, by name: ``first-fit``, ``best-fit``, ``buddy``, ``paged``, ``virtual``,
@@ -140,6 +141,28 @@ POLICIES: dict[str, Policy] = {
         "paged",
         "SGLang 0.5.23: prompts first, admission by an estimate, retraction, a radix tree",
         default_block_size=1,
+    ),
+    "trtllm": Policy(
+        "trtllm",
+        "on-demand",
+        "paged",
+        "TensorRT-LLM: requests start if they can end, or if they fit and may be paused; not checked by logs",
+        default_block_size=32,
+    ),
+    "trtllm-max-util": Policy(
+        "trtllm",
+        "on-demand",
+        "paged",
+        "trtllm with capacity_scheduler_policy MAX_UTILIZATION",
+        default_block_size=32,
+        options={"capacity_scheduler_policy": "MAX_UTILIZATION"},
+    ),
+    "lightllm": Policy(
+        "lightllm",
+        "on-demand",
+        "paged",
+        "LightLLM's admission by the peak to come, over token-granular's memory; not checked by logs",
+        block_size=1,
     ),
     "token-granular": Policy(
         "vllm-sosp",

@@ -19,6 +19,8 @@ def test_an_engine_that_nobody_measured_borrows_numbers_and_says_so():
         theirs, borrowed = (engine_time(name, asynchronous=ahead) for name in ("sglang", "vllm-v1"))
         assert (theirs.iteration_s, theirs.sequence_s) == (borrowed.iteration_s, borrowed.sequence_s)
         assert "not measured" in theirs.source
+    assert "not measured" in engine_time("trtllm").source
+    assert "not measured" in engine_time("lightllm").source
 
 
 def test_a_release_takes_the_newest_numbers_that_are_not_newer_than_it():

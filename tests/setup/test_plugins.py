@@ -211,7 +211,9 @@ def test_a_registration_that_would_mislead_is_refused() -> None:
         ps.register("placement", "paged", paged)
     with pytest.raises(ps.PagesimError, match="option is 'memory'; a part is registered for one of"):
         ps.register("memory", "mine", paged)
-    with pytest.raises(ps.PagesimError, match=r"scheduler is 'mine'; it must be one of static, .*, sglang$"):
+    with pytest.raises(
+        ps.PagesimError, match=r"scheduler is 'mine'; it must be one of static, .*, lightllm$"
+    ):
         ps.simulate("fixed:10,10", scheduler="mine")
 
 

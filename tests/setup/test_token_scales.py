@@ -99,6 +99,7 @@ def test_a_server_is_started_with_vllms_own_names(dtype):
         ({"policy": "vllm-sosp"}, "what a block of policy vllm-sosp takes"),
         ({"policy": "orca-max"}, "choose policy vllm-v1 with vllm_version 0.33.0"),
         ({"policy": "sglang"}, "what a block of policy sglang takes"),
+        ({"policy": "trtllm"}, "what a block of policy trtllm takes"),
         ({"policy": "jenga", "vllm_version": "0.19.0"}, "vLLM 0.19.0"),
         (
             {"model": "deepseek-v3", "tensor_parallel_size": 8},

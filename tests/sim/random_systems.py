@@ -33,6 +33,7 @@ POLICIES = (
     *("vllm-sosp", "vllm-sosp", "vllm-v0", "vllm-v0"),
     *("vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1", "vllm-v1"),
     *("sglang", "sglang", "sglang"),
+    *("trtllm", "trtllm", "trtllm", "lightllm"),
     *("orca-max", "orca-pow2", "orca-oracle", "contiguous-max", "static"),
     *("token-granular", "virtual-contiguous", "paged-oracle"),
 )
@@ -61,7 +62,7 @@ def random_case(seed: int) -> Case:
     rnd = Random(seed)
     policy = rnd.choice(POLICIES)
     options: dict[str, Any] = {"policy": policy, "cost": "affine:0.02,1e-4,8e-6,1e-3"}
-    size = 1 if policy == "token-granular" else rnd.choice((1, 2, 4, 16))
+    size = 1 if policy in ("token-granular", "lightllm") else rnd.choice((1, 2, 4, 16))
     blocks = rnd.choice((5, 12, 40, 120)) * (16 // size)
     if policy == "virtual-contiguous":
         options |= {"page_size": "64K", "num_blocks": blocks}
@@ -103,6 +104,19 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
         perhaps("disable_radix_cache", True, chance=0.2)
         perhaps("radix_eviction_policy", "lfu", "fifo", "mru", "filo")
         perhaps("ignore_eos", True, chance=0.2)
+        perhaps("max_new_tokens", 20, 100)
+        return some
+    if policy == "trtllm":
+        some["max_batch_size"] = rnd.choice((1, 2, 3, 8, 60))
+        some["max_num_tokens"] = rnd.choice((60, 100, 300))
+        perhaps("capacity_scheduler_policy", "MAX_UTILIZATION", chance=0.7)
+        perhaps("enable_chunked_prefill", True, chance=0.7)
+        perhaps("context_chunking_policy", "EQUAL_PROGRESS")
+        perhaps("max_new_tokens", 20, 100)
+        return some
+    if policy == "lightllm":
+        perhaps("running_max_req_size", 1, 2, 3, 8)
+        perhaps("batch_max_tokens", 60, 200)
         perhaps("max_new_tokens", 20, 100)
         return some
     perhaps("max_num_seqs", 1, 2, 3, 8)
@@ -204,7 +218,7 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
             (int(most), *(rnd.randint(1, int(most)) for _ in range(int(n) - 1)))
             for most, n in zip(output, columns["n"], strict=True)
         ]
-    if kind == "beams" and policy not in ("vllm-v1", "sglang"):
+    if kind == "beams" and policy not in ("vllm-v1", "sglang", "trtllm", "lightllm"):
         columns["beam_width"] = np.array([rnd.choice((1, 2, 4)) for _ in range(requests)])
     if kind in ("aborts", "mixed") and policy != "static":
         columns["abort_s"] = arrival + np.array(
@@ -316,6 +330,7 @@ def check(seed: int) -> Counter[str]:
             "with samples": int(max(case.trace.n.max(), case.trace.beam_width.max()) > 1),
             "with two batches in flight": int(bool(case.options.get("async_scheduling"))),
             "with retracted requests": int(preempted > 0 and case.options["policy"] == "sglang"),
+            "with paused requests": int(preempted > 0 and case.options["policy"] == "trtllm"),
             "with drafts": int("speculation" in base.counts),
             "in a closed loop": int("due_s" in base.requests),
             "with a chain of tiers": int("tiers" in base.counts and "tiers" in case.options),

@@ -74,6 +74,7 @@ class SlotBySlot(Observer):
         ("vllm-v1", "one"),
         ("vllm-v1", "prefix"),
         ("vllm-v1", "drafts"),
+        ("trtllm", "one"),
         *product(("token-granular", "virtual-contiguous"), ("one", "alike", "beams")),
     ],
 )
@@ -110,6 +111,16 @@ def test_every_iteration_classifies_every_slot(policy: str, block_size: int, kin
             else {}
         ),
         **(
+            {
+                "capacity_scheduler_policy": "MAX_UTILIZATION",
+                "enable_chunked_prefill": True,
+                "max_batch_size": 24,
+                "max_num_tokens": 64,
+            }
+            if policy == "trtllm"
+            else {}
+        ),
+        **(
             {"speculative_method": "eagle3", "speculative_tokens": 5, "acceptance": 0.6}
             if kind == "drafts"
             else {}
@@ -134,7 +145,7 @@ def test_every_iteration_classifies_every_slot(policy: str, block_size: int, kin
     if kind in ("prefix", "drafts"):
         assert max(each["cached"] for each in seen) > 0
         assert steps["num_logical_blocks"].sum() > steps["num_physical_blocks"].sum()
-    if policy.startswith(("vllm", "token", "virtual")):
+    if policy.startswith(("vllm", "token", "virtual", "trtllm")):
         assert sum(server.summary()["preemptions"].values()) > 0, "the memory is meant to be too small"
 
 

@@ -68,6 +68,18 @@ CASES: dict[str, tuple[ps.Trace, str, dict[str, Any], str, str]] = {
         "never_admitted",
         "blocks all requests behind it for ever",
     ),
+    "TensorRT-LLM dies of a prompt that is not cut and was paused": (
+        trace((0, 150, 60), (0, 150, 60)),
+        "trtllm",
+        {
+            "num_blocks": 12,
+            "max_batch_size": 2,
+            "max_num_tokens": 160,
+            "capacity_scheduler_policy": "MAX_UTILIZATION",
+        },
+        "never_resumed",
+        "dies of a failed check",
+    ),
     "vLLM v1 never admits a prompt larger than its cache": (
         trace((0, 500, 5), (0, 20, 5)),
         "vllm-v1",

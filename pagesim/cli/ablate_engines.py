@@ -1,0 +1,96 @@
+"""``pagesim ablate engines``: one load at saturation under several engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_fields
+from pagesim.experiments.engines import POLICIES, TERMS, Loop, Sizing
+from pagesim.setup.scenario import Scenario
+
+
+class Compared(BaseModel):
+    """What is compared; not part of the scenario."""
+
+    policies: str = Field(
+        ",".join(POLICIES), description="Policies, separated by commas; the first sizes the cache of all."
+    )
+    clients: int | None = Field(
+        None, ge=1, description="Clients; twice as many as the first engine's cache holds when left out."
+    )
+
+
+_LEFT_OUT = ("policy", "steps", "num_blocks", "cpu_blocks", "sizing", "max_concurrency", "arrivals", "rate")
+_FIELDS = {name: field for name, field in Scenario.model_fields.items() if name not in _LEFT_OUT}
+
+_TITLES: dict[Sizing, str] = {
+    "same": "The same KV bytes for all",
+    "own": "Each engine sizes its own cache",
+}
+_LOOPS: dict[Loop, str] = {"none": "engines' loops take no time", "own": "each engine's loop takes its time"}
+
+_HEADS = {
+    **{"kv_gib": "KV,\nGiB", "used_percent": "used\n%", "unused_percent": "held,\nno use, %"},
+    **{"cached_percent": "cached\n%", "batch": "batch", "finished": "served", "preempted": "pre-\nempted"},
+    **{"repeated_percent": "repeat-\ned, %", "hit_percent": "hits\n%", "tokens_per_s": "tokens/s"},
+    **{"ttft_p50_s": "TTFT\np50, s", "tpot_p50_s": "TPOT\np50, s"},
+}
+"""Columns of the tables, and their heads."""
+
+_HELD = ("reserved_percent", "over_reserved_percent", "rounding_percent")
+
+
+@with_fields({**Compared.model_fields, **_FIELDS}, of_scenario=True)
+def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
+    """Serve a load at saturation under engines of today and the paper's: memory, repeated work, latency.
+
+    Clients send the next request when the last answer has come. Four tables: with the same KV bytes for all
+    and with each engine's own, under the same step costs alone and with each engine's own time beside them.
+
+    Example: pagesim ablate engines --trace sharegpt --num-requests 20000 --model llama-3.1-8b --gpu h100
+    """
+    asked = Compared(**{name: flags.pop(name) for name in Compared.model_fields if name in flags})
+    chosen = scenario_from(Scenario, scenario, flags)
+    import pandas as pd
+
+    from pagesim.api import trace_of
+    from pagesim.cli import show
+    from pagesim.cli.runs import counted, say_notes
+    from pagesim.experiments.engines import NotServed, serve_engines
+    from pagesim.results.engine_plots import engine_bars
+
+    policies = [name.strip() for name in asked.policies.split(",")]
+    runs = serve_engines(chosen, trace_of(chosen), policies, clients=asked.clients)
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for served in counted("runs", runs, len(TERMS) * len(policies)):
+        rows.append(served.row())
+        notes += [f"{served.policy}: {served.reason}"] if isinstance(served, NotServed) else served.notes
+    for sizing, loop in TERMS:
+        title = f"{_TITLES[sizing]}, {_LOOPS[loop]}"
+        _put(title, [row for row in rows if (row["sizing"], row["loop"]) == (sizing, loop)])
+    say_notes(notes)
+    if out is not None:
+        show.put_figure(engine_bars({str(chosen.trace): rows}), out, "engines")
+        show.write_text(out / "engines.csv", pd.DataFrame(rows).to_csv(index=False))
+    show.stored(out)
+
+
+def _put(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    from pagesim.cli.tables import put_table
+
+    whole = [
+        {**row, "unused_percent": sum(row.get(name, 0.0) for name in _HELD) if "batch" in row else None}
+        for row in rows
+    ]
+    cells = [(row["policy"], *(_number(row.get(name)) for name in _HEADS)) for row in whole]
+    put_table(title, ("", *_HEADS.values()), cells)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

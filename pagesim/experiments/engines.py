@@ -1,0 +1,213 @@
+"""Engines: one load at saturation under several of them, on the same terms and on each engine's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any, Literal
+
+import numpy as np
+
+from pagesim.accounting.metrics import STRICT_ENTRIES
+from pagesim.api import run
+from pagesim.costs.specs import model
+from pagesim.errors import CapacityError, PagesimError
+from pagesim.results.result import Result
+from pagesim.setup.comparison import each_policy
+from pagesim.setup.presets import BLOCK_SIZE, parts_of
+from pagesim.setup.registry import SCHEDULERS
+from pagesim.setup.scenario import System
+from pagesim.workloads.trace import Trace
+
+POLICIES = (
+    *("vllm-v1", "sglang", "trtllm", "trtllm-max-utilization"),
+    *("vllm-sosp", "orca-max", "orca-pow2", "orca-oracle"),
+)
+"""Engines of today, and the systems of the PagedAttention paper."""
+
+CROWD = 2
+"""Clients for each request of mean length that the cache of the first engine holds."""
+
+NO_TIME = ",overhead_s=0,sequence_s=0"
+"""Of a cost: an engine's loop takes no time."""
+
+Sizing = Literal["same", "own"]
+Loop = Literal["none", "own"]
+
+TERMS: tuple[tuple[Sizing, Loop], ...] = (("same", "none"), ("same", "own"), ("own", "none"), ("own", "own"))
+"""Whose KV bytes an engine has, those of the first or its own, and whether its loop takes time.
+
+With the same bytes memory limits the sequences that run at once, and no engine's own limit does, unless
+``max_num_seqs`` is given.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What came of a load under one engine.
+
+    Attributes:
+        policy: by name.
+        sizing, loop: see `TERMS`.
+        kv_gib: of the cache.
+        shares: of the strict view by entry, % of the cache, mean over time while requests wait.
+        batch: sequences that run at once, mean over time while requests wait.
+        finished: requests.
+        preempted: preemptions and retractions.
+        repeated_percent: tokens that were computed once more after these, % of all that were computed.
+        hit_percent: prompt tokens that were found in the cache, of each request as it was admitted first.
+        tokens_per_s: that were generated.
+        ttft_s, tpot_s: median and 99th percentile; None where none came.
+        notes: of the run.
+    """
+
+    policy: str
+    sizing: Sizing
+    loop: Loop
+    kv_gib: float
+    shares: dict[str, float]
+    batch: float
+    finished: int
+    preempted: int
+    repeated_percent: float
+    hit_percent: float
+    tokens_per_s: float
+    ttft_s: tuple[float | None, float | None]
+    tpot_s: tuple[float | None, float | None]
+    notes: tuple[str, ...]
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table."""
+        flat = asdict(self)
+        shares, _ = flat.pop("shares"), flat.pop("notes")
+        for name in ("ttft_s", "tpot_s"):
+            flat[f"{name[:-2]}_p50_s"], flat[f"{name[:-2]}_p99_s"] = flat.pop(name)
+        return {**flat, **{f"{entry}_percent": share for entry, share in shares.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class NotServed:
+    """An engine that does not start on its own terms.
+
+    Attributes:
+        policy: by name.
+        sizing, loop: see `TERMS`.
+        reason: a sentence.
+    """
+
+    policy: str
+    sizing: Sizing
+    loop: Loop
+    reason: str
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table."""
+        return {"policy": self.policy, "sizing": self.sizing, "loop": self.loop}
+
+
+def serve_engines(
+    system: System, trace: Trace, policies: Sequence[str] = POLICIES, *, clients: int | None = None
+) -> Iterator[Served | NotServed]:
+    """Serve a trace under each engine on each of the `TERMS`; a client sends when its last answer has come.
+
+    Args:
+        system: model, GPU, cost and what else all have in common; its policy and blocks are left out.
+            Without ``max_model_len`` it is the least power of two that takes every request.
+        trace: its arrivals are left out: requests are sent in their order.
+        policies: by name; the first sizes the cache on the same terms.
+        clients: None for twice as many as the first engine's cache holds requests of mean length.
+
+    Raises:
+        PagesimError: a policy is unknown, an option is off, or the cost has no loop to leave out.
+    """
+    if system.cost.startswith(("affine", "auto")):
+        raise PagesimError(
+            f"cost is {system.cost!r}; a profile or roofline is needed, for engines' own times"
+        )
+    base = system.model_copy(
+        update={
+            "num_blocks": None,
+            "cpu_blocks": None,
+            "sizing": None,
+            "max_concurrency": 1,
+            "max_model_len": system.max_model_len or _longest(system, trace),
+        }
+    )
+    first = base.model_copy(update={"policy": policies[0]})
+    slots = _slots(run(first, trace.take(slice(0, 1)), steps="none"))
+    trace = trace.with_columns({"arrival_s": np.zeros(len(trace))})
+    sent = clients or ceil(CROWD * slots / float(np.mean(trace.prompt_tokens + trace.output_tokens)))
+    base = base.model_copy(update={"max_concurrency": sent})
+    terms = {"num_blocks": slots // BLOCK_SIZE, "max_num_seqs": base.option("max_num_seqs") or sent}
+    same = each_policy(base.model_copy(update=terms), policies)
+    own = {policy: each_policy(base, [policy])[policy] for policy in policies}
+    for sizing, loop in TERMS:
+        for policy in policies:
+            one = _taking_long_prompts((same if sizing == "same" else own)[policy])
+            if loop == "none":
+                one = one.model_copy(update={"cost": one.cost + NO_TIME})
+            try:
+                result = run(one, trace, steps="iterations")
+            except CapacityError as error:
+                yield NotServed(policy, sizing, loop, str(error))
+                continue
+            yield _served(policy, sizing, loop, result)
+
+
+def _longest(system: System, trace: Trace) -> int:
+    asked = int((trace.prompt_tokens + trace.output_tokens).max())
+    return min(1 << (asked - 1).bit_length(), model(system.model).max_model_len)
+
+
+def _taking_long_prompts(system: System) -> System:
+    """Return a system that takes the longest prompt: in chunks if its engine can, else in one iteration."""
+    parts = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    options = SCHEDULERS.find(parts.scheduler).Options.model_fields
+    update: dict[str, Any] = {}
+    if "enable_chunked_prefill" in options:
+        chunks = system.option("enable_chunked_prefill")
+        update["enable_chunked_prefill"] = True if chunks is None else chunks
+    elif "max_num_batched_tokens" in options:
+        least = max(options["max_num_batched_tokens"].default, system.max_model_len or 0)
+        update["max_num_batched_tokens"] = system.option("max_num_batched_tokens") or least
+    return system.model_copy(update=update)
+
+
+def _slots(result: Result) -> int:
+    """Return the token slots of a run's cache."""
+    memory = result.summary["memory"]
+    return int(memory["num_blocks"]) * int(memory["block_size"])
+
+
+def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> Served:
+    steps, requests, summary = result.steps, result.requests, result.summary
+    assert steps is not None
+    full = steps[(steps["num_waiting"] > 0) & (steps["num_batched_tokens"] > 0)]
+    if not len(full):
+        raise PagesimError(f"under {policy} no request waits: more clients are needed")
+    slots, weights = _slots(result), full["step_s"].to_numpy()
+    entries = [entry for entry in STRICT_ENTRIES if entry in full]
+    served = requests[requests["status"] == "finished"]
+    computed = int(steps["num_batched_tokens"].sum())
+    # The last token of a request is never computed upon.
+    once = int((served["prompt_tokens"] + served["output_tokens"] - 1 - served["cached_tokens"]).sum())
+    tokens = model(result.scenario.model).kv_bytes_per_token(
+        result.scenario.kv_cache_dtype, result.scenario.tensor_parallel_size
+    )
+    return Served(
+        policy=policy,
+        sizing=sizing,
+        loop=loop,
+        kv_gib=slots * tokens / (1 << 30),
+        shares={entry: float(100 * np.average(full[entry], weights=weights) / slots) for entry in entries},
+        batch=float(np.average(full["num_running_seqs"], weights=weights)),
+        finished=len(served),
+        preempted=sum(summary["preemptions"].values()),
+        repeated_percent=100 * (computed - once) / computed,
+        hit_percent=100 * float(served["cached_tokens"].sum() / max(1, served["prompt_tokens"].sum())),
+        tokens_per_s=float(summary["throughput"]["tokens_per_s"]),
+        ttft_s=(summary["ttft"]["p50"], summary["ttft"]["p99"]),
+        tpot_s=(summary["tpot"]["p50"], summary["tpot"]["p99"]),
+        notes=result.notes,
+    )

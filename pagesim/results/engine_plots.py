@@ -1,0 +1,88 @@
+"""The figure of engines at saturation: where the memory is, how much they serve, how long requests wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from pagesim.accounting.metrics import STRICT_ENTRIES
+from pagesim.results.plots import COLOURS, LABELS, LINE_COLOURS
+
+LOOPS = {"none": "loops take no time", "own": "each engine's loop takes its time"}
+
+
+Rows = Mapping[tuple[str, str], Mapping[str, Any]]
+"""Rows of a table by policy and loop."""
+
+
+def engine_bars(loads: Mapping[str, Iterable[Mapping[str, Any]]], sizing: str = "same") -> Figure:
+    """Draw engines beside each other, a row of panels a load.
+
+    Args:
+        loads: rows by the name of the load, each as `pagesim.experiments.engines.Served.row` returns it.
+        sizing: whose KV bytes the engines have: ``same`` or ``own``.
+    """
+    tables: dict[str, Rows] = {
+        name: {(row["policy"], row["loop"]): row for row in rows if row["sizing"] == sizing}
+        for name, rows in loads.items()
+    }
+    policies = list(dict.fromkeys(policy for rows in tables.values() for policy, _ in rows))
+    figure = Figure(figsize=(11, 0.9 + len(loads) * (0.7 + 0.3 * len(policies))), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(loads), 3, sharey=True, squeeze=False, width_ratios=(2.2, 1, 1))
+    drawn: dict[str, Any] = {}
+    for (name, rows), (memory, speed, wait) in zip(tables.items(), panels, strict=True):
+        drawn |= _memory(memory, rows, policies)
+        memory.set_title(name, fontsize=10, loc="left")
+        for axes, column, label in ((speed, "tokens_per_s", "tokens/s"), (wait, "ttft_p50_s", "TTFT p50, s")):
+            drawn |= _pairs(axes, rows, policies, column)
+            axes.set_xlabel(label)
+        memory.set_yticks(range(len(policies)), policies)
+        memory.set_ylim(len(policies) - 0.4, -0.6)
+    for axes in panels.flat:
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "left", "right"]].set_visible(False)
+    figure.legend(
+        list(drawn.values()), list(drawn), loc="outside lower center", ncols=5, frameon=False, fontsize=8
+    )
+    return figure
+
+
+def _memory(axes: Axes, rows: Rows, policies: list[str]) -> dict[str, Any]:
+    """Draw the ledger of each engine as a bar, and its batch as a number; return what was drawn by label."""
+    drawn: dict[str, Any] = {}
+    for place, policy in enumerate(policies):
+        row = rows[policy, "none"]
+        if "batch" not in row:
+            continue
+        left = 0.0
+        for entry in STRICT_ENTRIES:
+            width = row.get(f"{entry}_percent", 0.0)
+            if not width > 0:  # NaN where an engine has no such entry
+                continue
+            drawn[LABELS[entry]] = axes.barh(
+                place, width, 0.75, left=left, color=COLOURS[entry], edgecolor="white", linewidth=0.5
+            )
+            left += width
+        axes.text(101, place, f"{row['batch']:.0f}", va="center", fontsize=8)
+    axes.text(101, -0.75, "batch", fontsize=8)
+    axes.set(xlim=(0, 108), xlabel="% of the KV cache, while requests wait")
+    return drawn
+
+
+def _pairs(axes: Axes, rows: Rows, policies: list[str], column: str) -> dict[str, Any]:
+    """Draw a number of each engine under both times of loops; return what was drawn by label."""
+    places = range(len(policies))
+    return {
+        label: axes.barh(
+            [place + shift for place in places],
+            [rows[policy, loop].get(column) or 0.0 for policy in policies],
+            0.36,
+            color=colour,
+        )
+        for (loop, label), shift, colour in zip(LOOPS.items(), (-0.19, 0.19), LINE_COLOURS, strict=False)
+    }

@@ -1,0 +1,127 @@
+"""LightLLM's admission: a request starts if the tokens of all fit at the worst instant to come.
+
+The loop is `ContinuousBatching`'s and not LightLLM's own. See docs/lightllm.md for the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import Field
+
+from pagesim.errors import PagesimError
+from pagesim.kvcache import KVCache
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.continuous import ContinuousBatching, OrcaOptions
+from pagesim.scheduling.options import MOST, MemoryKind, Prices, SchedulerOptions
+from pagesim.scheduling.request import EngineRequest
+
+ADDED_OUTPUT = 6
+"""Tokens by which each request is taken to become longer than it may."""
+
+
+def peak(futures: Iterable[tuple[int, int]]) -> int:
+    """Return the tokens held at the worst instant, if all generate in step until each has what it asked for.
+
+    That is one at which a request ends: before it no request leaves, so all that is held only grows.
+
+    Source: LightLLM, ``ChunkedPrefillQueue._can_add_new_req``.
+
+    Args:
+        futures: of each request the tokens that it is still going to generate, and those that it holds.
+    """
+    most = held = 0
+    for place, (to_come, own) in enumerate(sorted(futures, reverse=True), 1):
+        held += own
+        most = max(most, held + place * to_come)
+    return most
+
+
+class LightllmOptions(SchedulerOptions):
+    """See `Lightllm`, under LightLLM's own names."""
+
+    running_max_req_size: int = Field(1000, ge=1, le=MOST, description="Running requests at most.")
+    batch_max_tokens: int = Field(
+        8192, ge=1, le=MOST, description="Running requests plus prompts that join an iteration at most."
+    )
+    max_new_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Tokens that a request asks for at least; it ends earlier, by a stop token.",
+    )
+
+
+class Lightllm(ContinuousBatching):
+    """See `Scheduler` for the contract.
+
+    What each request may generate is what it asks for, as where LightLLM takes itself to be busy, which it
+    always does under its default ``router_token_ratio``, 0. So no request is ever preempted.
+
+    Args:
+        memory: empty.
+        options: see ``Options``.
+        max_model_len: tokens; no request is longer.
+        prices: not looked at.
+    """
+
+    __slots__ = ("_max_new_tokens",)
+
+    Options = LightllmOptions
+    samples = "one"
+    has_beams = False
+    serves_hybrids = False
+
+    @classmethod
+    def check_memory(cls, memory: MemoryKind) -> None:
+        if memory.reservation != "on-demand" or memory.placement != "paged":
+            raise PagesimError(
+                f"scheduler lightllm needs reservation on-demand and placement paged, not "
+                f"{memory.reservation} and {memory.placement}: it takes memory token by token"
+            )
+
+    def __init__(
+        self,
+        memory: KVCache,
+        options: LightllmOptions,
+        *,
+        max_model_len: int,
+        prices: Prices | None = None,
+    ) -> None:
+        if memory.block_size != 1:
+            raise PagesimError(
+                f"block_size is {memory.block_size}; under scheduler lightllm it must be 1: it counts tokens"
+            )
+        limits = OrcaOptions(
+            max_num_seqs=options.running_max_req_size,
+            max_num_batched_tokens=options.batch_max_tokens,
+            watermark=0.0,
+        )
+        super().__init__(memory, limits, max_model_len=max_model_len, prices=prices)
+        self._max_new_tokens = options.max_new_tokens or 0
+
+    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        if samples > 1 or not super().accepts(prompt_tokens, output_tokens, samples):
+            return False
+        longest = prompt_tokens + self._asked(prompt_tokens, output_tokens)
+        return longest + ADDED_OUTPUT < self.memory.num_blocks
+
+    def plan(self, now: int) -> Batch:
+        batch = super().plan(now)
+        # The peak moves as running requests come closer to their ends and the head of the queue does not.
+        self.must_replan = self.must_replan or self.queue.waiting > 0
+        return batch
+
+    def has_room(self, request: EngineRequest) -> bool:
+        futures = [self._future(each, self.memory.length(each)) for each in self.running.values()]
+        futures.append(self._future(request, request.length))
+        return peak(futures) < self.memory.num_blocks
+
+    def _asked(self, prompt: int, output: int) -> int:
+        return max(output, min(self._max_new_tokens, self.max_model_len - prompt))
+
+    def _future(self, request: EngineRequest, length: int) -> tuple[int, int]:
+        """Return what is to come of a request of so many tokens, and what it holds when it goes on."""
+        own = length + 1
+        asked = request.prompt + self._asked(request.prompt, request.output)
+        return max(0, asked - own) + ADDED_OUTPUT, own

@@ -1,0 +1,111 @@
+"""TensorRT-LLM's two capacity policies: who fits, and who is paused.
+
+Source: TensorRT-LLM, ``GuaranteedNoEvictPolicy`` and ``MaxUtilizationPolicy``; see docs/trtllm.md.
+"""
+
+from __future__ import annotations
+
+from pagesim.kvcache import KVCache
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.options import Prices
+from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.trtllm.options import TrtllmOptions
+from pagesim.scheduling.trtllm.scheduler import Trtllm
+
+
+class GuaranteedNoEvict(Trtllm):
+    """A request starts if the blocks suffice for all that it may ever hold; no request is paused."""
+
+    __slots__ = ("_promised",)
+
+    def __init__(
+        self,
+        memory: KVCache,
+        options: TrtllmOptions,
+        *,
+        max_model_len: int,
+        prices: Prices | None = None,
+    ) -> None:
+        super().__init__(memory, options, max_model_len=max_model_len, prices=prices)
+        self._promised = 0  # blocks that running requests hold or may take
+
+    def fit(self, batch: Batch) -> list[EngineRequest]:
+        return self.take_heads(self.memory.num_blocks - self._promised, batch)
+
+    def blocks_to_start(self, request: EngineRequest) -> int:
+        most = min(self.options.max_new_tokens or 0, self.longest - request.prompt)
+        return self.memory.blocks_for(request.prompt + max(request.output, most))
+
+    def _enter(self, request: EngineRequest, tokens: int) -> None:
+        super()._enter(request, tokens)
+        self._promised += self.blocks_to_start(request)
+
+    def _let_go(self, request: EngineRequest) -> None:
+        super()._let_go(request)
+        self._promised -= self.blocks_to_start(request)
+
+    def _drop(self, request: EngineRequest) -> None:
+        super()._drop(request)
+        self._promised -= self.blocks_to_start(request)
+
+
+class MaxUtilization(Trtllm):
+    """A request starts if its prompt fits; where blocks run short, those that arrived last are paused.
+
+    One that is paused is recomputed, with what it generated.
+    """
+
+    __slots__ = ()
+
+    def fit(self, batch: Batch) -> list[EngineRequest]:
+        if self.running and (head := self.queue.head()) is not None and head.index < self.latest().index:
+            return self._fit_in_turn(batch)
+        while (free := self._free() - self.memory.blocks_needed(1)) < 0:
+            self.preempt(self.latest(), batch)
+        return [] if batch.recomputed else self.take_heads(free, batch)
+
+    def blocks_to_start(self, request: EngineRequest) -> int:
+        return self.memory.blocks_for(request.length)
+
+    def _fit_in_turn(self, batch: Batch) -> list[EngineRequest]:
+        """As `fit`, where a request that has started stands behind one that has not.
+
+        That comes of a prompt that was so short that it took what was left of an iteration's tokens. The one
+        ahead of it, too, gets room at its cost.
+        """
+        memory, queue = self.memory, self.queue
+        started = list(self.running.values())
+        waiting: list[EngineRequest] = []
+        taken = place = 0
+        end: int | None = None  # the index of the one that was paused last: no request behind it is looked at
+        while True:
+            head = queue.head() if self.seats_left(waiting) else None
+            if head is not None and end is not None and head.index >= end:
+                head = None
+            own = started[place] if place < len(started) else None
+            if own is not None and (head is None or own.index < head.index):
+                head, needed = None, memory.blocks_needed_by(own) if own.decodes else 0
+            elif head is not None:
+                needed = self.blocks_to_start(head)
+            else:
+                return waiting
+            if taken + needed > self._free():
+                if own is None:
+                    return waiting
+                victim = started.pop()
+                end = victim.index
+                self.preempt(victim, batch)
+                continue
+            taken += needed
+            if head is None:
+                place += 1
+            else:
+                queue.pop(head)
+                waiting.append(head)
+
+    def _free(self) -> int:
+        """Return the free blocks, less those of prompts whose chunks have not all run."""
+        memory = self.memory
+        return memory.free_blocks - sum(
+            [memory.blocks_to_extend(each, each.length - each.tokens) for each in self.in_chunks.values()]
+        )

@@ -1,0 +1,55 @@
+"""Options of `Trtllm`, under TensorRT-LLM's own names."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from pagesim.errors import PagesimError
+from pagesim.scheduling.options import MOST, SchedulerOptions
+from pagesim.scheduling.trtllm.chunking import ChunkingPolicy
+
+CapacityPolicy = Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]
+
+
+class TrtllmOptions(SchedulerOptions):
+    """See `Trtllm`; ``block_size`` is its ``tokens_per_block``, ``max_model_len`` its ``max_seq_len``."""
+
+    capacity_scheduler_policy: CapacityPolicy = Field(
+        "GUARANTEED_NO_EVICT",
+        description="Whether a request starts only if it can run to its end, or as soon as its prompt fits.",
+    )
+    max_batch_size: int = Field(2048, ge=1, le=MOST, description="Requests that have started at most.")
+    max_num_tokens: int = Field(8192, ge=1, le=MOST, description="Tokens of an iteration at most.")
+    enable_chunked_prefill: bool = Field(False, description="Whether a prompt may run in chunks.")
+    context_chunking_policy: ChunkingPolicy = Field(
+        "FIRST_COME_FIRST_SERVED", description="How prompts share the tokens of an iteration."
+    )
+    enable_block_reuse: bool = Field(
+        False, description="Whether prompts find blocks of other requests; not simulated."
+    )
+    max_new_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Tokens that a request asks for at least; it ends earlier, by a stop token.",
+    )
+
+
+def check(options: TrtllmOptions) -> None:
+    """Refuse what is not simulated.
+
+    Raises:
+        PagesimError: block reuse, or fewer tokens an iteration than requests.
+    """
+    if options.enable_block_reuse:
+        raise PagesimError(
+            "enable_block_reuse is true; under scheduler trtllm it must be false: which of the blocks "
+            "that can be found TensorRT-LLM gives up first is not simulated"
+        )
+    if options.max_num_tokens < options.max_batch_size:
+        raise PagesimError(
+            f"max_num_tokens is {options.max_num_tokens}; it must be at least max_batch_size, "
+            f"{options.max_batch_size}, so that every decoding request gets a token: lower max_batch_size"
+        )

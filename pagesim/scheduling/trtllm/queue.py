@@ -1,0 +1,24 @@
+"""The waiting queue of TensorRT-LLM: a request keeps its place from its arrival to its end."""
+
+from __future__ import annotations
+
+from bisect import insort
+from operator import attrgetter
+
+from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.request import EngineRequest
+
+_index = attrgetter("index")
+
+
+class PlaceQueue(WaitingQueue):
+    """See `WaitingQueue`; one that comes back stands ahead of all behind it in the trace."""
+
+    __slots__ = ()
+
+    def is_ahead(self, request: EngineRequest, fresh: int) -> bool:
+        return request.index < fresh
+
+    def requeue(self, request: EngineRequest) -> None:
+        self.waiting += 1
+        insort(self._preempted, request, key=_index)

@@ -1,0 +1,243 @@
+"""TensorRT-LLM's scheduler: a capacity policy says which requests fit, a micro-batch which of them run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagesim.errors import PagesimError
+from pagesim.kvcache import KVCache
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.options import Machine, MemoryKind, Prices
+from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.trtllm.chunking import share_out
+from pagesim.scheduling.trtllm.options import TrtllmOptions, check
+from pagesim.scheduling.trtllm.queue import PlaceQueue
+
+
+class Trtllm(Scheduler):
+    """See `Scheduler` for the contract; what the two capacity policies share.
+
+    Requests are served in the order of their arrival, paused ones at the place that they always had. Every
+    decoding request gets a token, prompts share what is left of ``max_num_tokens``. A prompt takes all its
+    blocks with its first chunk; here it takes them as its chunks run, and no decision counts the others as
+    free.
+
+    Args:
+        memory: empty.
+        options: see ``Options``.
+        max_model_len: tokens; no request is longer.
+        prices: not looked at.
+
+    Attributes:
+        options: see there.
+        longest: tokens of the longest request that the cache holds.
+        in_chunks: running requests whose prompt has not run whole, by `Holder.order`.
+    """
+
+    __slots__ = ("in_chunks", "longest", "options")
+
+    Options = TrtllmOptions
+    samples = "one"
+    has_beams = False
+    serves_hybrids = False
+
+    queue: PlaceQueue
+
+    @classmethod
+    def check_memory(cls, memory: MemoryKind) -> None:
+        if memory.reservation != "on-demand" or memory.placement != "paged":
+            raise PagesimError(
+                f"scheduler trtllm needs reservation on-demand and placement paged, not {memory.reservation} "
+                f"and {memory.placement}: capacity_scheduler_policy says what an admission leaves room for"
+            )
+
+    @classmethod
+    def resolve(cls, options: TrtllmOptions, machine: Machine) -> TrtllmOptions:
+        check(options)
+        return options
+
+    @classmethod
+    def kind_for(cls, options: TrtllmOptions) -> type[Scheduler]:
+        from pagesim.scheduling.trtllm.capacity import GuaranteedNoEvict, MaxUtilization  # which are such
+
+        if options.capacity_scheduler_policy == "MAX_UTILIZATION":
+            return MaxUtilization
+        return GuaranteedNoEvict
+
+    def __init__(
+        self,
+        memory: KVCache,
+        options: TrtllmOptions,
+        *,
+        max_model_len: int,
+        prices: Prices | None = None,
+    ) -> None:
+        check(options)
+        if options.enable_chunked_prefill and options.max_num_tokens < memory.block_size:
+            raise PagesimError(
+                f"max_num_tokens is {options.max_num_tokens}; with enable_chunked_prefill it must be at "
+                f"least block_size, {memory.block_size}: chunks are whole blocks"
+            )
+        super().__init__(memory, PlaceQueue(), options, max_model_len=max_model_len, prices=prices)
+        self.options = options
+        self.longest = min(max_model_len, memory.num_blocks * memory.block_size)
+        self.in_chunks: dict[int, EngineRequest] = {}
+
+    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        if samples > 1 or prompt_tokens + output_tokens > self.longest:
+            return False
+        return self.options.enable_chunked_prefill or prompt_tokens <= self.options.max_num_tokens
+
+    def plan(self, now: int) -> Batch:
+        batch, memory = Batch(), self.memory
+        waiting = self.fit(batch)
+        memory.grow(1)
+        batch.decoding = batch.batched_tokens = decoding = len(self.running) - len(self.in_chunks)
+        self.context += decoding
+        batch.decode_context = self.context - sum([each.tokens for each in self.in_chunks.values()])
+        unserved = self._run_prompts(waiting, batch)
+        batch.tokens = batch.batched_tokens
+        batch.context_tokens = self.context - unserved
+        batch.sequences = self.running_sequences
+        self.must_replan = self.must_replan or bool(self.in_chunks or batch.recomputed or batch.stuck)
+        return batch
+
+    def fit(self, batch: Batch) -> list[EngineRequest]:
+        """Make room for a token of every decoding request, and take those out of the queue that fit.
+
+        Args:
+            batch: in which it is noted who lost its place.
+
+        Returns:
+            Those that were taken out, in order.
+        """
+        raise NotImplementedError
+
+    def seats_left(self, waiting: Sequence[EngineRequest]) -> bool:
+        """Say whether a further request may start beside those that have, and those that are going to."""
+        return len(self.running) + len(waiting) < self.options.max_batch_size
+
+    def blocks_to_start(self, request: EngineRequest) -> int:
+        """Return the blocks that must be free for a request to start."""
+        raise NotImplementedError
+
+    def take_heads(self, free: int, batch: Batch) -> list[EngineRequest]:
+        """Take those out of the queue that fit into so many blocks, up to the first that does not."""
+        queue = self.queue
+        waiting: list[EngineRequest] = []
+        while self.seats_left(waiting) and (request := queue.head()) is not None:
+            needed = self.blocks_to_start(request)
+            if needed > free:
+                if self.running or waiting:
+                    break
+                queue.pop(request)
+                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+                continue
+            free -= needed
+            queue.pop(request)
+            waiting.append(request)
+        return waiting
+
+    # Prompts
+
+    def _run_prompts(self, waiting: list[EngineRequest], batch: Batch) -> int:
+        """Run the prompts of requests that fit, as far as the iteration's tokens go.
+
+        Returns:
+            Tokens of running requests that get nothing.
+        """
+        self.must_replan = False
+        if not (waiting or self.in_chunks):
+            return 0
+        contexts = [(each, each.tokens) for each in self.in_chunks.values()]
+        contexts += [(each, 0) for each in waiting]
+        contexts.sort(key=lambda context: context[0].index)
+        budget = self.options.max_num_tokens - batch.decoding
+        if self.options.enable_chunked_prefill:
+            left = [request.length - computed for request, computed in contexts]
+            unit = self.memory.block_size
+            shares = share_out(self.options.context_chunking_policy, left, budget, unit)
+        else:
+            shares = self._whole(waiting, budget, batch)
+        unserved = 0
+        starts, goes_on, ends = [], [], []
+        for (request, computed), tokens in zip(contexts, shares, strict=False):
+            if not tokens:
+                unserved += computed
+                continue
+            if computed:
+                self.events.interval_ended(request)
+                self.memory.extend(request, tokens)
+            else:
+                self._enter(request, tokens)
+                starts.append(request)
+            if self._compute(request, computed, tokens, batch):
+                goes_on.append(request)
+            elif computed:
+                ends.append(request)
+        batch.prompts, batch.completed = tuple(starts), tuple(ends)
+        gone = {*starts, *(request for request, _ in batch.stuck)}
+        batch.incomplete = tuple([each for each in goes_on if each in gone])
+        back = [each for each in waiting if each not in gone]
+        for request in back:
+            self.queue.requeue(request)
+        # Whole prompts keep their order, so that nothing changes for one that is too long until others end.
+        self.must_replan = bool(back) and (self.options.enable_chunked_prefill or bool(starts))
+        return unserved
+
+    def _whole(self, waiting: list[EngineRequest], budget: int, batch: Batch) -> list[int]:
+        """Return the tokens of each prompt where none is cut: those up to the first that is too long."""
+        shares, most = [], self.options.max_num_tokens
+        for request in waiting:
+            if request.length > most:  # with what it generated before it was paused
+                batch.stuck += ((request, DeadEnd.NEVER_RESUMED),)
+                shares.append(0)
+            elif request.length > budget:
+                break
+            else:
+                shares.append(request.length)
+                budget -= request.length
+        return shares
+
+    def _enter(self, request: EngineRequest, tokens: int) -> None:
+        """Let a request start, with room for its first tokens."""
+        self.memory.admit(request, tokens)
+        request.order = order = self._orders
+        self._orders = order + 1
+        request.last_step = -1
+        running = self.running
+        overtaken = bool(running) and self.latest().index > request.index
+        running[order] = request
+        if overtaken:
+            self.running = dict(sorted(running.items(), key=lambda item: item[1].index))
+        self.running_sequences += 1
+
+    def _compute(self, request: EngineRequest, computed: int, tokens: int, batch: Batch) -> bool:
+        """Run a chunk that memory has room for; say whether the prompt goes on after it."""
+        batch.batched_tokens += tokens
+        batch.query_key_pairs += tokens * computed + tokens * (tokens + 1) // 2
+        self.context += tokens
+        if request.tokens < request.length:
+            self.in_chunks[request.order] = request
+            return True
+        self.in_chunks.pop(request.order, None)
+        self.start_decoding(request)
+        return False
+
+    # Requests that leave
+
+    def preempt(self, request: EngineRequest, batch: Batch) -> None:
+        length, chunked = request.length, self.in_chunks.pop(request.order, None)
+        super().preempt(request, batch)
+        if chunked is not None:
+            request.length = length
+
+    def _abort_running(self, request: EngineRequest) -> int:
+        chunked = self.in_chunks.pop(request.order, None)
+        generated = super()._abort_running(request)
+        return generated if chunked is None else request.length - request.prompt
+
+    def may_join(self, request: EngineRequest) -> bool:
+        return self.seats_left(())
