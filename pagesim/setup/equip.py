@@ -105,8 +105,19 @@ def static_memory(system: System, policy: Policy) -> dict[str, Any]:
 
 def block_of(system: System, policy: Policy) -> tuple[int, int | None]:
     """Return the token slots of a system's blocks and the bytes of a page: see `granularity`."""
-    size = system.block_size or SCHEDULERS.find(policy.scheduler).default_block_size(machine_of(system))
-    return granularity(policy, size, system.page_size)
+    kind, size, page = SCHEDULERS.find(policy.scheduler), system.block_size, system.page_size
+    if isinstance(page, int):
+        if not issubclass(kind.Options, SglangOptions):
+            raise PagesimError(
+                f"page_size is {page}; tokens of a page are an option of sglang, not {policy.scheduler}: "
+                "give block_size"
+            )
+        if size not in (None, page):
+            raise PagesimError(
+                f"page_size is {page} and block_size {size}; under sglang they are one: leave one out"
+            )
+        size, page = page, None
+    return granularity(policy, size or kind.default_block_size(machine_of(system)), page)
 
 
 def keeps_tree(options: SchedulerOptions) -> bool:

@@ -30,7 +30,8 @@ def static_sizes(
         return {}
     shares = {name: value for name, value in static_memory(system, policy).items() if value is not None}
     running = most_running(options, sized.slots, max_model_len)
-    return {**shares, "block_size": sized.block_size, "max_running_requests": running}
+    page = "block_size" if system.page_size is None else "page_size"
+    return {**shares, page: sized.block_size, "max_running_requests": running}
 
 
 def static_notes(system: System, policy: Policy, sized: Capacity) -> tuple[str, ...]:

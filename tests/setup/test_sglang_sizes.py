@@ -15,6 +15,7 @@ from pagesim.costs.specs import model as model_named
 from pagesim.costs.specs.gpus import GIB
 from pagesim.scheduling.sglang import most_running
 from pagesim.scheduling.sglang.defaults import captured
+from pagesim.setup.comparison import each_policy
 from pagesim.setup.equip import block_of, equip, machine_of, options_of, static_memory
 from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System, checked
@@ -121,6 +122,29 @@ def test_max_total_tokens_only_ever_shrinks_the_cache() -> None:
     assert refusal(max_total_tokens=63, block_size=64) == (
         "max_total_tokens is 63; it must be at least the 64 of a page"
     )
+
+
+def test_a_page_has_two_names_which_must_agree() -> None:
+    assert tokens(page_size=64) == tokens(page_size="64") == tokens(block_size=64, page_size=64)
+    assert tokens(gpu="b200", page_size=32) % 64 == 32
+    assert refusal(page_size=64, block_size=32) == (
+        "page_size is 64 and block_size 32; under sglang they are one: leave one out"
+    )
+    assert refusal(page_size=3, policy="vllm-v1").endswith(
+        "an option of sglang, not vllm-v1: give block_size"
+    )
+    assert refusal(page_size="64K") == "page_size is for placement virtual, not paged"
+    assert refusal(page_size=24).startswith(
+        "chunked_prefill_size is 8192; it must be a multiple of a page's 24 "
+    )
+
+
+def test_a_comparison_has_one_rule_for_all_and_each_its_own_page() -> None:
+    one, other = each_policy(system(page_size=32, max_model_len=4096), ("sglang", "vllm-v1")).values()
+    assert (one.sizing, other.sizing) == ("paper", "paper")
+    assert (one.page_size, other.page_size) == (32, None)
+    (alone,) = each_policy(system(), ("sglang",)).values()
+    assert equip(alone, parts_of("sglang"))[0].slots == tokens()
 
 
 def test_a_cache_in_fp8_holds_twice_as_much_and_a_request_may_be_longer_than_the_cache() -> None:
