@@ -26,9 +26,6 @@ POLICIES = (
 )
 """Engines of today, and the systems of the PagedAttention paper."""
 
-TOKENS_AT_ONCE = ("max_num_batched_tokens", "batch_max_tokens")
-"""Options that bound the prompts of an iteration, where prompts run whole."""
-
 CROWD = 2
 """Clients for each request of mean length that the cache of the first engine holds."""
 
@@ -170,12 +167,11 @@ def _taking_long_prompts(system: System) -> System:
     if "enable_chunked_prefill" in options:
         chunks = system.option("enable_chunked_prefill")
         return system.model_copy(update={"enable_chunked_prefill": True if chunks is None else chunks})
-    update = {
-        name: system.option(name) or max(options[name].default, system.max_model_len or 0)
-        for name in TOKENS_AT_ONCE
-        if name in options
-    }
-    return system.model_copy(update=update)
+    if "max_num_batched_tokens" not in options:
+        return system
+    least = max(options["max_num_batched_tokens"].default, system.max_model_len or 0)
+    most = system.option("max_num_batched_tokens") or least
+    return system.model_copy(update={"max_num_batched_tokens": most})
 
 
 def _slots(result: Result) -> int:
