@@ -48,10 +48,8 @@ async function begin() {
   window.pagesimReport = report;
   const fall = new Waterfall(data);
   fall.around(map.systems.length ? data.instants[map.slot] : data.end / 2);
-  await new Promise((ready) => {
-    if (document.readyState === "complete") ready();
-    else addEventListener("load", ready);
-  });
+  await new Promise((drawn) => { requestAnimationFrame(() => setTimeout(drawn)); });
+  await runDeflated(byId("plotly"));
   charts = new Charts(data, (at) => { map.seekTime(at); tree.seekTime(at); });
   charts.now = map.systems.length ? data.instants[map.slot] : null;
   await drawCharts();

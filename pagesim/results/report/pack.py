@@ -20,7 +20,12 @@ def pack(column: npt.ArrayLike) -> dict[str, str]:
     fits = values.dtype.kind != "f" and (not values.size or abs(values).max() < 1 << 31)
     kind, name = ("<i4", "Int32Array") if fits else ("<f8", "Float64Array")
     raw = np.ascontiguousarray(values, dtype=kind).tobytes()
-    return {"type": name, "deflated": base64.b64encode(zlib.compress(raw, 6)).decode("ascii")}
+    return {"type": name, "deflated": deflated(raw)}
+
+
+def deflated(raw: bytes) -> str:
+    """Return bytes deflated, in base64."""
+    return base64.b64encode(zlib.compress(raw, 9)).decode("ascii")
 
 
 def embed(value: Any) -> str:

@@ -19,7 +19,7 @@ from pagesim.results.plots import COLOURS, LABELS
 from pagesim.results.replay import NotReplayed
 from pagesim.results.report import tables
 from pagesim.results.report.frames import frames
-from pagesim.results.report.pack import embed, pack
+from pagesim.results.report.pack import deflated, embed, pack
 from pagesim.results.report.replay import snapshots_of
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.report.sources import Source, find
@@ -160,15 +160,17 @@ def _page(data: dict[str, Any]) -> str:
         return (here / name).read_text(encoding="utf-8")
 
     own = '"use strict";\n(() => {\n' + "\n".join(read(name) for name in SCRIPTS) + "\n})();\n"
-    # An end tag within a script's texts would end the script.
-    scripts = {"OWN": own, "PLOTLY": get_plotlyjs().replace("</script", "<\\/script")}
-    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts.values())
+    plotly = get_plotlyjs()
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in (own, plotly))
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
     page = read("page.html")
-    parts = {"POLICY": policy, "STYLE": read("style.css"), "DATA": embed(data), **scripts}
+    parts = {
+        **{"POLICY": policy, "STYLE": read("style.css"), "DATA": embed(data)},
+        **{"PLOTLY": deflated(plotly.encode("utf-8")), "OWN": own},
+    }
     # One cut for each mark: what is put in is never searched for marks.
     text = ""
-    for name in ("POLICY", "STYLE", "DATA", "OWN", "PLOTLY"):
+    for name in parts:
         before, page = page.split(f"@{name}@")
         text += before + parts[name]
     return text + page
