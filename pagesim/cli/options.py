@@ -48,6 +48,8 @@ _MEMORY = {
         "kv_cache_dtype",
         "sizing",
         "gpu_memory_utilization",
+        "mem_fraction_static",
+        "max_total_tokens",
         "flashinfer_sampler",
         "block_size",
         "page_size",
@@ -58,8 +60,8 @@ _OF_TRACE = {name for name in Scenario.model_fields if name not in System.model_
 _PANEL_OF = {
     **dict.fromkeys(Scenario.model_fields, SYSTEM),
     **dict.fromkeys((*_OF_TRACE, "seed", "client_timeout", "max_concurrency", "beam_drop"), TRACE),
-    **dict.fromkeys(_MEMORY, MEMORY),
     **dict.fromkeys(SCHEDULER_FIELDS, SCHEDULER),
+    **dict.fromkeys(_MEMORY, MEMORY),
     **dict.fromkeys(("serve",), SYSTEM),
     **dict.fromkeys(("cost", "frontend"), COSTS),
     **dict.fromkeys(("steps", "window", "out", "json", "trace_events"), OUTPUT),

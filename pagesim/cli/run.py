@@ -21,7 +21,8 @@ def command(
         typer.Option(
             "--serve",
             metavar="LINE",
-            help="What is served, as its command: 'vllm serve MODEL …', of release 0.33.0; needs --gpu.",
+            help="What is served, as its command: 'vllm serve MODEL …', of release 0.33.0, or 'sglang serve "
+            "MODEL …', of 0.5.23; needs --gpu.",
         ),
     ] = None,
     out: OUT = None,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 _SPELLINGS = {
     "tp": "tensor-parallel-size",
+    "tp-size": "tensor-parallel-size",
+    "context-length": "max-model-len",
     "kv-dtype": "kv-cache-dtype",
     "num-gpu-blocks-override": "num-blocks",
     "prefix-caching": "enable-prefix-caching",

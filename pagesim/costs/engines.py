@@ -72,22 +72,20 @@ ENGINES: dict[str, Sequence[Measured]] = {
         ),
         Measured((0, 18), True, _VLLM_ASYNC),
     ),
-    # Of SGLang's loop no measurement is known: vLLM's loop of the same kind stands for it.
-    "sglang": tuple(
-        Measured((), ahead, replace(time, source=f"not measured for SGLang; vLLM's: {time.source}"))
-        for ahead, time in ((False, _VLLM_SYNC), (True, _VLLM_ASYNC))
-    ),
-    # Nor is one known of TensorRT-LLM's and LightLLM's loops, which are simulated without overlap.
+    # Of these loops no measurement is known: vLLM's loop of the same kind stands for each.
     **{
-        scheduler: (
-            Measured(
-                (),
-                False,
-                replace(_VLLM_SYNC, source=f"not measured for {engine}; vLLM's: {_VLLM_SYNC.source}"),
-            ),
+        scheduler: tuple(
+            Measured((), ahead, replace(time, source=f"not measured for {engine}; vLLM's: {time.source}"))
+            for ahead, time in ((False, _VLLM_SYNC), (True, _VLLM_ASYNC))
         )
-        for scheduler, engine in (("trtllm", "TensorRT-LLM"), ("lightllm", "LightLLM"))
+        for scheduler, engine in (("sglang", "SGLang"), ("trtllm", "TensorRT-LLM"))
     },
+    # The loop around LightLLM's admission is simulated without overlap.
+    "lightllm": (
+        Measured(
+            (), False, replace(_VLLM_SYNC, source=f"not measured for LightLLM; vLLM's: {_VLLM_SYNC.source}")
+        ),
+    ),
 }
 """By scheduler, older releases first."""
 

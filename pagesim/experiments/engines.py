@@ -21,7 +21,7 @@ from pagesim.setup.scenario import System
 from pagesim.workloads.trace import Trace
 
 POLICIES = (
-    *("vllm-v1", "sglang", "trtllm", "trtllm-max-utilization"),
+    *("vllm-v1", "sglang", "trtllm", "trtllm-max-util", "lightllm"),
     *("vllm-sosp", "orca-max", "orca-pow2", "orca-oracle"),
 )
 """Engines of today, and the systems of the PagedAttention paper."""
@@ -164,14 +164,14 @@ def _taking_long_prompts(system: System) -> System:
     """Return a system that takes the longest prompt: in chunks if its engine can, else in one iteration."""
     parts = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
     options = SCHEDULERS.find(parts.scheduler).Options.model_fields
-    update: dict[str, Any] = {}
     if "enable_chunked_prefill" in options:
         chunks = system.option("enable_chunked_prefill")
-        update["enable_chunked_prefill"] = True if chunks is None else chunks
-    elif "max_num_batched_tokens" in options:
-        least = max(options["max_num_batched_tokens"].default, system.max_model_len or 0)
-        update["max_num_batched_tokens"] = system.option("max_num_batched_tokens") or least
-    return system.model_copy(update=update)
+        return system.model_copy(update={"enable_chunked_prefill": True if chunks is None else chunks})
+    if "max_num_batched_tokens" not in options:
+        return system
+    least = max(options["max_num_batched_tokens"].default, system.max_model_len or 0)
+    most = system.option("max_num_batched_tokens") or least
+    return system.model_copy(update={"max_num_batched_tokens": most})
 
 
 def _slots(result: Result) -> int:

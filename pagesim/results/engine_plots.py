@@ -10,9 +10,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pagesim.accounting.metrics import STRICT_ENTRIES
-from pagesim.results.plots import COLOURS, LABELS, LINE_COLOURS
+from pagesim.results.plots import COLOURS, LABELS
 
-LOOPS = {"none": "loops take no time", "own": "each engine's loop takes its time"}
+LOOPS = {"none": ("loops take no time", "#B5B5B5"), "own": ("each engine's loop takes its time", "#3C3C3C")}
+"""Label and colour by how long loops take."""
 
 
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -84,5 +85,5 @@ def _pairs(axes: Axes, rows: Rows, policies: list[str], column: str) -> dict[str
             0.36,
             color=colour,
         )
-        for (loop, label), shift, colour in zip(LOOPS.items(), (-0.19, 0.19), LINE_COLOURS, strict=False)
+        for (loop, (label, colour)), shift in zip(LOOPS.items(), (-0.19, 0.19), strict=True)
     }

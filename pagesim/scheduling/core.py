@@ -145,7 +145,7 @@ class Scheduler(ABC):
     empty_turns: ClassVar[bool] = True
     """Whether an empty plan is an iteration, of no length, where batches are scheduled ahead."""
 
-    sizing: ClassVar[Literal["paper", "vllm"]] = "paper"
+    sizing: ClassVar[Literal["paper", "vllm", "sglang"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
 
     @classmethod
@@ -210,6 +210,11 @@ class Scheduler(ABC):
     def gpu_memory_utilization(cls, options: Any) -> float:
         """Return the share of GPU memory to use, under sizing vllm, where a system leaves it open."""
         return 0.9
+
+    @classmethod
+    def default_block_size(cls, machine: Machine) -> int | None:
+        """Return the token slots of a block where a system leaves it open; None for the policy's."""
+        return None
 
     @classmethod
     def schedules_ahead(cls, options: Any) -> bool:

@@ -41,8 +41,12 @@ class LightllmOptions(SchedulerOptions):
     """See `Lightllm`, under LightLLM's own names."""
 
     running_max_req_size: int = Field(1000, ge=1, le=MOST, description="Running requests at most.")
-    batch_max_tokens: int = Field(
-        8192, ge=1, le=MOST, description="Running requests plus prompts that join an iteration at most."
+    batch_max_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Running requests plus prompts that join an iteration at most; when left out 8192, or "
+        "the longest request if that is more.",
     )
     max_new_tokens: int | None = Field(
         None,
@@ -94,7 +98,7 @@ class Lightllm(ContinuousBatching):
             )
         limits = OrcaOptions(
             max_num_seqs=options.running_max_req_size,
-            max_num_batched_tokens=options.batch_max_tokens,
+            max_num_batched_tokens=options.batch_max_tokens or max(8192, max_model_len),
             watermark=0.0,
         )
         super().__init__(memory, limits, max_model_len=max_model_len, prices=prices)

@@ -80,8 +80,16 @@ class Machine(NamedTuple):
         gpu: the GPU's name; empty for one that is not known.
         memory_bytes: of one GPU; 0 where it is not known.
         max_model_len: tokens of the longest request.
+        tp: GPUs that share the model.
+        listed_mib: memory of one GPU as its driver lists it, in MiB; 0 where only ``memory_bytes`` is known.
+        model: the model's name.
+        latent: whether it caches latent vectors (MLA).
     """
 
     gpu: str
     memory_bytes: int
     max_model_len: int
+    tp: int = 1
+    listed_mib: int = 0
+    model: str = ""
+    latent: bool = False

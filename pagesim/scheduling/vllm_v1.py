@@ -345,13 +345,7 @@ class VllmV1(RunningByPriorityV1):
         if not (self._ending or self._lost):
             return []
         # Known now: what was in flight before the last plan.
-        ending = self._ending
-        over = [ending[order] for order in sorted(ending)] if len(ending) > 1 else list(ending.values())
-        ending.clear()
-        self.resting = self.resting_context = 0
-        for request in over:
-            request.unknown = 0
-            self._over(request, now)
+        over = self.end_resting(now)
         for request in self._lost:
             self.queue.abort(request.row)
             self.events.left(request.row, now, Status.FINISHED)
@@ -359,19 +353,6 @@ class VllmV1(RunningByPriorityV1):
         over += self._lost
         self._lost = []
         return over
-
-    def let_ending_rest(self) -> None:
-        finishing, memory = self._finishing, self.memory
-        while finishing and finishing[0][0] <= memory.steps:
-            request = finishing.pop(0)[2]
-            self.events.interval_ended(request)
-            if self.reaches is not None:
-                self.reaches.leave(request.base)
-            memory.stop_decoding(request)
-            request.last_step = -1
-            self._ending[request.order] = request
-            self.resting += 1
-            self.resting_context += request.tokens
 
     def arrival_matters(self) -> bool:
         return self.by_priority or super().arrival_matters()
@@ -413,8 +394,6 @@ class VllmV1(RunningByPriorityV1):
         """Forget what was noted of a request that runs no longer."""
         self._in_chunks.pop(request.order, None)
         self._skipped.pop(request.order, None)
-        if self._ending.pop(request.order, None) is not None:
-            self.resting -= 1
-            self.resting_context -= request.tokens
+        self.forget_resting(request)
         if request.content is not None:
             del self._answering[request.content.answer]

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.chunks import cut
-from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.resting import RestingScheduler
 from pagesim.scheduling.vllm_releases import Release
 
 
-class RunningV1(Scheduler):
+class RunningV1(RestingScheduler):
     """What `VllmV1` does for requests that run, in the order of their admission.
 
     Attributes:
@@ -22,7 +22,6 @@ class RunningV1(Scheduler):
 
     __slots__ = (
         "_answering",
-        "_ending",
         "_in_chunks",
         "_latest_makes_room",
         "_sets_aside",
@@ -43,7 +42,6 @@ class RunningV1(Scheduler):
     # Requests whose prompt has not run whole, and decoding ones that got no token, by `Holder.order`.
     _in_chunks: dict[int, EngineRequest]
     _skipped: dict[int, EngineRequest]
-    _ending: dict[int, EngineRequest]  # where two batches are in flight: those whose last token is
     _unserved_context: int  # tokens of running requests that get none in the iteration at hand
     _answering: dict[int, EngineRequest]  # by the name of what they generate
     _sets_aside: bool  # whether memory looks at which blocks are taken

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
+from pagesim.scheduling.sglang import SglangOptions
 from pagesim.setup.equip import block_bytes
 from pagesim.setup.options import chosen
 from pagesim.setup.presets import BLOCK_SIZE, Policy, check_preemption, parts_of
@@ -39,10 +40,12 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
         name: parts_of(name, system.scheduler, system.reservation, system.placement) for name in policies
     }
 
+    kinds = {name: SCHEDULERS.find(part.scheduler) for name, part in parts.items()}
+    of_tokens = [name for name, kind in kinds.items() if issubclass(kind.Options, SglangOptions)]
     virtual = [name for name in policies if parts[name].placement == "virtual"]
     users = {
         "block_size": [name for name in policies if not parts[name].has_own_blocks],
-        "page_size": virtual,
+        "page_size": of_tokens if isinstance(system.page_size, int) else virtual,
         "cpu_blocks": [name for name in policies if name not in virtual],
         **{
             option: [name for name in policies if can_use(parts[name], option, value)]
@@ -50,7 +53,7 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
         },
     }
     # The rules of sizing differ by more than the systems that are compared.
-    rules = {SCHEDULERS.find(part.scheduler).sizing for part in parts.values()}
+    rules = {kind.sizing for kind in kinds.values()}
     shared = {} if len(rules) == 1 or system.sizing or system.num_blocks else {"sizing": "paper"}
     each = {
         policy: system.model_copy(

@@ -20,7 +20,7 @@ from pagesim.costs.specs import (
 from pagesim.costs.specs.capacity import Sizing
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import Machine, SchedulerOptions
-from pagesim.scheduling.sglang import SglangOptions
+from pagesim.scheduling.sglang import SglangOptions, static_fraction
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_kv_dtype, pool_plan, type_plan
 from pagesim.setup.options import chosen
@@ -52,11 +52,20 @@ def options_of(system: System, policy: Policy) -> SchedulerOptions:
     Raises:
         PagesimError: the scheduler has no such option, a value is off, or the engine would not start with it.
     """
-    machine, kind = gpu(system.gpu), SCHEDULERS.find(policy.scheduler)
-    longest = system.max_model_len or model(system.model).max_model_len
-    return kind.resolve(
-        asked_of(system, policy),
-        Machine(machine.name, machine.memory_bytes, longest),
+    return SCHEDULERS.find(policy.scheduler).resolve(asked_of(system, policy), machine_of(system))
+
+
+def machine_of(system: System) -> Machine:
+    """Return what the engine of a system knows when it starts."""
+    device, spec = gpu(system.gpu), model(system.model)
+    return Machine(
+        device.name,
+        device.memory_bytes,
+        system.max_model_len or spec.max_model_len,
+        tp=system.tensor_parallel_size,
+        listed_mib=device.listed_mib or 0,
+        model=system.model,
+        latent=spec.mla is not None,
     )
 
 
@@ -67,6 +76,58 @@ def sizing_of(system: System, policy: Policy) -> tuple[Sizing, float]:
     if share is None:
         share = kind.gpu_memory_utilization(asked_of(system, policy))
     return system.sizing or kind.sizing, share
+
+
+def static_memory(system: System, policy: Policy) -> dict[str, Any]:
+    """Return what of a system decides how much memory SGLang's rule gives its cache, as `capacity` takes it.
+
+    Empty where another rule sizes the cache, or the number of blocks is given.
+
+    Raises:
+        PagesimError: an option of one rule is given beside another rule, or see `static_fraction`.
+    """
+    sizing, _ = sizing_of(system, policy)
+    options = options_of(system, policy)
+    if sizing == "sglang":
+        if not isinstance(options, SglangOptions):
+            raise PagesimError(
+                f"sizing is sglang, and scheduler {policy.scheduler} has none of the options that it goes "
+                "by: choose policy sglang, or sizing paper or vllm"
+            )
+        if system.gpu_memory_utilization is not None:
+            raise PagesimError(
+                f"gpu_memory_utilization is {system.gpu_memory_utilization}; it is for sizing vllm, and "
+                "SGLang has another share: give mem_fraction_static"
+            )
+    elif not isinstance(options, SglangOptions):
+        return {}
+    if sizing == "sglang" and system.num_blocks is None:
+        share = static_fraction(options, machine_of(system))
+        return {"mem_fraction_static": share, "max_total_tokens": options.max_total_tokens}
+    beside = f"sizing is {sizing}" if system.num_blocks is None else f"num_blocks is {system.num_blocks}"
+    for name in ("mem_fraction_static", "max_total_tokens"):
+        if (value := getattr(options, name)) is not None:
+            raise PagesimError(
+                f"{name} is {value}, and {beside}, beside which it has no effect: leave one of them out"
+            )
+    return {}
+
+
+def block_of(system: System, policy: Policy) -> tuple[int, int | None]:
+    """Return the token slots of a system's blocks and the bytes of a page: see `granularity`."""
+    kind, size, page = SCHEDULERS.find(policy.scheduler), system.block_size, system.page_size
+    if isinstance(page, int):
+        if not issubclass(kind.Options, SglangOptions):
+            raise PagesimError(
+                f"page_size is {page}; tokens of a page are an option of sglang, not {policy.scheduler}: "
+                "give block_size"
+            )
+        if size not in (None, page):
+            raise PagesimError(
+                f"page_size is {page} and block_size {size}; under sglang they are one: leave one out"
+            )
+        size, page = page, None
+    return granularity(policy, size or kind.default_block_size(machine_of(system)), page)
 
 
 def keeps_tree(options: SchedulerOptions) -> bool:
@@ -131,7 +192,7 @@ def block_bytes(system: System, policy: Policy) -> int:
     blocks = _blocks_of(system, policy, spec)
     if blocks is not None:
         return blocks.bytes_per_block
-    block_size, page_bytes = granularity(policy, system.block_size, system.page_size)
+    block_size, page_bytes = block_of(system, policy)
     kv_dtype, tp = system.kv_cache_dtype, system.tensor_parallel_size
     if page_bytes is not None:
         return paged_block(spec, page_bytes, kv_dtype=kv_dtype, tp=tp).bytes
@@ -146,7 +207,7 @@ def _blocks_of(system: System, policy: Policy, spec: ModelSpec) -> BlockPlan | P
         return None
     options = options_of(system, policy)
     if isinstance(options, SglangOptions):
-        return pool_plan(system, options, spec, granularity(policy, system.block_size, system.page_size)[0])
+        return pool_plan(system, options, spec, block_of(system, policy)[0])
     if not isinstance(options, VllmV1Options):
         if not (spec.keeps_all or SCHEDULERS.find(policy.scheduler).serves_hybrids):
             raise PagesimError(
@@ -155,6 +216,17 @@ def _blocks_of(system: System, policy: Policy, spec: ModelSpec) -> BlockPlan | P
             )
         return None
     return block_plan(system, options, spec) if layout is None else type_plan(system, options, spec, layout)
+
+
+def _check_chunk(options: SchedulerOptions, block_size: int) -> None:
+    """Refuse a chunk that is no whole number of pages, as SGLang does."""
+    if isinstance(options, SglangOptions) and (options.chunked_prefill_size or 0) > 0:
+        chunk = options.chunked_prefill_size or 0
+        if chunk % block_size:
+            raise PagesimError(
+                f"chunked_prefill_size is {chunk}; it must be a multiple of a page's {block_size} tokens: "
+                "SGLang does not start so"
+            )
 
 
 def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
@@ -169,12 +241,14 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
     # refuse to.
     sizing, _ = sizing_of(system, policy)
     checks_length = sizing == "vllm" and system.num_blocks is None
-    block_size, page_bytes = granularity(policy, system.block_size, system.page_size)
+    block_size, page_bytes = block_of(system, policy)
     blocks = _blocks_of(system, policy, spec)
+    _check_chunk(options_of(system, policy), block_size)
     sized = capacity(
         spec,
         device,
         **memory_of(system, policy),
+        **static_memory(system, policy),
         block_size=block_size,
         page_bytes=page_bytes,
         kv_dtype=system.kv_cache_dtype,

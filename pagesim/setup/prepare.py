@@ -36,6 +36,7 @@ from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.requests import aborts, accepted_rows, take_in
 from pagesim.setup.scenario import System
 from pagesim.setup.served import served_model
+from pagesim.setup.sizes import static_notes, static_sizes
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.closed_loop import ClosedLoop, SentArrivals
@@ -217,6 +218,7 @@ class PreparedSystem:
             values["sizing"] = sizing
             if sizing == "vllm":
                 values["gpu_memory_utilization"] = share
+        values |= static_sizes(system, self.policy, self.options, self.sized, self.max_model_len)
         given = {name for name in values if system.option(name) is not None}
         return {
             "given": {name: value for name, value in values.items() if name in given},
@@ -244,7 +246,17 @@ class PreparedSystem:
         )
         of_model = served_model(self.system).notes
         links = link_notes(self.system, self.cost)
-        return (*self.trace.notes, *of_model, *assumed, *blind, *beyond, *as_served, *of_policy, *links)
+        sizes = (*as_served, *static_notes(self.system, self.policy, self.sized))
+        return (
+            *self.trace.notes,
+            *of_model,
+            *assumed,
+            *blind,
+            *beyond,
+            *sizes,
+            *of_policy,
+            *links,
+        )
 
     def stopped(self, error: StrictCompatError) -> PagesimError:
         """Return the error for a run that stops where the real engine goes no further."""

@@ -7,7 +7,7 @@ import json
 import tomllib
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -76,9 +76,10 @@ class SystemFields(BaseModel):
     kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] = Field(
         "fp16", description="Type of the cached keys and values; the last two have a scale a token and head."
     )
-    sizing: Literal["paper", "vllm"] | None = Field(
+    sizing: Literal["paper", "vllm", "sglang"] | None = Field(
         None,
-        description="How the number of blocks is worked out; when left out vllm under vllm-v1, else paper.",
+        description="How the number of blocks is worked out; when left out vllm under vllm-v1, sglang under "
+        "sglang, else paper.",
     )
     gpu_memory_utilization: float | None = Field(
         None,
@@ -93,8 +94,10 @@ class SystemFields(BaseModel):
     block_size: int | None = Field(
         None, ge=1, le=65536, description="Token slots a block; 16, or the policy's own, when left out."
     )
-    page_size: PageSize | None = Field(
-        None, description="Pages that memory is mapped in, under placement virtual; 2M when left out."
+    page_size: PageSize | Annotated[int, Field(ge=1, le=65536)] | None = Field(
+        None,
+        description="Pages that memory is mapped in, under placement virtual; 2M when left out. Under sglang "
+        "its name for block_size.",
     )
     num_blocks: int | None = Field(
         None,

@@ -22,7 +22,7 @@ UNKNOWN = {
     "reservation": (("--reservation", "half"), "'half'", "'oracle'"),
     "placement": (("--placement", "worst"), "'worst'", "best-fit"),
     "page size": (("--page-size", "1M"), "'1M'", "'64K', '128K', '256K' or '2M'"),
-    "sizing": (("--sizing", "guess"), "'guess'", "'paper' or 'vllm'"),
+    "sizing": (("--sizing", "guess"), "'guess'", "'paper', 'vllm' or 'sglang'"),
     "kv-cache-dtype": (("--kv-cache-dtype", "fp32"), "'fp32'", "'fp8'"),
     "tensor-parallel-size": (("--tensor-parallel-size", "3"), "tp is 3", "one of 1, 2, 4, 5, 8"),
     "on-bad-row": (("--on-bad-row", "stop"), "'stop'", "'error' or 'skip'"),

@@ -45,7 +45,7 @@ GRID = '\n[grid]\npolicy = ["orca-max", "vllm-sosp"]\nrate = [0.5, 1.0]\nnum_blo
 
 def made() -> list[Target]:
     """Return these."""
-    return [*_scenarios(), *_profiles(), *_models(), *_layer_files(), _serve_line()]
+    return [*_scenarios(), *_profiles(), *_models(), *_layer_files(), *_serve_lines()]
 
 
 def _scenarios() -> list[Target]:
@@ -96,17 +96,22 @@ def _scenarios() -> list[Target]:
     ]  # fmt: skip
 
 
-def _serve_line() -> Target:
-    line = (
+def _serve_lines() -> list[Target]:
+    of_vllm = (
         "HF_HOME=/data VLLM_PORT=8 vllm serve facebook/opt-13b --max-model-len 2k --kv-cache-dtype=fp8 -tp 2 "
         "--no-enable-prefix-caching --max_num_seqs 64 --port 8000 --served-model-name 'a b' c -O3 -q none"
+    )
+    of_sglang = (
+        "SGLANG_PORT=8 sglang serve facebook/opt-13b --mem-fraction-static 0.8 --max-total-tokens 64k --tp 2 "
+        "--page-size 16 --chunked-prefill-size -1 --schedule-policy lpm --attention-backend fa3 --port 8000"
     )
 
     def read(folder: Path) -> None:
         text = (folder / "line").read_bytes().decode("utf-8", "surrogateescape")
         check_system(checked(System, read_serve(text).over({"gpu": "h100"})))
 
-    return Target("vllm serve", {"line": line.encode()}, ("line",), read)
+    lines = {"vllm serve": of_vllm, "sglang serve": of_sglang}
+    return [Target(name, {"line": line.encode()}, ("line",), read) for name, line in lines.items()]
 
 
 SHAPES = (

@@ -1,4 +1,4 @@
-"""Random systems of two pools decide by the rules of SGLang's, beside a program that has them from its rules."""
+"""Random systems of two pools decide as a program does that has SGLang's rules of them."""
 
 from __future__ import annotations
 

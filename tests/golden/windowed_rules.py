@@ -1,8 +1,8 @@
 """The rules of SGLang's two pools, on top of a program that was written from its rules for one pool.
 
-That program (`mini_sglang.py`) brings the loop, the queue, the budget of the first pool and requests; what the
-second pool adds to each decision is here. The tree is pagesim's: `tests/kvcache/test_windowed_radix.py` compares
-that with a slow one.
+That program (`mini_sglang.py`) brings the loop, the queue, the budget of the first pool and requests; what
+the second pool adds to each decision is here. The tree is pagesim's: `tests/kvcache/test_windowed_radix.py`
+compares that with a slow one.
 """
 
 from __future__ import annotations

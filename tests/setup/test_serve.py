@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import pagesim as ps
-from pagesim.setup.serve import Served, read_serve, readable
-from pagesim.setup.serve_flags import ALIASES, FLAGS, HARMLESS, LAYERED, NOTED, REFUSED, TAKEN
+from pagesim.setup.serve import Served, read_serve
+from pagesim.setup.serve_vllm import readable
+from pagesim.setup.serve_vllm_flags import ALIASES, FLAGS, HARMLESS, LAYERED, NOTED, REFUSED, TAKEN
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 SIGNS = {"*": "several", "?": "perhaps", "!": "none"}

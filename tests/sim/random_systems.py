@@ -112,7 +112,9 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
         perhaps("capacity_scheduler_policy", "MAX_UTILIZATION", chance=0.7)
         perhaps("enable_chunked_prefill", True, chance=0.7)
         perhaps("context_chunking_policy", "EQUAL_PROGRESS")
-        perhaps("max_new_tokens", 20, 100)
+        perhaps("disable_overlap_scheduler", True)
+        if "disable_overlap_scheduler" in some:
+            perhaps("max_new_tokens", 20, 100)
         return some
     if policy == "lightllm":
         perhaps("running_max_req_size", 1, 2, 3, 8)

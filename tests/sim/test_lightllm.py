@@ -63,6 +63,13 @@ def test_a_request_that_never_fits_is_rejected() -> None:
     assert serve(trace((0, 50, 44), (0, 50, 43))).requests["status"].tolist() == ["rejected", "finished"]
 
 
+def test_an_iteration_takes_the_longest_prompt_unless_it_is_told_less() -> None:
+    requests = trace((0, 9000, 5))
+    for tokens, status in ((None, "finished"), (8192, "rejected")):
+        table = serve(requests, num_blocks=20000, max_model_len=10000, batch_max_tokens=tokens).requests
+        assert table["status"].tolist() == [status]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -25,7 +25,13 @@ def trace(*requests: tuple[float, int, int], **columns: Any) -> Trace:
 
 
 def serve(requests: Trace, policy: str = "GUARANTEED_NO_EVICT", **options: Any) -> Result:
-    how = {**SMALL, "cost": f"affine:{STEP_S},0,0", "capacity_scheduler_policy": policy, **options}
+    how = {
+        **SMALL,
+        "cost": f"affine:{STEP_S},0,0",
+        "capacity_scheduler_policy": policy,
+        "disable_overlap_scheduler": True,
+        **options,
+    }
     return ps.simulate(requests, "trtllm", steps="iterations", **how)
 
 
@@ -76,6 +82,17 @@ def test_prompts_are_cut_into_whole_blocks_and_a_short_one_takes_what_is_left() 
     assert equal["num_tokens"].tolist()[:3] == [50 + 4, 45 + 1, 2]
 
 
+def test_with_overlap_a_place_is_free_an_iteration_later() -> None:
+    requests = trace((0, 40, 5), (0, 40, 9), (0, 40, 5))
+    pair = {"max_batch_size": 2, "num_blocks": 40}
+    after, ahead = (
+        serve(requests, disable_overlap_scheduler=off, **pair).requests["first_token_s"].tolist()
+        for off in (True, False)
+    )
+    assert after == pytest.approx([STEP_S, STEP_S, 6 * STEP_S])
+    assert ahead == pytest.approx([STEP_S, STEP_S, 7 * STEP_S])
+
+
 def test_two_prompts_make_equal_progress() -> None:
     requests = trace((0, 90, 2), (0, 90, 2))
     how = {"num_blocks": 40, "max_num_tokens": 60, "enable_chunked_prefill": True}
@@ -110,6 +127,10 @@ def test_what_the_cache_cannot_hold_or_no_iteration_can_run_is_rejected() -> Non
         (
             {"max_num_tokens": 9, "enable_chunked_prefill": True},
             "max_num_tokens is 9; with enable_chunked_prefill it must be at least block_size, 10",
+        ),
+        (
+            {"max_new_tokens": 20, "disable_overlap_scheduler": False},
+            "max_new_tokens is 20; under scheduler trtllm it needs disable_overlap_scheduler",
         ),
         ({"capacity_scheduler_policy": "STATIC_BATCH"}, "capacity_scheduler_policy is"),
         ({"placement": "first-fit", "reservation": "oracle"}, "scheduler trtllm needs reservation on-demand"),
@@ -158,7 +179,8 @@ def test_max_utilization_loses_under_pressure_and_nothing_off_it(
 def test_its_policies_are_two_names_for_one_scheduler() -> None:
     requests = trace((0, 40, 30), (0, 40, 30))
     named = ps.simulate(requests, "trtllm-max-util", cost=f"affine:{STEP_S},0,0", **SMALL)
-    assert named.requests.equals(serve(requests, "MAX_UTILIZATION").requests)
+    ahead = serve(requests, "MAX_UTILIZATION", disable_overlap_scheduler=False)
+    assert named.requests.equals(ahead.requests)
     with pytest.raises(PagesimError, match="this policy is about it"):
         ps.simulate(requests, "trtllm-max-util", capacity_scheduler_policy="GUARANTEED_NO_EVICT")
 
@@ -170,13 +192,13 @@ def random_loop(rnd: Random) -> Loop:
     longest = blocks * size
     chunks = rnd.random() < 0.7
     jobs = []
-    arrival = 0
+    arrival, least = 0, rnd.choice((0, 0, 50))
     for number in range(rnd.randint(2, 25)):
         arrival += rnd.choice((0, 0, 1, 5))
         # Uncut, what is paused must not become too long for an iteration.
         prompt = rnd.choice((rnd.randint(1, 8), rnd.randint(1, min(90, longest // 2))))
         output = rnd.randint(1, 30 if not chunks else min(100, longest - prompt))
-        asked = min(max(output, rnd.choice((0, 50))), longest - prompt)
+        asked = min(max(output, least), longest - prompt)
         jobs.append(Job(number, arrival, prompt, output, asked, context=prompt))
     return Loop(
         blocks,
@@ -186,6 +208,7 @@ def random_loop(rnd: Random) -> Loop:
         chunks=chunks,
         policy=rnd.choice(("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "MAX_UTILIZATION")),
         chunking=rnd.choice(("FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS")),
+        overlap=rnd.random() < 0.5 and all(job.asked == job.output for job in jobs),
         jobs=jobs,
     )
 
@@ -194,10 +217,7 @@ def compare(seed: int) -> Loop:
     """Compare one random engine with pagesim, step by step; return it."""
     loop = random_loop(Random(seed))
     jobs = loop.jobs
-    asked = [job.asked > job.output for job in jobs]
-    if any(asked):  # one number for all: see `max_new_tokens`
-        for job in jobs:
-            job.asked = min(max(job.output, 50), loop.blocks * loop.size - job.prompt)
+    asks = any(job.asked > job.output for job in jobs)
     loop.run()
     requests = trace(*((job.arrival * STEP_S, job.prompt, job.output) for job in jobs))
     result = serve(
@@ -209,7 +229,8 @@ def compare(seed: int) -> Loop:
         max_num_tokens=loop.tokens,
         enable_chunked_prefill=loop.chunks,
         context_chunking_policy=loop.chunking,
-        max_new_tokens=50 if any(asked) else None,
+        max_new_tokens=50 if asks else None,
+        disable_overlap_scheduler=not loop.overlap,
     )
     steps, table = result.steps, result.requests
     assert steps is not None
@@ -230,3 +251,4 @@ def test_random_systems_decide_as_a_plain_walk_of_the_list_does(part: int) -> No
     loops = [compare(seed) for seed in range(100 * part, 100 * part + (50 if part == 0 else 100))]
     assert sum(job.pauses for loop in loops for job in loop.jobs) > 10
     assert sum(loop.overtaken for loop in loops) > 5
+    assert sum(job.pauses for loop in loops if loop.overlap for job in loop.jobs) > 5

@@ -30,6 +30,11 @@ class Job:
     def has_started(self) -> bool:
         return self.decodes or self.position > 0
 
+    @property
+    def rests(self) -> bool:
+        """Whether its last token is in flight."""
+        return self.generated == self.output
+
 
 @dataclass
 class Loop:
@@ -42,6 +47,7 @@ class Loop:
     chunks: bool
     policy: str
     chunking: str
+    overlap: bool
     jobs: list[Job]
     now: int = 0
     active: list[Job] = field(default_factory=list)
@@ -74,6 +80,8 @@ class Loop:
         return sorted(fitting, key=lambda job: job.number)
 
     def one_step(self, job: Job) -> int:
+        if job.rests:
+            return 0
         if job.decodes:
             held = job.prompt + job.generated - 1
             return self.whole(held + 1) - self.whole(held)
@@ -90,7 +98,9 @@ class Loop:
                 fitting.append(job)
                 place += 1
                 continue
-            started = [at for at in range(place, end) if self.active[at].has_started]
+            started = [
+                at for at in range(place, end) if self.active[at].has_started and not self.active[at].rests
+            ]
             if not started:
                 break
             end = started[-1]
@@ -106,6 +116,8 @@ class Loop:
         contexts: list[Job] = []
         used = 0
         for job in fitting:
+            if job.rests:
+                continue
             if job.decodes:
                 runs[job.number] = 1
                 used += 1
@@ -139,25 +151,39 @@ class Loop:
 
     def run(self) -> None:
         coming = list(self.jobs)
+        # When each batch in flight is over, and whose last tokens it gives.
+        flights: list[tuple[int, list[Job]]] = []
         while coming or self.active:
             while coming and coming[0].arrival <= self.now and len(self.active) < self.seats:
                 self.active.append(coming.pop(0))
-            if not self.active:
+            runs, paused = self.plan()
+            if runs:
+                start = max(self.now, flights[-1][0]) if flights else self.now
+                unseen = sum(job.arrival <= self.now for job in coming)
+                flights.append((start + 1, self.step(runs, start, unseen, paused)))
+            if flights and (len(flights) > self.overlap or not runs):
+                end, over = flights.pop(0)
+                self.now = max(self.now, end)
+                self.active = [job for job in self.active if job not in over]
+            elif not runs:
                 self.now = coming[0].arrival
-                continue
-            paused: list[Job] = []
-            if self.policy == "MAX_UTILIZATION":
-                fitting, paused = self.max_utilization()
-            else:
-                fitting = self.no_evict()
-            runs = self.micro_batch(fitting)
-            for job in paused:
-                job.context, job.position = job.prompt + job.generated, 0
-                job.blocks, job.decodes = 0, False
-                job.pauses += 1
-            self.step(runs, sum(job.arrival <= self.now for job in coming), len(paused))
 
-    def step(self, runs: dict[int, int], unseen: int, paused: int) -> None:
+    def plan(self) -> tuple[dict[int, int], int]:
+        """Return the tokens of each that runs, by number, and how many are paused."""
+        paused: list[Job] = []
+        if self.policy == "MAX_UTILIZATION":
+            fitting, paused = self.max_utilization()
+        else:
+            fitting = self.no_evict()
+        runs = self.micro_batch(fitting)
+        for job in paused:
+            job.context, job.position = job.prompt + job.generated, 0
+            job.blocks, job.decodes = 0, False
+            job.pauses += 1
+        return runs, len(paused)
+
+    def step(self, runs: dict[int, int], start: int, unseen: int, paused: int) -> list[Job]:
+        """Launch a batch; return those whose last token it gives."""
         for job in self.active:
             if job.number not in runs:
                 continue
@@ -170,16 +196,17 @@ class Loop:
         started = [job.has_started for job in self.active]
         self.overtaken += started != sorted(started, reverse=True)
         self.rows.append(
-            (self.now, sum(started), len(started) - sum(started) + unseen, sum(runs.values()), paused)
+            (start, sum(started), len(started) - sum(started) + unseen, sum(runs.values()), paused)
         )
-        self.now += 1
-        for job in list(self.active):
+        over = []
+        for job in self.active:
             if job.number not in runs or (not job.decodes and job.position < job.context):
                 continue
             job.decodes = True
             job.generated += 1
             if job.first_token < 0:
-                job.first_token = self.now
-            if job.generated == job.output:
-                job.finish = self.now
-                self.active.remove(job)
+                job.first_token = start + 1
+            if job.rests:
+                job.finish = start + 1
+                over.append(job)
+        return over

@@ -12,6 +12,7 @@ from pagesim.costs.specs.layer_file import from_layers
 from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
 from pagesim.costs.specs.parallel import ALL_REDUCES_PER_LAYER, all_reduce_bytes_per_token
 from pagesim.costs.specs.pool_plan import PoolPlan, plan_pools
+from pagesim.costs.specs.static_division import divide_statically
 from pagesim.costs.specs.tier_spec import TierSpec, parse_tiers
 from pagesim.costs.specs.type_plan import LayerType, TypePlan, plan_types
 from pagesim.costs.specs.weights import WeightDtype, Weights
@@ -36,6 +37,7 @@ __all__ = [
     "all_reduce_bytes_per_token",
     "capacity",
     "divide",
+    "divide_statically",
     "from_hf_config",
     "from_layers",
     "gpu",

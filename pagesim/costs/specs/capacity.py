@@ -1,10 +1,10 @@
-"""How many KV blocks a model leaves free on a GPU: sized the paper's way, vLLM's way, or as given."""
+"""How many KV blocks a model leaves free on a GPU: sized as the paper, vLLM or SGLang does, or as given."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from pagesim.costs.specs.block_plan import BlockPlan
 from pagesim.costs.specs.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
@@ -12,10 +12,14 @@ from pagesim.costs.specs.gpus import GIB, GpuSpec
 from pagesim.costs.specs.layers import KV_SCALE_BYTES, StateLayer
 from pagesim.costs.specs.models import ModelSpec
 from pagesim.costs.specs.pool_plan import PoolPlan
+from pagesim.costs.specs.static_division import divide_statically
 from pagesim.costs.specs.type_plan import TypePlan
 from pagesim.errors import CapacityError, PagesimError
 
-Sizing = Literal["paper", "vllm"]
+Sizing = Literal["paper", "vllm", "sglang"]
+
+MEM_FRACTION_STATIC = 0.83
+"""What SGLang takes on an H100 by default."""
 
 PAPER_UTILIZATION = 0.95
 PAPER_BATCHED_TOKENS = 2560
@@ -33,7 +37,8 @@ class Capacity:
         block_size: tokens a block.
         block_bytes: bytes of a block on each GPU.
         weight_bytes_per_gpu: bytes of weights on the fullest GPU; 0 where they are not known.
-        activation_bytes: bytes set aside on each GPU for one iteration's activations; likewise.
+        activation_bytes: bytes set aside on each GPU for one iteration's activations, under SGLang with its
+            CUDA graphs; likewise.
         tp: GPUs that share the model.
         plan: which layers take a block together, and blocks with the null block; None where blocks were
             counted by what a token takes.
@@ -118,6 +123,8 @@ def capacity(
     max_num_seqs: int | None = None,
     cuda_graphs: bool = True,
     flashinfer_sampler: bool = True,
+    mem_fraction_static: float = MEM_FRACTION_STATIC,
+    max_total_tokens: int | None = None,
     cache_bytes: int | None = None,
     max_model_len: int | None = None,
     swap_gib: float = 20,
@@ -134,6 +141,9 @@ def capacity(
     ``vllm``: ⌊what `divide` leaves for the cache / block bytes⌋ on the fullest GPU, every block size counted
     by itself.
 
+    ``sglang``: ⌊what `divide_statically` leaves for the cache / bytes of a token⌋, at most
+    ``max_total_tokens``, in whole blocks. It may hold less than the longest sequence.
+
     Args:
         model: the model.
         gpu: the GPU; ``tp`` of them.
@@ -148,6 +158,8 @@ def capacity(
         max_num_seqs: sequences of the largest iteration, for ``vllm``; 256 when left out.
         cuda_graphs: whether their memory counts, for ``vllm``.
         flashinfer_sampler: whether FlashInfer samples, for ``vllm`` (see `divide`).
+        mem_fraction_static: the share of memory for weights and cache, for ``sglang``, in (0, 1].
+        max_total_tokens: tokens of the cache at most, for ``sglang``.
         cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
         max_model_len: tokens of the longest sequence, refused if the cache cannot hold one. When left out it
             is the model's own under ``vllm`` and is not checked otherwise.
@@ -160,13 +172,14 @@ def capacity(
         CapacityError: the model does not fit, or the cache cannot hold ``max_model_len`` tokens.
         PagesimError: an argument is out of bounds.
     """
-    _check(sizing, gpu_memory_utilization, swap_gib)
+    _check(sizing, gpu_memory_utilization, mem_fraction_static, swap_gib)
     _at_least_one(
         block_size=block_size,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
         cache_bytes=cache_bytes,
         max_model_len=max_model_len,
+        max_total_tokens=max_total_tokens,
         num_blocks=num_blocks,
     )
     token_bytes = model.kv_bytes_per_token(kv_dtype, tp)
@@ -181,11 +194,13 @@ def capacity(
     if page_bytes is not None:
         block_size, block_bytes = paged_block(model, page_bytes, kv_dtype=kv_dtype, tp=tp)
     paper = sizing == "paper"
-    utilization = PAPER_UTILIZATION if paper else gpu_memory_utilization
+    shares = {"paper": PAPER_UTILIZATION, "vllm": gpu_memory_utilization, "sglang": mem_fraction_static}
 
     def divided(tp: int) -> Division:
         if paper:
             return _as_in_the_paper(model, gpu, tp, max_num_batched_tokens or PAPER_BATCHED_TOKENS)
+        if sizing == "sglang":
+            return divide_statically(model, gpu, tp=tp, mem_fraction_static=mem_fraction_static)
         return divide(
             model,
             gpu,
@@ -213,6 +228,12 @@ def capacity(
         gpu_blocks = rest // counted_bytes * counted_bytes // block_bytes
         if isinstance(blocks, PoolPlan):
             gpu_blocks = blocks.blocks_in(rest)
+        if sizing == "sglang" and max_total_tokens is not None:
+            gpu_blocks = min(gpu_blocks, max_total_tokens // block_size)
+            if gpu_blocks < 1:
+                raise PagesimError(
+                    f"max_total_tokens is {max_total_tokens}; it must be at least the {block_size} of a page"
+                )
         if gpu_blocks < 1:
             needed = -(-block_bytes // counted_bytes) * counted_bytes
             if cache_bytes is not None:
@@ -220,15 +241,15 @@ def capacity(
                     f"a KV block of {model.name} takes {needed} bytes on each GPU, more than the "
                     f"{cache_bytes} that are left for the cache: give it more, or take a smaller block_size"
                 )
-            raise _does_not_fit(model, gpu, tp, utilization, divided, needed)
+            raise _does_not_fit(model, gpu, tp, shares[sizing], divided, needed, static=sizing == "sglang")
 
     longest = max_model_len
-    if longest is None and not paper and num_blocks is None:
+    if longest is None and sizing == "vllm" and num_blocks is None:
         longest = model.max_model_len
     slots = gpu_blocks * block_size
     if longest is not None and longest > slots and blocks is None:
         remedy = "increase num_blocks" if num_blocks is not None else "increase tensor_parallel_size"
-        if num_blocks is None and not paper:
+        if num_blocks is None and sizing == "vllm":
             remedy = "increase gpu_memory_utilization or tensor_parallel_size"
         raise CapacityError(
             f"max_model_len is {longest} tokens, but the KV cache of {model.name} on {tp} × {gpu.name} holds "
@@ -239,9 +260,11 @@ def capacity(
     return Capacity(gpu_blocks, cpu_blocks, block_size, block_bytes, weights, activations, tp, plan)
 
 
-def _check(sizing: str, utilization: float, swap_gib: float) -> None:
-    if sizing not in ("paper", "vllm"):
-        raise PagesimError(f"sizing is {sizing!r}; it must be paper or vllm")
+def _check(sizing: str, utilization: float, fraction: float, swap_gib: float) -> None:
+    if sizing not in get_args(Sizing):
+        raise PagesimError(f"sizing is {sizing!r}; it must be paper, vllm or sglang")
+    if not 0 < fraction <= 1:
+        raise PagesimError(f"mem_fraction_static is {fraction}; it must be above 0 and at most 1")
     if not 0 < utilization <= 1:
         raise PagesimError(f"gpu_memory_utilization is {utilization}; it must be above 0 and at most 1")
     if not 0 <= swap_gib < float("inf"):
@@ -273,6 +296,7 @@ def _does_not_fit(
     utilization: float,
     divided: Callable[[int], Division],
     block_bytes: int,
+    static: bool,
 ) -> CapacityError:
     """The error for a cache of no block, naming the smallest larger ``tp`` that leaves room for one."""
     larger = (d for d in range(tp + 1, model.heads + 1) if model.heads % d == 0)
@@ -287,6 +311,8 @@ def _does_not_fit(
     )
     weights = model.weight_bytes_per_gpu(tp) / GIB
     usable = utilization * gpu.memory_bytes / GIB
+    if static:
+        advice += f", or raise mem_fraction_static above {utilization:g}"
     return CapacityError(
         f"{model.name} with {name} {tp} does not fit on {gpu.name}: {weights:.1f} GiB of weights a GPU "
         f"leave no room for a KV block in {usable:.1f} usable of its {gpu.memory_bytes / GIB:.1f} GiB; "

@@ -34,6 +34,7 @@ class GpuSpec:
         peer: the link to another GPU of the same server.
         source: where these numbers stand, in one line.
         fp4_flops: the same as ``fp8_flops`` for nvfp4.
+        listed_mib: memory in MiB as nvidia-smi lists it, by which SGLang sizes; None where it is not known.
     """
 
     name: str
@@ -46,6 +47,7 @@ class GpuSpec:
     peer: Link
     source: str
     fp4_flops: float | None = None
+    listed_mib: int | None = None
 
     def flops(self, compute: Compute) -> float:
         """Return peak operations a second where both factors are in fp16, fp8 or nvfp4.

@@ -6,17 +6,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from pagesim.errors import PagesimError
 from pagesim.kvcache.radix import EvictionPolicy
-from pagesim.scheduling.options import MOST, Machine, SchedulerOptions
+from pagesim.scheduling.options import MOST, SchedulerOptions
 
 SchedulePolicy = Literal["fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first"]
 
 CACHE_AWARE: tuple[SchedulePolicy, ...] = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 """Policies that look every waiting prompt up; without a prefix cache they are ``fcfs``."""
 
-_CHUNKS_TO_GIB = ((20, 2048), (60, 4096), (160, 8192))
-"""Memory of a GPU in GiB, below which a chunk has so many tokens; beyond the last, 16384."""
+_BY_GPU = "by the GPU when left out"
 
 
 class SglangOptions(SchedulerOptions):
@@ -30,7 +28,10 @@ class SglangOptions(SchedulerOptions):
         description="Scales the share of the tokens to come for which an admission leaves room.",
     )
     chunked_prefill_size: int | None = Field(
-        None, ge=-1, le=MOST, description="Tokens of prompts in an iteration at most; -1 for no chunks."
+        None,
+        ge=-1,
+        le=MOST,
+        description=f"Tokens of prompts in an iteration at most; -1 for no chunks; {_BY_GPU}.",
     )
     max_prefill_tokens: int = Field(
         16384, ge=1, le=MOST, description="Tokens of prompts that are admitted to an iteration."
@@ -41,7 +42,31 @@ class SglangOptions(SchedulerOptions):
     enable_mixed_chunk: bool = Field(
         False, description="Whether running requests decode beside prompts in chunks."
     )
-    max_running_requests: int | None = Field(None, ge=1, le=MOST, description="Running requests at most.")
+    max_running_requests: int | None = Field(
+        None, ge=1, le=MOST, description="Running requests at most; by the cache's size when left out."
+    )
+    mem_fraction_static: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Share of GPU memory for weights and cache, under sizing sglang; what activations and "
+        "CUDA graphs need is left when left out.",
+    )
+    max_total_tokens: int | None = Field(
+        None, ge=1, le=MOST, description="Tokens of the cache at most, under sizing sglang."
+    )
+    cuda_graph_max_bs_decode: int | None = Field(
+        None, ge=1, le=MOST, description=f"Sequences of the largest decode with a CUDA graph; {_BY_GPU}."
+    )
+    cuda_graph_max_bs_prefill: int | None = Field(
+        None,
+        ge=0,
+        le=MOST,
+        description="Tokens of the largest iteration of prompts with a CUDA graph; a chunk when left out.",
+    )
+    disable_cuda_graph: bool = Field(False, description="Whether there are no CUDA graphs.")
+    disable_decode_cuda_graph: bool = Field(False, description="Whether decodes have no CUDA graphs.")
+    disable_prefill_cuda_graph: bool = Field(False, description="Whether prompts have no CUDA graphs.")
     disable_overlap_schedule: bool = Field(
         False, description="Whether an iteration is decided only when the one before it is over."
     )
@@ -71,19 +96,12 @@ class SglangOptions(SchedulerOptions):
         """Whether prefixes are cached."""
         return not self.disable_radix_cache
 
+    @property
+    def graphs_decodes(self) -> bool:
+        """Whether decodes are launched by CUDA graphs."""
+        return not (self.disable_cuda_graph or self.disable_decode_cuda_graph)
 
-def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
-    """Return the options with what SGLang takes by default on a machine.
-
-    Source: 0.5.23, ``srt/server_args.py``.
-
-    Raises:
-        PagesimError: the engine would not start with these.
-    """
-    chunk = options.chunked_prefill_size
-    if chunk == 0:
-        raise PagesimError("chunked_prefill_size is 0; it must be at least 1, or -1 for no chunks")
-    if chunk is None:
-        gib = machine.memory_bytes / (1 << 30)
-        chunk = next((size for below, size in _CHUNKS_TO_GIB if gib < below), 16384) if gib else 8192
-    return options.model_copy(update={"chunked_prefill_size": chunk})
+    @property
+    def graphs_prompts(self) -> bool:
+        """Whether prompts are launched by CUDA graphs."""
+        return not (self.disable_cuda_graph or self.disable_prefill_cuda_graph)

@@ -12,7 +12,8 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.sglang.admission import AdmittingSglang
-from pagesim.scheduling.sglang.options import CACHE_AWARE, SglangOptions, resolved
+from pagesim.scheduling.sglang.defaults import most_running, page_size, resolved
+from pagesim.scheduling.sglang.options import CACHE_AWARE, SglangOptions
 from pagesim.scheduling.sglang.order import QueueOrder
 from pagesim.scheduling.sglang.pools import OnePool, TwoPools
 from pagesim.scheduling.sglang.queue import SglangQueue
@@ -44,6 +45,7 @@ class Sglang(AdmittingSglang):
     loses_in_flight = True
     empty_turns = False
     serves_hybrids = False
+    sizing = "sglang"
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
@@ -86,13 +88,16 @@ class Sglang(AdmittingSglang):
         return resolved(options, machine)
 
     @classmethod
+    def default_block_size(cls, machine: Machine) -> int | None:
+        return page_size(machine)
+
+    @classmethod
     def schedules_ahead(cls, options: SglangOptions) -> bool:
         return not options.disable_overlap_schedule
 
     @classmethod
     def graphs_to(cls, options: SglangOptions) -> int:
-        # SGLang captures graphs of prompts to a chunk's size: srt/arg_groups/memory_hook.py.
-        return max(0, options.chunked_prefill_size or 0)
+        return (options.cuda_graph_max_bs_prefill or 0) if options.graphs_prompts else 0
 
     def __init__(
         self,
@@ -109,8 +114,7 @@ class Sglang(AdmittingSglang):
         self.tree = memory if options.caches and isinstance(memory, RadixKV) else None
         capacity, page = memory.num_blocks * memory.block_size, memory.block_size
         self.limits = Limits(max_model_len, capacity, page)
-        most = options.max_running_requests or max(min(int(capacity / max_model_len * 512), 4096), 2048)
-        self.max_running_requests = max(1, min(most, capacity // 2))
+        self.max_running_requests = most_running(options, capacity, max_model_len)
         assert options.chunked_prefill_size is not None
         self.chunk = options.chunked_prefill_size if options.chunked_prefill_size > 0 else None
         self.mixes = options.enable_mixed_chunk and self.chunk is not None

@@ -61,7 +61,7 @@ class MaxUtilization(Trtllm):
         if self.running and (head := self.queue.head()) is not None and head.index < self.latest().index:
             return self._fit_in_turn(batch)
         while (free := self._free() - self.memory.blocks_needed(1)) < 0:
-            self.preempt(self.latest(), batch)
+            self.preempt(self._latest_at_work(), batch)
         return [] if batch.recomputed else self.take_heads(free, batch)
 
     def blocks_to_start(self, request: EngineRequest) -> int:
@@ -74,7 +74,7 @@ class MaxUtilization(Trtllm):
         ahead of it, too, gets room at its cost.
         """
         memory, queue = self.memory, self.queue
-        started = list(self.running.values())
+        started = [each for each in self.running.values() if each.order not in self._ending]
         waiting: list[EngineRequest] = []
         taken = place = 0
         end: int | None = None  # the index of the one that was paused last: no request behind it is looked at
@@ -102,6 +102,10 @@ class MaxUtilization(Trtllm):
             else:
                 queue.pop(head)
                 waiting.append(head)
+
+    def _latest_at_work(self) -> EngineRequest:
+        """Return the last request that runs and does not rest; a step that needs a block has one."""
+        return next(each for each in reversed(self.running.values()) if each.order not in self._ending)
 
     def _free(self) -> int:
         """Return the free blocks, less those of prompts whose chunks have not all run."""

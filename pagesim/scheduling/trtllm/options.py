@@ -26,6 +26,9 @@ class TrtllmOptions(SchedulerOptions):
     context_chunking_policy: ChunkingPolicy = Field(
         "FIRST_COME_FIRST_SERVED", description="How prompts share the tokens of an iteration."
     )
+    disable_overlap_scheduler: bool = Field(
+        False, description="Whether an iteration is decided only when the one before it is over."
+    )
     enable_block_reuse: bool = Field(
         False, description="Whether prompts find blocks of other requests; not simulated."
     )
@@ -41,7 +44,7 @@ def check(options: TrtllmOptions) -> None:
     """Refuse what is not simulated.
 
     Raises:
-        PagesimError: block reuse, or fewer tokens an iteration than requests.
+        PagesimError: block reuse, fewer tokens an iteration than requests, or stop tokens known a step late.
     """
     if options.enable_block_reuse:
         raise PagesimError(
@@ -52,4 +55,10 @@ def check(options: TrtllmOptions) -> None:
         raise PagesimError(
             f"max_num_tokens is {options.max_num_tokens}; it must be at least max_batch_size, "
             f"{options.max_batch_size}, so that every decoding request gets a token: lower max_batch_size"
+        )
+    if options.max_new_tokens is not None and not options.disable_overlap_scheduler:
+        raise PagesimError(
+            f"max_new_tokens is {options.max_new_tokens}; under scheduler trtllm it needs "
+            "disable_overlap_scheduler: else an end by a stop token is known an iteration late, which is not "
+            "simulated"
         )

@@ -11,12 +11,13 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.resting import RestingScheduler
 from pagesim.scheduling.trtllm.chunking import share_out
 from pagesim.scheduling.trtllm.options import TrtllmOptions, check
 from pagesim.scheduling.trtllm.queue import PlaceQueue
 
 
-class Trtllm(Scheduler):
+class Trtllm(RestingScheduler):
     """See `Scheduler` for the contract; what the two capacity policies share.
 
     Requests are served in the order of their arrival, paused ones at the place that they always had. Every
@@ -42,6 +43,7 @@ class Trtllm(Scheduler):
     samples = "one"
     has_beams = False
     serves_hybrids = False
+    empty_turns = False
 
     queue: PlaceQueue
 
@@ -57,6 +59,10 @@ class Trtllm(Scheduler):
     def resolve(cls, options: TrtllmOptions, machine: Machine) -> TrtllmOptions:
         check(options)
         return options
+
+    @classmethod
+    def schedules_ahead(cls, options: TrtllmOptions) -> bool:
+        return not options.disable_overlap_scheduler
 
     @classmethod
     def kind_for(cls, options: TrtllmOptions) -> type[Scheduler]:
@@ -84,6 +90,9 @@ class Trtllm(Scheduler):
         self.options = options
         self.longest = min(max_model_len, memory.num_blocks * memory.block_size)
         self.in_chunks: dict[int, EngineRequest] = {}
+        self._ending = {}
+        self.in_flight = 1 if options.disable_overlap_scheduler else 2
+        memory.lag = self.in_flight - 1
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         if samples > 1 or prompt_tokens + output_tokens > self.longest:
@@ -91,13 +100,17 @@ class Trtllm(Scheduler):
         return self.options.enable_chunked_prefill or prompt_tokens <= self.options.max_num_tokens
 
     def plan(self, now: int) -> Batch:
-        batch, memory = Batch(), self.memory
+        batch = Batch()
+        if self.in_flight > 1:
+            self.let_ending_rest()
         waiting = self.fit(batch)
-        memory.grow(1)
-        batch.decoding = batch.batched_tokens = decoding = len(self.running) - len(self.in_chunks)
+        self.memory.grow(1)
+        decoding = len(self.running) - len(self.in_chunks) - self.resting
+        batch.decoding = batch.batched_tokens = decoding
         self.context += decoding
-        batch.decode_context = self.context - sum([each.tokens for each in self.in_chunks.values()])
-        unserved = self._run_prompts(waiting, batch)
+        chunked = sum([each.tokens for each in self.in_chunks.values()])
+        batch.decode_context = self.context - chunked - self.resting_context
+        unserved = self.resting_context + self._run_prompts(waiting, batch)
         batch.tokens = batch.batched_tokens
         batch.context_tokens = self.context - unserved
         batch.sequences = self.running_sequences
@@ -228,6 +241,9 @@ class Trtllm(Scheduler):
 
     # Requests that leave
 
+    def finish(self, now: int) -> list[EngineRequest]:
+        return super().finish(now) if self.in_flight == 1 else self.end_resting(now)
+
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
         length, chunked = request.length, self.in_chunks.pop(request.order, None)
         super().preempt(request, batch)
@@ -237,6 +253,7 @@ class Trtllm(Scheduler):
     def _abort_running(self, request: EngineRequest) -> int:
         chunked = self.in_chunks.pop(request.order, None)
         generated = super()._abort_running(request)
+        self.forget_resting(request)
         return generated if chunked is None else request.length - request.prompt
 
     def may_join(self, request: EngineRequest) -> bool:

@@ -197,7 +197,7 @@ def test_what_fits_never_exceeds_the_memory(name, device, tp, block_size, page_b
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization is 1.5"),
         ({"swap_gib": -1}, "swap_gib is -1"),
         ({"swap_gib": float("nan")}, "swap_gib is nan"),
-        ({"sizing": "guess"}, "sizing is 'guess'; it must be paper or vllm"),
+        ({"sizing": "guess"}, "sizing is 'guess'; it must be paper, vllm or sglang"),
         ({"tp": 3}, "tp is 3"),
     ],
 )

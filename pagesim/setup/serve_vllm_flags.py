@@ -6,18 +6,8 @@ They are those of `EngineArgs` and `AsyncEngineArgs` (engine/arg_utils.py) and o
 
 from __future__ import annotations
 
-from typing import Literal
-
-Arity = Literal["one", "several", "perhaps", "none"]
-"""Values that a flag takes; one without takes ``no-`` in front, and ``disable-`` in place of ``enable-``."""
-
-_ARITIES: dict[str, Arity] = {"*": "several", "?": "perhaps", "!": "none"}
-
-
-def _flags(text: str) -> dict[str, Arity]:
-    """Return flags with what they take: ``!`` no value, ``?`` perhaps one, ``*`` several, otherwise one."""
-    return {word.rstrip("*?!"): _ARITIES.get(word[-1], "one") for word in text.split()}
-
+from pagesim.setup.serve_words import Arity
+from pagesim.setup.serve_words import flags as _flags
 
 TAKEN = _flags("""
     model max-model-len kv-cache-dtype tensor-parallel-size gpu-memory-utilization block-size

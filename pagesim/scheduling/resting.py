@@ -1,0 +1,47 @@
+"""Requests whose last token is in flight, where a batch is scheduled while the one before it runs."""
+
+from __future__ import annotations
+
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.request import EngineRequest
+
+
+class RestingScheduler(Scheduler):
+    """A scheduler whose requests *rest* in the plan that comes before their last token.
+
+    They keep their place and their memory in it, and get no further token.
+    """
+
+    __slots__ = ("_ending",)
+
+    _ending: dict[int, EngineRequest]  # those that rest, by `Holder.order`
+
+    def let_ending_rest(self) -> None:
+        finishing, memory = self._finishing, self.memory
+        while finishing and finishing[0][0] <= memory.steps:
+            request = finishing.pop(0)[2]
+            self.events.interval_ended(request)
+            if self.reaches is not None:
+                self.reaches.leave(request.base)
+            memory.stop_decoding(request)
+            request.last_step = -1
+            self._ending[request.order] = request
+            self.resting += 1
+            self.resting_context += request.tokens
+
+    def end_resting(self, now: int) -> list[EngineRequest]:
+        """Let those go that rest, as their last token is known; return them."""
+        ending = self._ending
+        over = [ending[order] for order in sorted(ending)] if len(ending) > 1 else list(ending.values())
+        ending.clear()
+        self.resting = self.resting_context = 0
+        for request in over:
+            request.unknown = 0
+            self._over(request, now)
+        return over
+
+    def forget_resting(self, request: EngineRequest) -> None:
+        """Forget that a request rests, if it does, which is not over and gone."""
+        if self._ending.pop(request.order, None) is not None:
+            self.resting -= 1
+            self.resting_context -= request.tokens

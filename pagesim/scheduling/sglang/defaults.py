@@ -1,0 +1,183 @@
+"""What SGLang takes for options that are left out: by the GPU, the GPUs that share the model, and the model.
+
+Source: 0.5.23, ``srt/arg_groups/memory_hook.py``, ``cuda_graph_hook.py``, ``overrides.py``,
+``model_override_base.py`` and ``srt/mem_cache/kv_cache_configurator.py``. Sizes of memory are in MiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagesim.errors import PagesimError
+from pagesim.scheduling.options import Machine
+from pagesim.scheduling.sglang.options import SglangOptions
+
+MIB = 1 << 20
+"""Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """What is taken on GPUs of a size.
+
+    Attributes:
+        below_gib: memory of the first GPU that is too large.
+        chunk: tokens of ``chunked_prefill_size``.
+        graphs: sequences of the largest decode that a CUDA graph launches, with fewer than four GPUs.
+        wide_graphs: the same with four GPUs or more.
+    """
+
+    below_gib: float
+    chunk: int
+    graphs: int
+    wide_graphs: int
+
+
+TIERS = (
+    Tier(20, 2048, 8, 8),
+    Tier(35, 4096, 48, 160),
+    Tier(60, 4096, 32, 160),
+    Tier(160, 8192, 256, 512),
+    Tier(float("inf"), 16384, 512, 512),
+)
+
+UNKNOWN = Tier(0, 4096, 160, 160)
+"""What is taken where the GPU's memory is not known."""
+
+PAGED_GPUS = ("b200", "gb200", "b300", "gb300")
+"""GPUs whose default attention kernels, TensorRT-LLM's, take pages and not single tokens."""
+
+PAGE = 64
+"""Tokens of a page there."""
+
+LATENT_GRAPHS = 8192
+"""Tokens of the largest iteration of prompts that a CUDA graph launches under MLA."""
+
+LLAMA_2_GRAPHS = 4096
+"""The same for what is called llama-2."""
+
+
+def tier_of(machine: Machine) -> Tier:
+    """Return the tier of a GPU."""
+    gib = _memory_mib(machine) / 1024
+    return next(tier for tier in TIERS if gib < tier.below_gib) if gib else UNKNOWN
+
+
+def page_size(machine: Machine) -> int:
+    """Return the tokens of a page."""
+    return PAGE if machine.gpu in PAGED_GPUS else 1
+
+
+def decode_graphs(options: SglangOptions, machine: Machine) -> int:
+    """Return the sequences of the largest decode that a CUDA graph launches."""
+    tier = tier_of(machine)
+    most = tier.graphs if machine.tp < 4 else tier.wide_graphs
+    return min(most, options.max_running_requests or most)
+
+
+def prefill_graphs(options: SglangOptions, machine: Machine, chunk: int) -> int:
+    """Return the tokens of the largest iteration of prompts that a CUDA graph launches."""
+    most = min(LATENT_GRAPHS, chunk) if machine.latent else chunk
+    if options.max_total_tokens is not None:
+        most = min(most, options.max_total_tokens)
+    return min(most, LLAMA_2_GRAPHS) if "llama-2" in machine.model.lower() else most
+
+
+def captured(most: int) -> int:
+    """Return how many iterations of prompts are captured as CUDA graphs, up to so many tokens."""
+    steps = (
+        (4, 33, 4),
+        (48, 257, 16),
+        (288, 513, 32),
+        (576, 1025, 64),
+        (1280, 4097, 256),
+        (4608, most + 1, 512),
+    )
+    return sum(size <= most for start, stop, step in steps for size in range(start, stop, step))
+
+
+def reserved_mib(options: SglangOptions, machine: Machine) -> float:
+    """Return what of a GPU's memory is left to activations and CUDA graphs.
+
+    Args:
+        options: resolved.
+        machine: see there.
+    """
+    chunk, decodes, prompts = (
+        options.chunked_prefill_size,
+        options.cuda_graph_max_bs_decode,
+        options.cuda_graph_max_bs_prefill,
+    )
+    assert chunk is not None
+    assert decodes is not None
+    assert prompts is not None
+    tokens = max(chunk if chunk > 0 else options.max_prefill_tokens, 2048)
+    reserved = 512 + 1.5 * tokens + machine.tp / 8 * 1024
+    if options.graphs_decodes:
+        reserved += 2 * decodes
+    if options.graphs_prompts:
+        reserved += 1.5 * 1024 if machine.latent else 8 * captured(prompts)
+    return max(reserved, 10 * 1024) if _memory_mib(machine) > 60 * 1024 else reserved
+
+
+def static_fraction(options: SglangOptions, machine: Machine) -> float:
+    """Return ``mem_fraction_static``: the share of a GPU's memory that weights and cache may take.
+
+    Args:
+        options: resolved.
+        machine: see there.
+
+    Raises:
+        PagesimError: SGLang's own share is not known on this GPU, or leaves nothing.
+    """
+    if options.mem_fraction_static is not None:
+        return options.mem_fraction_static
+    if machine.gpu.startswith("mi"):
+        raise PagesimError(
+            f"gpu is {machine.gpu}; what SGLang takes there for mem_fraction_static depends on AMD's kernels "
+            "and is not known: give mem_fraction_static, or num_blocks"
+        )
+    memory = _memory_mib(machine)
+    share = round((memory - reserved_mib(options, machine)) / memory, 3)
+    if share <= 0:
+        raise PagesimError(
+            f"chunked_prefill_size is {options.chunked_prefill_size}, for which SGLang sets "
+            f"{reserved_mib(options, machine):,.0f} of {machine.gpu}'s {memory:,.0f} MiB aside: lower it "
+            "(-1, no chunks, goes by max_prefill_tokens), or give mem_fraction_static"
+        )
+    return share
+
+
+def most_running(options: SglangOptions, capacity: int, context: int) -> int:
+    """Return ``max_running_requests``: no more than half the tokens that the cache holds.
+
+    Args:
+        options: see there.
+        capacity: tokens of the cache.
+        context: tokens of the longest request.
+    """
+    most = options.max_running_requests or max(min(int(capacity / context * 512), 4096), 2048)
+    return max(1, min(most, capacity // 2))
+
+
+def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
+    """Return the options with what SGLang takes by default on a machine, but for those that memory decides.
+
+    Raises:
+        PagesimError: the engine would not start with these.
+    """
+    chunk = options.chunked_prefill_size
+    if chunk == 0:
+        raise PagesimError("chunked_prefill_size is 0; it must be at least 1, or -1 for no chunks")
+    if chunk is None:
+        chunk = tier_of(machine).chunk
+    taken = {"chunked_prefill_size": chunk}
+    if options.cuda_graph_max_bs_decode is None:
+        taken["cuda_graph_max_bs_decode"] = decode_graphs(options, machine)
+    if options.cuda_graph_max_bs_prefill is None:
+        taken["cuda_graph_max_bs_prefill"] = max(0, prefill_graphs(options, machine, chunk))
+    return options.model_copy(update=taken)
+
+
+def _memory_mib(machine: Machine) -> float:
+    return machine.listed_mib or machine.memory_bytes / MIB

@@ -1,0 +1,216 @@
+"""The words of a server's command: its variables, its flags with their values, and which are refused."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pagesim.costs.specs import model
+from pagesim.costs.specs.catalogue import is_config, known_as
+from pagesim.errors import PagesimError, brief, escaped
+
+Arity = Literal["one", "several", "perhaps", "none"]
+"""Values that a flag takes."""
+
+_ARITIES: dict[str, Arity] = {"*": "several", "?": "perhaps", "!": "none"}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
+_SHELL = re.compile(r"[$`]|^(?:[&|;<>()]+|\d?>.*)$")
+
+
+def flags(text: str) -> dict[str, Arity]:
+    """Return flags with what they take: ``!`` no value, ``?`` perhaps one, ``*`` several, otherwise one."""
+    return {word.rstrip("*?!"): _ARITIES.get(word[-1], "one") for word in text.split()}
+
+
+@dataclass(frozen=True, slots=True)
+class FlagTable:
+    """The flags of a server, in four classes.
+
+    Attributes:
+        server: whose they are, for a sentence.
+        taken: those that decide on memory or scheduling, and that pagesim has, too.
+        noted: those that change neither here.
+        refused: those that would change what is decided, and are not modelled.
+        harmless: those that are refused but for these values, which change nothing; each takes one value.
+        layered: those of ``noted`` that change nothing only where all layers keep every token alike.
+        spellings: of each flag without its dashes, and whether each turns it on.
+        aliases: other spellings, with the dash where there is only one.
+        relaxed: whether underscores stand for dashes, a part of a value may be named behind a dot, and a
+            value stand right behind ``-O``.
+    """
+
+    server: str
+    taken: Mapping[str, Arity]
+    noted: Mapping[str, Arity]
+    refused: Mapping[str, Arity]
+    harmless: Mapping[str, tuple[str, ...]]
+    layered: frozenset[str]
+    spellings: Mapping[str, tuple[str, bool]]
+    aliases: Mapping[str, str]
+    relaxed: bool
+
+    def arity(self, name: str) -> Arity:
+        """Return what a flag takes."""
+        for each in (self.taken, self.noted, self.refused):
+            if name in each:
+                return each[name]
+        return "one"
+
+    def read(self, words: list[str]) -> Iterator[tuple[str, list[str]]]:
+        """Yield each flag by its name with its values, ``false`` for a switch that is off; '' for no flag.
+
+        Raises:
+            PagesimError: a word is no flag, or a flag has too few or too many values.
+        """
+        at = 0
+        while at < len(words):
+            word = words[at]
+            at += 1
+            if not _is_flag(word):
+                yield "", [word]
+                continue
+            flag, sign, value = word.partition("=")
+            if self.relaxed and re.fullmatch(r"-O[^=]+", flag):
+                flag, sign, value = "-O", "=", flag[2:]
+            name, on, dotted = self._named(flag)
+            arity = "one" if dotted else self.arity(name)
+            values = [value] if sign else []
+            if arity == "none":
+                if sign:
+                    raise PagesimError(f"--serve: {flag} takes no value, and has {brief(value, 80)}")
+                values = [] if on else ["false"]
+            elif not sign:
+                most = {"one": 1, "perhaps": 1, "several": len(words)}[arity]
+                while at < len(words) and len(values) < most and not _is_flag(words[at]):
+                    values.append(words[at])
+                    at += 1
+                if not values and arity != "perhaps":
+                    raise PagesimError(f"--serve: {flag} needs a value")
+            yield name, values
+
+    def _named(self, flag: str) -> tuple[str, bool, bool]:
+        """Return a flag's name, whether it turns a switch on, and whether it is about a part of a value."""
+        head, dot, _ = flag.partition(".") if self.relaxed else (flag, "", "")
+        if not head.startswith("--"):
+            found = self.aliases.get(head)
+            if found is None:
+                raise PagesimError(f"--serve: {brief(flag, 80)} is no flag of {self.server}")
+            return found, True, bool(dot)
+        word = head[2:].replace("_", "-") if self.relaxed else head[2:]
+        word = self.aliases.get(word, word)
+        if word not in self.spellings:
+            begun = [each for each in self.spellings if word and each.startswith(word)]
+            if len({self.spellings[each] for each in begun}) != 1:
+                wrong = "is the beginning of several flags" if begun else "is no flag"
+                raise PagesimError(f"--serve: {brief(flag, 80)} {wrong} of {self.server}")
+            word = begun[0]
+        name, on = self.spellings[word]
+        return name, on, bool(dot)
+
+    def check(self, name: str, values: list[str]) -> None:
+        """Refuse a flag that would change what is decided and is not modelled."""
+        if name in self.taken or name in self.noted or (name in self.refused and values == ["false"]):
+            return
+        harmless = self.harmless.get(name)
+        if harmless and values and values[-1] in harmless:
+            return
+        said = f"--{name} {' '.join(values)}".strip()
+        remedy = f"it may be {' or '.join(harmless)}" if harmless else "leave it out"
+        raise PagesimError(
+            f"--serve: {escaped(said)[:120]} would change what is decided, and is not modelled; {remedy}"
+        )
+
+    def check_layers(self, model_name: str, given: Mapping[str, list[str]]) -> None:
+        """Refuse a flag about layers that the model has, and that are modelled without it."""
+        if model(model_name).keeps_all:
+            return
+        for flag in given:
+            if flag in self.layered and given[flag] != ["false"]:
+                raise PagesimError(
+                    f"--serve: --{flag} would change what the layers of {brief(model_name, 80)} keep, and is "
+                    "not modelled; leave it out"
+                )
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not _NUMBER.match(word) and word != "-"
+
+
+def words_of(line: str) -> tuple[list[str], list[str]]:
+    """Return the variables that stand in front of a command, by name, and its words as a shell splits them.
+
+    Raises:
+        PagesimError: a quotation mark is open, or a word means something to a shell only.
+    """
+    try:
+        words = shlex.split(line.replace("\\\n", " "))
+    except ValueError as error:
+        raise PagesimError(f"--serve cannot be parsed: {str(error).lower()}") from None
+    for word in words:
+        if _SHELL.search(word):
+            raise PagesimError(
+                f"--serve holds {brief(word, 80)}, which means something to a shell only; write the command "
+                "out"
+            )
+    variables = []
+    while words and _VARIABLE.match(words[0]):
+        variables.append(words.pop(0).partition("=")[0])
+    return variables, words
+
+
+def check_variables(variables: list[str], prefixes: tuple[str, ...], harmless: frozenset[str]) -> None:
+    """Refuse a variable of the server's that is not known to change nothing."""
+    for name in variables:
+        for prefix in prefixes:
+            if name.startswith(prefix) and name.removeprefix(prefix) not in harmless:
+                raise PagesimError(
+                    f"--serve: {name} may change what is decided, and is not modelled; leave it out"
+                )
+
+
+def check_one(models: list[str], example: str) -> None:
+    """Refuse a line that names no model, or several."""
+    if len(models) != 1:
+        said = f"names {' and '.join(models)}" if models else "names no model"
+        raise PagesimError(f"--serve {said[:200]}; it must name one model, as in {example}")
+
+
+def known_model(word: str) -> str:
+    """Return a model's name or path, if there is such a model here."""
+    known = known_as(word)
+    if known is not None:
+        return known
+    if re.fullmatch(r"[^/\\]+/[^/\\]+", word) and not is_config(word):
+        raise PagesimError(
+            f"--serve: pagesim does not know the model {brief(word, 200)}, and downloads nothing; put the "
+            "path of its config.json in its place"
+        )
+    model(word)
+    return word
+
+
+def number_of(read: Callable[[str], Any], name: str, text: str) -> Any:
+    """Return the number that a flag is given.
+
+    Raises:
+        PagesimError: it is none.
+    """
+    try:
+        return read(text)
+    except (ValueError, OverflowError):
+        wanted = "a number" if read is float else "a whole number"
+        raise PagesimError(f"--serve: --{name} is {brief(text, 80)}; it must be {wanted}") from None
+
+
+def check_length(options: Mapping[str, Any], flag: str, server: str) -> None:
+    """Refuse requests that are longer than the model is made for, as the server does."""
+    own = model(options["model"]).max_model_len
+    if options.get("max_model_len", own) > own:
+        raise PagesimError(
+            f"--serve: --{flag} is {options['max_model_len']}, more than the {own} tokens of "
+            f"{options['model']}; {server} does not start so"
+        )

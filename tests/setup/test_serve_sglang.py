@@ -1,0 +1,240 @@
+"""A line of SGLang's server: what it decides, what has no effect here, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pagesim as ps
+from pagesim.setup.equip import equip, static_memory
+from pagesim.setup.presets import parts_of
+from pagesim.setup.scenario import System, checked
+from pagesim.setup.serve import Served, read_serve
+from pagesim.setup.serve_sglang import readable
+from pagesim.setup.serve_sglang_flags import (
+    ALIASES,
+    EVICTIONS,
+    FLAGS,
+    HARMLESS,
+    LAYERED,
+    NOTED,
+    ORDERS,
+    REFUSED,
+    SWITCHES,
+    TAKEN,
+)
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+LAUNCH = f"python -m sglang.launch_server --model-path {MODEL}"
+SIGNS = {"*": "several", "?": "perhaps", "!": "none"}
+
+
+def options_of(flags: str) -> dict[str, Any]:
+    """Return what flags decide besides what every line does."""
+    options = dict(read_serve(f"{LAUNCH} {flags}").options)
+    assert options.pop("policy") == "sglang"
+    assert options.pop("model") == "llama-3.1-8b"
+    return options
+
+
+def refusal(line: str) -> str:
+    with pytest.raises(ps.PagesimError) as caught:
+        read_serve(line)
+    return str(caught.value)
+
+
+def test_every_flag_of_the_release_is_in_exactly_one_class_and_takes_what_it_takes_there() -> None:
+    listed = (Path(__file__).parent / "sglang-0.5.23-flags.txt").read_text(encoding="utf-8").splitlines()[1:]
+    assert {line.rstrip("*?!"): SIGNS.get(line[-1], "one") for line in listed} == FLAGS
+    assert len(TAKEN) + len(NOTED) + len(REFUSED) + len(HARMLESS) == len(FLAGS) == 532
+    assert {*ALIASES.values(), *SWITCHES, *LAYERED} <= set(FLAGS)
+    assert set(LAYERED) <= set(NOTED)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"python -m sglang.launch_server --model-path {MODEL}",
+        f"python3 -m sglang.launch_server --model {MODEL}",
+        f"CUDA_VISIBLE_DEVICES=0 /opt/venv/bin/python3.12 -m sglang.launch_server --model={MODEL}",
+        f"sglang serve {MODEL}",
+        f"sglang serve --model-path {MODEL}",
+        f"sglang serve --model-type llm {MODEL}",
+        f"sglang serve \\\n  --model {MODEL}",
+    ],
+)
+def test_the_server_is_started_by_each_of_its_commands(command: str) -> None:
+    assert read_serve(command).options == {"policy": "sglang", "model": "llama-3.1-8b"}
+
+
+def test_a_line_decides_what_its_flags_say() -> None:
+    assert options_of(
+        "--tp 2 --mem-fraction-static 0.85 --max-total-tokens 64k --chunked-prefill-size 4096 "
+        "--max-prefill-tokens 8Ki --context-length 8192 --kv-cache-dtype fp8_e5m2 --page-size 16 "
+        "--schedule-policy lpm --schedule-conservativeness 0.3 --max-running-requests=128 "
+        "--prefill-max-requests 4 --radix-eviction-policy lfu --disable-overlap-schedule "
+        "--enable-mixed-chunk --disable-radix-cache --cuda-graph-max-bs-decode 64 "
+        "--cuda-graph-max-bs-prefill 2048 --disable-prefill-cuda-graph"
+    ) == {
+        "tensor_parallel_size": 2,
+        "mem_fraction_static": 0.85,
+        "max_total_tokens": 64_000,
+        "chunked_prefill_size": 4096,
+        "max_prefill_tokens": 8192,
+        "max_model_len": 8192,
+        "kv_cache_dtype": "fp8",
+        "block_size": 16,
+        "schedule_policy": "lpm",
+        "schedule_conservativeness": 0.3,
+        "max_running_requests": 128,
+        "prefill_max_requests": 4,
+        "radix_eviction_policy": "lfu",
+        "disable_overlap_schedule": True,
+        "enable_mixed_chunk": True,
+        "disable_radix_cache": True,
+        "cuda_graph_max_bs_decode": 64,
+        "cuda_graph_max_bs_prefill": 2048,
+        "disable_prefill_cuda_graph": True,
+    }
+    assert options_of("--chunked-prefill-size -1 --tp-size 4 --tp-size 8") == {
+        "chunked_prefill_size": -1,
+        "tensor_parallel_size": 8,
+    }
+    assert options_of("--quantization fp8 --kv-cache-dtype auto --dtype bfloat16") == {"weight_dtype": "fp8"}
+
+
+def test_flags_are_spelled_as_the_release_reads_them() -> None:
+    # Its parser takes the beginning of a flag, where only one begins so, and no underscores.
+    assert options_of("--mem-frac 0.8 --disable-radix --tensor-parallel-size 2") == {
+        "mem_fraction_static": 0.8,
+        "disable_radix_cache": True,
+        "tensor_parallel_size": 2,
+    }
+    assert "is no flag of SGLang 0.5.23" in refusal(f"{LAUNCH} --mem_fraction_static 0.8")
+    assert "is the beginning of several flags" in refusal(f"{LAUNCH} --cuda-graph-max-bs 8")
+    assert "is no flag of SGLang 0.5.23" in refusal(f"{LAUNCH} --gpu-memory-utilization 0.9")
+    assert "is no flag of SGLang 0.5.23" in refusal(f"{LAUNCH} --no-disable-radix-cache")
+    assert "takes no value" in refusal(f"{LAUNCH} --disable-radix-cache=1")
+    assert "needs a value" in refusal(f"{LAUNCH} --page-size --tp 2")
+    assert refusal(f"{LAUNCH} stray").startswith("--serve: 'stray' belongs to no flag")
+    assert refusal(f"{LAUNCH} --tp two").startswith("--serve: --tp-size is 'two'; it must be a whole number")
+
+
+def test_counts_of_tokens_have_the_releases_suffixes() -> None:
+    # utils/common.py, human_readable_int.
+    read = {"1k": 1000, "25.6k": 25_600, "1Ki": 1024, "2M": 2_000_000, "1Mi": 1 << 20, "70": 70}
+    assert {text: readable(text) for text in read} == read
+    for text in ("1K", "1.5Ki", "k", "1 k"):
+        with pytest.raises(ValueError, match=text):
+            readable(text)
+
+
+@pytest.mark.parametrize("name", sorted({*NOTED} - LAYERED))
+def test_what_changes_nothing_is_said_in_a_note(name: str) -> None:
+    value = {"none": "", "perhaps": "", "one": " 3", "several": " 3 4"}[NOTED[name]]
+    served = read_serve(f"{LAUNCH} --{name}{value}")
+    assert served.options == {"policy": "sglang", "model": "llama-3.1-8b"}
+    assert served.notes == (f"of SGLang's line without an effect here: --{name}",)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_would_change_decisions_is_refused_by_its_name(name: str) -> None:
+    value = {"none": "", "perhaps": "", "one": " 3", "several": " 3"}[REFUSED[name]]
+    said = refusal(f"{LAUNCH} --{name}{value}")
+    assert said.startswith(f"--serve: --{name}")
+    assert said.endswith("would change what is decided, and is not modelled; leave it out")
+
+
+@pytest.mark.parametrize("name", sorted(HARMLESS))
+def test_some_values_of_what_is_refused_change_nothing(name: str) -> None:
+    for value in HARMLESS[name]:
+        assert read_serve(f"{LAUNCH} --{name} '{value}'").notes[0].endswith(f": --{name}")
+    said = refusal(f"{LAUNCH} --{name} 77")
+    assert f"--{name} 77 would change" in said
+    assert said.endswith(f"it may be {' or '.join(HARMLESS[name])}")
+
+
+def test_flags_about_layers_are_refused_for_the_models_that_have_such_layers() -> None:
+    layouts = Path(__file__).parents[1] / "golden" / "layouts"
+    for name in sorted(LAYERED):
+        value = "" if FLAGS[name] == "none" else " 2"
+        assert name in str(read_serve(f"{LAUNCH} --{name}{value}").notes)
+        said = refusal(f"sglang serve {layouts / 'gpt-oss-20b.toml'} --{name}{value}")
+        assert said.startswith(f"--serve: --{name} would change what the layers of ")
+
+
+def test_values_that_are_not_modelled_are_refused_with_those_that_are() -> None:
+    said = refusal(f"{LAUNCH} --schedule-policy random")
+    assert said == f"--serve: --schedule-policy 'random' is not modelled; it may be {', '.join(ORDERS)}"
+    assert refusal(f"{LAUNCH} --radix-eviction-policy tlru").endswith(f"it may be {', '.join(EVICTIONS)}")
+    assert "it may be auto, bf16, bfloat16, fp8_e4m3, fp8_e5m2" in refusal(f"{LAUNCH} --kv-cache-dtype nvfp4")
+    assert "--attention-backend 'fa4' is not modelled" in refusal(f"{LAUNCH} --attention-backend fa4")
+    assert "more than the 131072 tokens" in refusal(f"{LAUNCH} --context-length 200000")
+    assert "--quantization w8a8_int8 would change" in refusal(f"{LAUNCH} --quantization w8a8_int8")
+
+
+def test_kernels_decide_on_the_page() -> None:
+    # overrides.py, _mla_backend_page_constraints and _page_size_default, as run.
+    for flags, page in {
+        "--attention-backend fa3": 1,
+        "--attention-backend flashinfer --page-size 8": 8,
+        "--attention-backend trtllm_mha": 64,
+        "--attention-backend trtllm_mha --page-size 32": 32,
+        "--attention-backend trtllm_mla --page-size 16": 64,
+        "--attention-backend flashmla --page-size 32": 64,
+    }.items():
+        assert options_of(flags) == {"block_size": page}
+    on_b200 = {"gpu": "b200"}
+    assert read_serve(f"{LAUNCH} --page-size 32").over(on_b200)["block_size"] == 32
+    assert read_serve(f"{LAUNCH} --page-size 1").over({"gpu": "h100"})["block_size"] == 1
+    with pytest.raises(ps.PagesimError, match="kernels on b200 take 16, 32, 64, 128, and it would"):
+        read_serve(f"{LAUNCH} --page-size 1").over(on_b200)
+
+
+def test_variables_of_the_server_are_refused_but_for_those_that_change_nothing() -> None:
+    served = read_serve(f"HF_HOME=/data SGLANG_USE_MODELSCOPE=1 {LAUNCH} --port 30000")
+    assert served.notes == (
+        "of SGLang's line without an effect here: HF_HOME, SGLANG_USE_MODELSCOPE, --port",
+    )
+    said = refusal(f"SGLANG_ENABLE_POST_CAPTURE_KV_SIZING=1 {LAUNCH}")
+    assert said.startswith("--serve: SGLANG_ENABLE_POST_CAPTURE_KV_SIZING may change what is decided")
+    assert "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION may" in refusal(
+        f"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION=9 {LAUNCH}"
+    )
+
+
+def test_a_line_must_name_one_model_and_what_is_not_known_is_said() -> None:
+    assert (
+        refusal("sglang serve") == "--serve names no model; it must name one model, as in sglang serve MODEL"
+    )
+    assert "pagesim does not know the model" in refusal("sglang serve unknown/model")
+    assert "--model-type is 'diffusion'; it may be auto or llm" in refusal(
+        "sglang serve x --model-type diffusion"
+    )
+    assert "it must begin with vllm serve, sglang serve, or python -m " in refusal("sglang generate x")
+
+
+def test_what_stands_beside_the_line_may_not_contradict_it() -> None:
+    def beside(**given: Any) -> str:
+        served: Served = read_serve(f"{LAUNCH} --tp 2")
+        with pytest.raises(ps.PagesimError) as caught:
+            served.over(given)
+        return str(caught.value)
+
+    assert beside() == "--serve needs the GPU that is served on; name it with --gpu"
+    assert beside(gpu="h100", scheduler="vllm-v1") == (
+        "--serve is about SGLang as it is; leave scheduler vllm-v1 out"
+    )
+    assert beside(gpu="h100", policy="vllm-v1").startswith("--serve says policy sglang, and beside it policy")
+    assert beside(gpu="h100", tensor_parallel_size=4).startswith("--serve says tensor_parallel_size 2, and ")
+
+
+def test_a_line_is_sized_as_its_server_sizes_itself() -> None:
+    line = f"{LAUNCH} --tp 4 --chunked-prefill-size 2048 --disable-cuda-graph"
+    served = checked(System, read_serve(line).over({"gpu": "l4"}))
+    share = static_memory(served, parts_of("sglang"))["mem_fraction_static"]
+    # As the release resolves it: (23034 - 512 - 1.5 * 2048 - 4 * 128) / 23034.
+    assert share == 0.822
+    assert equip(served, parts_of("sglang"))[0].slots > 300_000
