@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.kvcache.radix import WindowedRadixKV
+from pagesim.kvcache.radix import RadixKV, WindowedRadixKV
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -68,8 +68,8 @@ class TreeHistory(Observer):
 
     def _note(self, ticks: int, iterations: int, growth: int, ratio: float) -> None:
         scheduler = self._scheduler
-        memory = scheduler.tree
-        assert memory is not None
+        memory = scheduler.memory
+        assert isinstance(memory, RadixKV)
         tree, page = memory.tree, memory.block_size
         blank = (memory.blank_blocks - memory.blocks_needed(growth)) * page
         own = memory.num_blocks * page - blank - tree.evictable - tree.protected

@@ -33,9 +33,11 @@ def serve(requests: Trace, **options: Any) -> Result:
 TURNS = trace(*[(k / 2, 200 + 9 * k, 180) for k in range(40)], session_id=np.arange(40) % 7)
 
 
+@pytest.mark.parametrize("caches", [False, True], ids=["no tree", "tree"])
 @pytest.mark.parametrize("fast_forward", [False, True])
-def test_every_token_of_both_pools_is_somewhere(fast_forward: bool) -> None:
-    result = serve(TURNS, swa_full_tokens_ratio=0.5, fast_forward=fast_forward)
+def test_every_token_of_both_pools_is_somewhere(fast_forward: bool, caches: bool) -> None:
+    options = {"fast_forward": fast_forward, "disable_radix_cache": not caches}
+    result = serve(TURNS, swa_full_tokens_ratio=0.5, **options)
     tree, steps = result.tree, result.steps
     assert tree is not None
     assert steps is not None
@@ -45,7 +47,7 @@ def test_every_token_of_both_pools_is_somewhere(fast_forward: bool) -> None:
     assert (pool >= 0).all(axis=None)
     live = tree["window_evictable"] + tree["window_protected"]
     assert (tree["tombstones"] + live == tree["evictable"] + tree["protected"]).all()
-    assert tree["tombstones"].max() > 0
+    assert (tree["tombstones"].max() > 0) == caches
     last = tree["iterations"].cumsum().to_numpy() - 1
     assert tree["evictable"].tolist() == steps["cached"].to_numpy()[last].tolist()
     assert (result.requests["status"] == "finished").all()

@@ -199,6 +199,9 @@ class WindowedRadixKV(RadixKV):
         Returns:
             How many are blank in both.
         """
+        blank = self.free_blocks - self.cached_blocks
+        if pages <= blank and pages <= self.blank_window_blocks:
+            return min(blank, self.blank_window_blocks)
         tree, page = self.tree, self.block_size
         before = tree.window_tokens
         blank = super().make_blank(pages)

@@ -72,7 +72,10 @@ class TwoPools(OnePool):
     def before_decodes(self, batch: Iterable[SglangRequest]) -> None:
         memory, generated = self._memory, self._scheduler.generated
         ahead = memory.windows.window + SLIDE_AT
+        most = memory.steps - ahead
         for request in batch:
+            if request.base + most < request.kv.gone:
+                continue  # though all of its tokens were known
             known = request.prompt + generated(request)
             if known - 1 - ahead >= request.kv.gone and memory.length(request) > request.end:
                 memory.slide(request, known - 1)
