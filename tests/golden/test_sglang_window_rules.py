@@ -76,5 +76,5 @@ def test_random_systems_of_two_pools_decide_by_the_rules(
         for stepping in (False, True):
             difference = compare_log(golden, stepping=stepping).difference
             assert difference is None, f"seed {seed}, {options}, {window}, {ratio}: {difference}"
-    assert compared > PART / 2
+    assert compared >= PART / 2
     assert retracting or part > 1

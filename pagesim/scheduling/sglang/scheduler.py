@@ -44,7 +44,6 @@ class Sglang(AdmittingSglang):
     drops_last_token = True
     loses_in_flight = True
     empty_turns = False
-    serves_hybrids = False
     sizing = "sglang"
 
     @classmethod
