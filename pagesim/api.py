@@ -124,7 +124,7 @@ def run(
     )
     if timeline is not None:
         timeline.begin(setting.cost, setting.trace, log)
-    tree = TreeHistory() if setting.keeps_tree and steps != "none" else None
+    tree = TreeHistory() if setting.counts_pools and steps != "none" else None
     server = Server(
         setting,
         log,

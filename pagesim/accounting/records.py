@@ -209,6 +209,8 @@ class Recorder(Observer):
             row = request.row
             if self._moves is not None:
                 self._move(row, Move.PREEMPTED, now)
+            if self.scheduler.loses_in_flight and request.length == request.prompt:
+                self.log.first_token[row] = -1  # it was in flight
             self._go_away(row, last)
             self.log.recomputes[row] += 1
             self.recomputed_total += 1

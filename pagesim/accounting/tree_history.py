@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.kvcache.radix import RadixKV, WindowedRadixKV
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -19,15 +20,21 @@ COUNTS = (
 )
 
 
+WINDOW_COUNTS = ("window_blank", "window_evictable", "window_protected", "window_own", "tombstones")
+"""Counts of the pool of layers with a window, where they have one of their own."""
+
+
 class TreeHistory(Observer):
     """Notes in every iteration that is planned, and at the end of every fast-forward, where tokens are.
 
     A token slot is *blank*, *evictable* (in the tree, and held by no request), *protected* (in the tree, and
-    held), or a request's *own* (held and not in the tree). The four sum to the capacity.
+    held), or a request's *own* (held and not in the tree). The four sum to the capacity. So do those of the
+    pool of layers with a window to its own; *tombstones* are tokens of the tree that have no slot there.
     """
 
     def __init__(self) -> None:
         self._counts = array("q")
+        self._windows = array("q")
         self._ratios = array("d")
         self._evicted = 0
         self._retracted = 0
@@ -52,15 +59,17 @@ class TreeHistory(Observer):
         A row is an iteration that was planned, or the last one of a fast-forward of so many iterations.
         """
         table = np.array(self._counts, np.int64).reshape(-1, len(COUNTS))
+        windows = np.array(self._windows, np.int64).reshape(-1, len(WINDOW_COUNTS))
         return {
             **dict(zip(COUNTS, table.T, strict=True)),
+            **(dict(zip(WINDOW_COUNTS, windows.T, strict=True)) if len(windows) else {}),
             "new_token_ratio": np.array(self._ratios, np.float64),
         }
 
     def _note(self, ticks: int, iterations: int, growth: int, ratio: float) -> None:
         scheduler = self._scheduler
-        memory = scheduler.tree
-        assert memory is not None
+        memory = scheduler.memory
+        assert isinstance(memory, RadixKV)
         tree, page = memory.tree, memory.block_size
         blank = (memory.blank_blocks - memory.blocks_needed(growth)) * page
         own = memory.num_blocks * page - blank - tree.evictable - tree.protected
@@ -70,5 +79,12 @@ class TreeHistory(Observer):
             memory.evicted - self._evicted, self._retracted, int(scheduler.is_full),
         ])
         # fmt: on
+        if isinstance(memory, WindowedRadixKV):
+            blank = (memory.blank_window_blocks - memory.blocks_needed(growth)) * page
+            windows = memory.tree
+            live = windows.window_tokens
+            own = memory.windows.num_blocks * page - blank - live
+            dead = windows.evictable + windows.protected - live
+            self._windows.fromlist([blank, windows.window_evictable, windows.window_protected, own, dead])
         self._ratios.append(ratio)
         self._evicted, self._retracted = memory.evicted, 0

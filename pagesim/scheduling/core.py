@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
+from pagesim.kvcache.radix import WindowPool
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch, Choice
 from pagesim.scheduling.dead_ends import DeadEnd
@@ -129,6 +130,9 @@ class Scheduler(ABC):
     drops_last_token: ClassVar[bool] = False
     """Whether a client that goes away during an iteration gets nothing of it, not even a last token."""
 
+    loses_in_flight: ClassVar[bool] = False
+    """Whether a request that loses its place loses the token, too, that is in flight for it."""
+
     follows_reach: ClassVar[bool] = False
     """Whether a batch says what layers read that look back on some tokens only (``reaches``)."""
 
@@ -174,8 +178,17 @@ class Scheduler(ABC):
         return None if longest is None else np.maximum(1, longest - prompt)
 
     @classmethod
-    def memory_for(cls, options: Any, num_blocks: int, block_size: int) -> KVCache | None:
-        """Return the empty memory that the scheduler brings with it under these options; None for none."""
+    def memory_for(
+        cls, options: Any, num_blocks: int, block_size: int, windows: WindowPool | None = None
+    ) -> KVCache | None:
+        """Return the empty memory that the scheduler brings with it under these options; None for none.
+
+        Args:
+            options: resolved.
+            num_blocks: that sequences can hold.
+            block_size: tokens a block.
+            windows: the pool of layers with a window, where they have one of their own.
+        """
         return None
 
     @classmethod

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pagesim.costs.specs import BlockPlan, ModelSpec, TypePlan, plan_blocks, plan_types
-from pagesim.costs.specs.layers import KV_SCALE_BYTES
+from pagesim.costs.specs import BlockPlan, ModelSpec, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
+from pagesim.costs.specs.layers import KV_SCALE_BYTES, StateLayer
 from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import SchedulerOptions
+from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
@@ -80,6 +81,34 @@ def type_plan(system: System, options: VllmV1Options, model: ModelSpec, layout: 
         kv_dtype=system.kv_cache_dtype,
         tp=system.tensor_parallel_size,
         block_size=system.block_size,
+    )
+
+
+def pool_plan(system: System, options: SglangOptions, model: ModelSpec, block_size: int) -> PoolPlan | None:
+    """Plan the two pools of a system of policy ``sglang``; None where it has one, of layers that keep all.
+
+    Args:
+        system: what serves.
+        options: of its scheduler.
+        model: what it serves.
+        block_size: tokens of a page.
+
+    Raises:
+        PagesimError: its layers keep a state, or something else that is not simulated.
+    """
+    if any(isinstance(layer, StateLayer) for layer in model.cache_layers):
+        raise PagesimError(
+            f"layers of {model.name} keep a state; scheduler sglang is simulated for layers that attend: "
+            "choose another model, or policy vllm-v1"
+        )
+    if options.disable_hybrid_swa_memory:
+        return None
+    return plan_pools(
+        model,
+        block_size=block_size,
+        ratio=options.swa_full_tokens_ratio,
+        kv_dtype=system.kv_cache_dtype,
+        tp=system.tensor_parallel_size,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pagesim.costs.specs import BlockPlan, TypePlan
+from pagesim.costs.specs import BlockPlan, PoolPlan, TypePlan
 from pagesim.errors import PagesimError
 from pagesim.kvcache import (
     RESERVATIONS,
@@ -21,6 +21,7 @@ from pagesim.kvcache import (
     PrefixCachedKV,
     counts_prefixes,
 )
+from pagesim.kvcache.radix import WindowPool
 from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.core import Pool as ReplicaPool
 from pagesim.scheduling.core import Scheduler
@@ -38,7 +39,7 @@ def build_memory(
     block_size: int,
     cpu_blocks: int,
     max_model_len: int,
-    plan: BlockPlan | TypePlan | None = None,
+    plan: BlockPlan | PoolPlan | TypePlan | None = None,
     tables: bool = False,
 ) -> KVCache:
     """Return the empty memory of a policy.
@@ -63,7 +64,11 @@ def build_memory(
         )
     if isinstance(plan, TypePlan):
         return _typed_memory(plan.holding(num_blocks))
-    own = scheduler.memory_for(options, num_blocks, block_size)
+    windows = None
+    if isinstance(plan, PoolPlan):
+        pools, plan = plan.holding(num_blocks), None
+        windows = WindowPool(pools.window, pools.window_blocks)
+    own = scheduler.memory_for(options, num_blocks, block_size, windows)
     if own is not None:
         return own
     groups = () if plan is None else kv_groups(plan)

@@ -6,13 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
-from pagesim.costs.specs import BlockPlan, Capacity, ModelSpec, TypePlan, capacity, gpu, model, paged_block
+from pagesim.costs.specs import (
+    BlockPlan,
+    Capacity,
+    ModelSpec,
+    PoolPlan,
+    TypePlan,
+    capacity,
+    gpu,
+    model,
+    paged_block,
+)
 from pagesim.costs.specs.capacity import Sizing
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions, static_fraction
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan, check_kv_dtype, type_plan
+from pagesim.setup.block_plans import block_plan, check_kv_dtype, pool_plan, type_plan
 from pagesim.setup.options import chosen
 from pagesim.setup.presets import TYPED, Policy, granularity
 from pagesim.setup.registry import SCHEDULERS
@@ -189,13 +199,15 @@ def block_bytes(system: System, policy: Policy) -> int:
     return block_size * spec.kv_bytes_per_token(kv_dtype, tp)
 
 
-def _blocks_of(system: System, policy: Policy, spec: ModelSpec) -> BlockPlan | TypePlan | None:
+def _blocks_of(system: System, policy: Policy, spec: ModelSpec) -> BlockPlan | PoolPlan | TypePlan | None:
     """Return the plan of a system's blocks; None where layers keep alike, or are kept so."""
     layout = TYPED.get(policy.placement)
     check_kv_dtype(system, options_of(system, policy))
     if spec.is_plain and layout is None:
         return None
     options = options_of(system, policy)
+    if isinstance(options, SglangOptions):
+        return pool_plan(system, options, spec, block_of(system, policy)[0])
     if not isinstance(options, VllmV1Options):
         if not (spec.keeps_all or SCHEDULERS.find(policy.scheduler).serves_hybrids):
             raise PagesimError(
@@ -245,7 +257,7 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
         num_blocks=system.num_blocks,
         blocks=blocks,
     )
-    if blocks is not None and checks_length:
+    if blocks is not None and (checks_length or isinstance(blocks, PoolPlan)):
         blocks.holding(sized.num_blocks).check_start()
     if page_bytes is not None and system.cpu_blocks:
         raise PagesimError(

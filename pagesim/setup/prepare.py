@@ -15,7 +15,7 @@ from pagesim.accounting.records import Recorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
 from pagesim.costs import Assuming, CostModel, PreemptionPrices
-from pagesim.costs.specs import Capacity
+from pagesim.costs.specs import Capacity, PoolPlan
 from pagesim.errors import PagesimError
 from pagesim.kvcache import TabledKV
 from pagesim.results.result import request_columns
@@ -118,6 +118,11 @@ class PreparedSystem:
     def keeps_tree(self) -> bool:
         """Whether prefixes are cached in a radix tree."""
         return keeps_tree(self.options)
+
+    @property
+    def counts_pools(self) -> bool:
+        """Whether there is a table of where the tokens of a tree's pool are, or those of two pools."""
+        return self.keeps_tree or isinstance(self.sized.plan, PoolPlan)
 
     @property
     def is_closed(self) -> bool:

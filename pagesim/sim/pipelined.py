@@ -56,7 +56,7 @@ class PipelinedEngine(Engine):
             if batch.recomputed or batch.stuck:
                 self.events.departed(batch, now)
                 self._give_up(batch, now)
-            if batch.tokens or not batch.stuck:
+            if batch.tokens or not batch.stuck or not scheduler.empty_turns:
                 break
         is_empty = not batch.tokens
         if is_empty and not scheduler.empty_turns:

@@ -47,6 +47,7 @@ QUICK = {
     "e_prio",
     "sglang_chunk1024_p4_reject",
     "sglang_noradix_ignore_eos",
+    "sglang_swa_w128",
     "sglang_turns_lpm_p8_chunk256",
     "sosp_block256_vllm_2.0",
     "sosp_fig2_orca-max",

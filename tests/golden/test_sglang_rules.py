@@ -109,6 +109,11 @@ def decided(
         log = mini.Mini(asked).go()
     except AssertionError:
         return None
+    return as_log(log)
+
+
+def as_log(log: list[dict[str, Any]]) -> pd.DataFrame | None:
+    """Return what the program decided, as a log; None where it did not come to its end."""
     if len(log) > 60000:
         return None
     for step in log:

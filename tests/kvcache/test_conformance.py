@@ -40,7 +40,7 @@ from pagesim.kvcache import (
     contiguous,
 )
 from pagesim.kvcache.conformance import check_kvcache
-from pagesim.kvcache.radix import EvictionPolicy, RadixKV
+from pagesim.kvcache.radix import EvictionPolicy, RadixKV, WindowedRadixKV, WindowPool
 from tests.kvcache.slow import SlowHybridKV, SlowKV
 
 Maker = Callable[[Pool], KVCache]
@@ -70,6 +70,11 @@ def cached(kind: type[CountedPrefixKV], *, first: bool = True) -> Maker:
 
 def radix(policy: EvictionPolicy) -> Maker:
     return lambda pool: RadixKV(pool.num_blocks, pool.block_size, policy=policy)
+
+
+def windowed(window: int) -> Maker:
+    """Return what makes a radix tree over two pools, of as many pages each: free are those of the first."""
+    return lambda pool: WindowedRadixKV(pool.num_blocks, pool.block_size, WindowPool(window, pool.num_blocks))
 
 
 def two_level(*groups: tuple[int, Rule], lag: int = 0) -> Maker:
@@ -135,6 +140,8 @@ for _mix in ("window", "full and windows"):
     }
 for _eviction in get_args(EvictionPolicy):
     MEMORIES[f"radix tree, {_eviction}"] = (radix(_eviction), None)
+for _window in (3, 40):
+    MEMORIES[f"radix tree, window {_window}"] = (windowed(_window), None)
 for _policy in RESERVATIONS:
     MEMORIES[f"first fit {_policy}"] = (contiguous(FirstFit), _policy)
     MEMORIES[f"best fit {_policy}"] = (contiguous(BestFit), _policy)
@@ -144,6 +151,7 @@ for _policy in RESERVATIONS:
 @pytest.mark.slow_but(
     "prefix cache",
     "radix tree, lru",
+    "radix tree, window 3",
     "counted on demand",
     "tabled on demand",
     "counted full and window",

@@ -29,7 +29,12 @@ def conversations() -> ps.Result:
     return stored()
 
 
-@pytest.mark.parametrize("options", [{}, {"block_size": 16, "num_blocks": 600}], ids=["tokens", "pages"])
+WINDOWED = {"model": str(TURNS.with_name("window256.toml")), "max_model_len": 8192}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"block_size": 16, "num_blocks": 600}, WINDOWED], ids=["tokens", "pages", "windows"]
+)
 def test_the_nodes_have_the_tokens_that_the_memory_counted(options: dict[str, Any]) -> None:
     # Without overlap an iteration is carried out, and noted, when it is decided.
     result = stored(disable_overlap_schedule=True, **options)

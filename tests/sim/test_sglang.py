@@ -136,7 +136,7 @@ def test_a_stored_result_has_its_tree(tmp_path: Path) -> None:
     ("requests", "options", "sentence"),
     [
         (trace((0, 5, 5), n=np.array([2])), {}, "request 0: n is 2; under scheduler sglang it must be 1"),
-        (trace((0, 5, 5)), {"model": "gpt-oss-20b"}, "layers of gpt-oss-20b keep some tokens only"),
+        (trace((0, 5, 5)), {"model": "qwen3-next-80b"}, "layers of qwen3-next-80b keep a state"),
         (trace((0, 5, 5)), {"chunked_prefill_size": 0}, "chunked_prefill_size is 0; it must be at least 1"),
         (trace((0, 5, 5)), {"reservation": "max"}, "scheduler sglang needs reservation on-demand"),
     ],

@@ -11,6 +11,7 @@ from pagesim.costs.specs.huggingface import from_hf_config
 from pagesim.costs.specs.layer_file import from_layers
 from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
 from pagesim.costs.specs.parallel import ALL_REDUCES_PER_LAYER, all_reduce_bytes_per_token
+from pagesim.costs.specs.pool_plan import PoolPlan, plan_pools
 from pagesim.costs.specs.static_division import divide_statically
 from pagesim.costs.specs.tier_spec import TierSpec, parse_tiers
 from pagesim.costs.specs.type_plan import LayerType, TypePlan, plan_types
@@ -28,6 +29,7 @@ __all__ = [
     "Link",
     "MixtureOfExperts",
     "ModelSpec",
+    "PoolPlan",
     "TierSpec",
     "TypePlan",
     "WeightDtype",
@@ -45,5 +47,6 @@ __all__ = [
     "paged_block",
     "parse_tiers",
     "plan_blocks",
+    "plan_pools",
     "plan_types",
 ]

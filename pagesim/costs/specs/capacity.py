@@ -11,6 +11,7 @@ from pagesim.costs.specs.division import BATCHED_TOKENS, SEQUENCES, Division, di
 from pagesim.costs.specs.gpus import GIB, GpuSpec
 from pagesim.costs.specs.layers import KV_SCALE_BYTES, StateLayer
 from pagesim.costs.specs.models import ModelSpec
+from pagesim.costs.specs.pool_plan import PoolPlan
 from pagesim.costs.specs.static_division import divide_statically
 from pagesim.costs.specs.type_plan import TypePlan
 from pagesim.errors import CapacityError, PagesimError
@@ -50,7 +51,7 @@ class Capacity:
     weight_bytes_per_gpu: int
     activation_bytes: int
     tp: int
-    plan: BlockPlan | TypePlan | None = None
+    plan: BlockPlan | PoolPlan | TypePlan | None = None
 
     @property
     def slots(self) -> int:
@@ -128,7 +129,7 @@ def capacity(
     max_model_len: int | None = None,
     swap_gib: float = 20,
     num_blocks: int | None = None,
-    blocks: BlockPlan | TypePlan | None = None,
+    blocks: BlockPlan | PoolPlan | TypePlan | None = None,
 ) -> Capacity:
     """Say how many KV blocks fit beside the weights.
 
@@ -225,6 +226,8 @@ def capacity(
             assert division is not None
             rest = division.cache
         gpu_blocks = rest // counted_bytes * counted_bytes // block_bytes
+        if isinstance(blocks, PoolPlan):
+            gpu_blocks = blocks.blocks_in(rest)
         if sizing == "sglang" and max_total_tokens is not None:
             gpu_blocks = min(gpu_blocks, max_total_tokens // block_size)
             if gpu_blocks < 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pagesim.kvcache.radix import WindowedRadixKV
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -95,11 +96,19 @@ class SglangDetails(Observer):
         """Return what is free, cached and held in the tree, that many steps of growth from now."""
         memory, tree = self.scheduler.memory, self.scheduler.tree
         blank = memory.free_blocks - memory.cached_blocks - memory.blocks_needed(steps)
-        return {
+        found = {
             "free_tokens": blank * memory.block_size,
             "evictable_tokens": 0 if tree is None else tree.tree.evictable,
             "protected_tokens": 0 if tree is None else tree.tree.protected,
         }
+        if isinstance(memory, WindowedRadixKV):
+            blank = memory.blank_window_blocks - memory.blocks_needed(steps)
+            found |= {
+                "free_swa_tokens": blank * memory.block_size,
+                "evictable_swa_tokens": memory.tree.window_evictable,
+                "protected_swa_tokens": memory.tree.window_protected,
+            }
+        return found
 
     def _evicted_since(self) -> int:
         tree = self.scheduler.tree

@@ -53,6 +53,9 @@ class RadixKV(CountedKV):
 
     caches_prefixes = True
 
+    cuts_answers = True
+    """Whether the end of a prompt becomes the end of a node, so that what was generated can go alone."""
+
     def __init__(self, num_pages: int, page_size: int = 1, *, policy: EvictionPolicy = "lru") -> None:
         super().__init__(num_pages, (KVGroup(page_size, Full()),))
         self.tree = RadixTree(page_size, policy)
@@ -107,8 +110,8 @@ class RadixKV(CountedKV):
         """Hold what ``match_prefix`` found last for a holder; ``admit`` takes it over."""
         node = self._found_for(holder)
         self._found = None
-        self._lock(node)
-        holder.kv = Place(node, node.end)
+        holder.kv = place = self._new_place(node)
+        self._hold(place)
         self._name(node.end)
 
     def unprotect(self, holder: Holder) -> None:
@@ -166,28 +169,31 @@ class RadixKV(CountedKV):
         if holder.content is not None:
             self.cache_tokens(holder, self.length(holder) - holder.unknown)
 
-    def cache_tokens(self, holder: Holder, tokens: int) -> None:
+    def cache_tokens(self, holder: Holder, tokens: int, *, over: bool = False) -> None:
         """Insert the first tokens of a holder into the tree, whole pages, and hold them there.
 
-        The end of its prompt becomes the end of a node, so that what was generated can be evicted alone.
+        Args:
+            holder: see there.
+            tokens: how many.
+            over: whether no token of the holder will be computed any more.
         """
-        page, tree, place = self.block_size, self.tree, holder.kv
+        page, place = self.block_size, holder.kv
         end = tokens - tokens % page
         if not end:
             return
-        there, node = tree.insert(holder.content, end, place.seen)
+        there, node = self._insert(holder, end)
         # Its own pages are so many fewer: some the tree had already, the others are the tree's now.
         self.free_blocks += (end - place.protected) // page
         self.cached_blocks += (end - there) // page
         if end > place.seen:
             place.seen = end
         prompt = holder.prompt - holder.prompt % page
-        if 0 < prompt < end:
-            tree.insert(holder.content, prompt, prompt)
-        self._unlock(place.node)
-        self._lock(node)
+        if self.cuts_answers and 0 < prompt < end:
+            self.tree.insert(holder.content, prompt, prompt)
+        self._let(place)
         self._name(end - place.protected)
         place.node, place.protected = node, end
+        self._hold(place)
 
     def release(self, holder: Holder) -> None:
         self.cache_full_blocks(holder)
@@ -200,13 +206,12 @@ class RadixKV(CountedKV):
         self.free_blocks += (-(-holder.tokens // self.block_size)) - holder.kv.protected // self.block_size
         self._forget(holder)
 
-    def make_blank(self, pages: int) -> None:
-        """Evict until so many pages are blank, or nothing is left to evict."""
+    def make_blank(self, pages: int) -> int:
+        """Evict until so many pages are blank, or nothing is left to evict; return how many are."""
         short = pages - (self.free_blocks - self.cached_blocks)
         if short > 0 and self.cached_blocks:
-            gone = self.tree.evict(short * self.block_size)
-            self.evicted += gone
-            self.cached_blocks -= gone // self.block_size
+            self._note_evicted(self.tree.evict(short * self.block_size))
+        return self.free_blocks - self.cached_blocks
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         self._refuse_samples()
@@ -244,15 +249,26 @@ class RadixKV(CountedKV):
             self._found = holder, node, most
         return node
 
-    def _lock(self, node: Node) -> None:
+    def _new_place(self, node: Node) -> Place:
+        return Place(node, node.end)
+
+    def _insert(self, holder: Holder, end: int) -> tuple[int, Node]:
+        """Insert whole pages of a holder; return the tokens that were there, and the last node."""
+        return self.tree.insert(holder.content, end, holder.kv.seen)
+
+    def _hold(self, place: Place) -> None:
         before = self.tree.evictable
-        self.tree.lock(node)
+        self.tree.lock(place.node)
         self._note(before)
 
-    def _unlock(self, node: Node) -> None:
+    def _let(self, place: Place) -> None:
         before = self.tree.evictable
-        self.tree.unlock(node)
+        self.tree.unlock(place.node)
         self._note(before)
+
+    def _note_evicted(self, tokens: int) -> None:
+        self.evicted += tokens
+        self.cached_blocks -= tokens // self.block_size
 
     def _note(self, before: int) -> None:
         """Note that the evictable tokens were so many before."""
@@ -271,7 +287,7 @@ class RadixKV(CountedKV):
         """Hold nothing in the tree for a holder any more."""
         place: Place = holder.kv
         self._name(-place.protected)
-        self._unlock(place.node)
+        self._let(place)
 
     def _take_pages(self, pages: int) -> None:
         self.free_blocks -= pages

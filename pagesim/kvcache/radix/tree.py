@@ -5,8 +5,8 @@ Source: SGLang 0.5.23, ``srt/mem_cache/unified_radix_cache.py`` and the tree cor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator
+from typing import ClassVar, Protocol, Self
 
 from pagesim.kvcache.radix.eviction import EvictionOrder, EvictionPolicy
 
@@ -84,9 +84,12 @@ class RadixTree:
 
     __slots__ = ("_order", "evictable", "page", "protected", "root", "touches")
 
+    kind: ClassVar[type[Node]] = Node
+    """Of what its nodes are."""
+
     def __init__(self, page: int, policy: EvictionPolicy = "lru") -> None:
         self.page = page
-        self.root = Node(_Nothing(), 0, 0, None, 0.0)
+        self.root = self.kind(_Nothing(), 0, 0, None, 0.0)
         self.evictable = 0
         self.protected = 0
         self.touches = 0.0
@@ -105,37 +108,27 @@ class RadixTree:
 
         Every node up to it is touched, the one found last; a node of which only a part is found is split.
         """
-        page = self.page
-        end = tokens - tokens % page
-        node = self.root
+        end = tokens - tokens % self.page
         if not end:
-            return node
-        at = 0
-        while at < end:
-            child = node.children.get(content.key_at(at + page))
-            if child is None:
-                break
-            at = self._same(content, child, end)
-            if at < child.end:
-                node = self._split(child, at)
-                break
-            node = child
-        used, each = self._tick(), node
-        while True:
-            each.used = used
-            parent = each.parent
-            if parent is None:
-                return node
-            used -= _HAIR
-            each = parent
+            return self.root
+        node = self._walk(content, end)
+        self._touch(node)
+        return node
 
-    def insert(self, content: Text, tokens: int, seen: int = 0) -> tuple[int, Node]:
+    def insert(
+        self,
+        content: Text,
+        tokens: int,
+        seen: int = 0,
+        met: Callable[[Node, bool], None] | None = None,
+    ) -> tuple[int, Node]:
         """Insert some first tokens, whole pages; every node on the way is touched, the last one last.
 
         Args:
             content: see there.
             tokens: whole pages.
             seen: tokens of this sequence that were inserted before; a node that ends there has no new hit.
+            met: called with each node on the way, and whether it is new; it may split the node.
 
         Returns:
             The tokens that were there already, and the node with which the others end.
@@ -149,14 +142,18 @@ class RadixTree:
             child.used = self._tick()
             at = self._same(content, child, tokens)
             node = child if at == child.end else self._split(child, at)
+            if met is not None:
+                met(node, False)
             if at > seen:
                 node.hits += 1
         if at == tokens:
             return at, node
-        leaf = Node(content, at, tokens, node, self._tick())
+        leaf = self.kind(content, at, tokens, node, self._tick())
         node.children[content.key_at(at + page)] = leaf
-        leaf.hits = int(tokens > seen)
         self.evictable += leaf.tokens
+        if met is not None:
+            met(leaf, True)
+        leaf.hits = int(tokens > seen)
         self._order.offer(leaf)
         return at, leaf
 
@@ -192,15 +189,43 @@ class RadixTree:
         """Evict whole leaves until so many tokens are gone, or none is left; return how many are."""
         gone, order = 0, self._order
         while gone < tokens and (node := order.pop()) is not None:
-            parent = node.parent
-            assert parent is not None
-            del parent.children[node.content.key_at(node.start + self.page)]
-            node.parent = None
             gone += node.end - node.start
-            if parent.is_evictable:
-                order.offer(parent)
+            self._remove(node)
         self.evictable -= gone
         return gone
+
+    def _walk(self, content: Text, end: int) -> Node:
+        """Return the node with which the longest prefix ends that is in the tree, splitting it off."""
+        page, node, at = self.page, self.root, 0
+        while at < end:
+            child = node.children.get(content.key_at(at + page))
+            if child is None:
+                break
+            at = self._same(content, child, end)
+            if at < child.end:
+                return self._split(child, at)
+            node = child
+        return node
+
+    def _touch(self, node: Node) -> None:
+        """Touch a node that was found, and those above it, each a hair before the one below."""
+        used, each = self._tick(), node
+        while True:
+            each.used = used
+            parent = each.parent
+            if parent is None:
+                return
+            used -= _HAIR
+            each = parent
+
+    def _remove(self, leaf: Node) -> None:
+        """Take a leaf out."""
+        parent = leaf.parent
+        assert parent is not None
+        del parent.children[leaf.content.key_at(leaf.start + self.page)]
+        leaf.parent = None
+        if parent.is_evictable:
+            self._order.offer(parent)
 
     def _tick(self) -> float:
         self.touches += 1.0
@@ -216,7 +241,7 @@ class RadixTree:
         """Split a node; return the upper part. The lower one is touched after it, and stays what it is."""
         parent = node.parent
         assert parent is not None
-        upper = Node(node.content, node.start, at, parent, self._tick())
+        upper = self.kind(node.content, node.start, at, parent, self._tick())
         upper.born, upper.locks, upper.hits = node.born, node.locks, node.hits
         parent.children[node.content.key_at(node.start + self.page)] = upper
         upper.children[node.content.key_at(at + self.page)] = node

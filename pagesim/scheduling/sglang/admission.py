@@ -38,7 +38,7 @@ class AdmittingSglang(DecodingSglang):
 
     def prefill(self, batch: Batch) -> bool:
         """Let prompts run, if any can; say whether any does."""
-        if not self.batch:
+        if not self.batch or self.pools.retries:
             self.is_full = False
         if (self.is_full or not self.queue.waiting) and self.chunked is None:
             return False
@@ -63,7 +63,7 @@ class AdmittingSglang(DecodingSglang):
         """Return the requests of which a prompt, or a chunk, runs, with what is found for them held."""
         beside = len(self.batch) if self.mixes else 0
         ratio = 1.0 if self.ignores_stops else self.new_token_ratio
-        budget = Budget(
+        budget = self.pools.budget(
             self.memory,
             self.max_prefill_tokens - beside,
             None if self.chunk is None else self.chunk - beside,
@@ -75,9 +75,10 @@ class AdmittingSglang(DecodingSglang):
         going_on = self.chunked
         if going_on is not None:
             self.chunked = chunked = self._go_on(going_on, budget)
-            admitted.append(going_on)
+            if going_on.end > going_on.start:
+                admitted.append(going_on)
         # Of the requests that are admitted only the one that goes on has a place among those that run.
-        places = self._places() + (going_on is not None)
+        places = self._places() + len(admitted)
         places = min(self.max_running_requests - len(self.batch), places)
         queue, future = self.queue, KnownFuture()
         tried = 0
@@ -101,11 +102,11 @@ class AdmittingSglang(DecodingSglang):
         return admitted
 
     def _go_on(self, request: SglangRequest, budget: Budget) -> SglangRequest | None:
-        """Let the prompt in chunks run on, room or no room; return it if that is not its last chunk."""
+        """Let the prompt in chunks run on, if it does not wait; return it if that is not its last chunk."""
         assert budget.chunk is not None
-        most = min(budget.chunk, int(budget.total_left))
-        if most <= 0:
-            most = budget.chunk
+        most = budget.most_to_go_on()
+        if not most:
+            return request
         shorter = self._leaving_room(request, budget.chunk)
         if shorter is not None:
             most = min(most, shorter)
@@ -156,11 +157,11 @@ class AdmittingSglang(DecodingSglang):
         left = request.length - found
         known = request.length - request.prompt
         to_come = min(max(request.max_new - known, 0), CLIP)
-        if not left + to_come + self.memory.block_size < budget.total_left:
+        if not budget.has_room(left, to_come):
             return Verdict.NO_ROOM
         if budget.chunk is None and admitted and budget.whole_pages(left) >= budget.prompts:
             return Verdict.NO_BUDGET
-        tokens = budget.cut(found, left)
+        tokens = budget.cut(found, left, to_come)
         if tokens < left:
             if tokens <= 0 or (self.chunked is not None and self.spares_shorter):
                 return Verdict.NO_BUDGET
@@ -175,12 +176,14 @@ class AdmittingSglang(DecodingSglang):
     ) -> Verdict:
         """As `_try`, where all requests are known to generate what they ask for and no prefix is cached."""
         left = request.length - request.start
-        needed = budget.whole_pages(left) + self.memory.block_size
-        if not needed <= min(budget.current_left, budget.total_left):
+        known = request.length - request.prompt
+        if not budget.has_room_for_known(left, min(max(request.max_new - known, 0), CLIP)):
             return Verdict.NO_ROOM
-        others = [self._stay(each) for each in (*self.batch, *admitted)]
-        if not future.has_room(self._stay(request), others, budget.current_left - needed):
-            return Verdict.NO_ROOM
+        if budget.looks_ahead:
+            others = [self._stay(each) for each in (*self.batch, *admitted)]
+            needed = budget.whole_pages(left) + self.memory.block_size
+            if not future.has_room(self._stay(request), others, budget.current_left - needed):
+                return Verdict.NO_ROOM
         tokens, to_come = left, min(request.max_new, CLIP)
         if budget.chunk is not None and left > budget.chunk:
             tokens, to_come = budget.chunk, 0
@@ -203,6 +206,7 @@ class AdmittingSglang(DecodingSglang):
         tokens = sum([request.end - request.start for request in prompts])
         ahead = len(prompts) * page if page > 1 else 0  # more than is taken
         self.make_blank(-(-(tokens + ahead) // page))
+        self.pools.before_prompts(prompts)
         fresh = [request for request in prompts if not request.holds_place]
         for request in prompts:
             start, end = request.start, request.end

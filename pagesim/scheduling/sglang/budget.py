@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 
 from pagesim.kvcache import KVCache
+from pagesim.kvcache.radix import WindowedRadixKV
 
 CLIP = 4096
 """Tokens to come for which an admission leaves room at most, however many a request may generate."""
@@ -37,6 +38,9 @@ class Budget:
     """
 
     __slots__ = ("_memory", "_page", "chunk", "current", "promised", "prompts")
+
+    looks_ahead = True
+    """Whether requests of known length are walked through to the end (`KnownFuture`)."""
 
     def __init__(
         self, memory: KVCache, prompts: int, chunk: int | None, promised: float, current: int
@@ -71,6 +75,14 @@ class Budget:
         page = self._page
         return -(-tokens // page) * page
 
+    def has_room(self, tokens: int, to_come: int) -> bool:
+        """Say whether a request fits that computes so many tokens and may generate so many."""
+        return tokens + to_come + self._page < self.total_left
+
+    def has_room_for_known(self, tokens: int, to_come: int) -> bool:
+        """Say whether the next iteration has room for one of known length."""
+        return self.whole_pages(tokens) + self._page <= min(self.current_left, self.total_left)
+
     def charge(self, tokens: int, to_come: int) -> None:
         """Take what a request computes off, and what it is going to generate."""
         taken = self.whole_pages(tokens)
@@ -80,9 +92,82 @@ class Budget:
         if self.chunk is not None:
             self.chunk -= taken
 
-    def cut(self, found: int, tokens: int) -> int:
+    def most_of(self, tokens: int, to_come: int) -> int | None:
+        """Return how much of a prompt that fits may run, of which the rest runs later; None for all of it."""
+        return self.chunk
+
+    def most_to_go_on(self) -> int:
+        """Return how much of a prompt runs that has begun; 0 where it waits."""
+        assert self.chunk is not None
+        most = min(self.chunk, int(self.total_left))
+        return most if most > 0 else self.chunk  # room or no room
+
+    def cut(self, found: int, tokens: int, to_come: int) -> int:
         """Return how many of so many tokens behind those found run: all, or whole pages of a chunk."""
-        if self.chunk is None or self.whole_pages(tokens) <= self.chunk:
+        most, page = self.most_of(tokens, to_come), self._page
+        if most is None or self.whole_pages(tokens) <= most:
             return tokens
-        page = self._page
-        return (found + self.chunk // page * page) // page * page - found
+        return (found + most // page * page) // page * page - found
+
+
+class WindowBudget(Budget):
+    """The same, and the tokens that are left of the window pool.
+
+    What running requests are going to take of that is not promised: they hold a window, and give back as
+    much as they take.
+
+    Args:
+        memory: see `Budget`.
+        prompts, chunk, promised, current: see `Budget`.
+    """
+
+    __slots__ = ("_taken", "_windowed")
+
+    looks_ahead = False
+
+    def __init__(
+        self, memory: KVCache, prompts: int, chunk: int | None, promised: float, current: int
+    ) -> None:
+        super().__init__(memory, prompts, chunk, promised, current)
+        assert isinstance(memory, WindowedRadixKV)
+        self._windowed = memory
+        self._taken = 0
+
+    @property
+    def window_left(self) -> int:
+        """Tokens of the window pool that are neither held nor taken in this pass."""
+        return self._windowed.free_window_blocks * self._page - self._taken
+
+    def needed(self, tokens: int, to_come: int) -> int:
+        """Return the tokens of the window pool that a request takes at most."""
+        window = self._windowed.windows.window
+        at_once = tokens if self.chunk is None else min(tokens, self.chunk)
+        return max(at_once - window, 0) + min(tokens + to_come, window) + self._page
+
+    def verdict(self) -> Verdict:
+        return super().verdict() if self.window_left > 0 else Verdict.NO_ROOM
+
+    def has_room(self, tokens: int, to_come: int) -> bool:
+        return super().has_room(tokens, to_come) and self.most_of(tokens, to_come) != 0
+
+    def has_room_for_known(self, tokens: int, to_come: int) -> bool:
+        fits = super().has_room_for_known(tokens, to_come)
+        return fits and self.needed(tokens, to_come) <= self.window_left
+
+    def charge(self, tokens: int, to_come: int) -> None:
+        self._taken += self.needed(self.whole_pages(tokens), to_come)
+        super().charge(tokens, to_come)
+
+    def most_of(self, tokens: int, to_come: int) -> int | None:
+        needed, page = self.needed(self.whole_pages(tokens), to_come), self._page
+        if needed < self.window_left:
+            return self.chunk
+        if self.chunk is None or needed < self._windowed.windows.num_blocks * page:
+            return 0
+        # It would never fit: as much of it runs as fits now.
+        fits = self.window_left - self.needed(0, to_come)
+        return min(self.chunk, max(0, fits // page * page))
+
+    def most_to_go_on(self) -> int:
+        assert self.chunk is not None
+        return max(0, min(self.chunk, int(self.total_left), self.window_left - self._page))

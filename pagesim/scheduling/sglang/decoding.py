@@ -10,6 +10,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.sglang.budget import CLIP
+from pagesim.scheduling.sglang.pools import OnePool
 from pagesim.scheduling.sglang.request import SglangRequest
 
 RETRACT_STEPS = 20
@@ -27,6 +28,7 @@ class DecodingSglang(Scheduler):
         is_full: whether no request is tried until one leaves.
         batch: the running batch, in its order; a request whose prompt runs joins it in the next iteration.
         joining: those that do.
+        pools: what is done otherwise where layers with a window have a pool of their own.
     """
 
     __slots__ = (
@@ -49,6 +51,7 @@ class DecodingSglang(Scheduler):
         "max_running_requests",
         "new_token_ratio",
         "overlaps",
+        "pools",
         "tree",
     )
 
@@ -56,6 +59,7 @@ class DecodingSglang(Scheduler):
     joining: list[SglangRequest]
     chunked: SglangRequest | None
     tree: RadixKV | None
+    pools: OnePool
     is_full: bool
     overlaps: bool
     ignores_stops: bool
@@ -145,26 +149,27 @@ class DecodingSglang(Scheduler):
 
     def make_blank(self, pages: int) -> int:
         """Evict until so many pages are blank, as far as that can be; return how many are."""
-        if self.tree is None:
-            return self.memory.free_blocks
-        self.tree.make_blank(pages)
-        return self.tree.blank_blocks
+        memory = self.memory
+        return memory.make_blank(pages) if isinstance(memory, RadixKV) else memory.free_blocks
 
     def step(self, batch: Batch) -> None:
         """Give every request of the running batch a token."""
         decoding = len(self.batch)
+        self.pools.before_decodes(self.batch)
         self.make_blank(decoding)  # more than is taken
         self.memory.grow(1)
         self.context += decoding
         batch.decoding = decoding
         batch.discarded = sum([request.decodes for request in self._ending])
         batch.decode_context = self.context - self.resting_context
+        if self.chunked is not None:  # which waits
+            batch.decode_context -= self.chunked.tokens
         self._lags = None if self.overlaps else frozenset()
 
     def decay_ratio(self, steps: int) -> None:
-        """Let the ratio fall, as it does in every decode."""
+        """Let the ratio fall, as it does in every decode; a lower one that was set rises to the least."""
         ratio, decay, least = self.new_token_ratio, self._decay, self._least_ratio
-        while steps and ratio > least:
+        while steps and ratio != least:
             ratio = max(ratio - decay, least)
             steps -= 1
         self.new_token_ratio = ratio
@@ -217,7 +222,7 @@ class DecodingSglang(Scheduler):
             self.memory.release(request)
         else:
             self.tree.drop(request)
-            request.kv = None
+        request.kv = None
 
     # What becomes known
 
@@ -275,5 +280,5 @@ class DecodingSglang(Scheduler):
         if self.tree is not None:
             length = self.memory.length(request)
             known = length if request.is_refused else min(length, request.final_length)
-            self.tree.cache_tokens(request, known)
+            self.tree.cache_tokens(request, known, over=True)
         self._drop_pages(request)

@@ -72,6 +72,15 @@ class SglangOptions(SchedulerOptions):
     )
     disable_radix_cache: bool = Field(False, description="Whether no prefix is cached.")
     radix_eviction_policy: EvictionPolicy = Field("lru", description="Which cached leaf is evicted first.")
+    swa_full_tokens_ratio: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Tokens of the pool of layers with a window, as a share of those of the other pool.",
+    )
+    disable_hybrid_swa_memory: bool = Field(
+        False, description="Whether layers with a window keep all tokens, in one pool with the others."
+    )
     ignore_eos: bool = Field(
         False, description="Whether requests generate all tokens that they ask for, as benchmarks let them."
     )

@@ -58,6 +58,7 @@ class SglangRequest(EngineRequest):
         self.is_refused = self.was_retracted = self.holds_place = self.is_over = False
         self.start = self.end = self.matched = self.entered = self.processed = 0
         self.node = None
+        self.kv = None
 
     @property
     def ends_by_length(self) -> bool:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
-from pagesim.kvcache.radix import RadixKV
+from pagesim.kvcache.radix import RadixKV, WindowedRadixKV, WindowPool
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.request import EngineRequest, Status
@@ -15,6 +15,7 @@ from pagesim.scheduling.sglang.admission import AdmittingSglang
 from pagesim.scheduling.sglang.defaults import most_running, page_size, resolved
 from pagesim.scheduling.sglang.options import CACHE_AWARE, SglangOptions
 from pagesim.scheduling.sglang.order import QueueOrder
+from pagesim.scheduling.sglang.pools import OnePool, TwoPools
 from pagesim.scheduling.sglang.queue import SglangQueue
 from pagesim.scheduling.sglang.request import Limits, SglangRequest
 from pagesim.workloads.trace import IntColumn
@@ -28,7 +29,8 @@ class Sglang(AdmittingSglang):
     generate; that share falls with every decode and rises when requests are retracted for want of memory.
 
     Args:
-        memory: empty; a `RadixKV` where prefixes are cached.
+        memory: empty; a `RadixKV` where prefixes are cached, a `WindowedRadixKV` where layers with a window
+            have a pool of their own.
         options: see ``Options``.
         max_model_len: tokens of the model's context.
         prices: not looked at.
@@ -40,8 +42,8 @@ class Sglang(AdmittingSglang):
     samples = "one"
     has_beams = False
     drops_last_token = True
+    loses_in_flight = True
     empty_turns = False
-    serves_hybrids = False
     sizing = "sglang"
 
     @classmethod
@@ -72,10 +74,13 @@ class Sglang(AdmittingSglang):
         return options.caches
 
     @classmethod
-    def memory_for(cls, options: SglangOptions, num_blocks: int, block_size: int) -> KVCache | None:
-        if not options.caches:
-            return None
-        return RadixKV(num_blocks, block_size, policy=options.radix_eviction_policy)
+    def memory_for(
+        cls, options: SglangOptions, num_blocks: int, block_size: int, windows: WindowPool | None = None
+    ) -> KVCache | None:
+        policy = options.radix_eviction_policy
+        if windows is not None:
+            return WindowedRadixKV(num_blocks, block_size, windows, policy=policy, caches=options.caches)
+        return RadixKV(num_blocks, block_size, policy=policy) if options.caches else None
 
     @classmethod
     def resolve(cls, options: SglangOptions, machine: Machine) -> SglangOptions:
@@ -105,7 +110,7 @@ class Sglang(AdmittingSglang):
         queue = SglangQueue(self._prepare, looks_at_all=options.schedule_policy in CACHE_AWARE)
         super().__init__(memory, queue, options, max_model_len=max_model_len, prices=prices)
         self.options = options
-        self.tree = memory if isinstance(memory, RadixKV) else None
+        self.tree = memory if options.caches and isinstance(memory, RadixKV) else None
         capacity, page = memory.num_blocks * memory.block_size, memory.block_size
         self.limits = Limits(max_model_len, capacity, page)
         self.max_running_requests = most_running(options, capacity, max_model_len)
@@ -119,6 +124,7 @@ class Sglang(AdmittingSglang):
         self.overlaps = not options.disable_overlap_schedule
         self.in_flight = 2 if self.overlaps else 1
         memory.lag = self.in_flight - 1
+        self.pools = TwoPools(self, memory, self.chunk) if isinstance(memory, WindowedRadixKV) else OnePool()
         self.order = QueueOrder(
             options.schedule_policy, self.tree, queue, touches=options.radix_eviction_policy == "lru"
         )
@@ -222,7 +228,8 @@ class Sglang(AdmittingSglang):
         steps = self._finishing[0][0] - memory.steps
         # Before each step as many pages are blank as requests decode, or some would be evicted.
         spare = memory.cached_blocks + len(self.batch)
-        return memory.steps_that_fit(steps, spare) if steps > 0 else 0
+        steps = memory.steps_that_fit(steps, spare) if steps > 0 else 0
+        return self.pools.steps_alike(steps) if steps else 0
 
     def advance(self, steps: int) -> None:
         super().advance(steps)
@@ -231,7 +238,7 @@ class Sglang(AdmittingSglang):
         self._lags = None if self.overlaps else frozenset()
 
     def arrival_matters(self) -> bool:
-        return not self.is_full or self.order.policy == "hrrn"
+        return not self.is_full or self.pools.retries or self.order.policy == "hrrn"
 
     def may_join(self, request: EngineRequest) -> bool:
         return len(self.running) < self.max_running_requests

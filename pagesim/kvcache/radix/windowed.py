@@ -1,0 +1,247 @@
+"""The radix tree of SGLang where some layers attend to a window: which prefixes have their window's KV, too.
+
+Source: SGLang 0.5.23, ``srt/mem_cache/unified_radix_cache.py`` and the tree core behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar
+
+from pagesim.kvcache.radix.eviction import EvictionPolicy
+from pagesim.kvcache.radix.tree import Node, RadixTree, Text
+
+
+class WindowNode(Node):
+    """A node whose KV of layers with a window is on the device, too, or not; then it is a tombstone.
+
+    Attributes:
+        is_live: whether it has window slots.
+        window_locks: sequences that hold them, or would if it had any.
+        newer, older: its neighbours in the order in which window slots are evicted; of live nodes.
+    """
+
+    __slots__ = ("is_live", "newer", "older", "window_locks")
+
+    parent: WindowNode | None
+
+    def __init__(self, content: Text, start: int, end: int, parent: Node | None, used: float) -> None:
+        super().__init__(content, start, end, parent, used)
+        self.is_live = False
+        self.window_locks = 0
+        self.newer = self.older = self
+
+
+class WindowedTree(RadixTree):
+    """A tree over two pools: every node has full slots, a live one window slots as well.
+
+    A prefix is found as far as it ends with live nodes over a whole window, or with live nodes only. Window
+    slots are evicted in an order of their own, in which only three things move a node: it is found or
+    inserted, it becomes live, it is split.
+
+    Args:
+        page: tokens of a page.
+        window: tokens that a layer with a window attends to.
+        policy: which leaf is evicted first where full slots are short.
+
+    Attributes:
+        window: see there.
+        span: tokens of the pages that a window takes.
+        window_evictable: tokens of live nodes whose window slots no sequence holds.
+        window_protected: tokens of all other live nodes.
+        reached: tokens of the last look-up that have full slots, found or not.
+    """
+
+    __slots__ = ("reached", "span", "window", "window_evictable", "window_protected")
+
+    kind: ClassVar[type[Node]] = WindowNode
+    root: WindowNode
+
+    def __init__(self, page: int, window: int, policy: EvictionPolicy = "lru") -> None:
+        super().__init__(page, policy)
+        self.window = window
+        self.window_evictable = self.window_protected = 0
+        self.reached = 0
+        self.span = -(-window // page) * page
+
+    @property
+    def window_tokens(self) -> int:
+        """Tokens that have window slots."""
+        return self.window_evictable + self.window_protected
+
+    def match(self, content: Text, tokens: int) -> WindowNode:
+        """See `RadixTree.match`; only what is found is touched, though more of it may have full slots."""
+        self.reached = 0
+        end = tokens - tokens % self.page
+        if not end:
+            return self.root
+        deepest = self._walk(content, end)
+        self.reached = deepest.end
+        node = self._usable(_windowed(deepest))
+        self._renew(node)
+        self._touch(node)
+        return node
+
+    def add(self, content: Text, tokens: int, seen: int, own: int) -> tuple[int, Node]:
+        """Insert some first tokens as ``insert`` does, and what the sequence has of their window slots.
+
+        Args:
+            content: see there.
+            tokens: whole pages.
+            seen: see ``insert``.
+            own: the first token whose window slot is the sequence's own; those behind it are, too. They
+                become the slots of nodes that have none.
+
+        Returns:
+            As ``insert`` does.
+        """
+        there, node = self.insert(content, tokens, seen, partial(self._supply, own))
+        self._renew(_windowed(node))
+        return there, node
+
+    def lock_window(self, node: Node) -> int:
+        """Hold the window slots with which a prefix ends, whole nodes; return where the first one begins."""
+        held, covered = _windowed(node), 0
+        begin = held.start
+        while covered < self.window and (parent := held.parent) is not None:
+            if held.is_live and not held.window_locks:
+                self.window_evictable -= held.tokens
+                self.window_protected += held.tokens
+            held.window_locks += 1
+            covered += held.tokens
+            begin = held.start
+            held = parent
+        return begin
+
+    def unlock_window(self, node: Node, begin: int) -> None:
+        """Hold no longer what ``lock_window`` held; nodes may have been split since."""
+        held = _windowed(node)
+        while held.end > begin and (parent := held.parent) is not None:
+            held.window_locks -= 1
+            if held.is_live and not held.window_locks:
+                self.window_evictable += held.tokens
+                self.window_protected -= held.tokens
+            held = parent
+
+    def unlocked_window(self, node: Node) -> int:
+        """Return the tokens of window slots that ``lock_window`` would be the first to hold."""
+        each, covered, found = _windowed(node), 0, 0
+        while covered < self.window and (parent := each.parent) is not None:
+            found += each.tokens if each.is_live and not each.window_locks else 0
+            covered += each.tokens
+            each = parent
+        return found
+
+    def evict_windows(self, tokens: int) -> int:
+        """Evict window slots until so many are gone, or none is left that no sequence holds.
+
+        A leaf that no sequence holds is evicted whole; another node becomes a tombstone.
+
+        Returns:
+            The tokens whose full slots are gone, too.
+        """
+        enough, gone = self.window_tokens - tokens, 0
+        node = self.root.newer
+        while self.window_tokens > enough and node is not self.root:
+            newer = node.newer
+            if not node.window_locks:
+                if node.is_evictable:
+                    gone += node.tokens
+                    self._remove(node)
+                else:
+                    self._bury(node)
+            node = newer
+        self.evictable -= gone
+        return gone
+
+    def by_recency(self) -> Iterator[WindowNode]:
+        """Yield the live nodes, that first which is evicted last."""
+        node = self.root.older
+        while node is not self.root:
+            yield node
+            node = node.older
+
+    # Inside
+
+    def _usable(self, node: WindowNode) -> WindowNode:
+        """Return the last node down to one that live nodes end with, over a whole window or from the root."""
+        last, covered, each = node, 0, node
+        while (parent := each.parent) is not None:
+            if each.is_live:
+                covered += each.tokens
+                if covered >= self.window:
+                    return last
+            else:
+                last, covered = parent, 0
+            each = parent
+        return last
+
+    def _renew(self, node: WindowNode) -> None:
+        """Make a node the newest, those above it the next, as far as a window and a page reach."""
+        newer, covered = self.root, 0
+        while covered < self.window + self.page and (parent := node.parent) is not None:
+            if node.is_live:
+                _take_out(node)
+                _put_behind(newer, node)
+                newer = node
+            covered += node.tokens
+            node = parent
+
+    def _supply(self, own: int, node: Node, is_new: bool) -> None:
+        """Make a tombstone live as far as a sequence has its window slots, from the token ``own`` on."""
+        lower = _windowed(node)
+        if lower.is_live or own >= lower.end:
+            return
+        if own > lower.start:
+            self._split(lower, own)
+        if is_new and lower.tokens > self.span:
+            # A sequence that holds the leaf then holds a window of it only.
+            self._revive(self._split(lower, lower.end - self.span))
+        self._revive(lower)
+
+    def _revive(self, node: WindowNode) -> None:
+        node.is_live = True
+        _put_behind(self.root, node)
+        if node.window_locks:
+            self.window_protected += node.tokens
+        else:
+            self.window_evictable += node.tokens
+
+    def _bury(self, node: WindowNode) -> None:
+        """Evict the window slots of a node that no sequence holds."""
+        node.is_live = False
+        _take_out(node)
+        self.window_evictable -= node.tokens
+
+    def _remove(self, leaf: Node) -> None:
+        leaf = _windowed(leaf)
+        if leaf.is_live:
+            self._bury(leaf)
+        super()._remove(leaf)
+
+    def _split(self, node: Node, at: int) -> WindowNode:
+        lower, upper = _windowed(node), _windowed(super()._split(node, at))
+        upper.is_live, upper.window_locks = lower.is_live, lower.window_locks
+        if upper.is_live:
+            _put_behind(lower, upper)
+        return upper
+
+
+def _windowed(node: Node) -> WindowNode:
+    assert isinstance(node, WindowNode)
+    return node
+
+
+# A ring: the root, which is never live, stands between the newest node and the oldest one.
+
+
+def _put_behind(newer: WindowNode, node: WindowNode) -> None:
+    older = newer.older
+    node.newer, node.older = newer, older
+    newer.older = older.newer = node
+
+
+def _take_out(node: WindowNode) -> None:
+    node.newer.older, node.older.newer = node.older, node.newer
+    node.newer = node.older = node

@@ -1,0 +1,271 @@
+"""Memory of two pools over one radix tree, as SGLang has it for models of which some layers have a window."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pagesim.kvcache.base import OutOfBlocks
+from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.radix.eviction import EvictionPolicy
+from pagesim.kvcache.radix.memory import Place, RadixKV
+from pagesim.kvcache.radix.tree import Node
+from pagesim.kvcache.radix.windowed import WindowedTree
+
+
+class WindowPool(NamedTuple):
+    """The second pool, of layers that attend to a window.
+
+    Attributes:
+        window: tokens.
+        num_blocks: its pages, as many tokens each as one of the first pool.
+    """
+
+    window: int
+    num_blocks: int
+
+
+class WindowPlace(Place):
+    """What `WindowedRadixKV` keeps with a holder beside what `RadixKV` does.
+
+    Attributes:
+        gone: tokens whose window slots it gave back.
+        branch: up to where its first tokens have full slots in the tree, where fewer were found; else 0.
+        begin: the first token of the window slots that it holds in the tree.
+        parts: in how many iterations its prompt has run.
+    """
+
+    __slots__ = ("begin", "branch", "gone", "parts")
+
+    def __init__(self, node: Node, protected: int, branch: int) -> None:
+        super().__init__(node, protected)
+        self.branch = branch
+        self.gone = self.begin = 0
+        self.parts = 1
+
+
+class WindowedRadixKV(RadixKV):
+    """See `RadixKV`: the first pool is of layers that attend to all, the second one of those with a window.
+
+    What is taken is taken of both pools, page by page. Of the second one a holder gives back what left its
+    window (``slide``), and the tree may have lost what it has in the first one. Blocks, free, held and
+    cached, are those of the first pool; they can be taken only where the second one has as many.
+
+    Args:
+        num_pages: of the first pool.
+        page_size: tokens a page.
+        windows: the second pool.
+        policy: which leaf is evicted first.
+        caches: whether holders have contents.
+
+    Attributes:
+        windows: see there.
+        blank_window_blocks: pages of the second pool that are neither held nor in the tree.
+    """
+
+    __slots__ = ("_kept", "_reached", "blank_window_blocks", "windows")
+
+    tree: WindowedTree
+    cuts_answers = False
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        windows: WindowPool,
+        *,
+        policy: EvictionPolicy = "lru",
+        caches: bool = True,
+    ) -> None:
+        super().__init__(num_pages, page_size, policy=policy)
+        self.tree = WindowedTree(page_size, windows.window, policy)
+        self.windows = windows
+        self.blank_window_blocks = windows.num_blocks
+        self._kept = self.tree.span if caches else windows.window
+        self._reached = 0  # how much of what was looked up last has full slots
+
+    # Questions
+
+    @property
+    def free_window_blocks(self) -> int:
+        """Pages of the second pool that no sequence holds."""
+        return self.blank_window_blocks + self.tree.window_evictable // self.block_size
+
+    def own_window_blocks(self, holder: Holder) -> int:
+        """Return the pages of the second pool that a holder has outside the tree."""
+        place: WindowPlace = holder.kv
+        own = max(place.protected, place.gone)
+        return -(-self.length(holder) // self.block_size) - own // self.block_size
+
+    def match_prefix(self, holder: Holder, tokens: int) -> int:
+        self.tree.reached = 0
+        found = super().match_prefix(holder, tokens)
+        self._reached = self.tree.reached
+        return found
+
+    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        fits = self.blocks_for(tokens) <= self.windows.num_blocks
+        return fits and super().could_admit(holder, tokens, spare)
+
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        if not super().can_admit(holder, tokens, spare):
+            return False
+        node = self._found_for(holder)
+        pages = self.blocks_for(tokens) + (self.tree.unlocked_window(node) - node.end) // self.block_size
+        return pages <= self.free_window_blocks
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        steps = super().steps_that_fit(steps, spare)
+        # Window slots that the tree has are not evicted for this: it may be fewer steps than fit.
+        return super().steps_that_fit(steps, self.free_blocks - self.free_window_blocks) if steps else 0
+
+    # Changes
+
+    def protect(self, holder: Holder) -> None:
+        if self._found is None or self._found[0] is not holder:
+            self._reached = 0
+        super().protect(holder)
+
+    def admit(self, holder: Holder, tokens: int) -> None:
+        if holder.kv is None and not self.can_admit(holder, tokens):
+            self._check_room(self.blocks_to_admit(holder, tokens))
+            raise OutOfBlocks(f"the window pool has {self.free_window_blocks} blocks free; more are needed")
+        super().admit(holder, tokens)
+
+    def extend(self, holder: Holder, tokens: int) -> None:
+        blocks = self.blocks_to_extend(holder, tokens)
+        super().extend(holder, tokens)
+        self.blank_window_blocks -= blocks
+        self._evict_overdraft()
+
+    def take(self, holder: Holder) -> None:
+        self.blank_window_blocks -= self.blocks_needed_by(holder)
+        super().take(holder)
+
+    def grow(self, steps: int = 1) -> int:
+        blocks = self.blocks_needed(steps)
+        self._check_room(blocks)
+        self.blank_window_blocks -= blocks
+        return super().grow(steps)
+
+    def grow_leaving(self, spare: int) -> int:
+        blocks = self.blocks_needed(1)
+        if blocks > self.free_window_blocks:
+            return -1
+        left = super().grow_leaving(spare)
+        if left >= 0:
+            self.blank_window_blocks -= blocks
+            self._evict_overdraft()
+        return left
+
+    def slide(self, holder: Holder, computed: int) -> None:
+        """Give window slots of a holder back that no token after so many attends to, where it has some."""
+        place: WindowPlace = holder.kv
+        if computed - self.windows.window < place.gone + 1:
+            return
+        page, first = self.block_size, max(place.gone, place.protected)
+        left = max(first, computed - self._kept)
+        place.gone = gone = left - left % page
+        self.blank_window_blocks += (gone - first) // page
+
+    def cache_tokens(self, holder: Holder, tokens: int, *, over: bool = False) -> None:
+        """See `RadixKV.cache_tokens`.
+
+        Where more of its prompt had full slots in the tree than was found, only that much is inserted: the
+        window slots with which that ends would be lost otherwise.
+        """
+        place: WindowPlace = holder.kv
+        branches = place.protected < place.branch <= tokens
+        end = place.branch if branches else tokens
+        if not over:
+            self.slide(holder, end - 1)
+        super().cache_tokens(holder, end, over=over)
+        if branches:
+            place.branch = 0
+            if not over:
+                self.slide(holder, tokens - 1)
+
+    def release(self, holder: Holder) -> None:
+        if holder.content is not None:
+            self.cache_tokens(holder, self.length(holder) - holder.unknown, over=True)
+        self.drop(holder)
+
+    def drop(self, holder: Holder) -> None:
+        self.blank_window_blocks += self.own_window_blocks(holder)
+        super().drop(holder)
+
+    def make_blank(self, pages: int) -> int:
+        """Evict until so many pages are blank in both pools, or nothing is left to evict.
+
+        Returns:
+            How many are blank in both.
+        """
+        blank = self.free_blocks - self.cached_blocks
+        if pages <= blank and pages <= self.blank_window_blocks:
+            return min(blank, self.blank_window_blocks)
+        tree, page = self.tree, self.block_size
+        before = tree.window_tokens
+        blank = super().make_blank(pages)
+        short = pages - self.blank_window_blocks - (before - tree.window_tokens) // page
+        if short > 0 and tree.window_evictable:
+            self._note_evicted(tree.evict_windows(short * page))
+            blank = self.blank_blocks
+        self.blank_window_blocks += (before - tree.window_tokens) // page
+        return min(blank, self.blank_window_blocks)
+
+    def check_integrity(self) -> None:
+        super().check_integrity()
+        tree, page, live = self.tree, self.block_size, list(self.tree.by_recency())
+        nodes = [node for node in tree if node.is_live]  # type: ignore[attr-defined]
+        assert len(live) == len(nodes), "a live node is in no order of eviction, or a tombstone is"
+        assert set(live) == set(nodes), "a node in the order of eviction is not in the tree"
+        held = sum([node.tokens for node in live if node.window_locks])
+        cached = sum([node.tokens for node in live]) - held
+        assert (tree.window_protected, tree.window_evictable) == (held, cached), (
+            "window tokens are miscounted"
+        )
+        assert all(node.window_locks <= node.locks for node in live), "window slots are held and not the node"
+        left = self.windows.num_blocks - self.blank_window_blocks - (held + cached) // page
+        assert 0 <= left <= self.num_blocks, "pages of the window pool are miscounted"
+        assert self.blank_window_blocks >= 0, "pages of the window pool were taken that there are not"
+
+    # Inside
+
+    def _new_place(self, node: Node) -> WindowPlace:
+        reached = self._reached
+        self._reached = 0
+        return WindowPlace(node, node.end, reached if reached > node.end else 0)
+
+    def _insert(self, holder: Holder, end: int) -> tuple[int, Node]:
+        place: WindowPlace = holder.kv
+        tree, own = self.tree, max(place.protected, place.gone)
+        before = tree.window_tokens
+        there, node = tree.add(holder.content, end, place.seen, own)
+        # What it has no longer is the tree's now, or blank where the tree had it.
+        given = max(end, own) - own
+        self.blank_window_blocks += (given - (tree.window_tokens - before)) // self.block_size
+        return there, node
+
+    def _hold(self, place: Place) -> None:
+        super()._hold(place)
+        assert isinstance(place, WindowPlace)
+        place.begin = self.tree.lock_window(place.node)
+
+    def _let(self, place: Place) -> None:
+        assert isinstance(place, WindowPlace)
+        self.tree.unlock_window(place.node, place.begin)
+        super()._let(place)
+
+    def _check_room(self, blocks: int) -> None:
+        super()._check_room(blocks)
+        if blocks > self.free_window_blocks:
+            raise OutOfBlocks(
+                f"{blocks} blocks are needed, {self.free_window_blocks} of the window pool are free"
+            )
+
+    def _take_pages(self, pages: int) -> None:
+        self.blank_window_blocks -= pages
+        super()._take_pages(pages)
+
+    def _evict_overdraft(self) -> None:
+        if self.free_blocks < self.cached_blocks or self.blank_window_blocks < 0:
+            self.make_blank(0)

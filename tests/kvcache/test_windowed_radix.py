@@ -1,0 +1,188 @@
+"""A radix tree over two pools is as a slow one, and its memory loses no page of either."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import get_args
+
+import pytest
+
+from pagesim.kvcache import Holder, OutOfBlocks
+from pagesim.kvcache.living import Prompt
+from pagesim.kvcache.radix import EvictionPolicy, WindowedRadixKV, WindowedTree, WindowPool
+from tests.kvcache.slow_windowed_tree import SlowWindowedTree
+from tests.kvcache.test_radix import prefix_of, state, text
+
+
+@pytest.mark.slow_but("1-3-lru", "4-10-lfu")
+@pytest.mark.parametrize("policy", get_args(EvictionPolicy))
+@pytest.mark.parametrize("window", [3, 10])
+@pytest.mark.parametrize("page", [1, 4])
+def test_random_lives_are_those_of_a_slow_tree(page: int, window: int, policy: EvictionPolicy) -> None:
+    rnd = Random(f"{page} {window} {policy}")
+    tree, slow = WindowedTree(page, window, policy), SlowWindowedTree(page, window, policy)
+    held = []
+    buried = cut_short = revived = 0
+    for _ in range(600):
+        change = rnd.choice(("match", "insert", "insert", "hold", "let go", "evict", "evict windows"))
+        content = text(rnd, page)
+        tokens = content.tokens
+        whole = len(tokens) - len(tokens) % page
+        live = slow.live.copy()
+        if change == "match":
+            node = tree.match(content, len(tokens))
+            assert tree.reached == len(slow.found(tokens))
+            assert tokens[: node.end] == slow.match(tokens)
+            cut_short += node.end < tree.reached
+        elif change == "insert" and whole:
+            seen, own = rnd.randint(0, whole), rnd.randint(0, whole // page) * page
+            there, node = tree.add(content, whole, seen, own)
+            revived += len(slow.found(tokens[:whole])) > own
+            assert there == slow.add(tokens[:whole], seen, own)
+            assert node.end == whole
+        elif change == "hold":
+            node = tree.match(content, len(tokens))
+            tree.lock(node)
+            found = slow.match(tokens)
+            slow.lock(found)
+            held.append((node, tree.lock_window(node)))
+            assert held[-1][1] == slow.lock_window(found)
+        elif change == "let go" and held:
+            node, begin = held.pop(rnd.randrange(len(held)))
+            prefix = prefix_of(node) if node.end else ()
+            slow.unlock_window(prefix, begin)
+            slow.lock(prefix, -1)
+            tree.unlock_window(node, begin)
+            tree.unlock(node)
+        elif change == "evict" and len(slow.nodes) > 12:
+            wanted = rnd.randint(1, 40)
+            sizes = slow.tokens(locked=False)
+            slow.evict(wanted)
+            assert tree.evict(wanted) == sizes - slow.tokens(locked=False)
+        elif change == "evict windows" and len(slow.live) > 8:
+            wanted = rnd.randint(1, 20)
+            assert tree.evict_windows(wanted) == slow.evict_windows(wanted)
+            buried += sum(node in slow.nodes for node in live) - len(slow.live)
+        assert state(tree) == {
+            node: (entry.used, entry.born, entry.hits, entry.locks) for node, entry in slow.nodes.items()
+        }
+        assert [prefix_of(node) for node in tree.by_recency()] == slow.live
+        assert (tree.window_evictable, tree.window_protected) == (
+            slow.window_tokens(locked=False),
+            slow.window_tokens(locked=True),
+        )
+        assert (tree.evictable, tree.protected) == (slow.tokens(locked=False), slow.tokens(locked=True))
+    assert min(buried, cut_short, revived) > 5
+
+
+@pytest.mark.slow_but("1-0.5", "4-0.3")
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("page", [1, 4])
+def test_every_page_of_the_second_pool_is_blank_in_the_tree_or_a_holder_s(page: int, ratio: float) -> None:
+    rnd = Random(f"{page} {ratio}")
+    pages = 240 // page
+    memory = WindowedRadixKV(pages, page, WindowPool(7, int(pages * ratio)))
+    holders: list[Holder] = []
+    slid = 0
+    for _ in range(500):
+        change = rnd.choice(("admit", "admit", "extend", "decode", "cache", "slide", "release", "drop"))
+        holder = rnd.choice(holders) if holders else None
+        if change == "admit":
+            new = Holder(0)
+            new.content, new.kv = text(rnd, page), None
+            tokens = new.prompt = len(new.content.tokens)
+            memory.match_prefix(new, tokens)
+            if memory.can_admit(new, tokens):
+                memory.admit(new, tokens)
+                holders.append(new)
+        elif holder is None:
+            continue
+        elif change == "extend":
+            blocks = memory.blocks_to_extend(holder, 3)
+            if memory.make_blank(blocks) >= blocks:
+                memory.extend(holder, 3)
+        elif change == "decode":
+            memory.start_decoding(holder)
+            if memory.steps_that_fit(5, 0) == 5:
+                memory.grow(5)
+            memory.stop_decoding(holder)
+        elif change == "cache":
+            memory.cache_tokens(holder, rnd.randint(holder.kv.protected, memory.length(holder)))
+        elif change == "slide":
+            before = memory.blank_window_blocks
+            memory.slide(holder, memory.length(holder) - 1)
+            slid += memory.blank_window_blocks > before
+        else:
+            holders.remove(holder)
+            (memory.release if change == "release" else memory.drop)(holder)
+        memory.check_integrity()
+        own = sum(memory.own_window_blocks(each) for each in holders)
+        tree = memory.tree.window_tokens // page
+        assert memory.blank_window_blocks + tree + own == memory.windows.num_blocks
+    assert slid > 5
+    assert memory.evicted > 0
+    for holder in holders:
+        memory.drop(holder)
+    memory.make_blank(pages)
+    assert (memory.blank_blocks, memory.blank_window_blocks) == (pages, memory.windows.num_blocks)
+
+
+def holder(tokens: str) -> Holder:
+    """Return a holder whose prompt has these tokens."""
+    found = Holder(len(tokens))
+    found.content, found.kv = Prompt(tuple(map(ord, tokens)), 1), None
+    return found
+
+
+def admitted(tokens: str, memory: WindowedRadixKV) -> Holder:
+    found = holder(tokens)
+    memory.match_prefix(found, len(tokens))
+    memory.admit(found, len(tokens))
+    return found
+
+
+def test_only_the_last_window_of_a_prompt_is_held_in_the_second_pool() -> None:
+    memory = WindowedRadixKV(100, 1, WindowPool(4, 50))
+    memory.cache_tokens(admitted("abcdefghij", memory), 10)
+    assert (memory.tree.protected, memory.tree.window_protected) == (10, 4)
+    # What left the window was given back before the prompt was inserted.
+    assert (memory.tree.window_evictable, memory.blank_window_blocks) == (1, 45)
+
+
+def test_a_prefix_is_found_as_long_as_it_ends_with_a_window() -> None:
+    memory = WindowedRadixKV(100, 1, WindowPool(4, 8))
+    memory.release(admitted("abcdefgh", memory))
+    memory.make_blank(4)  # the older half is a tombstone now
+    assert (memory.tree.evictable, memory.tree.window_evictable) == (8, 4)
+    assert memory.match_prefix(holder("abcdefghij"), 10) == 8
+    assert memory.match_prefix(holder("abcdefxy"), 8) == 0
+    assert memory.tree.reached == 6
+
+
+def test_a_tombstone_gets_the_window_slots_of_the_next_sequence() -> None:
+    memory = WindowedRadixKV(100, 1, WindowPool(4, 12))
+    memory.release(admitted("abcdefgh", memory))
+    memory.make_blank(8)
+    memory.release(admitted("abcde", memory))
+    assert memory.match_prefix(holder("abcdefxy"), 8) == 6
+    memory.check_integrity()
+
+
+def test_what_is_branched_off_is_cached_up_to_the_branch_first() -> None:
+    memory = WindowedRadixKV(100, 1, WindowPool(4, 30))
+    memory.release(admitted("abcdefghijkl", memory))
+    memory.make_blank(22 + 4)  # only the last window of it is left
+    second = admitted("abcdefghxyz", memory)
+    assert second.kv.branch == 8
+    memory.cache_tokens(second, 11)
+    assert second.kv.protected == 8
+    assert memory.match_prefix(holder("abcdefghq"), 9) == 8
+
+
+def test_memory_whose_window_pool_is_short_takes_no_sequence() -> None:
+    memory = WindowedRadixKV(100, 1, WindowPool(4, 10))
+    admitted("abcdef", memory)
+    assert not memory.can_admit(holder("uvwxyz"), 6)
+    with pytest.raises(OutOfBlocks, match="window pool"):
+        memory.admit(holder("uvwxyz"), 6)
+    assert memory.free_blocks == 94

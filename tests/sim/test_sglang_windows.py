@@ -1,0 +1,113 @@
+"""Under `sglang` layers with a window have a pool of their own, of which a request holds about a window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pagesim as ps
+from pagesim.errors import PagesimError
+from pagesim.results.result import Result
+from pagesim.workloads.trace import Trace
+from tests.sim.test_sglang import trace
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "sglang"
+WINDOW = 128
+
+
+def serve(requests: Trace, **options: Any) -> Result:
+    how = {
+        "policy": "sglang",
+        "model": str(GOLDEN / f"window{WINDOW}.toml"),
+        "num_blocks": 2000,
+        "max_model_len": 1500,
+        "cost": "affine:0.01,1e-5,0",
+        **options,
+    }
+    return ps.simulate(requests, steps="iterations", **how)
+
+
+TURNS = trace(*[(k / 2, 200 + 9 * k, 180) for k in range(40)], session_id=np.arange(40) % 7)
+
+
+@pytest.mark.parametrize("caches", [False, True], ids=["no tree", "tree"])
+@pytest.mark.parametrize("fast_forward", [False, True])
+def test_every_token_of_both_pools_is_somewhere(fast_forward: bool, caches: bool) -> None:
+    options = {"fast_forward": fast_forward, "disable_radix_cache": not caches}
+    result = serve(TURNS, swa_full_tokens_ratio=0.5, **options)
+    tree, steps = result.tree, result.steps
+    assert tree is not None
+    assert steps is not None
+    assert (tree[["blank", "evictable", "protected", "own"]].sum(axis=1) == 2000).all()
+    pool = tree[[f"window_{name}" for name in ("blank", "evictable", "protected", "own")]]
+    assert (pool.sum(axis=1) == 1000).all()
+    assert (pool >= 0).all(axis=None)
+    live = tree["window_evictable"] + tree["window_protected"]
+    assert (tree["tombstones"] + live == tree["evictable"] + tree["protected"]).all()
+    assert (tree["tombstones"].max() > 0) == caches
+    last = tree["iterations"].cumsum().to_numpy() - 1
+    assert tree["evictable"].tolist() == steps["cached"].to_numpy()[last].tolist()
+    assert (result.requests["status"] == "finished").all()
+
+
+def test_fast_forward_takes_many_steps_at_once_and_shows_each_as_it_is() -> None:
+    ahead, stepped = (serve(TURNS, num_blocks=9000, fast_forward=each) for each in (True, False))
+    assert ahead.steps is not None
+    assert stepped.steps is not None
+    assert ahead.steps.equals(stepped.steps)
+    assert ahead.requests.equals(stepped.requests)
+    assert ahead.tree is not None
+    assert stepped.tree is not None
+    assert len(ahead.tree) < len(stepped.tree) / 2
+
+
+def test_a_request_that_decodes_gives_back_what_left_its_window() -> None:
+    tree = serve(trace((0, 300, 900))).tree
+    assert tree is not None
+    assert tree["own"].max() > 800
+    # It slides when 128 tokens have left, and the last step in flight is not known.
+    assert tree["window_own"][2:].max() == WINDOW + 128 + 1
+
+
+def test_without_the_tree_a_request_slides_as_well() -> None:
+    for overlap in (False, True):
+        options = {"disable_radix_cache": True, "disable_overlap_schedule": not overlap}
+        result = serve(TURNS, swa_full_tokens_ratio=0.3, **options)
+        assert (result.requests["status"] == "finished").all()
+
+
+def test_a_prompt_waits_for_the_window_pool_though_the_other_has_room() -> None:
+    requests = trace((0, 300, 400), (0.1, 300, 400))
+    waits, runs = (
+        serve(requests, swa_full_tokens_ratio=ratio).requests["first_scheduled_s"][1] for ratio in (0.2, 0.8)
+    )
+    assert runs < 0.2 < waits
+
+
+def test_a_prompt_longer_than_the_window_pool_runs_in_chunks_of_what_fits() -> None:
+    steps = serve(trace((0, 1200, 5)), swa_full_tokens_ratio=0.4).steps
+    assert steps is not None
+    assert 1 < (steps["num_tokens"] > 1).sum() < 5
+
+
+def test_models_without_two_pools_keep_all_tokens_in_one() -> None:
+    requests = trace((0, 300, 900))
+    for options in ({"model": "gemma3-12b"}, {"disable_hybrid_swa_memory": True}):
+        tree = serve(requests, **options).tree
+        assert tree is not None
+        assert "window_own" not in tree
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"swa_full_tokens_ratio": 0.05}, "swa_full_tokens_ratio is 0.05, which leaves the pool"),
+        ({"model": "falcon-h1-7b"}, "layers of falcon-h1-7b keep a state"),
+    ],
+)
+def test_what_does_not_start_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PagesimError, match=sentence):
+        serve(TURNS, **options)
