@@ -73,7 +73,20 @@ def test_a_retracted_request_goes_to_the_end_of_the_queue() -> None:
 def test_a_prompt_that_is_too_long_is_answered_by_one_token() -> None:
     table = serve(trace((0, 494, 5), (0.0, 493, 5))).requests
     assert table["status"].tolist() == ["ignored", "finished"]
-    assert table["output_tokens"].tolist() == [1, 5]
+    assert table["output_tokens"].tolist() == [4, 5], "what is asked for is clipped"
+    assert table["first_token_s"][0] == table["finish_s"][0]
+
+
+def test_a_prompt_that_is_too_long_by_little_decodes_once_in_vain_under_overlap() -> None:
+    # It may ask for more than the one token with which it is answered, so its end is known late.
+    def decodes(prompt: int, **options: Any) -> int:
+        steps = serve(trace((0, prompt, 5)), **options).steps
+        assert steps is not None
+        return int((steps["num_batched_tokens"] > 0).sum()) - 1
+
+    assert decodes(494) == 1
+    assert decodes(498) == 0
+    assert decodes(494, disable_overlap_schedule=True) == 0
 
 
 def test_an_answer_is_found_by_the_next_turn() -> None:

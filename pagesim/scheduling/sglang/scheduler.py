@@ -59,11 +59,7 @@ class Sglang(AdmittingSglang):
         cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
     ) -> IntColumn:
         limits = Limits(max_model_len, num_blocks * block_size, block_size)
-        most = [
-            1 if limits.refuses(tokens) else max(1, limits.clip(1 << 40, tokens))
-            for tokens in prompt.tolist()
-        ]
-        return np.array(most, np.int64)
+        return np.array([max(1, limits.clip(1 << 40, tokens)) for tokens in prompt.tolist()], np.int64)
 
     @classmethod
     def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:

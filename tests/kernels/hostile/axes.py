@@ -200,7 +200,7 @@ MOST_OF_MANY_HEADS = 400
 """Tokens of a batch times programs for its heads, where as many read a KV head."""
 
 WIDE = 512
-MOST_OF_WIDE = 330
+MOST_OF_WIDE = 120
 """Tokens of a batch with heads so wide, of which a tile has 16."""
 
 
