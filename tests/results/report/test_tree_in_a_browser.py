@@ -19,18 +19,16 @@ SMALL = {"trace": str(TURNS), "model": "tiny", "cost": "affine:0.01,1e-5,1e-7", 
 SEEN = "pagesimReport.tree"
 
 
+def stored(folder: Path, **options: Any) -> Path:
+    chosen = Scenario(**{**SMALL, **options})
+    return run(chosen, trace_of(chosen), steps="stretches").save(folder)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a result that has a tree, and a page about it and one that has none."""
+    """Return a folder with a result that has a tree, and a page about it."""
     folder = tmp_path_factory.mktemp("trees")
-    runs = []
-    for name, options in (
-        ("tree", {"policy": "sglang"}),
-        ("paged", {"policy": "vllm-sosp", "num_blocks": 700}),
-    ):
-        chosen = Scenario(**{**SMALL, **options})
-        runs.append(run(chosen, trace_of(chosen), steps="stretches").save(folder / name))
-    write_report(runs, folder / "report.html", instants=100)
+    write_report([stored(folder / "tree", policy="sglang")], folder / "report.html", instants=60)
     return folder
 
 
@@ -105,7 +103,8 @@ def test_the_nodes_are_coloured_by_state_or_by_last_use_and_the_key_says_so(page
 
 
 def test_a_page_of_no_tree_shows_no_section_of_it(chromium: Callable[[], Any], folder: Path) -> None:
-    write_report([folder / "paged"], folder / "paged.html", instants=20)
+    paged = stored(folder / "paged", policy="vllm-sosp", trace="fixed:100,20", num_requests=5, num_blocks=700)
+    write_report([paged], folder / "paged.html", instants=5)
     browser = chromium()
     browser.open(folder / "paged.html")
     assert browser.run(
