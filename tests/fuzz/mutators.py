@@ -35,6 +35,9 @@ PARQUET: tuple[Mutator, ...] = (*BYTES, *[parquet_columns] * 6)
 BOMB_EVERY = 400
 """A bomb takes a second to make and to refuse: one in so many mutations of a binary file."""
 
+LARGEST_BYTES = 1_000_000
+"""A file that a mutation makes larger is left as it was: seconds would go into reading brackets."""
+
 
 def mutate(name: str, data: bytes, rng: random.Random) -> bytes:
     """Return a mutation of a file; the name's suffix says what it is."""
@@ -43,5 +46,6 @@ def mutate(name: str, data: bytes, rng: random.Random) -> bytes:
     if kind in ("parquet", "npz") and rng.random() < 1 / BOMB_EVERY:
         return (parquet_bomb if kind == "parquet" else npz_bomb)(data, rng)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
-        data = rng.choice(mutators)(data, rng)
+        changed = rng.choice(mutators)(data, rng)
+        data = changed if len(changed) <= max(len(data), LARGEST_BYTES) else data
     return data
