@@ -24,14 +24,13 @@ from pagesim.setup.serve_sglang_flags import (
     TAKEN,
     TOKEN_WISE,
 )
-from pagesim.setup.serve_vllm import quantized
+from pagesim.setup.serve_values import Reader, choice, number, quantized
 from pagesim.setup.serve_words import (
     FlagTable,
     check_length,
     check_one,
     check_variables,
     known_model,
-    number_of,
 )
 
 RELEASE = "0.5.23"
@@ -98,14 +97,15 @@ def read(
     for name in flags:
         _TABLE.check(name, flags[name])
     known = known_model(models[0])
-    options = {"model": known, **_options(flags)}
+    options = {"model": known, **_TABLE.options(flags, _READERS)}
+    if "attention-backend" in flags:
+        options["block_size"] = _page(flags["attention-backend"][-1], options.get("block_size"))
     if "quantization" in flags:
         options |= quantized(known, flags["quantization"][-1], QUANTIZATIONS)
     check_length(options, "context-length", "SGLang")
     _TABLE.check_layers(known, flags)
-    without = [*variables, *(f"--{name}" for name in flags if name not in TAKEN)]
-    notes = (f"of SGLang's line without an effect here: {', '.join(without)}",) if without else ()
-    return {**FIXED, **options}, notes, _refuses(options, "attention-backend" in flags)
+    refuses = _refuses(options, "attention-backend" in flags)
+    return {**FIXED, **options}, _TABLE.without_effect(variables, flags), refuses
 
 
 def readable(text: str) -> int:
@@ -140,24 +140,22 @@ def _with_flag(words: list[str]) -> list[str]:
     return ["--model-path", *kept] if kept and not kept[0].startswith("-") else kept
 
 
-_KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "context-length": ("max_model_len", int),
-    "tp-size": ("tensor_parallel_size", int),
-    "mem-fraction-static": ("mem_fraction_static", float),
-    "max-running-requests": ("max_running_requests", int),
-    "max-total-tokens": ("max_total_tokens", readable),
-    "chunked-prefill-size": ("chunked_prefill_size", int),
-    "max-prefill-tokens": ("max_prefill_tokens", readable),
-    "prefill-max-requests": ("prefill_max_requests", int),
-    "schedule-conservativeness": ("schedule_conservativeness", float),
-    "page-size": ("block_size", int),
-    "cuda-graph-max-bs-decode": ("cuda_graph_max_bs_decode", int),
-    "cuda-graph-max-bs-prefill": ("cuda_graph_max_bs_prefill", int),
-}
-_CHOICES: dict[str, tuple[str, Mapping[str, str]]] = {
-    "schedule-policy": ("schedule_policy", {name: name for name in ORDERS}),
-    "radix-eviction-policy": ("radix_eviction_policy", {name: name for name in EVICTIONS}),
-    "kv-cache-dtype": (
+_READERS: dict[str, Reader] = {
+    "context-length": number("max_model_len", int),
+    "tp-size": number("tensor_parallel_size", int),
+    "mem-fraction-static": number("mem_fraction_static", float),
+    "max-running-requests": number("max_running_requests", int),
+    "max-total-tokens": number("max_total_tokens", readable),
+    "chunked-prefill-size": number("chunked_prefill_size", int),
+    "max-prefill-tokens": number("max_prefill_tokens", readable),
+    "prefill-max-requests": number("prefill_max_requests", int),
+    "schedule-conservativeness": number("schedule_conservativeness", float),
+    "page-size": number("block_size", int),
+    "cuda-graph-max-bs-decode": number("cuda_graph_max_bs_decode", int),
+    "cuda-graph-max-bs-prefill": number("cuda_graph_max_bs_prefill", int),
+    "schedule-policy": choice("schedule_policy", {name: name for name in ORDERS}),
+    "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
+    "kv-cache-dtype": choice(
         "kv_cache_dtype",
         {
             "auto": "",  # the model's own, of two bytes
@@ -165,32 +163,8 @@ _CHOICES: dict[str, tuple[str, Mapping[str, str]]] = {
             **dict.fromkeys(("fp8_e4m3", "fp8_e5m2"), "fp8"),
         },
     ),
-    "attention-backend": ("", dict.fromkeys((*TOKEN_WISE, *PAGES), "")),
+    "attention-backend": choice("", dict.fromkeys((*TOKEN_WISE, *PAGES), "")),  # `_page` says what it does
 }
-
-
-def _options(flags: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the options that flags stand for."""
-    options: dict[str, Any] = {}
-    for name, values in flags.items():
-        if name not in TAKEN or name == "quantization":  # what that does depends on the model
-            continue
-        if TAKEN[name] == "none":
-            options[name.replace("-", "_")] = True
-        elif name in _CHOICES:
-            option, known = _CHOICES[name]
-            if values[-1] not in known:
-                raise PagesimError(
-                    f"--serve: --{name} {brief(values[-1], 80)} is not modelled; it may be {', '.join(known)}"
-                )
-            if known[values[-1]]:
-                options[option] = known[values[-1]]
-        else:
-            option, read = _KINDS[name]
-            options[option] = number_of(read, name, values[-1])
-    if "attention-backend" in flags:
-        options["block_size"] = _page(flags["attention-backend"][-1], options.get("block_size"))
-    return options
 
 
 def _page(backend: str, asked: int | None) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from pagesim.costs.specs import model
 from pagesim.costs.specs.layers import KV_SCALE_BYTES
-from pagesim.costs.specs.weights import GROUPS
-from pagesim.errors import PagesimError, brief, escaped
+from pagesim.errors import PagesimError
+from pagesim.setup.serve_values import Reader, choice, number, quantized
 from pagesim.setup.serve_vllm_flags import (
     ALIASES,
     FLAGS,
@@ -27,7 +26,6 @@ from pagesim.setup.serve_words import (
     check_one,
     check_variables,
     known_model,
-    number_of,
 )
 
 RELEASE = "0.33.0"
@@ -88,14 +86,12 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     check_one(models, "vllm serve MODEL")
     for name in flags:
         _TABLE.check(name, flags[name])
-    options = {"model": known_model(models[0]), **_options(flags)}
+    options = {"model": known_model(models[0]), **_TABLE.options(flags, _READERS)}
     if "quantization" in flags:
         options |= quantized(options["model"], flags["quantization"][-1], QUANTIZATIONS)
     check_length(options, "max-model-len", "vLLM")
     _TABLE.check_layers(options["model"], flags)
-    without = [*variables, *(f"--{name}" for name in flags if name not in TAKEN)]
-    notes = (f"of the vllm serve line without an effect here: {', '.join(without)}",) if without else ()
-    return {**FIXED, **options}, notes
+    return {**FIXED, **options}, _TABLE.without_effect(variables, flags)
 
 
 def readable(text: str) -> int:
@@ -122,73 +118,32 @@ def _retention(text: str) -> int:
     return interval
 
 
-_KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "max-model-len": ("max_model_len", readable),
-    "tensor-parallel-size": ("tensor_parallel_size", int),
-    "gpu-memory-utilization": ("gpu_memory_utilization", float),
-    "block-size": ("block_size", int),
-    "num-gpu-blocks-override": ("num_blocks", int),
-    "max-num-batched-tokens": ("max_num_batched_tokens", readable),
-    "max-num-seqs": ("max_num_seqs", int),
-    "long-prefill-token-threshold": ("long_prefill_token_threshold", int),
-    "watermark": ("watermark", float),
-    "scheduling-policy": ("scheduling_policy", str),
-    "prefix-cache-retention-interval": ("prefix_cache_retention_interval", _retention),
+def _length(name: str, text: str) -> dict[str, Any]:
+    if text.strip().lower() in ("auto", "-1"):
+        raise PagesimError(f"--serve: --{name} auto is not modelled; give the tokens")
+    return number("max_model_len", readable)(name, text)
+
+
+_READERS: dict[str, Reader] = {
+    "max-model-len": _length,
+    "tensor-parallel-size": number("tensor_parallel_size", int),
+    "gpu-memory-utilization": number("gpu_memory_utilization", float),
+    "block-size": number("block_size", int),
+    "num-gpu-blocks-override": number("num_blocks", int),
+    "max-num-batched-tokens": number("max_num_batched_tokens", readable),
+    "max-num-seqs": number("max_num_seqs", int),
+    "long-prefill-token-threshold": number("long_prefill_token_threshold", int),
+    "watermark": number("watermark", float),
+    "scheduling-policy": number("scheduling_policy", str),
+    "prefix-cache-retention-interval": number("prefix_cache_retention_interval", _retention),
+    "kv-cache-dtype": choice(
+        "kv_cache_dtype",
+        {
+            "auto": "",  # the model's own, of two bytes
+            "float16": "fp16",
+            "bfloat16": "bf16",
+            **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8"),
+            **{name: name for name in KV_SCALE_BYTES},
+        },
+    ),
 }
-_ELEMENTS = {
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8"),
-    **{name: name for name in KV_SCALE_BYTES},
-}
-
-
-def _options(flags: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the options that flags stand for."""
-    options: dict[str, Any] = {}
-    for name, values in flags.items():
-        if name not in TAKEN or name == "quantization":  # what that does depends on the model
-            continue
-        if TAKEN[name] == "none":
-            options[name.replace("-", "_")] = values != ["false"]
-        elif name == "kv-cache-dtype":
-            options |= _element(values[-1])
-        elif name == "max-model-len" and values[-1].strip().lower() in ("auto", "-1"):
-            raise PagesimError("--serve: --max-model-len auto is not modelled; give the tokens")
-        else:
-            option, read = _KINDS[name]
-            options[option] = number_of(read, name, values[-1])
-    return options
-
-
-def _element(text: str) -> dict[str, str]:
-    if text == "auto":  # the model's own, of two bytes
-        return {}
-    if text not in _ELEMENTS:
-        known = ", ".join(("auto", *_ELEMENTS))
-        raise PagesimError(f"--serve: --kv-cache-dtype {brief(text, 80)} is not modelled; it may be {known}")
-    return {"kv_cache_dtype": _ELEMENTS[text]}
-
-
-def quantized(name: str, method: str, checkpoints: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return the weight dtype that a method of quantization gives a model, if it is not the model's own.
-
-    Args:
-        name: of the model, or its path.
-        method: of quantization.
-        checkpoints: by method, the weight dtypes of checkpoints for which it says nothing new.
-
-    Raises:
-        PagesimError: the method is not modelled for this model.
-    """
-    spec = model(name)
-    own = {dtype.name for group in GROUPS if (dtype := spec.weights.of(group)) and dtype.quantized}
-    if method.lower() == "none" or own & set(checkpoints.get(method, ())):
-        return {}
-    if method == "fp8" and not own:
-        return {"weight_dtype": "fp8"}
-    remedy = "leave it out" if own else "it may be none or fp8, or name a quantized config.json as the model"
-    raise PagesimError(
-        f"--serve: --quantization {escaped(method)[:80]} would change what is decided, and is not modelled "
-        f"for {brief(name, 80)}, whose weights are {spec.weights_in_words}; {remedy}"
-    )

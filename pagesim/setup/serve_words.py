@@ -135,6 +135,29 @@ class FlagTable:
                     "not modelled; leave it out"
                 )
 
+    def options(
+        self, given: Mapping[str, list[str]], readers: Mapping[str, Callable[[str, str], dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """Return the options that flags stand for.
+
+        Args:
+            given: flags, with their values.
+            readers: by the name of a flag that takes a value, what makes options of its name and last value;
+                one that has none decides nothing by itself.
+        """
+        options: dict[str, Any] = {}
+        for name, values in given.items():
+            if self.taken.get(name) == "none":
+                options[name.replace("-", "_")] = values != ["false"]
+            elif name in readers:
+                options |= readers[name](name, values[-1])
+        return options
+
+    def without_effect(self, variables: list[str], given: Mapping[str, list[str]]) -> tuple[str, ...]:
+        """Return the note of what changes neither memory nor scheduling here; none where all does."""
+        without = [*variables, *(f"--{name}" for name in given if name not in self.taken)]
+        return (f"of the {self.server} line without an effect here: {', '.join(without)}",) if without else ()
+
 
 def _is_flag(word: str) -> bool:
     return word.startswith("-") and not _NUMBER.match(word) and word != "-"
@@ -191,19 +214,6 @@ def known_model(word: str) -> str:
         )
     model(word)
     return word
-
-
-def number_of(read: Callable[[str], Any], name: str, text: str) -> Any:
-    """Return the number that a flag is given.
-
-    Raises:
-        PagesimError: it is none.
-    """
-    try:
-        return read(text)
-    except (ValueError, OverflowError):
-        wanted = "a number" if read is float else "a whole number"
-        raise PagesimError(f"--serve: --{name} is {brief(text, 80)}; it must be {wanted}") from None
 
 
 def check_length(options: Mapping[str, Any], flag: str, server: str) -> None:

@@ -131,7 +131,7 @@ def test_a_serve_line_is_run_as_its_options_are(succeeds, tmp_path):
     run = ("run", "--trace", "fixed:50,20", "--num-requests", "9", "--gpu", "h100", "--json")
     line = f"vllm serve {HUB} --max-model-len 32k -tp 2 --port 80"
     served = succeeds(*run, "--serve", line, "--out", tmp_path / "served")
-    assert "of the vllm serve line without an effect here: --port" in served.err
+    assert "of the vllm serve 0.33.0 line without an effect here: --port" in served.err
     options = ("--policy", "vllm-v1", "--model", "llama-3.1-8b", "--max-model-len", "32000", "--tp", "2")
     assert result(served.json) == result(succeeds(*run, *options, "--vllm-version", "0.33.0").json)
     again = succeeds("run", tmp_path / "served" / "scenario.toml", "--json")
@@ -143,7 +143,7 @@ def test_a_line_of_sglangs_server_is_run_as_its_options_are(succeeds, tmp_path):
     flags = "--tp 2 --page-size 16 --max-total-tokens 64k --context-length 4096 --port 80"
     line = f"python -m sglang.launch_server --model-path {HUB} {flags}"
     served = succeeds(*run, "--serve", line, "--out", tmp_path / "served")
-    assert "of SGLang's line without an effect here: --port" in served.err
+    assert "of the SGLang 0.5.23 line without an effect here: --port" in served.err
     assert "cut to max_total_tokens 64,000" in served.err
     options = ("--policy", "sglang", "--model", "llama-3.1-8b", "--tp-size", "2", "--block-size", "16")
     written = succeeds(*run, *options, "--max-total-tokens", "64000", "--context-length", "4096")

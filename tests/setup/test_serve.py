@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serve_lines import listed_flags, refusal
 
 import pagesim as ps
 from pagesim.setup.serve import Served, read_serve
@@ -14,7 +15,6 @@ from pagesim.setup.serve_vllm import readable
 from pagesim.setup.serve_vllm_flags import ALIASES, FLAGS, HARMLESS, LAYERED, NOTED, REFUSED, TAKEN
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
-SIGNS = {"*": "several", "?": "perhaps", "!": "none"}
 
 
 def options_of(line: str) -> dict[str, Any]:
@@ -25,15 +25,8 @@ def options_of(line: str) -> dict[str, Any]:
     return options
 
 
-def refusal(line: str) -> str:
-    with pytest.raises(ps.PagesimError) as caught:
-        read_serve(line)
-    return str(caught.value)
-
-
 def test_every_flag_of_the_release_is_in_exactly_one_class_and_takes_what_it_takes_there() -> None:
-    listed = (Path(__file__).parent / "vllm-0.33.0-flags.txt").read_text(encoding="utf-8").splitlines()[1:]
-    assert {line.rstrip("*?!"): SIGNS.get(line[-1], "one") for line in listed} == FLAGS
+    assert listed_flags("vllm-0.33.0") == FLAGS
     assert len(TAKEN) + len(NOTED) + len(REFUSED) + len(HARMLESS) == len(FLAGS)
     assert set(ALIASES.values()) <= set(FLAGS)
 
@@ -143,8 +136,8 @@ def test_numbers_are_read_as_vllm_reads_them(text: str, number: int) -> None:
 def test_what_has_no_effect_here_is_named_in_a_note() -> None:
     line = f"CUDA_VISIBLE_DEVICES=0 vllm serve {MODEL} --port 8000 --trust-remote-code -pp 1 --no-enable-lora"
     assert read_serve(line).notes == (
-        "of the vllm serve line without an effect here: CUDA_VISIBLE_DEVICES, --port, --trust-remote-code, "
-        "--pipeline-parallel-size, --enable-lora",
+        "of the vllm serve 0.33.0 line without an effect here: CUDA_VISIBLE_DEVICES, --port, "
+        "--trust-remote-code, --pipeline-parallel-size, --enable-lora",
     )
     assert read_serve(f"vllm serve {MODEL} -tp 2").notes == ()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serve_lines import listed_flags, refusal
 
 import pagesim as ps
 from pagesim.setup.equip import equip, static_memory
@@ -28,7 +29,6 @@ from pagesim.setup.serve_sglang_flags import (
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 LAUNCH = f"python -m sglang.launch_server --model-path {MODEL}"
-SIGNS = {"*": "several", "?": "perhaps", "!": "none"}
 
 
 def options_of(flags: str) -> dict[str, Any]:
@@ -39,15 +39,8 @@ def options_of(flags: str) -> dict[str, Any]:
     return options
 
 
-def refusal(line: str) -> str:
-    with pytest.raises(ps.PagesimError) as caught:
-        read_serve(line)
-    return str(caught.value)
-
-
 def test_every_flag_of_the_release_is_in_exactly_one_class_and_takes_what_it_takes_there() -> None:
-    listed = (Path(__file__).parent / "sglang-0.5.23-flags.txt").read_text(encoding="utf-8").splitlines()[1:]
-    assert {line.rstrip("*?!"): SIGNS.get(line[-1], "one") for line in listed} == FLAGS
+    assert listed_flags("sglang-0.5.23") == FLAGS
     assert len(TAKEN) + len(NOTED) + len(REFUSED) + len(HARMLESS) == len(FLAGS) == 532
     assert {*ALIASES.values(), *SWITCHES, *LAYERED} <= set(FLAGS)
     assert set(LAYERED) <= set(NOTED)
@@ -136,7 +129,7 @@ def test_what_changes_nothing_is_said_in_a_note(name: str) -> None:
     value = {"none": "", "perhaps": "", "one": " 3", "several": " 3 4"}[NOTED[name]]
     served = read_serve(f"{LAUNCH} --{name}{value}")
     assert served.options == {"policy": "sglang", "model": "llama-3.1-8b"}
-    assert served.notes == (f"of SGLang's line without an effect here: --{name}",)
+    assert served.notes == (f"of the SGLang 0.5.23 line without an effect here: --{name}",)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -196,7 +189,7 @@ def test_kernels_decide_on_the_page() -> None:
 def test_variables_of_the_server_are_refused_but_for_those_that_change_nothing() -> None:
     served = read_serve(f"HF_HOME=/data SGLANG_USE_MODELSCOPE=1 {LAUNCH} --port 30000")
     assert served.notes == (
-        "of SGLang's line without an effect here: HF_HOME, SGLANG_USE_MODELSCOPE, --port",
+        "of the SGLang 0.5.23 line without an effect here: HF_HOME, SGLANG_USE_MODELSCOPE, --port",
     )
     said = refusal(f"SGLANG_ENABLE_POST_CAPTURE_KV_SIZING=1 {LAUNCH}")
     assert said.startswith("--serve: SGLANG_ENABLE_POST_CAPTURE_KV_SIZING may change what is decided")

@@ -1,0 +1,25 @@
+"""What the tests of servers' lines share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import pagesim as ps
+from pagesim.setup.serve import read_serve
+
+_SIGNS = {"*": "several", "?": "perhaps", "!": "none"}
+
+
+def refusal(line: str) -> str:
+    """Return the sentence in which a line is refused."""
+    with pytest.raises(ps.PagesimError) as caught:
+        read_serve(line)
+    return str(caught.value)
+
+
+def listed_flags(release: str) -> dict[str, str]:
+    """Return the flags of a release, and the values that each takes, as its own parser prints them."""
+    listed = Path(__file__).with_name(f"{release}-flags.txt").read_text(encoding="utf-8").splitlines()[1:]
+    return {line.rstrip("*?!"): _SIGNS.get(line[-1], "one") for line in listed}
