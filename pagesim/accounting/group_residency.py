@@ -114,8 +114,7 @@ class GroupResidency(Residency):
         self._held_stays.fromlist(row)
 
     def _count(self) -> None:
-        if self.memory.tells_later and not self.scheduler.parks:
-            self.memory.note_row()
+        if not self.scheduler.parks and self.memory.note_row():
             return
         held = self.memory.held_by_groups()
         if held is not None:

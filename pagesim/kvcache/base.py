@@ -119,9 +119,6 @@ class KVCache(ABC):
     cached_blocks = 0
     """Free blocks whose content can still be found."""
 
-    tells_later = False
-    """Whether it is worked out later what is asked for by ``note_row``, and costs time to ask for at once."""
-
     blocks_taken = 0
     """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
 
@@ -322,9 +319,13 @@ class KVCache(ABC):
         """
         return ()
 
-    def note_row(self) -> None:
-        """Note that the cached blocks are asked for as they are now; no holders share any."""
-        raise NotImplementedError
+    def note_row(self) -> bool:
+        """Note that the cached blocks are asked for as they are now; no holders share any.
+
+        Returns:
+            Whether ``take_rows`` is going to tell them; if not, they are to be asked for at once.
+        """
+        return False
 
     def take_rows(self) -> Sequence[tuple[int]] | npt.NDArray[np.int64]:
         """Hand over the cached blocks that were asked for by ``note_row`` since the last call."""

@@ -9,30 +9,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Literal
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
-from pagesim.kvcache.radix import WindowPool
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch, Choice
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.drafts import Speculation
 from pagesim.scheduling.forks import Forks
 from pagesim.scheduling.observer import Observer
-from pagesim.scheduling.options import Machine, MemoryKind, Preemption, Prices, SchedulerOptions
+from pagesim.scheduling.options import Preemption, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.reach import Reaches
 from pagesim.scheduling.request import EngineRequest
-from pagesim.workloads.trace import IntColumn
+from pagesim.scheduling.traits import SchedulerTraits
 
 if TYPE_CHECKING:  # jobs are of requests, too
     from pagesim.scheduling.offload.jobs import Job
-
-SampleMode = Literal["together", "apart", "requests", "one"]
 
 Pool = Literal["prefill", "decode"]
 """What a replica does where prefill is apart from decode."""
@@ -40,8 +34,10 @@ Pool = Literal["prefill", "decode"]
 _NONE: list[EngineRequest] = []
 
 
-class Scheduler(ABC):
+class Scheduler(SchedulerTraits, ABC):
     """Decides, iteration by iteration, which requests run; applies its decisions to memory as it takes them.
+
+    What it says of its engine beforehand are its `SchedulerTraits`.
 
     Decisions within an iteration depend on what the earlier ones left free, so a scheduler works on memory
     itself, as the real ones do, and reports in a `Batch` what it did.
@@ -101,163 +97,9 @@ class Scheduler(ABC):
         "widest",
     )
 
-    Options: ClassVar[type[SchedulerOptions]] = SchedulerOptions
-    """What can be chosen: each field is a flag, a field of a scenario file and a keyword."""
-
-    samples: ClassVar[SampleMode] = "together"
-    """What becomes of the samples of a request: they end together or apart, or are requests of their own;
-    or there may be only one."""
-
-    has_beams: ClassVar[bool] = True
-    """Whether requests may search beams."""
-
-    streams: ClassVar[bool] = True
-    """Whether a token has a time of its own; if not, requests are answered as a whole."""
-
-    null_blocks: ClassVar[int] = 0
-    """Blocks of the cache that no sequence ever holds."""
-
-    needs_sharing: ClassVar[bool] = False
-    """Whether memory must share blocks between sequences."""
-
-    tokens_per_step: ClassVar[int] = 1
-    """Tokens that a decoding sequence gains in an iteration."""
-
     speculation: Speculation | None = None
     """What became of drafts, where a request's step verifies some; it is then known when the step is over how
     many tokens it gives, and observers are told by ``answered``."""
-
-    drops_last_token: ClassVar[bool] = False
-    """Whether a client that goes away during an iteration gets nothing of it, not even a last token."""
-
-    loses_in_flight: ClassVar[bool] = False
-    """Whether a request that loses its place loses the token, too, that is in flight for it."""
-
-    follows_reach: ClassVar[bool] = False
-    """Whether a batch says what layers read that look back on some tokens only (``reaches``)."""
-
-    parks: ClassVar[tuple[str, ...]] = ()
-    """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
-
-    serves_hybrids: ClassVar[bool] = True
-    """Whether layers may differ in what they keep."""
-
-    empty_turns: ClassVar[bool] = True
-    """Whether an empty plan is an iteration, of no length, where batches are scheduled ahead."""
-
-    sizing: ClassVar[Literal["paper", "vllm", "sglang"]] = "paper"
-    """How the number of blocks is worked out where a system leaves it open."""
-
-    @classmethod
-    def check_memory(cls, memory: MemoryKind) -> None:
-        """Refuse memory that the scheduler cannot work on.
-
-        Raises:
-            PagesimError: the sentence says which would do.
-        """
-        return
-
-    @classmethod
-    def longest_sequence(cls, max_model_len: int) -> int | None:
-        """Return prompt + output at which the engine ends a sequence; None where it rejects longer ones."""
-        return None
-
-    @classmethod
-    def most_output(
-        cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
-    ) -> IntColumn | None:
-        """Return the tokens that the engine lets each prompt generate, ``[N]``; None where it rejects others.
-
-        Args:
-            prompt: tokens, ``[N]``.
-            max_model_len: tokens.
-            num_blocks: of the cache, without null blocks.
-            block_size: tokens a block.
-        """
-        longest = cls.longest_sequence(max_model_len)
-        return None if longest is None else np.maximum(1, longest - prompt)
-
-    @classmethod
-    def memory_for(
-        cls, options: Any, num_blocks: int, block_size: int, windows: WindowPool | None = None
-    ) -> KVCache | None:
-        """Return the empty memory that the scheduler brings with it under these options; None for none.
-
-        Args:
-            options: resolved.
-            num_blocks: that sequences can hold.
-            block_size: tokens a block.
-            windows: the pool of layers with a window, where they have one of their own.
-        """
-        return None
-
-    @classmethod
-    def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
-        """Say which requests the real engine takes in, served or not, ``[N]``."""
-        return prompt + output <= max_model_len
-
-    @classmethod
-    def resolve(cls, options: Any, machine: Machine) -> SchedulerOptions:
-        """Return the options with those replaced whose default depends on where the engine runs.
-
-        Raises:
-            PagesimError: the engine would not start with these.
-        """
-        resolved: SchedulerOptions = options
-        return resolved
-
-    @classmethod
-    def gpu_memory_utilization(cls, options: Any) -> float:
-        """Return the share of GPU memory to use, under sizing vllm, where a system leaves it open."""
-        return 0.9
-
-    @classmethod
-    def default_block_size(cls, machine: Machine) -> int | None:
-        """Return the token slots of a block where a system leaves it open; None for the policy's."""
-        return None
-
-    @classmethod
-    def schedules_ahead(cls, options: Any) -> bool:
-        """Whether the engine schedules an iteration while the one before it runs.
-
-        Args:
-            options: resolved.
-        """
-        return False
-
-    @classmethod
-    def graphs_to(cls, options: Any) -> int:
-        """Return the tokens of the largest iteration with a prompt that CUDA graphs launch.
-
-        Args:
-            options: resolved.
-        """
-        return 0
-
-    @classmethod
-    def counts_cuda_graphs(cls, options: Any) -> bool:
-        """Whether memory of CUDA graphs is left out of the cache, under sizing vllm."""
-        return False
-
-    @classmethod
-    def caches_prefixes(cls, options: Any) -> bool:
-        """Whether memory must find blocks by their content under these options."""
-        return False
-
-    @classmethod
-    def needs_tables(cls, options: Any) -> bool:
-        """Whether blocks must have numbers under these options."""
-        return False
-
-    @classmethod
-    def names_contents(cls, options: Any) -> bool:
-        """Whether requests must be known by their content under these options."""
-        return cls.caches_prefixes(options)
-
-    @classmethod
-    def hash_lookahead(cls, options: Any) -> int:
-        """Return how many tokens behind a block its content covers under these options."""
-        return 0
 
     @classmethod
     def kind_for(cls, options: Any) -> type[Scheduler]:
@@ -275,11 +117,6 @@ class Scheduler(ABC):
             "this policy has no connector between replicas that prefill and replicas that decode; choose "
             "policy vllm-v1"
         )
-
-    @classmethod
-    def reuses_unhashed_first(cls, options: Any) -> bool:
-        """Whether freed blocks that cannot be found are taken before cached ones."""
-        return True
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous import ContinuousBatching, OrcaOptions
 from pagesim.scheduling.options import MOST, MemoryKind, Prices, SchedulerOptions
 from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.traits import need_pages
 
 ADDED_OUTPUT = 6
 """Tokens by which each request is taken to become longer than it may."""
@@ -78,11 +79,7 @@ class Lightllm(ContinuousBatching):
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
-        if memory.reservation != "on-demand" or memory.placement != "paged":
-            raise PagesimError(
-                f"scheduler lightllm needs reservation on-demand and placement paged, not "
-                f"{memory.reservation} and {memory.placement}: it takes memory token by token"
-            )
+        need_pages("lightllm", memory, "it takes memory token by token")
 
     def __init__(
         self,

@@ -220,8 +220,8 @@ class VllmV1(RunningByPriorityV1):
             if not self.may_join(request):
                 break
             found = 0 if request.content is None else self._look_up(request)
-            if self.pulls and self._loads(request):
-                if self._start_load(request, found):
+            if self.pulls and (started := self._start_load(request, found)) is not None:
+                if started:
                     continue
                 if self.running or self._waits_elsewhere():
                     break
@@ -276,18 +276,17 @@ class VllmV1(RunningByPriorityV1):
         """Say whether there may be room later though no request runs."""
         return False
 
-    def _loads(self, request: EngineRequest) -> bool:
-        """Say whether the KV of the head of the queue comes from elsewhere, where some may."""
-        return False
-
-    def _start_load(self, request: EngineRequest, found: int) -> bool:
+    def _start_load(self, request: EngineRequest, found: int) -> bool | None:
         """Let the head of the queue hold blocks for what comes from elsewhere, if there is room for them.
 
         Args:
             request: see there.
             found: its tokens that are cached here.
+
+        Returns:
+            Whether there was room; None where nothing of it comes from elsewhere.
         """
-        raise NotImplementedError
+        return None
 
     def _look_up(self, request: EngineRequest) -> int:
         """Return the tokens of a waiting request's prompt that are cached; its content is known."""

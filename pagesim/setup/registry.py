@@ -21,7 +21,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.lightllm import Lightllm
 from pagesim.scheduling.sglang import Sglang
 from pagesim.scheduling.static import StaticBatching
-from pagesim.scheduling.trtllm import Trtllm
+from pagesim.scheduling.trtllm import GuaranteedNoEvict
 from pagesim.scheduling.vllm_v0 import VllmV0
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.setup.plugins import Plugins
@@ -80,7 +80,7 @@ SCHEDULERS: Plugins[type[Scheduler]] = Plugins(
         "vllm-v0": VllmV0,
         "vllm-v1": VllmV1,
         "sglang": Sglang,
-        "trtllm": Trtllm,
+        "trtllm": GuaranteedNoEvict,
         "lightllm": Lightllm,
     },
     base=Scheduler,

@@ -29,6 +29,9 @@ class LazyHybridPrefixKV(KVCache):
         groups: see `KVCache`; those that `counts_prefixes` takes.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
+
+    Attributes:
+        tells_later: whether requests are still counted as without a cache.
     """
 
     caches_prefixes = True
@@ -211,9 +214,11 @@ class LazyHybridPrefixKV(KVCache):
 
     # What is told later
 
-    def note_row(self) -> None:
-        turnover = self._turnover
-        turnover.marks.fromlist([self.steps, len(turnover.log)])
+    def note_row(self) -> bool:
+        if self.tells_later:
+            turnover = self._turnover
+            turnover.marks.fromlist([self.steps, len(turnover.log)])
+        return self.tells_later
 
     def take_rows(self) -> npt.NDArray[np.int64]:
         if self.tells_later:

@@ -140,10 +140,9 @@ class PullingV1(HoldingV1):
         batch.prompts += (request,)
         self._compute(request, loaded, request.length - loaded, batch)
 
-    def _loads(self, request: EngineRequest) -> bool:
-        return request.row not in self._pulled
-
-    def _start_load(self, request: EngineRequest, found: int) -> bool:
+    def _start_load(self, request: EngineRequest, found: int) -> bool | None:
+        if request.row in self._pulled:
+            return None
         memory, length = self.memory, request.length
         # Those that land hold all of their prompts.
         if not self._take_for_load(request, length, length - found, (), {}):

@@ -8,7 +8,7 @@ from pagesim.kvcache.radix import RadixKV
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.sglang.budget import CLIP
 from pagesim.scheduling.sglang.pools import OnePool
 from pagesim.scheduling.sglang.request import SglangRequest
@@ -266,14 +266,13 @@ class DecodingSglang(Scheduler):
     def _end(self, request: SglangRequest, now: int) -> None:
         """Let a request go whose last token is known."""
         request.is_over, request.holds_place = True, False
-        if request.is_refused:
-            self.leave_refused(request, now)
-        else:
+        if not request.is_refused:
             self._over(request, now)
-
-    def leave_refused(self, request: SglangRequest, now: int) -> None:
-        """Let a request go whose prompt was too long."""
-        raise NotImplementedError
+            return
+        self.context -= self.memory.length(request)
+        self._stop(request)
+        self._let_go(request)
+        self.events.left(request.row, now, Status.IGNORED)
 
     def _let_go(self, request: EngineRequest) -> None:
         assert isinstance(request, SglangRequest)

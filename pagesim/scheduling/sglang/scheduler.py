@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.kvcache.radix import RadixKV, WindowedRadixKV, WindowPool
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
-from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.sglang.admission import AdmittingSglang
 from pagesim.scheduling.sglang.defaults import most_running, page_size, resolved
 from pagesim.scheduling.sglang.options import CACHE_AWARE, SglangOptions
@@ -18,6 +17,7 @@ from pagesim.scheduling.sglang.order import QueueOrder
 from pagesim.scheduling.sglang.pools import OnePool, TwoPools
 from pagesim.scheduling.sglang.queue import SglangQueue
 from pagesim.scheduling.sglang.request import Limits, SglangRequest
+from pagesim.scheduling.traits import need_pages
 from pagesim.workloads.trace import IntColumn
 
 
@@ -48,11 +48,7 @@ class Sglang(AdmittingSglang):
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
-        if memory.reservation != "on-demand" or memory.placement != "paged":
-            raise PagesimError(
-                f"scheduler sglang needs reservation on-demand and placement paged, not {memory.reservation} "
-                f"and {memory.placement}: it takes pages as requests grow"
-            )
+        need_pages("sglang", memory, "it takes pages as requests grow")
 
     @classmethod
     def most_output(
@@ -201,12 +197,6 @@ class Sglang(AdmittingSglang):
     def ran_dry(self) -> None:
         if not (self.running or self.queue.waiting):
             self.new_token_ratio = self._most_ratio
-
-    def leave_refused(self, request: SglangRequest, now: int) -> None:
-        self.context -= self.memory.length(request)
-        self._stop(request)
-        self._let_go(request)
-        self.events.left(request.row, now, Status.IGNORED)
 
     # Fast-forward
 

@@ -1,6 +1,6 @@
-"""TensorRT-LLM's scheduler: see `Trtllm`."""
+"""TensorRT-LLM's scheduler, under its default capacity policy: see `GuaranteedNoEvict`."""
 
+from pagesim.scheduling.trtllm.capacity import GuaranteedNoEvict
 from pagesim.scheduling.trtllm.options import TrtllmOptions
-from pagesim.scheduling.trtllm.scheduler import Trtllm
 
-__all__ = ["Trtllm", "TrtllmOptions"]
+__all__ = ["GuaranteedNoEvict", "TrtllmOptions"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Prices
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.trtllm.options import TrtllmOptions
@@ -14,9 +15,16 @@ from pagesim.scheduling.trtllm.scheduler import Trtllm
 
 
 class GuaranteedNoEvict(Trtllm):
-    """A request starts if the blocks suffice for all that it may ever hold; no request is paused."""
+    """A request starts if the blocks suffice for all that it may ever hold; no request is paused.
+
+    The policy that is the default; it gives way to `MaxUtilization` where that is chosen.
+    """
 
     __slots__ = ("_promised",)
+
+    @classmethod
+    def kind_for(cls, options: TrtllmOptions) -> type[Scheduler]:
+        return MaxUtilization if options.capacity_scheduler_policy == "MAX_UTILIZATION" else cls
 
     def __init__(
         self,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.resting import RestingScheduler
+from pagesim.scheduling.traits import need_pages
 from pagesim.scheduling.trtllm.chunking import share_out
 from pagesim.scheduling.trtllm.options import TrtllmOptions, check
 from pagesim.scheduling.trtllm.queue import PlaceQueue
@@ -49,11 +50,7 @@ class Trtllm(RestingScheduler):
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:
-        if memory.reservation != "on-demand" or memory.placement != "paged":
-            raise PagesimError(
-                f"scheduler trtllm needs reservation on-demand and placement paged, not {memory.reservation} "
-                f"and {memory.placement}: capacity_scheduler_policy says what an admission leaves room for"
-            )
+        need_pages("trtllm", memory, "capacity_scheduler_policy says what an admission leaves room for")
 
     @classmethod
     def resolve(cls, options: TrtllmOptions, machine: Machine) -> TrtllmOptions:
@@ -63,14 +60,6 @@ class Trtllm(RestingScheduler):
     @classmethod
     def schedules_ahead(cls, options: TrtllmOptions) -> bool:
         return not options.disable_overlap_scheduler
-
-    @classmethod
-    def kind_for(cls, options: TrtllmOptions) -> type[Scheduler]:
-        from pagesim.scheduling.trtllm.capacity import GuaranteedNoEvict, MaxUtilization  # which are such
-
-        if options.capacity_scheduler_policy == "MAX_UTILIZATION":
-            return MaxUtilization
-        return GuaranteedNoEvict
 
     def __init__(
         self,
@@ -117,6 +106,7 @@ class Trtllm(RestingScheduler):
         self.must_replan = self.must_replan or bool(self.in_chunks or batch.recomputed or batch.stuck)
         return batch
 
+    @abstractmethod
     def fit(self, batch: Batch) -> list[EngineRequest]:
         """Make room for a token of every decoding request, and take those out of the queue that fit.
 
@@ -126,15 +116,14 @@ class Trtllm(RestingScheduler):
         Returns:
             Those that were taken out, in order.
         """
-        raise NotImplementedError
 
     def seats_left(self, waiting: Sequence[EngineRequest]) -> bool:
         """Say whether a further request may start beside those that have, and those that are going to."""
         return len(self.running) + len(waiting) < self.options.max_batch_size
 
+    @abstractmethod
     def blocks_to_start(self, request: EngineRequest) -> int:
         """Return the blocks that must be free for a request to start."""
-        raise NotImplementedError
 
     def take_heads(self, free: int, batch: Batch) -> list[EngineRequest]:
         """Take those out of the queue that fit into so many blocks, up to the first that does not."""
