@@ -19,6 +19,7 @@ from pagesim.accounting.ledger import LedgerError
 from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.accounting.residency import PlainResidency, Residency
 from pagesim.accounting.sums import Column
+from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -31,6 +32,7 @@ _FINISHED = int(Status.FINISHED)
 _pack_row = Struct(f"{len(ROW_FIELDS)}q").pack  # half as long as to append the numbers one by one
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Recorder(Observer):
     """Collects what happens in one engine and hands it on in chunks.
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from pagesim.costs.base import NOWHERE, UNBOUNDED, DecodeRun, IterationShape
+from pagesim.compiled import mypyc_attr
+from pagesim.costs.base import NOWHERE, UNBOUNDED, AnyShape, DecodeRun
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Affine:
     """Seconds = ``step_s`` + ``token_s``·batched tokens + ``context_s``·context + ``block_s``·swapped blocks.
 
@@ -17,8 +20,6 @@ class Affine:
     Raises:
         PagesimError: a coefficient is negative or not finite, or all of an iteration would take no time.
     """
-
-    beyond = NOWHERE
 
     def __init__(self, step_s: float, token_s: float, context_s: float, block_s: float = 0.0) -> None:
         for name, value in (("s", step_s), ("s/token", token_s), ("s/context token", context_s)):
@@ -34,13 +35,17 @@ class Affine:
         self._context = to_ticks(context_s)
         self._block = to_ticks(block_s)
 
-    def iteration(self, shape: IterationShape) -> int:
+    @property
+    def beyond(self) -> Mapping[str, int]:
+        return NOWHERE
+
+    def iteration(self, shape: AnyShape) -> int:
         swaps = self._block and self._block * (shape.blocks_out + shape.blocks_in)
         if not (shape.tokens or shape.launches):
             return swaps
         return self._step + self._token * shape.batched_tokens + self._context * shape.context_tokens + swaps
 
-    def parts(self, shape: IterationShape) -> dict[str, int]:
+    def parts(self, shape: AnyShape) -> dict[str, int]:
         computes = bool(shape.tokens or shape.launches)
         return {
             "step": self._step * computes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class IterationShape(NamedTuple):
@@ -44,6 +44,10 @@ class IterationShape(NamedTuple):
     computed_prompts: int = 0
     reached: tuple[int, ...] = ()
     reached_pairs: tuple[int, ...] = ()
+
+
+AnyShape = IterationShape | Any
+"""A shape, or what has its fields, too: the `Batch` of a scheduler."""
 
 
 def step_shape(

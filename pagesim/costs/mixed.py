@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagesim.costs.attended import Attended, States
-from pagesim.costs.base import UNBOUNDED, DecodeRun, IterationShape, Reach, ReachAhead
+from pagesim.costs.base import UNBOUNDED, AnyShape, DecodeRun, Reach, ReachAhead
 from pagesim.sim.clock import to_ticks
 
 STATE_FLOPS = 6
@@ -45,7 +45,7 @@ class MixedLayers:
         self._state_s = STATE_FLOPS * states.elements / flops
         self._keeps_states = states.bytes > 0
 
-    def iteration(self, shape: IterationShape) -> int:
+    def iteration(self, shape: AnyShape) -> int:
         """Return the ticks of an iteration that computes anything, the sum of its `parts`."""
         ticks = 0
         for a_token, read in zip(self._tokens, self._read(shape), strict=True):
@@ -55,7 +55,7 @@ class MixedLayers:
                 ticks += to_ticks(pair_s * pairs)
         return ticks + self._of_states(shape) if self._keeps_states else ticks
 
-    def parts(self, shape: IterationShape) -> dict[str, int]:
+    def parts(self, shape: AnyShape) -> dict[str, int]:
         """Return the ticks of an iteration that computes anything by what they are for."""
         read, pairs = self._read(shape), self._pairs(shape)
         found: dict[str, int] = {}
@@ -81,14 +81,14 @@ class MixedLayers:
             steps = min(steps, holds)
         return first, increment, steps
 
-    def _read(self, shape: IterationShape) -> Sequence[int]:
+    def _read(self, shape: AnyShape) -> Sequence[int]:
         """Return by reach the tokens that decoding sequences read."""
         return shape.reached or (shape.decode_context,) * len(self.reaches)
 
-    def _pairs(self, shape: IterationShape) -> Sequence[int]:
+    def _pairs(self, shape: AnyShape) -> Sequence[int]:
         """Return by reach the pairs of prompts."""
         return shape.reached_pairs or (shape.query_key_pairs,) * len(self.reaches)
 
-    def _of_states(self, shape: IterationShape) -> int:
+    def _of_states(self, shape: AnyShape) -> int:
         prompt = shape.tokens - shape.decoding - shape.drafts
         return self._state * (shape.decoding + shape.computed_prompts) + to_ticks(self._state_s * prompt)

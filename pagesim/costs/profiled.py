@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pagesim.costs.assumptions import of_experts
 from pagesim.costs.attended import attended
-from pagesim.costs.base import UNBOUNDED, DecodeRun, IterationShape, Reach, ReachAhead
+from pagesim.costs.base import UNBOUNDED, AnyShape, DecodeRun, Reach, ReachAhead
 from pagesim.costs.engines import UNKNOWN, EngineTime
 from pagesim.costs.lines import TickLines
 from pagesim.costs.profiles import ANY_BLOCK, Profile, Shape
@@ -84,7 +84,7 @@ class Profiled:
         measured = profile.origins["linear"] in ("measured", "imported")
         self.notes = () if measured else of_experts(model, f"profile:{profile.name}")
 
-    def iteration(self, shape: IterationShape) -> int:
+    def iteration(self, shape: AnyShape) -> int:
         moving = 0
         if shape.blocks_out or shape.blocks_in or shape.blocks_copied:
             moving = to_ticks(self._swaps(shape) + self._copy(shape.blocks_copied * self._a_block))
@@ -107,7 +107,7 @@ class Profiled:
         device, overhead = self._of(shape.tokens, shape.sampled, shape.query_key_pairs > 0)
         return moving + overhead + max(host, device + attention)
 
-    def parts(self, shape: IterationShape) -> dict[str, int]:
+    def parts(self, shape: AnyShape) -> dict[str, int]:
         seconds = {
             "swaps": self._swaps(shape),
             "copies": self._copy(shape.blocks_copied * self._a_block),
@@ -171,10 +171,10 @@ class Profiled:
         waits = (host - first) // increment + 1 if increment else steps
         return overhead + host, 0, min(steps, waits)
 
-    def _swaps(self, shape: IterationShape) -> float:
+    def _swaps(self, shape: AnyShape) -> float:
         return self._out(shape.blocks_out * self._a_block) + self._in(shape.blocks_in * self._a_block)
 
-    def _of_prompts(self, shape: IterationShape, prompt: int) -> int:
+    def _of_prompts(self, shape: AnyShape, prompt: int) -> int:
         """Return ticks of prompts' attention and states."""
         ticks = to_ticks(self._prefill(prompt, shape.query_key_pairs))
         pairs = shape.reached_pairs or (shape.query_key_pairs,) * len(self._within)
@@ -184,7 +184,7 @@ class Profiled:
             ticks += to_ticks(self._terms.states.prefill(prompt))
         return ticks
 
-    def _look_back(self, shape: IterationShape) -> int:
+    def _look_back(self, shape: AnyShape) -> int:
         """Return ticks of decoding sequences' layers that look back on some tokens only, or keep a state."""
         ticks = 0
         reached = shape.reached or (shape.decode_context,) * len(self._within)

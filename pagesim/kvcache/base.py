@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.compiled import mypyc_attr
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.runs import Run
@@ -43,6 +44,7 @@ class OutOfBlocks(KVCacheError):
     """There are not enough free blocks, or no place for them."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KVCache(ABC):
     """A pool of ``num_blocks`` equal blocks, shared by the KV groups of a model and by all requests.
 
@@ -76,10 +78,14 @@ class KVCache(ABC):
         is_plain: whether what a sequence holds is its length over the block size, rounded up.
         lag: steps that are in flight when the next one is planned: 0, or 1 where batches are scheduled ahead.
         releases: whether a group may give blocks back before the end.
+        state_chunks: how prompts are cut, where states can be found again.
+        blocks_taken: how often a free block was taken so far, where ``take_evictions`` counts by it.
     """
 
     __slots__ = (
+        "_cached",
         "block_size",
+        "blocks_taken",
         "capacity_bytes",
         "cpu_blocks",
         "free_blocks",
@@ -95,32 +101,24 @@ class KVCache(ABC):
         "releases",
         "shared_blocks",
         "shares",
+        "state_chunks",
         "steps",
     )
 
     grows: bool
     """Whether decoding holders take further blocks; if not, everything is taken at admission."""
 
-    caches_prefixes = False
+    caches_prefixes: ClassVar[bool] = False
     """Whether full blocks can be found by their content until they are taken again."""
 
-    names_blocks = False
+    names_blocks: ClassVar[bool] = False
     """Whether blocks have numbers: tables, extents and transfers can be asked for."""
 
-    equal_blocks = True
+    equal_blocks: ClassVar[bool] = True
     """Whether what groups take is as large in all of them."""
 
-    cuts_blocks = False
+    cuts_blocks: ClassVar[bool] = False
     """Whether blocks are cut into what groups take; ``held_by_groups`` then ends with the blocks that are."""
-
-    state_chunks: StateChunks | None = None
-    """How prompts are cut, where states can be found again."""
-
-    cached_blocks = 0
-    """Free blocks whose content can still be found."""
-
-    blocks_taken = 0
-    """How often a free block was taken since the beginning, where ``take_evictions`` counts by it."""
 
     steps: int
     free_blocks: int
@@ -154,8 +152,16 @@ class KVCache(ABC):
         self.free_blocks = num_blocks
         self.free_cpu_blocks = cpu_blocks
         self.shared_blocks = 0
+        self.state_chunks: StateChunks | None = None
+        self.blocks_taken = 0
+        self._cached = 0  # of a prefix cache, see ``cached_blocks``
 
     # Questions
+
+    @property
+    def cached_blocks(self) -> int:
+        """Free blocks whose content can still be found."""
+        return self._cached
 
     def blocks_for(self, tokens: int) -> int:
         """Return the blocks of one sequence of so many tokens, on demand and with nothing released."""

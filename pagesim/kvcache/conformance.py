@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from random import Random
 
 from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.copied import copied
 from pagesim.kvcache.life import Life
 from pagesim.kvcache.living import LivingHolder, named, takes_samples
 from pagesim.kvcache.pool import Pool
@@ -42,7 +42,7 @@ def check_kvcache(make: Callable[[Pool], KVCache], reservation: str | None = "or
 
     Holders live random lives in it, the same in every run. After each change all answers are compared with
     one another, and, where blocks have numbers, every token is read back through the block tables. At some
-    points a life is copied, with ``copy.deepcopy``, and what the memory promises is tried on the copies.
+    points a life is copied, with `copied`, and what the memory promises is tried on the copies.
 
     Args:
         make: makes empty memory of a pool, in the same state at each call: what is registered as a placement.
@@ -80,7 +80,7 @@ def _check_life(make: Callable[[], KVCache], seed: int) -> None:
         if change in _STAGES:
             assert life.snapshot() == twin.snapshot(), "the same calls give the same blocks"
             for check in _CHECKS:
-                check(deepcopy(life), make(), Random(seed))
+                check(copied(life), make(), Random(seed))
 
 
 # What is tried on the copies
@@ -90,7 +90,7 @@ def _many_steps_are_as_many_single_ones(life: Life, empty: KVCache, rng: Random)
     for steps in (0, 1, 2, 5, 2 * life.memory.block_size + 1):
         if steps > life.steps_left():
             continue
-        at_once, one_by_one = deepcopy(life), deepcopy(life)
+        at_once, one_by_one = copied(life), copied(life)
         memory = at_once.memory
         if memory.blocks_needed(steps) > memory.free_blocks and memory.steps_that_fit(steps, 0) < steps:
             at_once.refused("growth without blocks", memory.grow, steps)
@@ -127,7 +127,7 @@ def _as_many_steps_fit_as_are_promised(life: Life, empty: KVCache, rng: Random) 
                 further = told < steps and memory.blocks_needed(told + 1) <= room
                 assert not further, f"fewer steps than fit: {said}"
     for spare in (0, free // 3):
-        one_by_one = deepcopy(life)
+        one_by_one = copied(life)
         memory = one_by_one.memory
         for _ in range(min(memory.steps_that_fit(40, spare), one_by_one.steps_left())):
             one_by_one.grow(1)
@@ -140,7 +140,7 @@ def _a_request_waits_as_long_as_is_said(life: Life, empty: KVCache, rng: Random)
     memory = life.memory
     fit = min(memory.steps_that_fit(40, 0), life.steps_left())
     for more in (0, 1, 3):
-        one_by_one = deepcopy(life)
+        one_by_one = copied(life)
         memory, needed = one_by_one.memory, one_by_one.memory.free_blocks + more
         told = memory.steps_blocked(fit, needed)
         assert 0 <= told <= fit, f"steps that are blocked are at most those asked for: {told} of {fit}"
@@ -153,7 +153,7 @@ def _a_request_waits_as_long_as_is_said(life: Life, empty: KVCache, rng: Random)
 
 def _admission_is_foretold(life: Life, empty: KVCache, rng: Random) -> None:
     for tokens, output, samples in _requests(life.memory, rng):
-        copy = deepcopy(life)
+        copy = copied(life)
         memory, holder = copy.memory, copy.new(tokens, output, samples)
         memory.match_prefix(holder, tokens)
         spares = (0, 1, memory.free_blocks // 2, memory.free_blocks)
@@ -216,7 +216,7 @@ def _a_trim_is_what_the_next_step_releases(life: Life, empty: KVCache, rng: Rand
     memory = life.memory
     if not life.steps_left() or memory.blocks_needed(1) > memory.free_blocks:
         return
-    trimmed = deepcopy(life)
+    trimmed = copied(life)
     for holder in trimmed.decoding():
         trimmed.memory.trim(holder)
         trimmed.verify()
@@ -238,7 +238,7 @@ def _turns_are_as_a_step(life: Life, empty: KVCache, rng: Random) -> None:
     several = any(holder.samples > 1 for holder in life.decoding())
     if several or not life.steps_left() or memory.blocks_needed(1) > memory.free_blocks:
         return
-    in_turn, at_once = deepcopy(life), deepcopy(life)
+    in_turn, at_once = copied(life), copied(life)
     in_turn.take_turns()
     in_turn.verify()
     life.grow(1)

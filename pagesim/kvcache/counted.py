@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pagesim.compiled import mypyc_attr
 from pagesim.kvcache.base import KVCache, OutOfBlocks
 from pagesim.kvcache.groups import KVGroup, check_single, opening_step, passing_steps
 from pagesim.kvcache.holder import Holder
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CountedKV(KVCache):
     """See `KVCache`: memory of one KV group, on demand or reserved. Blocks are counted and never named.
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pagesim.compiled import mypyc_attr
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Holder:
     """What memory knows of one request; a scheduler's request derives from it.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 from itertools import count
 from typing import Protocol, Self, cast
 
 from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.copied import copied
 from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.holder import Holder
 
@@ -77,7 +77,7 @@ class Tokens:
 
 def takes_samples(memory: KVCache) -> bool:
     """Say whether memory takes a holder of several samples; it may refuse them."""
-    copy, holder = deepcopy(memory), LivingHolder(1, 1, 2)
+    copy, holder = copied(memory), LivingHolder(1, 1, 2)
     try:
         copy.admit(holder, 1)
     except OutOfBlocks:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
+from pagesim.compiled import mypyc_attr
 from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup, opening_step
 from pagesim.kvcache.holder import Holder
@@ -14,6 +15,7 @@ from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, are_there, free_blo
 from pagesim.kvcache.runs import FreeQueue, Run
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class _Match:
     """What was looked up last: the scheduler usually takes it next.
 
@@ -47,6 +49,7 @@ class _Match:
 _NOTHING = _Match(None, 0)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CountedPrefixKV(KVCache):
     """See `KVCache`: counted memory of one KV group of full attention and single samples, with a cache.
 
@@ -83,8 +86,6 @@ class CountedPrefixKV(KVCache):
         self._aside = 0  # blocks taken out of the queue for what is going to be taken next
         self._index = self._new_index(self._queue)
         self._match = _NOTHING
-        self.cached_blocks = 0
-        self.blocks_taken = 0
         self._evictions: list[tuple[int, int]] = []
         self._evicted_from = self._evicted_to = 0  # of the last in a row, by ``blocks_taken``
         self._takes = [0] * block_size  # how many decoding holders take a block at which step
@@ -193,7 +194,7 @@ class CountedPrefixKV(KVCache):
                 self.shared_blocks += blocks
             else:
                 self._queue.remove(run)
-                self.cached_blocks -= blocks
+                self._cached -= blocks
                 self.free_blocks -= blocks
             run.holders.append(prefix)
             runs.append(run)
@@ -275,7 +276,7 @@ class CountedPrefixKV(KVCache):
                 self.shared_blocks -= run.count
             else:
                 self._queue.push(run)
-                self.cached_blocks += run.count
+                self._cached += run.count
                 self.free_blocks += run.count
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
@@ -362,7 +363,7 @@ class CountedPrefixKV(KVCache):
                 elif run.key in index.duplicates:
                     index.split(run, there - count)
                     continue  # with the part that goes, which is now first
-                self.cached_blocks -= count
+                self._cached -= count
                 if taken != self._evicted_to:
                     self._note_evictions(taken)
                 self._evicted_to = taken + count

@@ -123,7 +123,7 @@ class PrefixCachedKV(CountedPrefixKV):
         counted = all(run.count == len(run.blocks) for run in (self._blank, *queued))
         assert counted, "a run's blocks are miscounted"
         cached = [run.count for run in queued if run.content is not None]
-        assert self.cached_blocks == sum(cached), "cached blocks are miscounted"
+        assert self._cached == sum(cached), "cached blocks are miscounted"
         assert index.duplicates.keys() <= index.found.keys(), "a duplicate is left of what cannot be found"
         findable: set[Run] = set()
         for key, first in index.found.items():

@@ -6,12 +6,14 @@ from array import array
 from collections.abc import Iterable
 from typing import ClassVar
 
+from pagesim.compiled import mypyc_attr
 from pagesim.kvcache.runs import Content, FreeQueue, Run
 
 Hit = tuple[Run, int, int]
 """A run that was found, how many of its blocks, and how many it had."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Prefix:
     """The blocks of a sequence in a group, as far as they can be found.
 
@@ -36,6 +38,7 @@ class Prefix:
         self.missing = missing
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RunIndex:
     """Finds runs by the name of their first block: blocks that one sequence computed and others took over.
 

@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, Self
 
+from pagesim.compiled import mypyc_attr
+
 
 class Content(Protocol):
     """What a sequence's tokens are, as far as another one may have the same ones, block by block.
@@ -46,6 +48,7 @@ def block_array(blocks: Iterable[int] = ()) -> array[int]:
     return array("i", blocks)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Queued:
     """Blocks that are taken and given back together.
 
@@ -61,6 +64,7 @@ class Queued:
     behind: Queued
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Run(Queued):
     """Blocks of one sequence that follow one another.
 
@@ -100,6 +104,7 @@ class Run(Queued):
         return rest
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FreeQueue(Queued):
     """What no holder has, in the order in which they are taken; of a run the last block first.
 

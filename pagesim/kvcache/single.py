@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.compiled import mypyc_attr
 from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SingleSampleKV(KVCache):
     """See `KVCache`: memory of holders of one sample, whose groups release what no later token attends to.
 

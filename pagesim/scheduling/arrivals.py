@@ -8,6 +8,7 @@ from typing import TypeVar, overload
 
 import numpy as np
 
+from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.beams import DROP, BeamSearch
 from pagesim.scheduling.content import Content, Contents
 from pagesim.scheduling.request import EngineRequest, Family
@@ -20,6 +21,7 @@ NEVER = 1 << 62
 """Later than any instant of a simulation, in ticks."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Arrivals:
     """The columns of a trace that a scheduler may see, one Python integer at a time.
 

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.stretches import Stretches
 from pagesim.workloads.trace import IntColumn, Trace
 
@@ -104,6 +105,7 @@ class Content:
         return min(self.ends[alike - 1], other.ends[alike - 1], most) if alike else 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Contents:
     """The contents of a trace's requests, worked out when a request is first looked at, in their order.
 

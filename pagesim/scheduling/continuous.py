@@ -7,35 +7,19 @@ arrival makes room for the others. Rules as in the schedulers of the PagedAttent
 
 from __future__ import annotations
 
-from pydantic import Field
-
+from pagesim.compiled import mypyc_attr
 from pagesim.kvcache import Holder, KVCache
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.continuous_options import OrcaOptions, SospOptions
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.options import MOST, LimitedOptions, PreemptingOptions, Prices
+from pagesim.scheduling.options import Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 
 
-class OrcaOptions(LimitedOptions):
-    """See `Orca`."""
-
-    max_num_batched_tokens: int = Field(
-        2560, ge=1, le=MOST, description="Running sequences plus prompts that join an iteration at most."
-    )
-
-
-class SospOptions(PreemptingOptions):
-    """See `VllmSosp`."""
-
-    max_num_seqs: int = Field(2048, ge=1, le=MOST, description="Running requests at most.")
-    max_num_batched_tokens: int = Field(
-        2560, ge=1, le=MOST, description="Running sequences plus prompts that join an iteration at most."
-    )
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ContinuousBatching(Scheduler):
     """See `Scheduler` for the contract.
 
@@ -149,6 +133,7 @@ class ContinuousBatching(Scheduler):
         return len(self.running) + request.samples <= self.max_num_seqs
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Orca(ContinuousBatching):
     """Orca: iteration-level scheduling over memory that is usually reserved at admission."""
 
@@ -157,6 +142,7 @@ class Orca(ContinuousBatching):
     Options = OrcaOptions
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VllmSosp(ContinuousBatching):
     """The paper's vLLM: blocks on demand, preemption by recomputation or swap."""
 

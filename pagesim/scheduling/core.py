@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from pagesim.compiled import mypyc_attr
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.arrivals import Arrivals
@@ -34,6 +35,7 @@ Pool = Literal["prefill", "decode"]
 _NONE: list[EngineRequest] = []
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler(SchedulerTraits, ABC):
     """Decides, iteration by iteration, which requests run; applies its decisions to memory as it takes them.
 
@@ -68,6 +70,8 @@ class Scheduler(SchedulerTraits, ABC):
             for that alone, an empty one.
         events: the observers, called for changes that no batch holds.
         reaches: what layers read that look back on some tokens only, where costs ask for it.
+        speculation: what became of drafts, where a request's step verifies some; it is then known when the
+            step is over how many tokens it gives, and observers are told by ``answered``.
     """
 
     __slots__ = (
@@ -91,15 +95,12 @@ class Scheduler(SchedulerTraits, ABC):
         "running",
         "running_sequences",
         "spare_blocks",
+        "speculation",
         "swapped",
         "unreported",
         "watermark_blocks",
         "widest",
     )
-
-    speculation: Speculation | None = None
-    """What became of drafts, where a request's step verifies some; it is then known when the step is over how
-    many tokens it gives, and observers are told by ``answered``."""
 
     @classmethod
     def kind_for(cls, options: Any) -> type[Scheduler]:
@@ -139,6 +140,7 @@ class Scheduler(SchedulerTraits, ABC):
         self.growth = type(self).tokens_per_step  # found faster here than on the class
         self.events = Observer()
         self.reaches: Reaches | None = None
+        self.speculation: Speculation | None = None
         self.running: dict[int, EngineRequest] = {}
         self.running_sequences = 0
         self.context = 0

@@ -12,7 +12,8 @@ from pydantic import Field
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.continuous import ContinuousBatching, OrcaOptions
+from pagesim.scheduling.continuous import ContinuousBatching
+from pagesim.scheduling.continuous_options import OrcaOptions
 from pagesim.scheduling.options import MOST, MemoryKind, Prices, SchedulerOptions
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.traits import need_pages

@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import insort
 from operator import attrgetter
 
+from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.arrivals import NEVER, NO_ARRIVALS, Arrivals
 from pagesim.scheduling.request import EngineRequest
 
 _arrival = attrgetter("arrival")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WaitingQueue:
     """Requests that have arrived and do not run.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
+from pagesim.compiled import mypyc_attr
 from pagesim.kvcache import Holder
 from pagesim.scheduling.beams import BeamSearch
 from pagesim.scheduling.content import Content
@@ -60,6 +61,7 @@ class Family:
             del self.numbers[place], self.finals[place]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class EngineRequest(Holder):
     """A request as an engine serves it; what memory keeps of it is in `Holder`.
 
@@ -86,8 +88,6 @@ class EngineRequest(Holder):
         "row",
         "since",
     )
-
-    content: Content | None
 
     def __init__(
         self,

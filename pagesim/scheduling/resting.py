@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RestingScheduler(Scheduler):
     """A scheduler whose requests *rest* in the plan that comes before their last token.
 

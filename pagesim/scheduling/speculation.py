@@ -63,14 +63,12 @@ class SpeculativeV1(VllmV1):
         "_runs_prompts",
         "_scheduled_context",
         "_shares",
+        "_speculation",
         "acceptance",
         "drafts",
         "hash_ahead",
         "lookahead",
-        "speculation",
     )
-
-    speculation: Speculation
 
     def __init__(self, memory: KVCache, options: VllmV1Options, *, max_model_len: int, **others: Any) -> None:
         super().__init__(memory, options, max_model_len=max_model_len, **others)
@@ -83,7 +81,7 @@ class SpeculativeV1(VllmV1):
         # Slots that the draft model writes to, and tokens behind a block that its hash covers.
         self.lookahead = self.drafts if options.speculative_method == "eagle3" else 0
         self.hash_ahead = self.hash_lookahead(options)
-        self.speculation = Speculation()
+        self.speculation = self._speculation = Speculation()
         self._progress: dict[int, Progress] = {}  # by row, of requests that have run and are not over
         self._flights: deque[list[Share]] = deque()  # of each batch in flight what it computes
         self._shares: list[Share] = []  # the same of the batch at hand
@@ -269,7 +267,7 @@ class SpeculativeV1(VllmV1):
         for share in shares:
             request, outputs = share.request, share.outputs
             progress = progresses.get(request.row)
-            self.speculation.note(share.drafts, 0 if progress is None else max(0, outputs - 1))
+            self._speculation.note(share.drafts, 0 if progress is None else max(0, outputs - 1))
             if progress is None:
                 continue  # it was over before
             if request.order != share.order or request.order not in self.running:

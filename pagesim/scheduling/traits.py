@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.compiled import mypyc_attr
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.kvcache.radix import WindowPool
@@ -29,6 +30,7 @@ def need_pages(scheduler: str, memory: MemoryKind, why: str) -> None:
         )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SchedulerTraits:
     """Its options, what of memory and requests it can serve, and what depends on the options chosen.
 

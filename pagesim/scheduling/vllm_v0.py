@@ -2,59 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
+from pagesim.compiled import mypyc_attr
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.options import MOST, MemoryKind, PreemptingOptions, Prices
+from pagesim.scheduling.options import MemoryKind, Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.vllm_v0_options import RELEASES, VllmV0Options
 from pagesim.workloads.trace import IntColumn
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What differs between the releases.
-
-    Attributes:
-        pads: a batch of prompts counts padded to its longest; the padding is limited, too.
-        gives_up: a prompt that the cache can never hold is ignored instead of blocking the queue for ever.
-        batched_tokens: default of max_num_batched_tokens where the model is not longer.
-    """
-
-    pads: bool
-    gives_up: bool
-    batched_tokens: int
-
-
-RELEASES = {
-    "0.1.7": Release(pads=False, gives_up=False, batched_tokens=2560),
-    "0.2.0": Release(pads=False, gives_up=False, batched_tokens=2048),
-    "0.2.7": Release(pads=True, gives_up=True, batched_tokens=2048),
-}
-
-
-class VllmV0Options(PreemptingOptions):
-    """See `VllmV0`."""
-
-    vllm_version: Literal["0.1.7", "0.2.0", "0.2.7"] = Field("0.2.7", description="Release to decide as.")
-    max_num_batched_tokens: int | None = Field(
-        None, ge=1, le=MOST, description="Tokens of a batch of prompts at most; as the release when left out."
-    )
-    max_paddings: int = Field(
-        256, ge=0, le=MOST, description="Padding of a batch of prompts at most, where the release pads."
-    )
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV0(Scheduler):
     """See `Scheduler` for the contract.
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.compiled import mypyc_attr
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Pool, Scheduler
@@ -22,6 +23,7 @@ from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
 from pagesim.workloads.trace import IntColumn
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV1(RunningByPriorityV1):
     """See `Scheduler` for the contract.
 

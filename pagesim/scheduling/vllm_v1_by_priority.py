@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1_running import RunningV1
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RunningByPriorityV1(RunningV1):
     """As `RunningV1`; ``by_priority`` says whether a request's priority decides who is preempted.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.chunks import cut
 from pagesim.scheduling.request import EngineRequest
@@ -11,6 +12,7 @@ from pagesim.scheduling.resting import RestingScheduler
 from pagesim.scheduling.vllm_releases import Release
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RunningV1(RestingScheduler):
     """What `VllmV1` does for requests that run, in the order of their admission.
 

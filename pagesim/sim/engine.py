@@ -13,12 +13,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pagesim.accounting.records import Recorder
+from pagesim.compiled import mypyc_attr
 from pagesim.errors import PagesimError
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.observer import FastForward, Observer, Observers
+from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.observers import Observers
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.request import Status
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
@@ -40,6 +42,7 @@ class StrictCompatError(Exception):
         self.now = now
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Engine:
     """Runs one scheduler to the end: an iteration is decided when the one before it is over.
 
@@ -120,6 +123,7 @@ class Engine:
         self.chains = True
         self.events.begun(scheduler)
         self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
+        self._prepare()
 
     # Driving it
 
@@ -249,6 +253,10 @@ class Engine:
         return self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER
 
     # Inside
+
+    def _prepare(self) -> None:
+        """Set up what another kind of engine keeps in addition."""
+        return
 
     def _let_in(self, now: int) -> None:
         """Let arrivals into the queue, and then clients go away."""

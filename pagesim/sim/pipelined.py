@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
+from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.sim.clock import span_of, steps_before
 from pagesim.sim.engine import NAP, Engine
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PipelinedEngine(Engine):
     """Runs a scheduler that decides ahead: ``Scheduler.in_flight`` batches at most are in flight.
 
@@ -26,8 +27,7 @@ class PipelinedEngine(Engine):
 
     __slots__ = ("_arrivals", "_first_at", "_forwards", "_in_flight", "_is_settled", "_waits")
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def _prepare(self) -> None:
         self._in_flight: deque[int] = deque()  # when each batch in flight is over
         # The jobs that were over when each of them was launched.
         self._arrivals: deque[Sequence[Job]] = deque()

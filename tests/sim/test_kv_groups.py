@@ -25,7 +25,8 @@ from pagesim.kvcache import (
 )
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.continuous import SospOptions, VllmSosp
+from pagesim.scheduling.continuous import VllmSosp
+from pagesim.scheduling.continuous_options import SospOptions
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options

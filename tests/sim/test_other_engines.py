@@ -26,7 +26,8 @@ from pagesim.kvcache import (
 )
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.continuous import ContinuousBatching, SospOptions
+from pagesim.scheduling.continuous import ContinuousBatching
+from pagesim.scheduling.continuous_options import SospOptions
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 from pagesim.sim.engine import Engine

@@ -331,7 +331,7 @@ class CountedHybridPrefixKV(SingleSampleKV):
 
     def _count(self) -> None:
         free = self.pool
-        self.cached_blocks = free.cached
+        self._cached = free.cached
         self.free_blocks = free.blank + free.cached
         self.shared_blocks = free.shared
 

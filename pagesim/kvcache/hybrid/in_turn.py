@@ -58,7 +58,7 @@ class InTurnKV(SingleSampleKV):
                 for holder in due:
                     self._serve(holder, holder.base + holder.growth * (step - 1))
                 self._count()
-                self.changes.append((step, self.cached_blocks, *self.held_by_groups()))
+                self.changes.append((step, self._cached, *self.held_by_groups()))
         return 0
 
     @abstractmethod

@@ -48,7 +48,7 @@ class LazyHybridPrefixKV(KVCache):
     # Questions
 
     @property
-    def cached_blocks(self) -> int:  # type: ignore[override]
+    def cached_blocks(self) -> int:
         """As `KVCache.cached_blocks`."""
         if self.tells_later:
             self._turnover.settle(self.steps)

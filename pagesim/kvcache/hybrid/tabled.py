@@ -62,7 +62,7 @@ class HybridKV(InTurnKV):
         retention: int = 0,
     ) -> None:
         super().__init__(num_blocks, groups)
-        self.caches_prefixes = caches
+        self._caches = caches
         self._blocks = Blocks(num_blocks)
         setting = Setting(longest, in_flight, self._turns.alignment, retention)
         self._groups = [
@@ -91,6 +91,11 @@ class HybridKV(InTurnKV):
         ]
 
     # Questions
+
+    @property
+    def caches_prefixes(self) -> bool:  # type: ignore[override]
+        """As `KVCache.caches_prefixes`, of this memory."""
+        return self._caches
 
     @property
     def findable_blocks(self) -> int:
@@ -314,7 +319,7 @@ class HybridKV(InTurnKV):
             named = {block for holder in self.holders for block in holder.kv.of[group.number].blocks}
             assert group.held == len(named - {NULL}), "a group's blocks are miscounted"
         assert self.free_blocks == self._blocks.free, "free blocks are miscounted"
-        assert self.cached_blocks == len(self._blocks.cached), "cached blocks are miscounted"
+        assert self._cached == len(self._blocks.cached), "cached blocks are miscounted"
 
     # Inside
 
@@ -365,6 +370,6 @@ class HybridKV(InTurnKV):
 
     def _count(self) -> None:
         blocks = self._blocks
-        self.cached_blocks = len(blocks.cached)
-        self.free_blocks = len(blocks.blank) + self.cached_blocks
+        self._cached = len(blocks.cached)
+        self.free_blocks = len(blocks.blank) + self._cached
         self.shared_blocks = blocks.shared

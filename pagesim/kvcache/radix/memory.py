@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pagesim.kvcache.base import KVCacheError
 from pagesim.kvcache.counted import CountedKV
@@ -49,18 +50,17 @@ class RadixKV(CountedKV):
         evicted: tokens that were evicted since the beginning.
     """
 
-    __slots__ = ("_found", "_named", "cached_blocks", "evicted", "tree")
+    __slots__ = ("_found", "_named", "evicted", "tree")
 
     caches_prefixes = True
 
-    cuts_answers = True
+    cuts_answers: ClassVar[bool] = True
     """Whether the end of a prompt becomes the end of a node, so that what was generated can go alone."""
 
     def __init__(self, num_pages: int, page_size: int = 1, *, policy: EvictionPolicy = "lru") -> None:
         super().__init__(num_pages, (KVGroup(page_size, Full()),))
         self.tree = RadixTree(page_size, policy)
         self.evicted = 0
-        self.cached_blocks = 0
         self._named = 0  # pages of the tree that sequences hold, once for each of them
         self._found: tuple[Holder, Node, int] | None = (
             None  # what was looked up last, and up to how many tokens
@@ -71,7 +71,7 @@ class RadixKV(CountedKV):
     @property
     def blank_blocks(self) -> int:
         """Pages that are neither held nor in the tree."""
-        return self.free_blocks - self.cached_blocks
+        return self.free_blocks - self._cached
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         if holder.content is None:
@@ -184,7 +184,7 @@ class RadixKV(CountedKV):
         there, node = self._insert(holder, end)
         # Its own pages are so many fewer: some the tree had already, the others are the tree's now.
         self.free_blocks += (end - place.protected) // page
-        self.cached_blocks += (end - there) // page
+        self._cached += (end - there) // page
         if end > place.seen:
             place.seen = end
         prompt = holder.prompt - holder.prompt % page
@@ -208,10 +208,10 @@ class RadixKV(CountedKV):
 
     def make_blank(self, pages: int) -> int:
         """Evict until so many pages are blank, or nothing is left to evict; return how many are."""
-        short = pages - (self.free_blocks - self.cached_blocks)
-        if short > 0 and self.cached_blocks:
+        short = pages - (self.free_blocks - self._cached)
+        if short > 0 and self._cached:
             self._note_evicted(self.tree.evict(short * self.block_size))
-        return self.free_blocks - self.cached_blocks
+        return self.free_blocks - self._cached
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         self._refuse_samples()
@@ -228,9 +228,9 @@ class RadixKV(CountedKV):
         assert (self.tree.protected, self.tree.evictable) == (held, cached), (
             "the tree's tokens are miscounted"
         )
-        assert self.cached_blocks == cached // page, "cached pages are miscounted"
+        assert self._cached == cached // page, "cached pages are miscounted"
         assert self.shared_blocks == self._named - held // page >= 0, "shared pages are miscounted"
-        assert 0 <= self.cached_blocks <= self.free_blocks <= self.num_blocks, "pages are miscounted"
+        assert 0 <= self._cached <= self.free_blocks <= self.num_blocks, "pages are miscounted"
         for node in nodes:
             parent = node.parent
             assert parent is not None
@@ -268,12 +268,12 @@ class RadixKV(CountedKV):
 
     def _note_evicted(self, tokens: int) -> None:
         self.evicted += tokens
-        self.cached_blocks -= tokens // self.block_size
+        self._cached -= tokens // self.block_size
 
     def _note(self, before: int) -> None:
         """Note that the evictable tokens were so many before."""
         pages = (self.tree.evictable - before) // self.block_size
-        self.cached_blocks += pages
+        self._cached += pages
         self.free_blocks += pages
         self.shared_blocks = self._named - self.tree.protected // self.block_size
 
@@ -295,7 +295,7 @@ class RadixKV(CountedKV):
 
     def _evict_overdraft(self) -> None:
         """Evict as many pages as were taken beyond the blank ones."""
-        if self.free_blocks < self.cached_blocks:
+        if self.free_blocks < self._cached:
             self.make_blank(0)
 
     def _refuse_samples(self) -> None:

@@ -199,7 +199,7 @@ class WindowedRadixKV(RadixKV):
         Returns:
             How many are blank in both.
         """
-        blank = self.free_blocks - self.cached_blocks
+        blank = self.free_blocks - self._cached
         if pages <= blank and pages <= self.blank_window_blocks:
             return min(blank, self.blank_window_blocks)
         tree, page = self.tree, self.block_size
@@ -267,5 +267,5 @@ class WindowedRadixKV(RadixKV):
         super()._take_pages(pages)
 
     def _evict_overdraft(self) -> None:
-        if self.free_blocks < self.cached_blocks or self.blank_window_blocks < 0:
+        if self.free_blocks < self._cached or self.blank_window_blocks < 0:
             self.make_blank(0)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
+from pagesim.compiled import mypyc_attr
 from pagesim.costs import CostModel, DecodeRun, IterationShape, ReachAhead, Reaching
 from pagesim.scheduling.batch import Batch
 
@@ -22,6 +23,7 @@ class Executor(Protocol):
         """Return the time of the decode iterations ahead, or None where each must be carried out."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PredictedExecutor:
     """Asks a cost model.
 

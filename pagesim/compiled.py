@@ -1,0 +1,64 @@
+"""The compiled form: the modules that mypyc can compile, as they are, and whether they are compiled."""
+
+from __future__ import annotations
+
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+MODULES = (
+    "accounting.records",
+    "accounting.request_log",
+    "accounting.residency",
+    "costs.affine",
+    "kvcache.base",
+    "kvcache.counted",
+    "kvcache.groups",
+    "kvcache.holder",
+    "kvcache.prefix",
+    "kvcache.run_index",
+    "kvcache.runs",
+    "kvcache.single",
+    "scheduling.arrivals",
+    "scheduling.batch",
+    "scheduling.beams",
+    "scheduling.content",
+    "scheduling.continuous",
+    "scheduling.core",
+    "scheduling.forks",
+    "scheduling.observer",
+    "scheduling.queue",
+    "scheduling.reach",
+    "scheduling.request",
+    "scheduling.resting",
+    "scheduling.traits",
+    "scheduling.vllm_v0",
+    "scheduling.vllm_v1",
+    "scheduling.vllm_v1_by_priority",
+    "scheduling.vllm_v1_running",
+    "sim.clock",
+    "sim.engine",
+    "sim.executors.predicted",
+    "sim.pipelined",
+)
+"""What is compiled where pagesim is installed with ``PAGESIM_COMPILE=1``, as ``setup.py`` reads it here."""
+
+if TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr as mypyc_attr
+else:
+
+    def mypyc_attr(**attributes):
+        """Say something of a class to mypyc, which reads it in the source; Python does nothing with it."""
+        return lambda kind: kind
+
+
+def form() -> str:
+    """Say whether the modules that can be compiled are."""
+    folder = Path(__file__).parent
+    compiled = 0
+    for name in MODULES:
+        path = folder / name.replace(".", "/")
+        compiled += any(path.with_name(path.name + suffix).exists() for suffix in EXTENSION_SUFFIXES)
+    if not compiled:
+        return "pure Python; PAGESIM_COMPILE=1 pip install . compiles it"
+    return f"compiled, {compiled} of {len(MODULES)} modules"

@@ -1,0 +1,44 @@
+"""Options of vLLM before 0.3, and what differs between its releases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from pagesim.scheduling.options import MOST, PreemptingOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What differs between the releases.
+
+    Attributes:
+        pads: a batch of prompts counts padded to its longest; the padding is limited, too.
+        gives_up: a prompt that the cache can never hold is ignored instead of blocking the queue for ever.
+        batched_tokens: default of max_num_batched_tokens where the model is not longer.
+    """
+
+    pads: bool
+    gives_up: bool
+    batched_tokens: int
+
+
+RELEASES = {
+    "0.1.7": Release(pads=False, gives_up=False, batched_tokens=2560),
+    "0.2.0": Release(pads=False, gives_up=False, batched_tokens=2048),
+    "0.2.7": Release(pads=True, gives_up=True, batched_tokens=2048),
+}
+
+
+class VllmV0Options(PreemptingOptions):
+    """See `VllmV0`."""
+
+    vllm_version: Literal["0.1.7", "0.2.0", "0.2.7"] = Field("0.2.7", description="Release to decide as.")
+    max_num_batched_tokens: int | None = Field(
+        None, ge=1, le=MOST, description="Tokens of a batch of prompts at most; as the release when left out."
+    )
+    max_paddings: int = Field(
+        256, ge=0, le=MOST, description="Padding of a batch of prompts at most, where the release pads."
+    )
