@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from pagesim.scheduling.request import EngineRequest
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Residency(ABC):
+class Residency:
     """Notes what the ledger of some consecutive iterations follows from, a chunk's, and forgets it then.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import ClassVar, NamedTuple
@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.compiled import mypyc_attr
+from pagesim.compiled import mypyc_attr, refuse_abstract
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.runs import Run
@@ -45,7 +45,7 @@ class OutOfBlocks(KVCacheError):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class KVCache(ABC):
+class KVCache:
     """A pool of ``num_blocks`` equal blocks, shared by the KV groups of a model and by all requests.
 
     Beside it stands a swap space of ``cpu_blocks`` blocks. Sizes are in blocks, lengths in tokens. An
@@ -128,6 +128,7 @@ class KVCache(ABC):
     def __init__(
         self, num_blocks: int, groups: Sequence[KVGroup], cpu_blocks: int = 0, *, shares: bool = True
     ) -> None:
+        refuse_abstract(self)
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}; at least 1 is needed")
         if cpu_blocks < 0:

@@ -6,12 +6,12 @@ Everything here stands once, for all of them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pagesim.compiled import mypyc_attr
+from pagesim.compiled import mypyc_attr, refuse_abstract
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.arrivals import Arrivals
@@ -36,7 +36,7 @@ _NONE: list[EngineRequest] = []
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Scheduler(SchedulerTraits, ABC):
+class Scheduler(SchedulerTraits):
     """Decides, iteration by iteration, which requests run; applies its decisions to memory as it takes them.
 
     What it says of its engine beforehand are its `SchedulerTraits`.
@@ -129,6 +129,7 @@ class Scheduler(SchedulerTraits, ABC):
         watermark: float = 0.0,
         prices: Prices | None = None,
     ) -> None:
+        refuse_abstract(self)
         self.memory = memory
         self.queue = queue
         self.max_model_len = max_model_len

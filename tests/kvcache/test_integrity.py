@@ -131,7 +131,7 @@ def lose_a_run(memory: PrefixCachedKV, holder: Reader) -> None:
 
 
 def miscount_the_cached(memory: PrefixCachedKV, holder: Reader) -> None:
-    memory.cached_blocks += 1
+    memory._cached += 1
 
 
 def forget_what_can_be_found(memory: PrefixCachedKV, holder: Reader) -> None:
