@@ -24,14 +24,17 @@ from pagesim.results.report.replay import snapshots_of
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.report.sources import Source, find
 from pagesim.results.report.trees import tree_instants, trees
-from pagesim.results.result import end_of
+from pagesim.results.result import Result, end_of
 from pagesim.results.tier_plots import TIER_COLOURS, TIER_LABELS
 from pagesim.results.tree_snapshots import TreeSnapshots, has_tree, trees_of
 from pagesim.setup.files import put
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 
-INSTANTS = 400
-"""Frames of the memory map, unless asked otherwise."""
+INSTANTS, FEW_INSTANTS = 400, 60
+"""Frames of the memory map, unless asked otherwise: as many as that, or fewer where they hold much."""
+
+MOST_CHANGES = 150_000
+"""Blocks that frames may show in another state than the one before, in all; some 3 bytes of the page each."""
 
 MOST_INSTANTS = 5000
 
@@ -59,7 +62,7 @@ def write_report(
     out: Path,
     *,
     window: tuple[float, float] | None = None,
-    instants: int = INSTANTS,
+    instants: int | None = None,
     progress: ProgressCallback = lambda _: None,
 ) -> None:
     """Write a page about one or several results, which shows them side by side.
@@ -68,17 +71,20 @@ def write_report(
         folders: results of ``pagesim run``, ``pagesim compare`` or `Result.save`.
         out: the HTML file; it appears whole or not at all.
         window: first and last second that the memory map shows; the whole run when left out.
-        instants: frames of the memory map, 2 to 5000; 0 leaves it out, and nothing is replayed.
+        instants: frames of the memory map, 2 to 5000; 0 leaves it out, and nothing is replayed. None for 400,
+            or for fewer where most blocks change from each to the next, so that the page stays small.
         progress: called with what is being done.
 
     Raises:
         PagesimError: a folder holds no result, an argument is out of bounds, or the file cannot be written.
     """
-    if instants != 0 and not 2 <= instants <= MOST_INSTANTS:
+    if instants is not None and instants != 0 and not 2 <= instants <= MOST_INSTANTS:
         raise PagesimError(f"instants is {instants}; it must be 0 or from 2 to {MOST_INSTANTS}")
     if out.is_dir():
         raise PagesimError(f"{out}: is a folder; name a file")
     sources = find(folders)
+    if instants is None:
+        instants = _instants_of([source.result for source in sources])
     end = max(end_of(source.result) for source in sources)
     start, stop = (0.0, end) if window is None else window
     seconds = np.linspace(start, min(stop, LONGEST_S), instants)
@@ -145,6 +151,22 @@ def _system(source: Source, shown: Snapshots | TreeSnapshots | str) -> dict[str,
         "no_frames": no_frames if snapshots is None else None,
         "trees": trees(shown, result) if isinstance(shown, TreeSnapshots) else None,
     }
+
+
+def _instants_of(results: Sequence[Result]) -> int:
+    """Return how many frames a page has unless asked otherwise."""
+    blocks = changes = 0
+    for result in results:
+        memory = result.summary["memory"]
+        blocks += memory["num_blocks"]
+        columns = result.request_columns
+        # A block is taken, and given back.
+        changes += (
+            2 * int((columns["prompt_tokens"] + columns["output_tokens"]).sum()) // memory["block_size"]
+        )
+    if min(blocks * INSTANTS, changes) <= MOST_CHANGES:
+        return INSTANTS
+    return min(INSTANTS, max(FEW_INSTANTS, MOST_CHANGES // blocks))
 
 
 def _page(data: dict[str, Any]) -> str:
