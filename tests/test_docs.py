@@ -132,3 +132,15 @@ def test_its_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors_of(target), f"{link} leads to no heading"
         if target.parent.name == "pictures":
             assert target.stat().st_size < MOST_BYTES
+
+
+@pytest.mark.parametrize("page", ["docs/tour.md", "docs/design.md"])
+def test_every_file_that_it_names_is_there(page: str) -> None:
+    places = (ROOT, ROOT / "pagesim")
+    rooms = [folder for place in places for folder in place.rglob("*") if folder.is_dir()]
+    named = re.findall(r"`([\w/]+(?:\.(?:py|js|html)|/))`", (ROOT / page).read_text(encoding="utf-8"))
+    assert len(named) > 40
+    for name in named:
+        # A file that is named after its neighbour stands without its folder.
+        near = places if "/" in name.rstrip("/") else (*places, *rooms)
+        assert any((folder / name.removeprefix("pagesim/")).exists() for folder in near), name
