@@ -11,7 +11,7 @@ from pagesim.accounting.metrics import STRICT_ENTRIES, latency_values
 from pagesim.accounting.tier_ledger import ENTRIES
 from pagesim.results.report.pack import pack, pack_names, pack_times
 from pagesim.results.report.snapshots import Snapshots
-from pagesim.results.result import Result
+from pagesim.results.result import Result, Stored
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 MOST_POINTS = 500
@@ -85,7 +85,7 @@ def tiers(result: Result) -> list[dict[str, Any]]:
     return found
 
 
-def distributions(result: Result) -> dict[str, Any]:
+def distributions(result: Stored) -> dict[str, Any]:
     """Return quantiles of each latency over the samples of finished requests, and how many these are.
 
     The samples are those of ``docs/metrics.md``; None where there are none.

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from pagesim.results.report import write_report
 from pagesim.results.report.pack import embed, pack
 from pagesim.results.report.sources import find
 from pagesim.setup.scenario import Scenario
+from tests.results.report.reading import data_of, unpacked
 
 HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> & \"'\u2028"
 
@@ -28,29 +28,6 @@ HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> &
 def stored(folder: Path, **options: Any) -> Path:
     chosen = Scenario(**{"trace": "fixed:100,20", "num_requests": 8, "num_blocks": 300, **options})
     return run(chosen, trace_of(chosen)).save(folder)
-
-
-def data_of(page: Path) -> Any:
-    found = re.findall(
-        r'<script type="application/json" id="data">(.*?)</script>', page.read_text("utf-8"), re.S
-    )
-    assert len(found) == 1
-    return json.loads(found[0])
-
-
-def unpacked(packed: dict[str, Any]) -> Any:
-    """As ``data.js`` does."""
-    kind = np.dtype("<f8" if packed["type"] == "Float64Array" else "<i4")
-    raw = zlib.decompress(base64.b64decode(packed["deflated"]))
-    if packed.get("planes"):
-        raw = np.frombuffer(raw, np.uint8).reshape(kind.itemsize, -1).T.tobytes()
-    values = np.frombuffer(raw, kind)
-    if packed["type"] in ("Float64Array", "Int32Array"):
-        return values
-    values = np.cumsum(values)
-    if packed["type"] == "Names":
-        return values.astype(str)
-    return np.select([values == -1, values == -2], [np.nan, np.inf], values / packed["scale"])
 
 
 def test_a_page_holds_each_result_its_numbers_and_its_requests(tmp_path: Path) -> None:
@@ -184,7 +161,7 @@ def test_what_is_no_result_is_refused_in_a_sentence(tmp_path: Path, refused: Any
     assert "is a folder; name a file" in refused(good, "--out", tmp_path)
     assert "13 results are too many" in refused(*[good] * 13, *out)
     ps.simulate_cluster("fixed:10,10", replicas=2).save(tmp_path / "cluster")
-    assert "is the result of a cluster" in refused(tmp_path / "cluster", *out)
+    assert "is the result of a cluster, and others are not" in refused(tmp_path / "cluster", good, *out)
     assert not (tmp_path / "report.html").exists()
 
 
