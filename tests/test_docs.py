@@ -22,6 +22,7 @@ PAGES = (
     "docs/profiles.md",
 )
 WALKS = (
+    "README.md",
     "docs/closed-loops.md",
     "docs/tutorial.md",
     "docs/ledger.md",
