@@ -22,6 +22,7 @@ PAGES = (
     "docs/profiles.md",
 )
 WALKS = (
+    "README.md",
     "docs/closed-loops.md",
     "docs/tutorial.md",
     "docs/ledger.md",
@@ -121,7 +122,7 @@ def anchors_of(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem
 )
 def test_its_links_lead_somewhere(page: Path) -> None:
     for link in LINK.findall(page.read_text("utf-8")):

@@ -515,6 +515,7 @@ def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, 
     """
     from pagesim.costs.specs.catalogue import known_as
     from pagesim.workloads import SPECS, workloads
+    from pagesim.workloads.conversations import PREFIX
     from pagesim.workloads.tokenizer import APPROXIMATE, GPT2
 
     # A name that is known is never a path, whatever lies in the working directory.
@@ -522,7 +523,8 @@ def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, 
     found = {}
     for option in ("trace", "model", "tokenizer", "cost"):
         value = getattr(scenario, option)
-        if value is None or value.lower() in names or known_as(value) or value.partition(":")[0] in SPECS:
+        kind = "" if value is None else value.partition(":")[0]
+        if value is None or value.lower() in names or known_as(value) or kind in (*SPECS, PREFIX):
             continue
         before, after = "", ""
         if option == "cost":
