@@ -14,7 +14,7 @@ from pagesim.setup.scenario import System, checked
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pagesim.costs.specs import BlockGroup, BlockPlan
+    from pagesim.costs.specs import BlockPlan
     from pagesim.experiments.plan import Plan
     from pagesim.experiments.plans import Planned
 
@@ -56,6 +56,10 @@ GRID = Annotated[
 PLOT = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw where the memory goes into FILE.png and FILE.svg.")
 ]
+PAGE = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write an HTML page about it; it opens from disk and fetches nothing."),
+]
 
 
 @with_fields({name: System.model_fields[name] for name in FIELDS})
@@ -66,6 +70,7 @@ def command(
     available_gib: AVAILABLE = None,
     enforce_eager: EAGER = False,
     plot: PLOT = None,
+    page: PAGE = None,
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
@@ -94,7 +99,7 @@ def command(
         given, lines = served.over(flags), served.notes
     cache_bytes = None if available_gib is None else int(available_gib * GIB)
     if grid:
-        _side_by_side(given, grid, cache_bytes, enforce_eager, plot, json)
+        _side_by_side(given, grid, cache_bytes, enforce_eager, plot, page, json)
         show.say_notes(lines)
         return
     system = checked(System, given)
@@ -104,6 +109,8 @@ def command(
 
         parts = {part.name: part.bytes / GIB for part in found.parts}
         _draw(gpu_memory_bar(parts, f"{system.model} on {system.gpu}"), plot)
+    if page is not None:
+        _write_page({f"{system.model} on {system.gpu}": found}, page)
     if json:
         show.as_json(found.as_dict())
     else:
@@ -118,12 +125,22 @@ def _draw(figure: Figure, plot: Path) -> None:
     show.put_figure(figure, stem.parent, stem.name)
 
 
+def _write_page(plans: dict[str, Plan], page: Path) -> None:
+    from pagesim.errors import PagesimError
+    from pagesim.results.report.plans import write_plan_page
+
+    if not plans:
+        raise PagesimError("page: there is nothing to show, none of these models fits")
+    write_plan_page(plans, page)
+
+
 def _side_by_side(
     given: dict[str, Any],
     grid: list[str],
     cache_bytes: int | None,
     enforce_eager: bool,
     plot: Path | None,
+    page: Path | None,
     json: bool,
 ) -> None:
     """Show the plans of a grid: a row each, and a bar each where there is a figure."""
@@ -157,6 +174,13 @@ def _side_by_side(
             str(given[name]) for name in ("model", "gpu") if name in given and name not in axes
         )
         _draw(plan_bars(bars, f"{shared}: {varied}" if shared else varied), plot)
+    if page is not None:
+        there = {
+            ", ".join(str(value) for value in each.point.values()): each.plan
+            for each in found
+            if each.plan is not None
+        }
+        _write_page(there, page)
     if json:
         show.as_json([each.as_dict() for each in found])
     else:
@@ -242,10 +266,11 @@ def _show_groups(plan: BlockPlan) -> None:
 
     from pagesim.cli import show
     from pagesim.cli.tables import put_table
+    from pagesim.experiments.plan import rule_of
 
     each = [
         (
-            _rule(group),
+            rule_of(group),
             str(len(group.layers)),
             f"{group.block_size:,}",
             " and ".join(f"{page:,}" for page in dict.fromkeys(group.pages)),
@@ -261,10 +286,3 @@ def _show_groups(plan: BlockPlan) -> None:
         f"{plan.num_blocks:,} blocks of {plan.bytes_per_block:,} bytes each on each GPU, "
         f"{100 * plan.padding:.1f} % of them padding; a longest request takes up to {plan.most_blocks:,}"
     )
-
-
-def _rule(group: BlockGroup) -> str:
-    """Return by what rule a group keeps blocks, and of what layers it is if they have another one."""
-    size = getattr(group.rule, "window", None) or getattr(group.rule, "chunk", None)
-    others = [kind for kind in dict.fromkeys(layer.kind for layer in group.layers) if kind != group.kind]
-    return " ".join([group.kind, *([f"{size:,}"] if size else []), *(f"and {kind}" for kind in others)])
