@@ -70,8 +70,8 @@ class Connector:
 
     @property
     def waits(self) -> bool:
-        """Whether the next plan may differ though no request comes, goes or gets a block."""
-        return bool(self.jobs) or self._retries or not self._prompt_only or self.backing.moves_on
+        """Whether the next plan may differ though no request comes or goes, and no copy ends."""
+        return self._fences.stand or self._retries or not self._prompt_only or self.backing.moves_on
 
     def tiers(self) -> Sequence[TierCounts]:
         """Return the tiers, that next to the device first: a name, a capacity and entries in chunks of each.
