@@ -22,6 +22,7 @@ PAGES = (
     "docs/profiles.md",
 )
 WALKS = (
+    "README.md",
     "docs/closed-loops.md",
     "docs/tutorial.md",
     "docs/ledger.md",
@@ -121,7 +122,7 @@ def anchors_of(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem
 )
 def test_its_links_lead_somewhere(page: Path) -> None:
     for link in LINK.findall(page.read_text("utf-8")):
@@ -132,3 +133,15 @@ def test_its_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors_of(target), f"{link} leads to no heading"
         if target.parent.name == "pictures":
             assert target.stat().st_size < MOST_BYTES
+
+
+@pytest.mark.parametrize("page", ["docs/tour.md", "docs/design.md"])
+def test_every_file_that_it_names_is_there(page: str) -> None:
+    places = (ROOT, ROOT / "pagesim")
+    rooms = [folder for place in places for folder in place.rglob("*") if folder.is_dir()]
+    named = re.findall(r"`([\w/]+(?:\.(?:py|js|html)|/))`", (ROOT / page).read_text(encoding="utf-8"))
+    assert len(named) > 40
+    for name in named:
+        # A file that is named after its neighbour stands without its folder.
+        near = places if "/" in name.rstrip("/") else (*places, *rooms)
+        assert any((folder / name.removeprefix("pagesim/")).exists() for folder in near), name

@@ -42,7 +42,8 @@ def load(
             request whose prompt is the previous turn's prompt, its output and the new question, and
             ``session_id`` numbers the conversations. ``"after-completion"`` is the same, and of any file with
             sessions it lets each later turn be sent when the last one is over, after the file's ``think_s``
-            (0 where there is none); else that column is not used.
+            (0 where there is none); else that column is not used, but for formats in which only the first
+            turn of a session has a time of its own.
         tokenizer: what counts the tokens of text, see ``tokenizer.counter``.
         on_bad_row: ``"error"`` to raise at the first bad row, ``"skip"`` to leave bad rows out and note it.
 
@@ -78,6 +79,9 @@ def load(
         if columns.get("session_id") is None:
             raise PagesimError(f"{path}: turns after-completion need sessions: the file has no session_id")
         columns.setdefault("think_s", np.zeros(len(columns["prompt_tokens"])))
+    elif format.closed_loop:
+        if "think_s" in columns:
+            notes.append("each later turn is sent when the last one is over, after its think_s")
     elif columns.pop("think_s", None) is not None:
         notes.append("column think_s is not used: turns arrive as recorded (turns after-completion uses it)")
     try:

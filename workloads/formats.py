@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagesim.errors import TraceError
-from pagesim.workloads import tables, texts
+from pagesim.workloads import bailian, llmservingsim, tables, texts
 from pagesim.workloads.rows import Rows, listed
 from pagesim.workloads.source import PAIR
 from pagesim.workloads.tokenizer import counter
@@ -23,11 +23,15 @@ class TextOptions:
 
 @dataclass(frozen=True)
 class Format:
-    """One format: a sentence on it, the columns that tell it (one of each group), and its reader."""
+    """One format: a sentence on it, the columns that tell it (one of each group), and its reader.
+
+    In a format of closed loops only the first turn of a session has a time of its own.
+    """
 
     description: str
     told_by: tuple[Collection[str], ...]
     read: Callable[[Rows, TextOptions], dict[str, Any]]
+    closed_loop: bool = False
 
     def fits(self, rows: Rows) -> bool:
         """Whether the file has a column of each group."""
@@ -41,14 +45,28 @@ READERS: dict[str, Format] = {
         lambda rows, _: tables.read_azure(rows),
     ),
     "burstgpt": Format(
-        "BurstGPT (CSV: Timestamp in seconds, Request tokens, Response tokens; failed requests are left out)",
+        "BurstGPT (CSV: Timestamp in seconds, Request tokens, Response tokens, in newer files Session ID and "
+        "Elapsed time; failed requests are left out)",
         (["timestamp"], ["request tokens"], ["response tokens"]),
         lambda rows, _: tables.read_burstgpt(rows),
+    ),
+    "qwen-bailian": Format(
+        "Qwen-Bailian (JSON lines: timestamp in seconds, input_length, output_length, chat_id, "
+        "parent_chat_id, hash_ids of 16-token blocks)",
+        (["chat_id"], ["parent_chat_id"], ["timestamp"], ["input_length"], ["output_length"]),
+        lambda rows, _: bailian.read_bailian(rows),
     ),
     "mooncake": Format(
         "Mooncake (JSON lines: timestamp in ms, input_length, output_length, hash_ids of 512-token blocks)",
         (["timestamp"], ["input_length"], ["output_length"]),
         lambda rows, _: tables.read_mooncake(rows),
+    ),
+    "llmservingsim": Format(
+        "LLMServingSim (JSON lines: arrival_time_ns, input_toks, output_toks, input_tok_ids; or sessions of "
+        "sub_requests with tool_duration_ns between them)",
+        (["arrival_time_ns"], ["input_toks", "sub_requests"]),
+        lambda rows, _: llmservingsim.read_llmservingsim(rows),
+        closed_loop=True,
     ),
     "vidur": Format(
         "Vidur (CSV: arrived_at in seconds, num_prefill_tokens, num_decode_tokens)",

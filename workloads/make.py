@@ -11,6 +11,7 @@ import numpy as np
 from pagesim.errors import PagesimError, TraceError
 from pagesim.workloads.arrivals import ArrivalKind, arrival_times, arrive, check_seed
 from pagesim.workloads.bundled import NAMES, workload
+from pagesim.workloads.conversations import Spec, conversations, parse_conversations
 from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load
 from pagesim.workloads.lengths import SPECS, Lengths, parse_lengths
 from pagesim.workloads.model import LengthModel
@@ -43,7 +44,8 @@ def make_trace(
     """Make a trace from a bundled workload, a text such as ``fixed:512,128``, or a file.
 
     A name of a bundled workload samples its fitted model, a text as ``parse_lengths`` takes samples that
-    distribution, anything else is a path and is read; the text ``./sharegpt`` is a path.
+    distribution, ``conversations:TOKENS:`` in front of either makes conversations of it, each turn after the
+    one before is over; anything else is a path and is read; the text ``./sharegpt`` is a path.
 
     Args:
         name_or_path: what to make the trace from.
@@ -80,6 +82,11 @@ def make_trace(
         if arrivals not in (None, "all-at-once") or cv is not None:
             raise PagesimError("rate is inf: all requests arrive at 0 s; leave out arrivals and cv")
         arrivals, rate = "all-at-once", None
+    turned = parse_conversations(name)
+    if turned is not None:
+        return _conversations(
+            turned, arrivals, rate, cv, duration, num_requests, seed, turns, shared_prefix, think
+        )
     lengths = _lengths(name)
     if lengths is None:
         trace = load(name_or_path, turns=turns, tokenizer=tokenizer, on_bad_row=on_bad_row)
@@ -114,6 +121,48 @@ def make_trace(
         trace = draw_thinking(trace, think, seed)
     if notes:
         trace = trace.with_columns({}, "; ".join(notes))
+    return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)
+
+
+def _conversations(
+    spec: Spec,
+    arrivals: ArrivalKind | None,
+    rate: float | None,
+    cv: float | None,
+    duration: float | None,
+    num_requests: int | None,
+    seed: int,
+    turns: TurnChoice,
+    shared_prefix: str | None,
+    think: str | None,
+) -> Trace:
+    """Make conversations of lengths; rates are of conversations, as under turns after completion."""
+    lengths = _lengths(spec.lengths)
+    if lengths is None:
+        raise PagesimError(
+            f"conversations are made of a workload or a distribution; {spec.lengths} is a file: "
+            f"fit a model to it with pagesim trace fit"
+        )
+    if turns == "all":
+        raise PagesimError(
+            "turns is all, but conversations that are made have no recorded arrivals; leave it out"
+        )
+    kind = arrivals or _implied(rate, cv, recorded=False) or "all-at-once"
+    if kind in ("recorded", "replay"):
+        raise PagesimError(f"arrivals {kind} need a file that recorded them; conversations are made")
+    if num_requests is None and duration is None:
+        num_requests = DEFAULT_REQUESTS
+    trace = conversations(lengths, spec.longest, num_requests or DEFAULT_REQUESTS, seed)
+    note = (
+        f"conversations up to prompts of {spec.longest} tokens, of lengths from "
+        f"{_origin(spec.lengths, lengths)}, seed {seed}; each turn after the last is answered"
+    )
+    trace = trace.with_columns({}, note)
+    trace = begin_sessions(
+        trace, kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed
+    )
+    if think is not None:
+        trace = draw_thinking(trace, think, seed)
     return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)
 
 

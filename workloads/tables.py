@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pagesim.workloads.rows import Rows, listed, shown
+from pagesim.workloads.sessions import thinking_between
 from pagesim.workloads.source import PAIR
 from pagesim.workloads.trace import (
     HASH_BLOCK_SIZE,
@@ -71,7 +72,7 @@ def read_own(rows: Rows) -> dict[str, Any]:
     constants = {}
     if "hash_ids" in rows.columns:
         constants["hash_block_size"] = _hash_block_size(rows)
-        columns["hash_ids"] = _hash_ids(rows, columns["prompt_tokens"], constants["hash_block_size"])
+        columns["hash_ids"] = hash_ids(rows, columns["prompt_tokens"], constants["hash_block_size"])
     if "prefix_tokens" in rows.columns:
         columns["prefix_tokens"] = _prefix_tokens(rows, columns["prompt_tokens"])
     if "session_id" in rows.columns:
@@ -113,17 +114,34 @@ def read_azure(rows: Rows) -> dict[str, Any]:
 
 
 def read_burstgpt(rows: Rows) -> dict[str, Any]:
-    """Read BurstGPT's CSV; a request that failed has 0 response tokens there, and is left out."""
+    """Read BurstGPT's CSV; a request that failed has 0 response tokens there, and is left out.
+
+    Newer files have sessions, and how long each request took: the rest of the time between two turns is
+    ``think_s``. Their times begin at some hour, and are counted from the first request.
+    """
     rows.leave_out(
         numbers(rows.column("response tokens")) == 0, "0 response tokens mark a request that failed"
     )
-    return rows.settled(
-        {
-            "arrival_s": rows.seconds("timestamp"),
-            "prompt_tokens": rows.tokens("request tokens"),
-            "output_tokens": rows.tokens("response tokens"),
-        }
-    )
+    columns: dict[str, Any] = {
+        "arrival_s": rows.seconds("timestamp"),
+        "prompt_tokens": rows.tokens("request tokens"),
+        "output_tokens": rows.tokens("response tokens"),
+    }
+    if "session id" not in rows.columns:
+        return rows.settled(columns)
+    columns["session_id"] = names(rows.column("session id"))
+    if "elapsed time" in rows.columns:
+        given = [0 if is_missing(v) else v for v in rows.column("elapsed time")]
+        rows.columns = {**rows.columns, "elapsed time": given}
+        columns["elapsed"] = rows.seconds("elapsed time")
+    columns = rows.settled(columns)
+    order = np.argsort(columns["arrival_s"], kind="stable")
+    columns = {name: column[order] for name, column in columns.items()}
+    columns["arrival_s"] = start = columns["arrival_s"] - columns["arrival_s"][0]
+    if "elapsed" in columns:
+        over = start + columns.pop("elapsed")
+        columns["think_s"] = thinking_between(columns["session_id"].tolist(), start, over)
+    return columns
 
 
 def read_mooncake(rows: Rows) -> dict[str, Any]:
@@ -134,7 +152,7 @@ def read_mooncake(rows: Rows) -> dict[str, Any]:
         "output_tokens": rows.tokens("output_length"),
     }
     if "hash_ids" in rows.columns:
-        columns["hash_ids"] = _hash_ids(rows, columns["prompt_tokens"], HASH_BLOCK_SIZE)
+        columns["hash_ids"] = hash_ids(rows, columns["prompt_tokens"], HASH_BLOCK_SIZE)
     return rows.settled(columns)
 
 
@@ -245,7 +263,8 @@ def _hash_block_size(rows: Rows) -> int:
     return int(good[0])
 
 
-def _hash_ids(rows: Rows, prompt_tokens: IntColumn, block_size: int) -> list[tuple[int, ...]]:
+def hash_ids(rows: Rows, prompt_tokens: IntColumn, block_size: int) -> list[tuple[int, ...]]:
+    """Return the ids of each prompt's blocks, at most one for each block that the prompt begins."""
     ids = [id_list(v) for v in rows.column("hash_ids")]
     rows.reject_values("hash_ids", np.array([v is not None for v in ids], bool), "a list of whole numbers")
     count = np.array([len(v or ()) for v in ids], np.int64)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Annotated
+
 import typer
 
 from pagesim.cli.groups import Entry, LazyCommands
@@ -91,8 +94,34 @@ cli = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    """Print pagesim's version, and which releases of engines its policies are of."""
+    if not asked:
+        return
+    from pagesim import __version__
+    from pagesim.setup.presets import POLICIES
+
+    print(f"pagesim {__version__}")
+    for name, policy in POLICIES.items():
+        engine = policy.sentence.partition(":")[0]
+        if re.search(r" \d+\.\d+\.\d+", engine):
+            print(f"{name}: {engine}")
+    raise typer.Exit
+
+
+VERSION = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        callback=_show_version,
+        is_eager=True,
+        help="Show the version, and the releases of engines that are known, and exit.",
+    ),
+]
+
+
 @cli.callback(cls=Pagesim)
-def pagesim() -> None:
+def pagesim(version: VERSION = False) -> None:
     """Replay LLM serving traces through KV-cache memory systems and see where the memory goes.
 
     Example: pagesim demo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,11 @@ from pagesim.cli.options import JSON, with_fields
 from pagesim.setup.scenario import System, checked
 
 if TYPE_CHECKING:
-    from pagesim.costs.specs import BlockGroup, BlockPlan
+    from matplotlib.figure import Figure
+
+    from pagesim.costs.specs import BlockPlan
     from pagesim.experiments.plan import Plan
+    from pagesim.experiments.plans import Planned
 
 FIELDS = (
     *("model", "gpu", "tensor_parallel_size", "max_model_len", "vllm_version", "gpu_memory_utilization"),
@@ -22,6 +26,9 @@ FIELDS = (
 )
 """The fields of a system on which its memory depends."""
 
+SHORT = {"tensor_parallel_size": "GPUs", "kv_cache_dtype": "KV type", "weight_dtype": "weights"}
+"""What options are called above a column; others as they are."""
+
 AVAILABLE = Annotated[
     float | None,
     typer.Option(
@@ -30,17 +37,40 @@ AVAILABLE = Annotated[
     ),
 ]
 EAGER = Annotated[bool, typer.Option("--enforce-eager", help="Capture no CUDA graphs.")]
+SERVE = Annotated[
+    str | None,
+    typer.Option(
+        "--serve",
+        metavar="LINE",
+        help="What is served, as its command: 'vllm serve MODEL …', of release 0.33.0; needs --gpu.",
+    ),
+]
+GRID = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid",
+        metavar="OPTION=VALUE,…",
+        help="Plans side by side: an option of these that varies, and its values. Repeatable.",
+    ),
+]
 PLOT = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw where the memory goes into FILE.png and FILE.svg.")
+]
+PAGE = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write an HTML page about it; it opens from disk and fetches nothing."),
 ]
 
 
 @with_fields({name: System.model_fields[name] for name in FIELDS})
 def command(
     *,
+    serve: SERVE = None,
+    grid: GRID = None,
     available_gib: AVAILABLE = None,
     enforce_eager: EAGER = False,
     plot: PLOT = None,
+    page: PAGE = None,
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
@@ -48,6 +78,8 @@ def command(
 
     All but the weights is estimated. With --available-gib from a log the rest follows as in the engine.
     --model may also be a list of layers, in TOML or JSON.
+
+    With --grid there is a row for every point, and a model that does not fit says so.
 
     Example: pagesim plan --model llama-3.1-8b --gpu h100 --max-model-len 32768
     """
@@ -58,23 +90,140 @@ def command(
 
     if available_gib is not None and not 0 < available_gib < float("inf"):
         raise PagesimError(f"available_gib is {available_gib}; it must be above 0, in GiB")
-    system = checked(System, {"policy": POLICY, **flags})
-    found = plan(
-        system,
-        cache_bytes=None if available_gib is None else int(available_gib * GIB),
-        enforce_eager=enforce_eager,
-    )
+    given: dict[str, Any] = {"policy": POLICY, **flags}
+    lines: tuple[str, ...] = ()
+    if serve is not None:
+        from pagesim.setup.serve import read_serve
+
+        served = read_serve(serve)
+        given, lines = served.over(flags), served.notes
+    cache_bytes = None if available_gib is None else int(available_gib * GIB)
+    if grid:
+        _side_by_side(given, grid, cache_bytes, enforce_eager, plot, page, json)
+        show.say_notes(lines)
+        return
+    system = checked(System, given)
+    found = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager)
     if plot is not None:
         from pagesim.results.gpu_memory import gpu_memory_bar
 
         parts = {part.name: part.bytes / GIB for part in found.parts}
-        stem = plot.with_suffix("") if plot.suffix in (".png", ".svg") else plot
-        show.put_figure(gpu_memory_bar(parts, f"{system.model} on {system.gpu}"), stem.parent, stem.name)
+        _draw(gpu_memory_bar(parts, f"{system.model} on {system.gpu}"), plot)
+    if page is not None:
+        _write_page({f"{system.model} on {system.gpu}": found}, page)
     if json:
         show.as_json(found.as_dict())
     else:
         _show(found, available_gib)
-    show.say_notes(found.notes)
+    show.say_notes((*lines, *found.notes))
+
+
+def _draw(figure: Figure, plot: Path) -> None:
+    from pagesim.cli import show
+
+    stem = plot.with_suffix("") if plot.suffix in (".png", ".svg") else plot
+    show.put_figure(figure, stem.parent, stem.name)
+
+
+def _write_page(plans: dict[str, Plan], page: Path) -> None:
+    from pagesim.errors import PagesimError
+    from pagesim.results.report.plans import write_plan_page
+
+    if not plans:
+        raise PagesimError("page: there is nothing to show, none of these models fits")
+    write_plan_page(plans, page)
+
+
+def _side_by_side(
+    given: dict[str, Any],
+    grid: list[str],
+    cache_bytes: int | None,
+    enforce_eager: bool,
+    plot: Path | None,
+    page: Path | None,
+    json: bool,
+) -> None:
+    """Show the plans of a grid: a row each, and a bar each where there is a figure."""
+    from pagesim.cli import show
+    from pagesim.costs.specs.gpus import GIB
+    from pagesim.errors import PagesimError
+    from pagesim.experiments.plans import MOST_PLANS, plans
+    from pagesim.experiments.sweeps.grid import parse_axes
+
+    axes = parse_axes(grid)
+    for name in axes:
+        if name not in FIELDS:
+            raise PagesimError(f"grid: {name} cannot vary in a plan; choose of {', '.join(FIELDS)}")
+    size = math.prod(len(values) for values in axes.values())
+    if size > MOST_PLANS:
+        raise PagesimError(f"the grid has {size} plans; the bound is {MOST_PLANS}")
+    found = plans(given, axes, cache_bytes=cache_bytes, enforce_eager=enforce_eager)
+    if plot is not None:
+        from pagesim.results.gpu_memory import plan_bars
+
+        bars = [
+            (
+                ", ".join(str(value) for value in each.point.values()),
+                {part.name: part.bytes / GIB for part in each.plan.parts} if each.plan else None,
+                f"{each.plan.at_once:,}" if each.plan else "does not fit",
+            )
+            for each in found
+        ]
+        varied = ", ".join(SHORT.get(name, name.replace("_", " ")) for name in axes)
+        shared = ", ".join(
+            str(given[name]) for name in ("model", "gpu") if name in given and name not in axes
+        )
+        _draw(plan_bars(bars, f"{shared}: {varied}" if shared else varied), plot)
+    if page is not None:
+        there = {
+            ", ".join(str(value) for value in each.point.values()): each.plan
+            for each in found
+            if each.plan is not None
+        }
+        _write_page(there, page)
+    if json:
+        show.as_json([each.as_dict() for each in found])
+    else:
+        _show_plans(found, list(axes))
+
+
+def _show_plans(found: list[Planned], names: list[str]) -> None:
+    from pagesim.cli import show
+    from pagesim.cli.tables import put_table
+    from pagesim.costs.specs.gpus import GIB
+
+    rows = []
+    for each in found:
+        point = [str(value) for value in each.point.values()]
+        if each.plan is None:
+            rows.append((*point, *("–",) * 6, "0"))
+            continue
+        of = each.plan
+        cells = (
+            f"{of.cache_bytes / GIB:,.2f}",
+            f"{of.sized.num_blocks:,}",
+            f"{of.blocks.scheduler_block:,}",
+            f"{of.tokens:,}",
+            f"{of.settled['max_model_len']:,}",
+            f"{of.concurrency:,.2f}x",
+            f"{of.at_once:,}",
+        )
+        rows.append((*point, *cells))
+    header = (
+        *(SHORT.get(name, name.replace("_", " ")) for name in names),
+        "KV, GiB",
+        "blocks",
+        "tokens a block",
+        "tokens",
+        "longest",
+        "concurrency",
+        "at once",
+    )
+    put_table("Memory of each GPU, plan beside plan", header, rows, texts=tuple(range(len(names))))
+    for each in found:
+        if each.plan is None:
+            which = ", ".join(f"{name} {value}" for name, value in each.point.items())
+            show.say(f"{which}: {each.refusal}")
 
 
 def _show(found: Plan, available_gib: float | None) -> None:
@@ -117,10 +266,11 @@ def _show_groups(plan: BlockPlan) -> None:
 
     from pagesim.cli import show
     from pagesim.cli.tables import put_table
+    from pagesim.experiments.plan import rule_of
 
     each = [
         (
-            _rule(group),
+            rule_of(group),
             str(len(group.layers)),
             f"{group.block_size:,}",
             " and ".join(f"{page:,}" for page in dict.fromkeys(group.pages)),
@@ -136,10 +286,3 @@ def _show_groups(plan: BlockPlan) -> None:
         f"{plan.num_blocks:,} blocks of {plan.bytes_per_block:,} bytes each on each GPU, "
         f"{100 * plan.padding:.1f} % of them padding; a longest request takes up to {plan.most_blocks:,}"
     )
-
-
-def _rule(group: BlockGroup) -> str:
-    """Return by what rule a group keeps blocks, and of what layers it is if they have another one."""
-    size = getattr(group.rule, "window", None) or getattr(group.rule, "chunk", None)
-    others = [kind for kind in dict.fromkeys(layer.kind for layer in group.layers) if kind != group.kind]
-    return " ".join([group.kind, *([f"{size:,}"] if size else []), *(f"and {kind}" for kind in others)])

@@ -19,12 +19,17 @@ WINDOW = Annotated[
     typer.Option(metavar="START:END", help="Seconds that the memory map shows; the whole run when left out."),
 ]
 PICTURES = Annotated[
-    int, typer.Option("--instants", help="Pictures of the memory map; 0 leaves it out and replays nothing.")
+    int | None,
+    typer.Option(
+        "--instants",
+        help="Pictures of the memory map, 400 when left out, or fewer where most blocks change in between; "
+        "0 leaves it out and replays nothing.",
+    ),
 ]
 
 
 def command(
-    folders: FOLDERS, out: OUT = Path("report.html"), window: WINDOW = None, instants: PICTURES = 400
+    folders: FOLDERS, out: OUT = Path("report.html"), window: WINDOW = None, instants: PICTURES = None
 ) -> None:
     """Write one HTML page about one or several results; it opens from disk and fetches nothing.
 

@@ -224,6 +224,13 @@ def blocks_behind(available_gib: float, block_bytes: int) -> tuple[int, int]:
     return least, most
 
 
+def rule_of(group: BlockGroup) -> str:
+    """Return by what rule a group keeps blocks, and of what layers it is if they have another one."""
+    size = getattr(group.rule, "window", None) or getattr(group.rule, "chunk", None)
+    others = [kind for kind in dict.fromkeys(layer.kind for layer in group.layers) if kind != group.kind]
+    return " ".join([group.kind, *([f"{size:,}"] if size else []), *(f"and {kind}" for kind in others)])
+
+
 def _check(system: System, blocks: BlockPlan) -> None:
     """Refuse, as the engine does when it starts, a cache in which not even one longest request fits."""
     if blocks.starts:

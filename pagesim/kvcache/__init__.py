@@ -24,6 +24,7 @@ from pagesim.kvcache.prefix_tables import PrefixCachedKV
 from pagesim.kvcache.reservation import RESERVATIONS, Reservation
 from pagesim.kvcache.tabled import TabledKV
 from pagesim.kvcache.typed import JengaKV, PooledKV, TwoLevelPages
+from pagesim.kvcache.watched_prefix import Watch, WatchedPrefixKV
 
 __all__ = [
     "DENSE",
@@ -61,6 +62,8 @@ __all__ = [
     "StateChunks",
     "TabledKV",
     "TwoLevelPages",
+    "Watch",
+    "WatchedPrefixKV",
     "can_keep",
     "contiguous",
     "counts_prefixes",

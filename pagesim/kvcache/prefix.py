@@ -76,6 +76,9 @@ class CountedPrefixKV(KVCache):
 
     caches_prefixes = True
 
+    _tells_taken = False
+    """Whether ``_took`` is told of what is taken."""
+
     def __init__(
         self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True
     ) -> None:
@@ -282,7 +285,7 @@ class CountedPrefixKV(KVCache):
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         raise KVCacheError("a prefix cache serves every sample as a request of its own")
 
-    # What a form of this memory with numbers adds to
+    # What a form of this memory adds to that looks at which blocks are taken
 
     def _grow(self, steps: int, blocks: int) -> None:
         """Let decoding holders take so many blocks in the next steps."""
@@ -294,8 +297,8 @@ class CountedPrefixKV(KVCache):
         """Return the run of all blocks, which are free."""
         return Run(self.num_blocks)
 
-    def _name_last(self, run: Run, blocks: int) -> None:
-        """Name so many blocks that are taken off the end of a run, the last of them first."""
+    def _took(self, run: Run, blocks: int) -> None:
+        """Learn that so many blocks were taken off the end of a run, the last of them first."""
         return
 
     def _take_aside(self, blocks: int) -> None:
@@ -345,13 +348,13 @@ class CountedPrefixKV(KVCache):
         if not blocks:
             return
         blank, queue, index, taken = self._blank, self._queue, self._index, self.blocks_taken
-        names = self.names_blocks
+        tells = self._tells_taken
         end = self.blocks_taken = taken + blocks
         if blank.count:
             count = blocks if blocks < blank.count else blank.count
             blank.count -= count
-            if names:
-                self._name_last(blank, count)
+            if tells:
+                self._took(blank, count)
             taken += count
         while taken < end:
             run: Any = queue.behind
@@ -370,8 +373,8 @@ class CountedPrefixKV(KVCache):
             if count == there:
                 queue.remove(run)
             run.count -= count
-            if names:
-                self._name_last(run, count)
+            if tells:
+                self._took(run, count)
             taken += count
 
     def _note_evictions(self, taken: int) -> None:

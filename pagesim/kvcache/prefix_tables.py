@@ -42,6 +42,7 @@ class PrefixCachedKV(CountedPrefixKV):
     """
 
     names_blocks = True
+    _tells_taken = True
 
     def __init__(
         self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True
@@ -168,7 +169,7 @@ class PrefixCachedKV(CountedPrefixKV):
             holder.kv.table.append(block)
         del self._fresh[:]
 
-    def _name_last(self, run: Run, blocks: int) -> None:
+    def _took(self, run: Run, blocks: int) -> None:
         there = run.blocks
         if blocks == 1:
             self._fresh.append(there.pop())

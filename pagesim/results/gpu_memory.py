@@ -37,6 +37,48 @@ def gpu_memory_bar(parts: Mapping[str, float], title: str) -> Figure:
     return figure
 
 
+def plan_bars(plans: Sequence[tuple[str, Mapping[str, float] | None, str]], title: str) -> Figure:
+    """Draw plans side by side, a bar each, with the requests that run at once behind it.
+
+    Args:
+        plans: from top to bottom the label, GiB by part, or None where the model does not fit, and what
+            stands behind the bar. The first part is what the engine may not use.
+        title: what the labels are values of.
+    """
+    figure = Figure(figsize=(8.0, 1.5 + 0.36 * len(plans)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    whole = max((sum(parts.values()) for _, parts, _ in plans if parts), default=1.0)
+    names = [
+        name for name in ("weights", "weights and all else") if any(name in (p or ()) for _, p, _ in plans)
+    ]
+    names += ["activations", "CUDA graphs", "other", "KV cache", "not requested"]
+    colours = dict(zip(names, (*LINE_COLOURS[: len(names) - 1], COLOURS["free"]), strict=True))
+    drawn: dict[str, Any] = {}
+    for place, (_, parts, behind) in enumerate(plans):
+        left = 0.0
+        for name in names:
+            width = (parts or {}).get(name, 0.0)
+            if width:
+                drawn[name] = axes.barh(place, width, 0.74, left=left, color=colours[name], edgecolor="white")
+                if width > NARROWEST_LABEL * whole:
+                    axes.text(left + width / 2, place, f"{width:.1f}", ha="center", va="center", fontsize=8)
+            left += width
+        axes.text(1.02 * whole if parts else 0.01 * whole, place, behind, va="center", fontsize=8)
+    axes.text(1.02 * whole, -0.75, "at once", fontsize=8, va="center")
+    axes.set(xlim=(0, 1.1 * whole), ylim=(len(plans) - 0.4, -1.1), xlabel="GiB of each GPU")
+    axes.set_yticks(range(len(plans)), [label for label, _, _ in plans])
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "left", "right"]].set_visible(False)
+    order = [name for name in names if name in drawn]
+    figure.legend(
+        [drawn[name] for name in order], order,
+        loc="outside lower center", ncols=5, frameon=False, fontsize=8,
+    )  # fmt: skip
+    return figure
+
+
 RESTS = {"weights": "#B9B2A6", "all else": "#DAD5CB", "not requested": "#FFFFFF"}
 """Colours of what is no cache: paler than the entries of the ledger."""
 

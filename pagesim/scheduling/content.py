@@ -139,6 +139,10 @@ class Contents:
 
     def of(self, row: int) -> Content:
         """Return a request's content; rows are asked for in their order."""
+        if self._none_is_shared:
+            self._count = name = self._count + 2
+            ends = [self.trace.prompt_tokens.item(row), _POSITIONS]
+            return Content(ends, [name - 1, name], _NO_NAMES, self.block_size, self.lookahead, unseen=True)
         request = self._request_of.item(row)
         if self._last is not None and self._last[0] == request:
             first = self._last[1]
@@ -147,7 +151,7 @@ class Contents:
         ends, names, follows = self._prompt(row)
         ends.append(_POSITIONS)
         names.append(self._fresh())
-        unseen = self._none_is_shared or self._begins_alone(row)
+        unseen = self._begins_alone(row)
         content = Content(ends, names, follows, self.block_size, self.lookahead, unseen=unseen)
         self._last = request, content
         if self.trace.session_id is not None:  # the next turn goes on from the first sample

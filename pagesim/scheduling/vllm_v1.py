@@ -77,6 +77,11 @@ class VllmV1(RunningByPriorityV1):
 
     @classmethod
     def needs_tables(cls, options: VllmV1Options) -> bool:
+        # By priority a request may lose what it has just taken, which is then not taken.
+        return options.offloads and options.scheduling_policy == "priority"
+
+    @classmethod
+    def watches_blocks(cls, options: VllmV1Options) -> bool:
         return options.offloads
 
     @classmethod

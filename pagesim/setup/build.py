@@ -19,6 +19,7 @@ from pagesim.kvcache import (
     Pool,
     PooledKV,
     PrefixCachedKV,
+    WatchedPrefixKV,
     counts_prefixes,
 )
 from pagesim.kvcache.radix import WindowPool
@@ -57,6 +58,7 @@ def build_memory(
     scheduler = SCHEDULERS.find(policy.scheduler)
     caches = scheduler.caches_prefixes(options)
     tables = tables or scheduler.needs_tables(options)
+    watches = scheduler.watches_blocks(options)
     if caches and policy.placement != "paged":
         raise PagesimError(
             f"enable_prefix_caching needs placement paged, not {policy.placement}: it brings its own "
@@ -75,13 +77,15 @@ def build_memory(
     if plan is not None and not (len(groups) == 1 and groups[0].rule == Full()):
         retention = getattr(options, "prefix_cache_retention_interval", None) or 0
         how = {"longest": max_model_len, "in_flight": plan.in_flight_tokens}
+        tables = tables or watches
         if not (caches or tables):
             return CountedHybridKV(num_blocks, groups, **how)
         if not tables and counts_prefixes(groups, retention):
             return LazyHybridPrefixKV(num_blocks, groups, **how)
         return HybridKV(num_blocks, groups, caches=caches, retention=retention, **how)
     if caches:
-        return (PrefixCachedKV if tables else CountedPrefixKV)(
+        counted = WatchedPrefixKV if watches else CountedPrefixKV
+        return (PrefixCachedKV if tables else counted)(
             num_blocks,
             block_size,
             cpu_blocks,
@@ -94,7 +98,7 @@ def build_memory(
         max_model_len,
         None if on_demand else RESERVATIONS[policy.reservation](max_model_len),
         cpu_blocks,
-        tables,
+        tables or watches,
     )
     memory = PLACEMENTS.make(policy.placement, lambda make: make(pool))
     if not PLACEMENTS.owns(policy.placement):

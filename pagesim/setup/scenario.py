@@ -513,16 +513,18 @@ def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, 
 
     What is not in the working directory is looked for in the folder ``beside``.
     """
-    from pagesim.costs.specs import models
+    from pagesim.costs.specs.catalogue import known_as
     from pagesim.workloads import SPECS, workloads
+    from pagesim.workloads.conversations import PREFIX
     from pagesim.workloads.tokenizer import APPROXIMATE, GPT2
 
     # A name that is known is never a path, whatever lies in the working directory.
-    names = {*workloads(), *(m.name for m in models()), APPROXIMATE, GPT2}
+    names = {*workloads(), APPROXIMATE, GPT2}
     found = {}
     for option in ("trace", "model", "tokenizer", "cost"):
         value = getattr(scenario, option)
-        if value is None or value.lower() in names or value.partition(":")[0] in SPECS:
+        kind = "" if value is None else value.partition(":")[0]
+        if value is None or value.lower() in names or known_as(value) or kind in (*SPECS, PREFIX):
             continue
         before, after = "", ""
         if option == "cost":

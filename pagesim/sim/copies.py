@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.offload.jobs import Job, Transfers
 
 CopyTime = Callable[[int], int]
@@ -34,6 +35,14 @@ class CopyEngine:
         self._loads_end = self._stores_end = 0  # of the last of either
         self._unsent: list[Job] = []  # stores of the last iteration
 
+    @property
+    def due(self) -> int:
+        """When the next copy is over, in ticks; 0 where some wait for an iteration, ``NEVER`` without any."""
+        if self._unsent:
+            return 0
+        ends = [queue[0][0] for queue in (self._storing, self._loading) if queue]
+        return min(ends, default=NEVER)
+
     def before(self, transfers: Transfers, now: int, busy: int) -> int:
         """Start the stores of the last iteration; return when the next one can be launched.
 
@@ -44,31 +53,46 @@ class CopyEngine:
         """
         flushed, stores = transfers.flushed, transfers.stores
         if stores or self._unsent:
-            for job in (*self._unsent, *[job for job in stores if job in flushed]):
-                start = max(now, busy, self._stores_end)
-                self._stores_end = start + self._store_time(job.blocks)
-                self._storing.append((self._stores_end, job))
+            self._store([*self._unsent, *[job for job in stores if job in flushed]], max(now, busy))
             self._unsent = [job for job in stores if job not in flushed] if flushed else stores
         waits = [end for end, job in self._storing if job in flushed] if flushed else ()
         return max(now, *waits) if waits else now
 
-    def after(self, transfers: Transfers, now: int, busy: int) -> list[Job]:
+    def after(self, transfers: Transfers, now: int, busy: int, *, naps: bool) -> list[Job]:
         """Start the loads of an iteration that was just launched; return the jobs that are over.
+
+        The next one is launched by the time that this one is over, and starts this one's stores then. Where
+        the engine naps between them that time is not known yet.
 
         Args:
             transfers: of it.
             now: when it was launched.
             busy: when it is over.
+            naps: whether it computes nothing, so that the engine may nap before the next one.
         """
         for job in transfers.loads:
             start = max(now, busy, self._loads_end)
             self._loads_end = start + self._load_time(job.blocks)
             self._loading.append((self._loads_end, job))
+        over = self.over_by(now)
+        if not naps and self._unsent:
+            self._store(self._unsent, busy)
+            self._unsent = []
+        return over
+
+    def over_by(self, now: int) -> list[Job]:
+        """Return the jobs of which an iteration learns that is launched now: all that are over since."""
         over: list[Job] = []
         for queue in (self._storing, self._loading):
             while queue and queue[0][0] <= now:
                 over.append(queue.popleft()[1])
         return over
+
+    def _store(self, jobs: Sequence[Job], ready: int) -> None:
+        """Start stores, once the device is ready and those before them are over."""
+        for job in jobs:
+            self._stores_end = max(ready, self._stores_end) + self._store_time(job.blocks)
+            self._storing.append((self._stores_end, job))
 
 
 def at_once(blocks: int) -> int:

@@ -66,6 +66,7 @@ class Engine:
 
     __slots__ = (
         "_arrived",
+        "_due",
         "_looks",
         "_naps",
         "_next_abort",
@@ -105,6 +106,9 @@ class Engine:
         # What moves from tier to tier goes on beside the engine, and is looked at before it decides.
         self._tiers = self.copies if isinstance(self.copies, TierCopies) else None
         self._arrived: Sequence[Job] = ()  # jobs that were over when what was decided last was launched
+        self._due = (
+            NEVER  # when a copy ends, of which the next iteration learns; 0 where each must be planned
+        )
         self._naps = False  # whether that computes nothing
         self.executor = executor
         self.recorder = recorder
@@ -199,8 +203,9 @@ class Engine:
         self.events.planned(batch, now, start, ticks)
         self.over_at = end = start + ticks
         if batch.transfers is not None:
-            self._arrived = self.copies.after(batch.transfers, start, end)
             self._naps = not batch.tokens
+            self._arrived = self.copies.after(batch.transfers, start, end, naps=self._naps)
+            self._due = 0 if self._arrived else self.copies.due
         if self.fast_forward:
             steps = scheduler.steps_until_next_decision()
             if steps > 0:
@@ -213,6 +218,10 @@ class Engine:
         if run.steps:
             self.events.fast_forwarded(run)
             self.scheduler.advance(run.steps)
+            if self._due < now:
+                self._arrived = self.copies.over_by(
+                    run.start + span_of(run.first, run.increment, run.steps - 1)
+                )
         if self.aborts and self.scheduler.drops_last_token:
             self._let_in(now)
         self.scheduler.finish(now)
@@ -286,6 +295,13 @@ class Engine:
         end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         # From the horizon on no iteration is decided without a plan.
         horizon = self.until + 1
+        if self._due < end:
+            # The iteration that learns of the end of a copy is the last one for which nothing is decided.
+            if not self._due:
+                return
+            before = 0 if self._due <= now else ahead + steps_before(first, increment, self._due - start)
+            steps = min(steps, before + 1)
+            end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         arrival = scheduler.queue.next_arrival
         if arrival < end and arrival < horizon and scheduler.arrival_matters():
             horizon = arrival

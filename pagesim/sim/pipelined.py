@@ -71,9 +71,11 @@ class PipelinedEngine(Engine):
         self.events.planned(batch, now, start, ticks)
         arrived: Sequence[Job] = ()
         if batch.transfers is not None:
-            arrived = self.copies.after(batch.transfers, launched, max(busy, end))
+            arrived = self.copies.after(batch.transfers, launched, max(busy, end), naps=is_empty)
         in_flight.append(end)
         self._arrivals.append(arrived)
+        if batch.transfers is not None:
+            self._due = 0 if any(self._arrivals) else self.copies.due
         self._is_settled = not is_empty
         now = launched
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
@@ -97,7 +99,7 @@ class PipelinedEngine(Engine):
             self._in_flight.clear()
             self._in_flight.append(run.end)
             self._arrivals.clear()
-            self._arrivals.append(())
+            self._arrivals.append(self._learned())
             if not run.resting:
                 return now
         elif self._waits:
@@ -132,6 +134,17 @@ class PipelinedEngine(Engine):
                     run.end = run.start + span_of(run.first, run.increment, kept)
                     self.over_at = run.end - (run.first + run.increment * (kept - 1))
         return self.over_at
+
+    def _learned(self) -> Sequence[Job]:
+        """Return the jobs of whose end the last iteration of the fast-forward at hand learns."""
+        run = self.run
+        last = (
+            run.start + span_of(run.first, run.increment, run.steps - 2) if run.steps > 1 else self._first_at
+        )
+        if self._due > last:
+            return ()
+        self._due = 0
+        return self.copies.over_by(last)
 
     def _let_in(self, now: int) -> None:
         queue = self.scheduler.queue

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pagesim.costs.transfers import ChainLinks
 from pagesim.kvcache.tiers import DEVICE, ChainBacking, Move
+from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.offload.jobs import Job, Transfers
 from pagesim.sim.copies import CopyTime
 
@@ -95,6 +96,11 @@ class TierCopies:
         """When the next move from tier to tier is over, in ticks; None where none is under way."""
         return self._moving[0][0] if self._moving else None
 
+    @property
+    def due(self) -> int:
+        """As `CopyEngine.due`; as long as any copy is under way, each iteration looks at it."""
+        return 0 if self._unsent or self._storing or self._loading or self._load_of else NEVER
+
     def advance(self, now: int) -> None:
         """Carry out what moves from tier to tier until an instant, and send what has begun."""
         moving, chain = self._moving, self._backing.chunks
@@ -129,7 +135,7 @@ class TierCopies:
         waits = [end for end, _, job in self._storing if job in flushed] if flushed else ()
         return max(now, *waits) if waits else now
 
-    def after(self, transfers: Transfers, now: int, busy: int) -> list[Job]:
+    def after(self, transfers: Transfers, now: int, busy: int, *, naps: bool) -> list[Job]:
         """As `CopyEngine.after`."""
         self.advance(now)
         for job in transfers.loads:
@@ -138,6 +144,10 @@ class TierCopies:
                 self._send_load(move, load, now)
             self._settle(load)
         self.advance(now)  # over links that take no time
+        return self.over_by(now)
+
+    def over_by(self, now: int) -> list[Job]:
+        """As `CopyEngine.over_by`."""
         over: list[Job] = []
         for queue in (self._storing, self._loading):
             while queue and queue[0][0] <= now:

@@ -200,3 +200,56 @@ def test_the_weights_of_a_family_that_is_not_known_are_an_estimate(succeeds, tmp
         plan = succeeds("plan", "--model", config, "--gpu", "l4", "--json").json
         assert plan["known"]["weights"] == known
         assert len(plan["notes"]) == (known == "estimated")
+
+
+GRID = ("plan", "--model", "llama-3.1-70b", "--gpu", "h100", "--max-model-len", "8192")
+
+
+def test_plans_stand_side_by_side_and_one_that_does_not_fit_says_why(succeeds, tmp_path):
+    done = succeeds(*GRID, "--grid", "tensor_parallel_size=1,2,4", "--plot", tmp_path / "gpus.png")
+    rows = [line.split() for line in done.out.splitlines() if line.split()[:1] in (["1"], ["2"], ["4"])]
+    assert [row[0] for row in rows] == ["1", "2", "4"]
+    assert rows[0][-1] == "0"
+    assert "tensor_parallel_size 1: llama-3.1-70b with tensor_parallel_size 1 does not fit" in done.out
+    assert {path.name for path in tmp_path.iterdir()} == {"gpus.png", "gpus.svg"}
+
+
+def test_a_page_about_plans_leaves_out_what_does_not_fit(succeeds, refused, tmp_path):
+    page = tmp_path / "plan.html"
+    common = ("plan", "--gpu", "l40s", "--max-model-len", "4096", "--page", page)
+    succeeds(*common, "--grid", "model=llama-3.1-8b,llama-3.1-70b")
+    text = page.read_text("utf-8")
+    assert '"name":"llama-3.1-8b"' in text
+    assert '"name":"llama-3.1-70b"' not in text
+    assert "none of these models fits" in refused(*common, "--grid", "model=llama-3.1-70b")
+
+
+def test_a_point_of_a_grid_is_the_plan_alone(succeeds):
+    alone = succeeds(*GRID, "--tensor-parallel-size", "4", "--json").json
+    first, second = succeeds(*GRID, "--grid", "tensor_parallel_size=1,4", "--json").json
+    assert first["plan"] is None
+    assert "does not fit" in first["refusal"]
+    assert second == {"point": {"tensor_parallel_size": 4}, "plan": alone, "refusal": None}
+
+
+def test_what_a_plan_does_not_depend_on_cannot_vary(refused):
+    assert "rate cannot vary in a plan" in refused("plan", "--grid", "rate=1,2")
+    many = ",".join(str(size) for size in range(1, 70))
+    assert "the bound is 60" in refused("plan", "--grid", f"max_num_seqs={many}")
+
+
+def test_a_servers_line_gives_the_plan_of_its_flags(succeeds):
+    line = (
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 32k --kv-cache-dtype fp8 -tp 2 --port 1"
+    )
+    served = succeeds("plan", "--gpu", "h100", "--serve", line, "--json")
+    flags = ("--max-model-len", "32000", "--kv-cache-dtype", "fp8", "--tensor-parallel-size", "2")
+    named = succeeds("plan", "--gpu", "h100", "--model", "llama-3.1-8b", *flags, "--json")
+    assert served.json == named.json
+    assert "without an effect here: --port" in served.err
+
+
+def test_a_plan_is_of_vllm(refused):
+    said = refused("plan", "--gpu", "h100", "--serve", "sglang serve Qwen/Qwen3-8B")
+    assert "a plan is one of vLLM's memory" in said
+    assert "--serve needs the GPU" in refused("plan", "--serve", "vllm serve Qwen/Qwen3-8B")

@@ -84,12 +84,18 @@ def _read_trace(file: Path) -> None:
     except ps.PagesimError as error:
         one_line(error)
         trace = load(file, on_bad_row="skip")
+    if trace.think_s is None:
+        _no_row_is_lost(trace, file)
+    if len(trace) <= 64 and int(trace.output_tokens.max()) < 10**5 and float(trace.arrival_s.max()) < 1e6:
+        ps.simulate(trace, "vllm-v0", num_blocks=400, steps="none", until=1e6)
+
+
+def _no_row_is_lost(trace: Trace, file: Path) -> None:
+    """Check the rows of a file with a request in each: a row of a format of closed loops may hold several."""
     said = [(int(some), int(all_)) for some, all_ in ROWS_SAID.findall("\n".join(trace.notes))]
     rows = _rows(file)
     if not all(all_ in rows for _, all_ in said) or len(trace) + sum(some for some, _ in said) not in rows:
         raise LostRows(f"{len(trace)} requests of {rows} rows; it is said that {said} are left out")
-    if len(trace) <= 64 and int(trace.output_tokens.max()) < 10**5 and float(trace.arrival_s.max()) < 1e6:
-        ps.simulate(trace, "vllm-v0", num_blocks=400, steps="none", until=1e6)
 
 
 def _rows(file: Path) -> set[int]:

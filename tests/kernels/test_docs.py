@@ -36,7 +36,7 @@ def section(file: str, heading: str | None = None) -> str:
 PROGRAMS = {
     "docs/kernels.md": ("docs/kernels.md", None),
     "docs/bench.md": ("docs/bench.md", None),
-    "README.md": ("README.md", "Kernels"),
+    "docs/usage.md": ("docs/usage.md", "Kernels"),
 }
 COMMANDS = {
     command.strip(): name
@@ -69,7 +69,7 @@ def test_its_blocks_are_one_program_that_prints_what_is_shown(name, tmp_path, mo
 
 def test_there_are_commands():
     assert len(COMMANDS) >= 5
-    assert {"docs/bench.md", "README.md"} <= set(COMMANDS.values())
+    assert {"docs/bench.md", "docs/usage.md"} <= set(COMMANDS.values())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

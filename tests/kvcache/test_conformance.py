@@ -37,6 +37,7 @@ from pagesim.kvcache import (
     SlidingWindow,
     State,
     TabledKV,
+    WatchedPrefixKV,
     contiguous,
 )
 from pagesim.kvcache.conformance import check_kvcache
@@ -101,6 +102,7 @@ def buddy(num_blocks: int) -> Buddy:
 
 MEMORIES: dict[str, tuple[Maker, str | None]] = {
     "counted prefix cache": (cached(CountedPrefixKV), None),
+    "counted prefix cache that watches": (cached(WatchedPrefixKV), None),
     "prefix cache": (cached(PrefixCachedKV), None),
     "prefix cache, one queue": (cached(PrefixCachedKV, first=False), None),
     "the slow one": (paged(SlowKV), None),

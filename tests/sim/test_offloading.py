@@ -12,6 +12,8 @@ import pytest
 import pagesim as ps
 from pagesim.experiments.golden import read_manifest
 from pagesim.experiments.golden.replay import trace_of
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.offload.scheduler import OffloadingV1
 from pagesim.workloads.trace import Trace
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
@@ -201,3 +203,31 @@ def test_a_size_is_so_many_chunks_each_rounded_up_to_a_page() -> None:
     assert result.summary["options"]["defaults"]["kv_offloading_chunks"] == (1 << 30) // rounded
     with pytest.raises(ps.PagesimError, match="less than a chunk of"):
         run(kv_offloading_size=0.001)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_iterations_beside_a_copy_are_forwarded_over_until_one_learns_of_its_end(
+    async_scheduling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store of 4 blocks of 2 MiB takes 0.84 s, or some 80 iterations of 10 ms."""
+    plans = 0
+    plan = OffloadingV1.plan
+
+    def counted(scheduler: OffloadingV1, now: int) -> Batch:
+        nonlocal plans
+        plans += 1
+        return plan(scheduler, now)
+
+    monkeypatch.setattr(OffloadingV1, "plan", counted)
+    trace = Trace(np.array([0.0]), np.array([64]), np.array([300]), hash_ids=[(1,)], hash_block_size=64)
+    system = {
+        "async_scheduling": async_scheduling,
+        "kv_offloading_chunks": 100,
+        "kv_offloading_link": "10MB/s",
+    }
+    forwarded = run(trace, **system)
+    assert plans < 10
+    stepped = run(trace, **system, fast_forward=False)
+    assert plans > 300
+    for table in ("steps", "requests", "tiers"):
+        assert getattr(forwarded, table).equals(getattr(stepped, table))

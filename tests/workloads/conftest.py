@@ -58,6 +58,54 @@ SAMPLES = [
         [5.0, 45.0],
     ),
     Sample(
+        "burstgpt-sessions",
+        b"Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        b"1000.0,ab-1,4,GPT-4,900,40,940,Conversation log\n1002.0,,1,GPT-4,30,9,39,API log\n"
+        b"1010.0,ab-1,3,GPT-4,960,20,980,Conversation log\n",
+        [900, 30, 960],
+        [40, 9, 20],
+        [0.0, 2.0, 10.0],
+    ),
+    Sample(
+        "qwen-bailian",
+        _lines(
+            {"chat_id": 7, "parent_chat_id": -1, "timestamp": 1.5, "input_length": 40, "output_length": 9}
+            | {"type": "text", "turn": 1, "hash_ids": [1, 2, 3]},
+            {"chat_id": 9, "parent_chat_id": 7, "timestamp": 61.25, "input_length": 66, "output_length": 5}
+            | {"type": "text", "turn": 2, "hash_ids": [1, 2, 4, 5, 6]},
+        ),
+        [40, 66],
+        [9, 5],
+        [1.5, 61.25],
+    ),
+    Sample(
+        "llmservingsim",
+        _lines(
+            {"input_toks": 40, "output_toks": 9, "arrival_time_ns": 0, "input_tok_ids": [*range(40)]},
+            {"input_toks": 20, "output_toks": 5, "arrival_time_ns": 1_500_000_000},
+        ),
+        [40, 20],
+        [9, 5],
+        [0.0, 1.5],
+    ),
+    Sample(
+        "llmservingsim-agentic",
+        _lines(
+            {
+                "session_id": "task-0",
+                "arrival_time_ns": 2_000_000_000,
+                "sub_requests": [
+                    {"input_toks": 100, "output_toks": 10, "tool_duration_ns": 250_000_000},
+                    {"input_toks": 140, "output_toks": 12, "tool_duration_ns": 0},
+                ],
+            },
+            {"input_toks": 20, "output_toks": 5, "arrival_time_ns": 2_500_000_000},
+        ),
+        [100, 140, 20],
+        [10, 12, 5],
+        [2.0, 2.0, 2.5],
+    ),
+    Sample(
         "mooncake",
         _lines(
             {"timestamp": 0, "input_length": 900, "output_length": 500, "hash_ids": [0, 1]},

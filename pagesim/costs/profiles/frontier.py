@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -134,7 +133,7 @@ def _points(timed: Iterable[tuple[int, int, Sample]]) -> dict[tuple[int, int], f
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
     for row, column, sample in timed:
         found[row, column].append(sample.seconds)
-    return {point: median(each) for point, each in found.items()}
+    return {point: float(np.median(each)) for point, each in found.items()}
 
 
 def _history(sample: Sample) -> int:

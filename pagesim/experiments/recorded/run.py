@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
+from pagesim.workloads.naming import named
 from pagesim.workloads.trace import Trace
 
 Floats = npt.NDArray[np.float64]
@@ -117,16 +118,3 @@ class RecordedRun:
                     "one clock that never runs backwards are needed"
                 )
         return self
-
-
-def named(prompts: Sequence[Sequence[int]], block_size: int) -> list[tuple[int, ...]]:
-    """Return names of each prompt's full blocks: alike where all tokens up to a block's end are."""
-    names: dict[tuple[int, tuple[int, ...]], int] = {}
-    found = []
-    for tokens in prompts:
-        before, own = -1, []
-        for start in range(0, len(tokens) // block_size * block_size, block_size):
-            before = names.setdefault((before, tuple(tokens[start : start + block_size])), len(names))
-            own.append(before)
-        found.append(tuple(own))
-    return found

@@ -50,6 +50,7 @@ def curves(means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str
         PagesimError: there is no such option or metric, or there are too many panels.
     """
     check_names(list(means.columns), axes, x=x, y=y, hue=hue)
+    means = _with_numbers(means, x)
     others = [name for name in axes if name not in (x, hue, "seed")]
     panels = list(itertools.product(*(_values(means, name) for name in others)))
     if len(panels) > MOST_PANELS:
@@ -171,6 +172,20 @@ def _panel(
 def _values(table: pd.DataFrame, name: str) -> list[Any]:
     """Return a column's values, each once, in the table's order."""
     return list(dict.fromkeys(table[name].dropna().tolist()))
+
+
+def _with_numbers(means: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the table with a column of texts as numbers, where all of them are: a prefix of 512 tokens."""
+    texts = means[name]
+    if texts.dtype != object and str(texts.dtype) != "string" and str(texts.dtype) != "str":
+        return means
+    numbers = []
+    for text in texts:
+        try:
+            numbers.append(float(text))
+        except (TypeError, ValueError):
+            return means
+    return means.assign(**{name: np.array(numbers, np.float64)})
 
 
 def _numeric(column: pd.Series[Any]) -> bool:

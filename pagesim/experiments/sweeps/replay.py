@@ -12,7 +12,6 @@ from pagesim.experiments.sweeps.store import Record, Store
 from pagesim.experiments.sweeps.traces import StoredTrace
 from pagesim.experiments.sweeps.workers import SharedTrace, Workers
 from pagesim.setup.scenario import Scenario
-from pagesim.workloads.trace import Trace
 
 ProgressCallback = Callable[[int, int], None]
 """Called with how many runs are over, and of how many; at first with those that were over before."""
@@ -86,21 +85,21 @@ def _stored_traces(recipes: dict[Scenario, str], store: Store, workers: Workers)
     owners: dict[str, Scenario] = {}
     for scenario, recipe in recipes.items():
         owners.setdefault(recipe, scenario)
-    missing = [(recipe, owner) for recipe, owner in owners.items() if store.trace(recipe) is None]
-    for recipe, made in workers.call_here(_make, missing):
-        if isinstance(made, PagesimError):
-            raise made
-        store.put_trace(recipe, made)
+    missing = [(recipe, owner, store) for recipe, owner in owners.items() if store.trace(recipe) is None]
+    for error in workers.call_here(_make, missing):
+        if error is not None:
+            raise error
     found = {recipe: store.trace(recipe) for recipe in owners}
     return {recipe: trace for recipe, trace in found.items() if trace is not None}
 
 
-def _make(recipe: str, scenario: Scenario) -> tuple[str, Trace | PagesimError]:
+def _make(recipe: str, scenario: Scenario, store: Store) -> PagesimError | None:
     # An error is returned, not raised: executors wrap what is raised each in its own way.
     try:
-        return recipe, trace_of(scenario)
+        store.put_trace(recipe, trace_of(scenario))
     except PagesimError as error:
-        return recipe, error
+        return error
+    return None
 
 
 def _replay(key: str, scenario: Scenario, shared: SharedTrace, version: str) -> tuple[str, Record]:

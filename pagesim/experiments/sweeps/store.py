@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from math import inf
 from os import PathLike
 from pathlib import Path
@@ -85,7 +85,8 @@ class Store:
     def put_run(self, key: str, record: Record, scenario: dict[str, Any]) -> None:
         """Keep how a run ended; ``scenario`` is for readers of the file."""
         readable = {name: "inf" if value == inf else value for name, value in scenario.items()}
-        text = json.dumps({"scenario": readable, **asdict(record)}, allow_nan=False)
+        ended = {field.name: getattr(record, field.name) for field in fields(record)}
+        text = json.dumps({"scenario": readable, **ended}, allow_nan=False)
         put(self._runs / f"{key}.json", lambda draft: draft.write_text(text, encoding="utf-8"))
 
     def trace(self, recipe: str) -> StoredTrace | None:

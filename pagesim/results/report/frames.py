@@ -11,7 +11,7 @@ from pagesim.accounting.metrics import STRICT_ENTRIES
 from pagesim.kvcache import HybridKV
 from pagesim.results.report.cells import MOST_CELLS, Column
 from pagesim.results.report.group_cells import described
-from pagesim.results.report.pack import pack
+from pagesim.results.report.pack import pack, pack_names
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result
 from pagesim.sim.clock import TICKS_PER_SECOND
@@ -42,7 +42,7 @@ def frames(snapshots: Snapshots, result: Result) -> dict[str, Any]:
         "entries": [name for name in STRICT_ENTRIES if name in memory["strict"]["per_iteration"]],
         "parks": list(snapshots.scheduler.parks),
         "cpu_blocks": memory["cpu_blocks"],
-        "names": [str(name) for name in result.request_columns["request_id"][rows].tolist()],
+        "names": pack_names(result.request_columns["request_id"][rows].tolist()),
         "stays": {
             "request": pack(request),
             "sample": pack(stays[:, 1]),

@@ -64,7 +64,8 @@ function drawHeadline(data) {
   return draw;
 }
 
-function drawScenario(data) {
+// What the systems have in common, and in what they differ; return the options, and which all have alike.
+function drawOptions(data) {
   const all = data.systems.map((system) => system.scenario);
   const names = [...new Set(all.flatMap((options) => Object.keys(options)))];
   const same = names.filter((name) => all.every((options) => options[name] === all[0][name]));
@@ -79,6 +80,11 @@ function drawScenario(data) {
     byId("options").append(make("p", { className: "muted" }, "What differs:"),
       make("div", { className: "scroll" }, holder));
   }
+  return { all, same };
+}
+
+function drawScenario(data) {
+  const { all, same } = drawOptions(data);
   const { memory } = data.systems[0].summary, first = all[0];
   const one = (name) => same.includes(name) && first[name] !== undefined;
   byId("subtitle").textContent = [

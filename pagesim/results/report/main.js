@@ -1,12 +1,5 @@
 // Main: reads the data, draws what needs no plotly.js at once and the charts when plotly.js is there.
 
-const chosenTheme = () => document.documentElement.dataset.theme;
-
-function setTheme(name) {
-  document.documentElement.dataset.theme = name;
-  byId("theme").textContent = name === "dark" ? "Light" : "Dark";
-}
-
 async function begin() {
   const data = await unpackAll(JSON.parse(byId("data").textContent));
   entries = data.entries;
@@ -35,14 +28,7 @@ async function begin() {
     if (map.systems.length) map.drawKey();
     if (charts !== null) drawCharts();
   };
-  byId("theme").addEventListener("click", () => {
-    setTheme(chosenTheme() === "dark" ? "light" : "dark");
-    again();
-  });
-  // On paper everything is light.
-  let before = null;
-  addEventListener("beforeprint", () => { before = chosenTheme(); setTheme("light"); again(); });
-  addEventListener("afterprint", () => { setTheme(before); again(); });
+  followTheme(again);
   addEventListener("resize", () => { bars(); map.draw(); tree.draw(); });
   const report = { data, map, tree, interactive: performance.now() };
   window.pagesimReport = report;
@@ -56,9 +42,4 @@ async function begin() {
   report.drawn = performance.now();
 }
 
-setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-begin().catch((error) => {
-  byId("failure").hidden = false;
-  byId("failure").textContent = `The page cannot be shown: ${error.message || error}. It needs a browser of 2023 or later.`;
-  console.error(error);
-});
+start(begin);

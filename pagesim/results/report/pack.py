@@ -5,22 +5,57 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+NEVER, NOT_KNOWN = -2, -1
+"""Times that are no numbers: infinite ones, and NaN."""
 
-def pack(column: npt.ArrayLike) -> dict[str, str]:
+_MOST = (1 << 31) - 1
+
+
+def pack(column: npt.ArrayLike) -> dict[str, Any]:
     """Return whole numbers as 32 bits if they fit, all others as 64-bit floats, deflated, in base64.
 
-    ``data.js`` reads it: ``type`` names the array, ``deflated`` holds little-endian numbers.
+    ``data.js`` reads it: ``type`` names the array, ``deflated`` holds little-endian numbers. Where that is
+    less, ``planes`` is true: the first bytes of all numbers come first, then the second ones.
     """
     values = np.asarray(column)
-    fits = values.dtype.kind != "f" and (not values.size or abs(values).max() < 1 << 31)
+    fits = values.dtype.kind != "f" and (not values.size or abs(values).max() <= _MOST)
     kind, name = ("<i4", "Int32Array") if fits else ("<f8", "Float64Array")
-    raw = np.ascontiguousarray(values, dtype=kind).tobytes()
-    return {"type": name, "deflated": deflated(raw)}
+    return {"type": name, **_deflated(np.ascontiguousarray(values, dtype=kind))}
+
+
+def pack_times(seconds: npt.ArrayLike) -> dict[str, Any]:
+    """Return times in the smallest decimal part of a second that 32 bits hold, as steps between them."""
+    values = np.asarray(seconds, np.float64)
+    there = np.isfinite(values)
+    latest = float(values[there].max(initial=0.0))
+    scale = 10 ** max(0, min(9, int(np.floor(np.log10(_MOST / max(latest, 1e-9))))))
+    parts = np.where(np.isnan(values), NOT_KNOWN, NEVER)
+    parts[there] = np.round(values[there] * scale)
+    return {"type": "Times", "scale": scale, **_steps(parts)}
+
+
+def pack_names(names: Iterable[Any]) -> list[str] | dict[str, Any]:
+    """Return names as text, or as numbers if all are."""
+    texts = [str(name) for name in names]
+    if all(text.isdecimal() and len(text) < 10 and str(int(text)) == text for text in texts):
+        return {"type": "Names", **_steps(np.array(texts, np.int64))}
+    return texts
+
+
+def _steps(values: npt.NDArray[np.int64]) -> dict[str, Any]:
+    return _deflated(np.diff(values, prepend=0).astype("<i4"))
+
+
+def _deflated(values: npt.NDArray[Any]) -> dict[str, Any]:
+    plain = deflated(values.tobytes())
+    planes = deflated(values.ravel().view(np.uint8).reshape(-1, values.itemsize).T.tobytes())
+    return {"deflated": plain} if len(plain) <= len(planes) else {"planes": True, "deflated": planes}
 
 
 def deflated(raw: bytes) -> str:

@@ -1,12 +1,8 @@
-"""Page: a report's data, scripts and styles put together into one file that needs nothing else."""
+"""Page: results side by side, with a map of the memory from a replay."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Sequence
-from importlib.resources import files
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +14,25 @@ from pagesim.errors import PagesimError
 from pagesim.results.plots import COLOURS, LABELS
 from pagesim.results.replay import NotReplayed
 from pagesim.results.report import tables
+from pagesim.results.report.assemble import assembled, options_of
+from pagesim.results.report.clusters import is_cluster, write_cluster_report
 from pagesim.results.report.frames import frames
-from pagesim.results.report.pack import deflated, embed, pack
+from pagesim.results.report.pack import pack
 from pagesim.results.report.replay import snapshots_of
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.report.sources import Source, find
 from pagesim.results.report.trees import tree_instants, trees
-from pagesim.results.result import end_of
+from pagesim.results.result import Result, end_of
 from pagesim.results.tier_plots import TIER_COLOURS, TIER_LABELS
 from pagesim.results.tree_snapshots import TreeSnapshots, has_tree, trees_of
 from pagesim.setup.files import put
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 
-INSTANTS = 400
-"""Frames of the memory map, unless asked otherwise."""
+INSTANTS, FEW_INSTANTS = 400, 60
+"""Frames of the memory map, unless asked otherwise: as many as that, or fewer where they hold much."""
+
+MOST_CHANGES = 150_000
+"""Blocks that frames may show in another state than the one before, in all; some 3 bytes of the page each."""
 
 MOST_INSTANTS = 5000
 
@@ -46,6 +47,7 @@ SCRIPTS = (
     "charts.js",
     "tiers.js",
     "waterfall.js",
+    "theme.js",
     "main.js",
 )
 """One after another in one function, so that they share their names and keep them to themselves."""
@@ -59,26 +61,38 @@ def write_report(
     out: Path,
     *,
     window: tuple[float, float] | None = None,
-    instants: int = INSTANTS,
+    instants: int | None = None,
     progress: ProgressCallback = lambda _: None,
 ) -> None:
     """Write a page about one or several results, which shows them side by side.
 
     Args:
-        folders: results of ``pagesim run``, ``pagesim compare`` or `Result.save`.
+        folders: results of ``pagesim run``, ``pagesim compare`` or `Result.save`; or all of
+            ``pagesim cluster``, of which a page has no memory map.
         out: the HTML file; it appears whole or not at all.
         window: first and last second that the memory map shows; the whole run when left out.
-        instants: frames of the memory map, 2 to 5000; 0 leaves it out, and nothing is replayed.
+        instants: frames of the memory map, 2 to 5000; 0 leaves it out, and nothing is replayed. None for 400,
+            or for fewer where most blocks change from each to the next, so that the page stays small.
         progress: called with what is being done.
 
     Raises:
         PagesimError: a folder holds no result, an argument is out of bounds, or the file cannot be written.
     """
-    if instants != 0 and not 2 <= instants <= MOST_INSTANTS:
+    if instants is not None and instants != 0 and not 2 <= instants <= MOST_INSTANTS:
         raise PagesimError(f"instants is {instants}; it must be 0 or from 2 to {MOST_INSTANTS}")
     if out.is_dir():
         raise PagesimError(f"{out}: is a folder; name a file")
+    clusters = [folder for folder in folders if is_cluster(folder)]
+    if clusters:
+        if len(clusters) < len(folders):
+            raise PagesimError(
+                f"{clusters[0]}: is the result of a cluster, and others are not; make a page of each kind"
+            )
+        write_cluster_report(folders, out)
+        return
     sources = find(folders)
+    if instants is None:
+        instants = _instants_of([source.result for source in sources])
     end = max(end_of(source.result) for source in sources)
     start, stop = (0.0, end) if window is None else window
     seconds = np.linspace(start, min(stop, LONGEST_S), instants)
@@ -99,23 +113,22 @@ def write_report(
                 shown = str(reason)
         systems.append(_system(source, shown))
     progress("writing the page")
-    text = _page(
-        {
-            "version": pagesim.__version__,
-            "end": end,
-            "window": window,
-            "instants": pack(seconds),
-            "entries": [
-                {"key": entry, "label": LABELS[entry], "colour": COLOURS[entry]}
-                for entry in entries_in([source.result.summary for source in sources])
-            ],
-            "tier_entries": [
-                {"key": entry, "label": TIER_LABELS[entry], "colour": TIER_COLOURS[entry]}
-                for entry in TIER_LABELS
-            ],
-            "systems": systems,
-        }
-    )
+    data = {
+        "version": pagesim.__version__,
+        "end": end,
+        "window": window,
+        "instants": pack(seconds),
+        "entries": [
+            {"key": entry, "label": LABELS[entry], "colour": COLOURS[entry]}
+            for entry in entries_in([source.result.summary for source in sources])
+        ],
+        "tier_entries": [
+            {"key": entry, "label": TIER_LABELS[entry], "colour": TIER_COLOURS[entry]}
+            for entry in TIER_LABELS
+        ],
+        "systems": systems,
+    }
+    text = assembled(data, "page.html", SCRIPTS, title="Where the KV cache went", first="map")
     put(out, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
@@ -125,16 +138,7 @@ def _system(source: Source, shown: Snapshots | TreeSnapshots | str) -> dict[str,
     no_frames = shown if isinstance(shown, str) else "its pages are counted and have no numbers"
     return {
         "name": source.name,
-        "scenario": {
-            **{
-                name: value if isinstance(value, bool | int | float) and value != inf else str(value)
-                for name, value in result.scenario.model_dump(exclude_none=True).items()
-            },
-            **{
-                name: f"{value} (default)"
-                for name, value in result.summary.get("options", {}).get("defaults", {}).items()
-            },
-        },
+        "scenario": options_of(result.scenario, result.summary),
         "summary": {name: value for name, value in result.summary.items() if name not in ("sim", "live")},
         "over_time": tables.over_time(result),
         "tiers": tables.tiers(result),
@@ -147,34 +151,17 @@ def _system(source: Source, shown: Snapshots | TreeSnapshots | str) -> dict[str,
     }
 
 
-def _page(data: dict[str, Any]) -> str:
-    """Return the page's text.
-
-    Its content security policy lets nothing be fetched, and no script run but these, by their hashes.
-    """
-    from plotly.offline import get_plotlyjs
-
-    here = files("pagesim.results.report")
-
-    def read(name: str) -> str:
-        return (here / name).read_text(encoding="utf-8")
-
-    own = '"use strict";\n(() => {\n' + "\n".join(read(name) for name in SCRIPTS) + "\n})();\n"
-    plotly = get_plotlyjs()
-    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in (own, plotly))
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
-    page = read("page.html")
-    parts = {
-        **{"POLICY": policy, "STYLE": read("style.css"), "DATA": embed(data)},
-        **{"PLOTLY": deflated(plotly.encode("utf-8")), "OWN": own},
-    }
-    # One cut for each mark: what is put in is never searched for marks.
-    text = ""
-    for name in parts:
-        before, page = page.split(f"@{name}@")
-        text += before + parts[name]
-    return text + page
-
-
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+def _instants_of(results: Sequence[Result]) -> int:
+    """Return how many frames a page has unless asked otherwise."""
+    blocks = changes = 0
+    for result in results:
+        memory = result.summary["memory"]
+        blocks += memory["num_blocks"]
+        columns = result.request_columns
+        # A block is taken, and given back.
+        changes += (
+            2 * int((columns["prompt_tokens"] + columns["output_tokens"]).sum()) // memory["block_size"]
+        )
+    if min(blocks * INSTANTS, changes) <= MOST_CHANGES:
+        return INSTANTS
+    return min(INSTANTS, max(FEW_INSTANTS, MOST_CHANGES // blocks))

@@ -50,8 +50,6 @@ def find(folders: Sequence[Path]) -> list[Source]:
 
 
 def _parts(folder: Path) -> list[Path]:
-    if (folder / "replicas.parquet").exists():
-        raise PagesimError(f"{folder}: is the result of a cluster; a report shows single systems")
     try:
         runs = json.loads((folder / "summary.json").read_text(encoding="utf-8")).get("runs")
     except (OSError, ValueError, AttributeError) as error:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from pagesim.accounting.metrics import STRICT_ENTRIES, latency_values
 from pagesim.accounting.tier_ledger import ENTRIES
-from pagesim.results.report.pack import pack
+from pagesim.results.report.pack import pack, pack_names, pack_times
 from pagesim.results.report.snapshots import Snapshots
-from pagesim.results.result import Result
+from pagesim.results.result import Result, Stored
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 MOST_POINTS = 500
@@ -84,7 +85,7 @@ def tiers(result: Result) -> list[dict[str, Any]]:
     return found
 
 
-def distributions(result: Result) -> dict[str, Any]:
+def distributions(result: Stored) -> dict[str, Any]:
     """Return quantiles of each latency over the samples of finished requests, and how many these are.
 
     The samples are those of ``docs/metrics.md``; None where there are none.
@@ -109,14 +110,13 @@ def waterfall(result: Result, snapshots: Snapshots | None) -> dict[str, Any]:
     place = np.full(total, -1)
     place[rows] = np.arange(len(rows))
     away = [a for a in absences if place[a.row] >= 0]
-    never = np.inf
     return {
         "total": total,
-        "names": [str(name) for name in columns["request_id"][rows].tolist()],
+        "names": pack_names(columns["request_id"][rows].tolist()),
         "statuses": statuses,
         "status": pack([statuses.index(status) for status in columns["status"][rows].tolist()]),
         **{
-            name: pack(columns[name][rows].astype(np.float64))
+            name: pack_times(columns[name][rows])
             for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
         },
         **{
@@ -130,8 +130,8 @@ def waterfall(result: Result, snapshots: Snapshots | None) -> dict[str, Any]:
             "swapped": pack([int(a.swapped) for a in away]),
             "tokens": pack([a.tokens for a in away]),
             "blocks": pack([a.blocks for a in away]),
-            "start": pack([a.start / TICKS_PER_SECOND for a in away] or np.empty(0)),
-            "end": pack([a.end / TICKS_PER_SECOND if a.end >= 0 else never for a in away] or np.empty(0)),
+            "start": pack_times([a.start / TICKS_PER_SECOND for a in away]),
+            "end": pack_times([a.end / TICKS_PER_SECOND if a.end >= 0 else inf for a in away]),
         },
     }
 

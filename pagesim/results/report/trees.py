@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pagesim.results.report.pack import pack
+from pagesim.results.report.pack import pack, pack_names
 from pagesim.results.result import Result
 from pagesim.results.tree_snapshots import NO_NODE, Column, TreeNode, TreeSnapshot, TreeSnapshots
 from pagesim.sim.clock import TICKS_PER_SECOND
@@ -45,7 +45,7 @@ def trees(snapshots: TreeSnapshots, result: Result) -> dict[str, Any]:
         "clock": pack(np.array([each.clock for each in snapshots.taken]) / TICKS_PER_SECOND),
         "iteration": pack([each.iteration for each in snapshots.taken]),
         "left_out": pack(np.array([left for _, left in drawn]).ravel()),
-        "names": [str(name) for name in result.request_columns["request_id"][rows].tolist()],
+        "names": pack_names(result.request_columns["request_id"][rows].tolist()),
         "sizes": pack([len(each.nodes) for each, _ in drawn]),
         "parent": pack(nodes[:, PARENT]),
         "start": pack(nodes[:, START]),

@@ -10,7 +10,7 @@ from pagesim.kvcache import SlidingWindow
 from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.kvcache.tiers import Backing, ChunkRun, Copy, Spans, TierCounts, group_of
 from pagesim.scheduling.offload.chunking import OffloadGroup
-from pagesim.scheduling.offload.fences import Fences
+from pagesim.scheduling.offload.fences import fences_for
 from pagesim.scheduling.offload.jobs import Job, Transfers
 from pagesim.scheduling.offload.look_up import LookUp
 from pagesim.scheduling.offload.on_device import chunks_on_device
@@ -30,7 +30,7 @@ class Connector:
     Source: vLLM 0.33.0, distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py.
 
     Args:
-        memory: the device's, whose blocks have numbers.
+        memory: the device's, whose blocks have numbers or can be watched.
         backing: where chunks are stored.
         blocks_per_chunk: of every group.
         prompt_only: whether what is generated is never stored.
@@ -62,7 +62,7 @@ class Connector:
         self._tracked: dict[EngineRequest, Tracked] = {}
         self._offering: dict[EngineRequest, Tracked] = {}  # those with chunks that were not offered
         self._loading: Spans[bool] = Spans()
-        self._fences = Fences()
+        self._fences = fences_for(memory)
         self._over: list[EngineRequest] = []  # since the last plan
         self._admitted: list[EngineRequest] = []  # in the plan at hand
         self._plan = Transfers()
@@ -70,8 +70,8 @@ class Connector:
 
     @property
     def waits(self) -> bool:
-        """Whether the next plan may differ though no request comes, goes or gets a block."""
-        return bool(self.jobs) or self._retries or not self._prompt_only or self.backing.moves_on
+        """Whether the next plan may differ though no request comes or goes, and no copy ends."""
+        return self._fences.stand or self._retries or not self._prompt_only or self.backing.moves_on
 
     def tiers(self) -> Sequence[TierCounts]:
         """Return the tiers, that next to the device first: a name, a capacity and entries in chunks of each.
@@ -144,6 +144,8 @@ class Connector:
         if stores:
             self._offering[request] = tracked
         if not external:
+            if request.loaded:
+                self._fences.joins(request)
             return
         runs: list[ChunkRun] = []
         blocks, end = 0, tracked.local + external
@@ -178,14 +180,17 @@ class Connector:
         taken: set[int] = set()
         offering = self._offering
         over = self._over
-        if self._fences.jobs or self._others or (over and not offering.keys().isdisjoint(over)):
+        fences = self._fences
+        if fences.names_taken and (
+            fences.stand or self._others or (over and not offering.keys().isdisjoint(over))
+        ):
             taken = self._blocks_taken(served, after)
         elif offering:
             after = {request: known for request, _, known in served(offering)}
         for request in preempted:
             plan.flushed.update(dict.fromkeys([job for job in self._tracked[request].jobs if job.is_store]))
-        if self._fences.jobs:
-            plan.flushed.update(dict.fromkeys(self._fences.of(taken)))
+        if fences.stand:
+            plan.flushed.update(dict.fromkeys(fences.of(taken)))
         self._retries = False
         if self._has_states:
             self._offer_states(plan)
@@ -197,6 +202,8 @@ class Connector:
                 known = after.get(request, max(request.prompt, request.length - 1))
                 self._offer(tracked, known, plan, taken)
         self.close_empty()
+        if fences.stand:
+            fences.close()
         self._admitted = []
         return plan
 
@@ -211,11 +218,8 @@ class Connector:
         self._over = []
 
     def gives_back(self, request: EngineRequest) -> None:
-        """Say that a request is about to give its blocks back: what reads them needs their numbers."""
-        for job in self._tracked[request].jobs:
-            for number, first, end in job.places:
-                job.read_when_over += self.memory.block_table(request, group=number)[first:end]
-            job.places = []
+        """Say that a request is about to give its blocks back, because it lost its place."""
+        self._fences.gives_back(self._tracked[request])
 
     def finished(self, request: EngineRequest) -> None:
         """Say that a request is over, or was aborted; it still has its blocks."""
@@ -223,16 +227,14 @@ class Connector:
         if tracked is None:
             return
         tracked.is_over = True
-        self.gives_back(request)
-        if tracked.is_served and request in self._offering:
-            for group in self._groups:
-                if group.keeps_all:
-                    tracked.tables[group.number] = self.memory.block_table(request, group=group.number)
-        for job in tracked.jobs:
-            if job.read_when_over:
-                self._fences.put(job, job.read_when_over)
+        offers: list[int] = []
+        if request in self._offering:
+            self._retries = True
+            if tracked.is_served:
+                offers = [group.number for group in self._groups if group.keeps_all]
+        if offers or tracked.jobs:
+            self._fences.finished(tracked, offers)
         self._over.append(request)
-        self._retries = self._retries or request in self._offering
 
     def over(self, jobs: Iterable[Job]) -> list[EngineRequest]:
         """Say that jobs are over; return the requests that were loaded."""
@@ -255,8 +257,7 @@ class Connector:
     def _begin(self, job: Job) -> None:
         self.jobs[job] = None
         job.tracked.jobs[job] = None
-        if job.read_at_once:
-            self._fences.put(job, job.read_at_once)
+        self._fences.begun(job)
 
     def _blocks_taken(self, served: Served, after: dict[EngineRequest, int]) -> set[int]:
         """Return the blocks that were taken, or taken over, in the plan at hand; note what it serves."""
@@ -337,13 +338,8 @@ class Connector:
             job = self._store_job(tracked, copy)
             self._begin(job)
             plan.stores.append(job)
-            if tracked.is_over:
-                held = [tracked.tables[number][first:end] for number, first, end in job.places]
-                job.read_when_over = [block for blocks in held for block in blocks]
-                job.places = []
-                self._fences.put(job, job.read_when_over)
-                if not taken.isdisjoint(job.read_when_over):
-                    plan.flushed[job] = None
+            if tracked.is_over and self._fences.begun_late(job, taken):
+                plan.flushed[job] = None
 
     def _store_job(self, tracked: Tracked, copy: Copy) -> Job:
         """Return the job that stores some chunks of a request."""

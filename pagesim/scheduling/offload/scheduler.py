@@ -32,7 +32,7 @@ class OffloadingV1(HoldingV1):
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py.
 
     Args:
-        memory: empty; its blocks have numbers.
+        memory: empty; its blocks have numbers or can be watched.
         options: with the size of vLLM's tier in chunks, where there is no chain.
         max_model_len: tokens; no sequence is longer.
         chain: of tiers, in place of vLLM's one.
@@ -107,7 +107,7 @@ class OffloadingV1(HoldingV1):
         if self.must_replan:
             return 0
         # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
-        looks = self.queue.holding and self.memory.is_hybrid
+        looks = (self.queue.holding or self._leaving) and self.memory.is_hybrid
         return 0 if self.connector.waits or looks else super().steps_until_next_decision()
 
     def advance(self, steps: int) -> None:
@@ -117,13 +117,17 @@ class OffloadingV1(HoldingV1):
     def blocks_for_head(self) -> int | None:
         return 0 if self.queue.holding else super().blocks_for_head()
 
+    def arrival_matters(self) -> bool:
+        # What waits for a copy is passed over.
+        return bool(self.connector.jobs) or super().arrival_matters()
+
     def transferred(self, jobs: Sequence[Job]) -> None:
+        self.must_replan = True
         for request in self.connector.over(jobs):
             if request in self._leaving:
                 self._leaving.remove(request)
                 del self._loading[request]
                 self.memory.release(request)
-                self.must_replan = True
             else:
                 self._loaded.add(request)
 

@@ -1,4 +1,4 @@
-"""What docs/calibration.md, docs/validation.md and the README show of them is what happens."""
+"""What docs/calibration.md, docs/validation.md and docs/usage.md show of them is what happens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pagesim.cli.main import app
 ROOT = Path(__file__).parents[3]
 COMMAND = re.compile(r"^    (pagesim (?:calibrate|validate|ablate|profile show tiny)[^#\n]*)", re.MULTILINE)
 PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in (
-    "docs/calibration.md", "docs/validation.md", "README.md",
+    "docs/calibration.md", "docs/validation.md", "docs/usage.md",
 )}  # fmt: skip
 
 

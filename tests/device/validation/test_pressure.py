@@ -14,7 +14,7 @@ from pagesim.setup.comparison import each_policy
 from pagesim.setup.scenario import Scenario
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", "docs/validation.md", "docs/bench.md")
+PAGES = ("docs/usage.md", "docs/validation.md", "docs/bench.md")
 
 
 def documented() -> set[str]:

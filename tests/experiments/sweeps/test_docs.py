@@ -15,7 +15,12 @@ from pagesim.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Sweeps\n")[2].partition("\n## ")[0]
+USAGE = (
+    (ROOT / "docs" / "usage.md")
+    .read_text(encoding="utf-8")
+    .partition("\n## Sweeps\n")[2]
+    .partition("\n## ")[0]
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^    (pagesim (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
 COMMANDS = [command.replace("\\\n", " ") for command in COMMAND.findall(TEXT)]
@@ -77,9 +82,9 @@ def test_the_command_for_ray_is_the_only_other_one():
 
 
 @pytest.mark.slow
-def test_the_readmes_commands_run(tmp_path, monkeypatch):
+def test_the_commands_of_the_page_on_usage_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    commands = [command.replace("\\\n", " ") for command in COMMAND.findall(README)]
+    commands = [command.replace("\\\n", " ") for command in COMMAND.findall(USAGE)]
     assert [command.split()[1] for command in commands] == ["sweep", "capacity"]
     for command in commands:
         run(command, monkeypatch)

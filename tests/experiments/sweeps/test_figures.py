@@ -44,6 +44,14 @@ def test_a_policy_without_the_option_is_a_level_line_and_in_every_panel(means):
     assert [len(axes.containers) for axes in by_rate.axes] == [2, 2]
 
 
+def test_texts_that_are_numbers_are_drawn_as_numbers():
+    grid = {"shared_prefix": ["10", "100", "40"]}
+    means = ps.sweep("fixed:100,20", grid=grid, num_requests=5, jobs=1).means
+    (axes,) = curves(means, list(grid), x="shared_prefix", y="prefix.share").axes
+    line, _, _ = axes.containers[0]
+    assert line.get_xdata().tolist() == [10.0, 40.0, 100.0]
+
+
 def test_names_may_be_an_axis(means):
     figure = curves(means, list(GRID), x="policy", y="ttft.p99", hue="rate")
     labels = [text.get_text() for text in figure.axes[0].get_xticklabels()]

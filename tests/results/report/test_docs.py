@@ -29,7 +29,7 @@ def test_its_commands_run_and_leave_their_pages(tmp_path, monkeypatch):
             app()
         assert not end.value.code
     pages = {file.name for file in Path("out").glob("*.html")}
-    assert pages == {"first.html", "both.html", "closer.html", "tier.html"}
+    assert pages == {"first.html", "both.html", "closer.html", "tier.html", "clusters.html"}
 
 
 def test_its_program_prints_what_is_shown(tmp_path, monkeypatch):

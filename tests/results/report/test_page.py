@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from pagesim.results.report import write_report
 from pagesim.results.report.pack import embed, pack
 from pagesim.results.report.sources import find
 from pagesim.setup.scenario import Scenario
+from tests.results.report.reading import data_of, unpacked
 
 HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> & \"'\u2028"
 
@@ -28,19 +28,6 @@ HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> &
 def stored(folder: Path, **options: Any) -> Path:
     chosen = Scenario(**{"trace": "fixed:100,20", "num_requests": 8, "num_blocks": 300, **options})
     return run(chosen, trace_of(chosen)).save(folder)
-
-
-def data_of(page: Path) -> Any:
-    found = re.findall(
-        r'<script type="application/json" id="data">(.*?)</script>', page.read_text("utf-8"), re.S
-    )
-    assert len(found) == 1
-    return json.loads(found[0])
-
-
-def unpacked(packed: dict[str, str]) -> Any:
-    kind = {"Float64Array": "<f8", "Int32Array": "<i4"}[packed["type"]]
-    return np.frombuffer(zlib.decompress(base64.b64decode(packed["deflated"])), kind)
 
 
 def test_a_page_holds_each_result_its_numbers_and_its_requests(tmp_path: Path) -> None:
@@ -51,11 +38,25 @@ def test_a_page_holds_each_result_its_numbers_and_its_requests(tmp_path: Path) -
     for folder, system in zip(folders, data["systems"], strict=True):
         result = ps.load(folder)
         assert system["summary"]["ttft"] == result.summary["ttft"]
-        assert unpacked(system["waterfall"]["finish_s"]).tolist() == result.requests["finish_s"].tolist()
+        assert unpacked(system["waterfall"]["names"]).tolist() == [str(n) for n in range(8)]
+        finish_s = unpacked(system["waterfall"]["finish_s"])
+        assert finish_s == pytest.approx(result.requests["finish_s"].to_numpy(), rel=0, abs=1e-6)
         assert system["no_frames"] is None
         assert len(unpacked(system["frames"]["shown"])) == 50
         assert result.steps is not None
         assert unpacked(system["over_time"]["used"]).tolist() == result.steps["used"].tolist()
+
+
+@pytest.mark.slow
+def test_a_page_about_many_requests_has_fewer_pictures_and_stays_small(tmp_path: Path) -> None:
+    options = {"cost": "affine:0.024,1e-4,8.2e-7", "model": "opt-13b", "sizing": "paper"}
+    folder = stored(
+        tmp_path / "out", trace="sharegpt", num_requests=20_000, rate=1.95, num_blocks=983, **options
+    )
+    write_report([folder], tmp_path / "report.html")
+    system = data_of(tmp_path / "report.html")["systems"][0]
+    assert len(unpacked(system["frames"]["shown"])) == 150_000 // 983
+    assert (tmp_path / "report.html").stat().st_size < 3e6
 
 
 def test_events_between_pictures_add_up_to_all_there_were(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_what_is_no_result_is_refused_in_a_sentence(tmp_path: Path, refused: Any
     assert "is a folder; name a file" in refused(good, "--out", tmp_path)
     assert "13 results are too many" in refused(*[good] * 13, *out)
     ps.simulate_cluster("fixed:10,10", replicas=2).save(tmp_path / "cluster")
-    assert "is the result of a cluster" in refused(tmp_path / "cluster", *out)
+    assert "is the result of a cluster, and others are not" in refused(tmp_path / "cluster", good, *out)
     assert not (tmp_path / "report.html").exists()
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
-from pagesim.costs.specs.catalogue.quantized import QUANTIZED, quantized
-from pagesim.costs.specs.catalogue.releases import RELEASES, released
+from pagesim.costs.specs.catalogue.quantized import QUANTIZED, Quantized, quantized
+from pagesim.costs.specs.catalogue.releases import RELEASES, Release, released
 from pagesim.costs.specs.catalogue.shapes import SHAPES, TINY, hub_ids
 from pagesim.costs.specs.huggingface import from_hf_config
 from pagesim.costs.specs.layer_file import from_layers, is_layer_file
 from pagesim.costs.specs.models import ModelSpec
 from pagesim.costs.specs.names import find
 
-_RELEASED = {spec.name: spec for spec in (*SHAPES, *map(released, RELEASES))}
-_MODELS = {
-    **_RELEASED,
-    **{release.name: quantized(release, _RELEASED) for release in QUANTIZED},
-    TINY.name: TINY,
-}
+# Few of them are asked for: a model is worked out when it is.
+_KNOWN: tuple[ModelSpec | Release | Quantized, ...] = (*SHAPES, *RELEASES, *QUANTIZED, TINY)
+_MODELS = {each.name: each for each in _KNOWN}
 _HUB_IDS = hub_ids() | {
     hub_id.lower(): release.name for release in (*RELEASES, *QUANTIZED) for hub_id in release.hub_ids
 }
@@ -46,10 +44,18 @@ def model(name: str) -> ModelSpec:
         PagesimError: no such model, the message listing names like it; or a file that cannot be read.
     """
     if not is_config(name):
-        return find("model", known_as(name) or name, _MODELS)
+        return _worked_out(find("model", known_as(name) or name, _MODELS).name)
     return from_layers(name) if is_layer_file(name) else from_hf_config(name)
 
 
 def models() -> tuple[ModelSpec, ...]:
     """Return every model that is known by name, family by family, small to large; one to try on last."""
-    return tuple(_MODELS.values())
+    return tuple(map(_worked_out, _MODELS))
+
+
+@cache
+def _worked_out(name: str) -> ModelSpec:
+    known = _MODELS[name]
+    if isinstance(known, Release):
+        return released(known)
+    return quantized(known, _worked_out(known.base)) if isinstance(known, Quantized) else known

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pagesim.costs.specs.models import ModelSpec
@@ -29,12 +28,12 @@ class Quantized:
     unverified: bool = False
 
 
-def quantized(release: Quantized, models: Mapping[str, ModelSpec]) -> ModelSpec:
-    """Return the model of a quantized release, made from its base among these."""
+def quantized(release: Quantized, base: ModelSpec) -> ModelSpec:
+    """Return the model of a quantized release, made from its base."""
     source = f"config.json of {release.hub_ids[0]}, {release.seen}"
     if release.unverified:
         source = f"{release.seen}; the config.json of {release.hub_ids[0]} was not seen"
-    spec = models[release.base].with_weights(release.weight_dtype)
+    spec = base.with_weights(release.weight_dtype)
     spec = replace(spec, name=release.name, base=release.base)
     return replace(spec, source=source, unverified=release.unverified)
 

@@ -1,0 +1,69 @@
+"""Plans side by side: what a GPU holds at every point of a grid of options."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pagesim.errors import CapacityError
+from pagesim.experiments.plan import Plan, plan
+from pagesim.setup.scenario import System, checked
+
+MOST_PLANS = 60
+"""More than these do not fit a table or a figure."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One point.
+
+    Args:
+        point: the options that vary, with their values.
+        plan: of the system at this point; None where the engine would not start.
+        refusal: why it would not; empty where there is a plan.
+    """
+
+    point: dict[str, Any]
+    plan: Plan | None
+    refusal: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it, for JSON."""
+        return {
+            "point": self.point,
+            "plan": None if self.plan is None else self.plan.as_dict(),
+            "refusal": self.refusal or None,
+        }
+
+
+def plans(
+    given: Mapping[str, Any],
+    axes: Mapping[str, Sequence[Any]],
+    *,
+    cache_bytes: int | None = None,
+    enforce_eager: bool = False,
+) -> list[Planned]:
+    """Plan the memory at every point, the last option innermost.
+
+    Args:
+        given: options of a system that all points share.
+        axes: by option its values.
+        cache_bytes: see `plan`.
+        enforce_eager: see `plan`.
+
+    Raises:
+        PagesimError: an option is off. A model that does not fit is a point without a plan.
+    """
+    found = []
+    for values in itertools.product(*axes.values()):
+        point = dict(zip(axes, values, strict=True))
+        system = checked(System, {**given, **point})
+        try:
+            made = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager)
+        except CapacityError as error:
+            found.append(Planned(point, None, str(error)))
+        else:
+            found.append(Planned(point, made))
+    return found

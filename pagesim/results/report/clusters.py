@@ -1,0 +1,182 @@
+"""Clusters on a page: what each replica had to do and when, from what a run of a cluster stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import pagesim
+from pagesim.errors import PagesimError, reason
+from pagesim.experiments.clusters import ClusterResult
+from pagesim.experiments.clusters.figures import pool_shares
+from pagesim.results.plots import COLOURS, LABELS
+from pagesim.results.report.assemble import assembled, options_of
+from pagesim.results.report.pack import pack, pack_times
+from pagesim.results.report.tables import distributions
+from pagesim.setup.files import put
+from pagesim.setup.reading import parse_json, read_parquet
+from pagesim.setup.scenario import Cluster, System, read_scenario, read_toml
+
+Column = npt.NDArray[np.float64]
+
+MOST_CLUSTERS = 6
+"""More than these are not compared on one page."""
+
+POINTS, MOST_CELLS = 400, 100_000
+"""Instants of a chart over time, and how many numbers a map of replicas over time has at most."""
+
+SCRIPTS = ("data.js", "parts.js", "headline.js", "charts.js", "theme.js", "cluster.js")
+
+
+def is_cluster(folder: Path) -> bool:
+    """Say whether a folder holds what ``pagesim cluster`` stored."""
+    return (folder / "replicas.parquet").exists()
+
+
+def read_cluster(folder: Path) -> ClusterResult:
+    """Read a stored run of a cluster.
+
+    Raises:
+        PagesimError: the folder holds none, or not the whole of one.
+    """
+    tables = {}
+    try:
+        summary = parse_json((folder / "summary.json").read_text(encoding="utf-8"))
+        for name in ("requests", "replicas", "steps"):
+            file = folder / f"{name}.parquet"
+            if name != "steps" or file.exists():
+                tables[name] = read_parquet(file.read_bytes()).to_pandas()
+        columns = {name: column.to_numpy() for name, column in tables["requests"].items()}
+        replicas = {name: column.to_numpy() for name, column in tables["replicas"].items()}
+        columns["status"], replicas["replica"], summary["cluster"], summary["requests"]["total"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PagesimError(f"{folder}: is no result of pagesim cluster ({reason(error)})") from None
+    scenario = folder / "scenario.toml"
+    kind = Cluster if "trace" in read_toml(scenario) else System
+    return ClusterResult(read_scenario(kind, scenario), summary, columns, replicas, steps=tables.get("steps"))
+
+
+def write_cluster_report(folders: Sequence[Path], out: Path) -> None:
+    """Write a page about one or several clusters, which shows them side by side.
+
+    Args:
+        folders: results of ``pagesim cluster``.
+        out: the HTML file; it appears whole or not at all.
+
+    Raises:
+        PagesimError: a folder holds no such result, there are too many, or the file cannot be written.
+    """
+    if len(folders) > MOST_CLUSTERS:
+        raise PagesimError(f"{len(folders)} clusters are too many for one page; give at most {MOST_CLUSTERS}")
+    results = [read_cluster(folder) for folder in folders]
+    names = [folder.resolve().name for folder in folders]
+    systems = [_cluster(name, result) for name, result in zip(names, results, strict=True)]
+    entries = [name for name in LABELS if any(f"{name}_percent" in each.replica_columns for each in results)]
+    data = {
+        "version": pagesim.__version__,
+        "end": max(_end(result) for result in results),
+        "entries": [{"key": name, "label": LABELS[name], "colour": COLOURS[name]} for name in entries],
+        "systems": systems,
+    }
+    text = assembled(
+        data, "cluster.html", SCRIPTS, title="How evenly the replicas were loaded", first="replicas"
+    )
+    put(out, lambda draft: draft.write_text(text, encoding="utf-8"))
+
+
+def _cluster(name: str, result: ClusterResult) -> dict[str, Any]:
+    replicas = result.replica_columns
+    pools = replicas.get("pool")
+    numbers = replicas["replica"].tolist()
+    labels = (
+        [f"{pool} {number}" for pool, number in zip(pools, numbers, strict=True)]
+        if pools is not None
+        else numbers
+    )
+    points = max(2, min(POINTS, MOST_CELLS // max(1, len(numbers))))
+    clock = np.linspace(0.0, _end(result), points)
+    outstanding = _outstanding(result, clock)
+    kept = result.request_columns["status"] != "rejected"
+    own = {name: column[kept] for name, column in result.request_columns.items()}
+    waiting = _between(own["arrival_s"], own["first_scheduled_s"], own["finish_s"], clock)
+    running = _between(own["first_scheduled_s"], own["finish_s"], own["finish_s"], clock)
+    return {
+        "name": name,
+        "scenario": options_of(result.scenario, result.summary),
+        "summary": {name: value for name, value in result.summary.items() if name != "sim"},
+        "replicas": {
+            "names": [str(label) for label in labels],
+            "most": pack(outstanding.max(axis=1, initial=0)),
+            **{key: pack(column) for key, column in replicas.items() if column.dtype.kind in "iuf"},
+        },
+        "over_time": {"clock": pack_times(clock), "num_waiting": pack(waiting), "num_running": pack(running)},
+        "outstanding": pack(outstanding.ravel()),
+        "pools": _pools(result, clock),
+        "distributions": distributions(result),
+    }
+
+
+def _end(result: ClusterResult) -> float:
+    """Return the last instant at which anything happened, in seconds."""
+    own = result.request_columns
+    return max([0.0, *(float(np.nanmax(own[name], initial=0.0)) for name in ("arrival_s", "finish_s"))])
+
+
+def _between(start: Column, end: Column, otherwise: Column, clock: Column) -> npt.NDArray[np.int64]:
+    """Count at each instant the requests that have begun something and not ended it, ``[T]``.
+
+    Args:
+        start: of each request, ``[N]``, NaN for never.
+        end: likewise.
+        otherwise: when it is over anyway where it has no end.
+        clock: the instants, ``[T]``.
+    """
+    begun = ~np.isnan(start)
+    over = np.where(np.isnan(end), otherwise, end)[begun]
+    over = np.where(np.isnan(over), inf, over)
+    return np.searchsorted(np.sort(start[begun]), clock, "right") - np.searchsorted(
+        np.sort(over), clock, "right"
+    )
+
+
+def _outstanding(result: ClusterResult, clock: Column) -> npt.NDArray[np.int64]:
+    """Count at each instant the requests of each replica that are not over, ``[R, T]``."""
+    own, replicas = result.request_columns, result.replica_columns
+    # Of two pools, a request is the first one's until its KV was handed over.
+    stays: dict[str, tuple[str, Column, Column]] = {"": ("replica", own["arrival_s"], own["finish_s"])}
+    if "pool" in replicas:
+        handed = own["prefilled_s"]
+        stays = {
+            "prefill": (
+                "prefill_replica",
+                own["arrival_s"],
+                np.where(np.isnan(handed), own["finish_s"], handed),
+            ),
+            "decode": ("decode_replica", handed, own["finish_s"]),
+        }
+    pools = replicas.get("pool", np.full(len(replicas["replica"]), ""))
+    rows = []
+    for pool, number in zip(pools.tolist(), replicas["replica"].tolist(), strict=True):
+        column, start, end = stays[pool]
+        mine = own[column] == number
+        rows.append(_between(start[mine], end[mine], own["finish_s"][mine], clock))
+    return np.array(rows, np.int64).reshape(len(rows), len(clock))
+
+
+def _pools(result: ClusterResult, clock: Column) -> dict[str, Any] | None:
+    """Return of each pool the ledger over time, percent of the cache; None where there are none."""
+    if result.steps is None or result.steps.empty:
+        return None
+    return {
+        pool: {
+            "clock": pack_times(clock),
+            **{name: pack(share) for name, share in shares.items() if share.any()},
+        }
+        for pool in ("prefill", "decode")
+        for shares in [pool_shares(result, pool, clock)]
+    }

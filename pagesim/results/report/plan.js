@@ -1,0 +1,71 @@
+// Plan: where each GPU's memory goes before anything is served, and how many requests fit, plan beside plan.
+
+const GIB = 2 ** 30;
+const PARTS = { "not requested": "rgba(0,0,0,0)", weights: "#B9B2A6", "weights and all else": "#B9B2A6", "KV cache": "#0072B2" };
+const gib = (bytes) => (bytes / GIB).toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+
+function drawPlans(data) {
+  const plans = data.systems;
+  const names = [...new Set(plans.flatMap(({ parts }) => parts.map(({ name }) => name)))];
+  const part = (plan, name) => plan.parts.find((each) => each.name === name);
+  table(byId("parts"), ["GiB", ...names, "requests\nat once"], plans.map((plan, i) => [named(plan, i),
+    ...names.map((name) => (part(plan, name) ? `${gib(part(plan, name).bytes)}\n${part(plan, name).known}` : "–")),
+    count(plan.at_once)]));
+  const lengths = lengthsOf(plans);
+  table(byId("length-table"), ["requests of", ...lengths.map((tokens) => `${count(tokens)}\ntokens`)], plans.map((plan, i) => {
+    const fit = new Map(Array.from(plan.lengths.tokens, (tokens, k) => [tokens, plan.lengths.fit[k]]));
+    return [named(plan, i), ...lengths.map((tokens) => (fit.has(tokens) ? count(fit.get(tokens)) : "–"))];
+  }));
+  for (const plan of plans) {
+    byId("logs").append(...(plans.length > 1 ? [make("h3", {}, plan.name)] : []), make("pre", {}, plan.log.join("\n")),
+      make("p", {}, `Found by replaying them: ${count(plan.at_once)} requests of ${count(plan.scenario.max_model_len)} tokens at once, none preempted.`),
+      ...plan.notes.map((note) => make("p", { className: "muted small" }, note)));
+  }
+  table(byId("groups"), ["plan", "rule", "groups", "layers", "tokens\na block", "bytes\na page", "padding,\n%", "blocks of a\nrequest, at most"],
+    plans.flatMap((plan, i) => plan.groups.map((group, k) => [k ? "" : named(plan, i), group.rule, count(group.groups), count(group.layers),
+      count(group.block_size), count(group.page_bytes), digits(100 * group.padding), count(group.most_blocks)])));
+  leftAlign(byId("groups"), 1);
+  byId("subtitle").textContent = plans.map((plan) => plan.name).join(" · ");
+  document.title = `pagesim plan: ${plans.map((plan) => plan.name).join(", ")}`;
+  byId("made").textContent = `Made by pagesim ${data.version}. What each number means: docs/plan.md. This page fetches nothing.`;
+}
+
+const lengthsOf = (plans) => [...new Set(plans.flatMap((plan) => Array.from(plan.lengths.tokens)))].sort((a, b) => a - b);
+
+function drawPlanCharts(data) {
+  const plans = data.systems, lengths = lengthsOf(plans), y = plans.map((plan) => plain(plan.name));
+  const names = [...new Set(plans.flatMap(({ parts }) => parts.map(({ name }) => name)))];
+  byId("bars").style.height = `${110 + 34 * plans.length}px`;
+  Plotly.react(byId("bars"), names.map((name, k) => ({
+    y, x: plans.map(({ parts }) => (parts.find((part) => part.name === name) || { bytes: 0 }).bytes / GIB), name, type: "bar", orientation: "h",
+    marker: { color: PARTS[name] || LINES[k % LINES.length], line: { width: 1, color: style("--line") } }, hovertemplate: "%{x:.2f} GiB",
+  })), layoutOf({
+    barmode: "stack", hovermode: "y unified", bargap: 0.3, showlegend: true, legend: { orientation: "h", traceorder: "normal", y: -0.5 },
+    xaxis: { title: { text: "GiB", standoff: 6 } }, yaxis: { type: "category", autorange: "reversed" },
+  }), SETTINGS);
+  Plotly.react(byId("length-chart"), plans.map((plan, i) => ({
+    x: Array.from(plan.lengths.tokens), y: Array.from(plan.lengths.fit), name: plain(plan.name), type: "scatter", mode: "lines+markers",
+    line: lineOf(i), hovertemplate: "%{y:,}",
+  })), layoutOf({
+    xaxis: { type: "log", title: { text: "tokens of a request", standoff: 6 }, tickvals: lengths, ticktext: lengths.map(count), tickangle: 0 },
+    yaxis: { type: "log", title: { text: "requests", standoff: 6 }, tickformat: ",", dtick: 1 },
+  }), SETTINGS);
+}
+
+async function beginPlan() {
+  const data = await unpackAll(JSON.parse(byId("data").textContent));
+  drawPlans(data);
+  drawOptions(data);
+  data.systems.forEach((plan, i) => byId("length-key").append(make("span", {}, lineMark(i), plan.name)));
+  let drawn = false;
+  followTheme(() => { if (drawn) drawPlanCharts(data); });
+  const report = { data, interactive: performance.now() };
+  window.pagesimReport = report;
+  await new Promise((next) => { requestAnimationFrame(() => setTimeout(next)); });
+  await runDeflated(byId("plotly"));
+  drawPlanCharts(data);
+  drawn = true;
+  report.drawn = performance.now();
+}
+
+start(beginPlan);

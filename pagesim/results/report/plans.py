@@ -1,0 +1,78 @@
+"""Plans on a page: where each GPU's memory goes before anything is served, and how many requests fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pagesim
+from pagesim.experiments.holdings import holding
+from pagesim.experiments.plan import Plan, rule_of
+from pagesim.results.report.assemble import assembled
+from pagesim.results.report.pack import pack
+from pagesim.setup.files import put
+
+SHORTEST = 512
+"""Tokens of the shortest requests that a page counts; from these on lengths double."""
+
+SCRIPTS = ("data.js", "parts.js", "headline.js", "charts.js", "theme.js", "plan.js")
+
+
+def write_plan_page(plans: Mapping[str, Plan], out: Path) -> None:
+    """Write a page about plans, side by side.
+
+    Args:
+        plans: by what each is called on the page.
+        out: the HTML file; it appears whole or not at all.
+
+    Raises:
+        PagesimError: the file cannot be written.
+    """
+    data = {
+        "version": pagesim.__version__,
+        "systems": [_plan(name, plan) for name, plan in plans.items()],
+    }
+    text = assembled(data, "plan.html", SCRIPTS, title="Where the GPU's memory goes", first="memory")
+    put(out, lambda draft: draft.write_text(text, encoding="utf-8"))
+
+
+def _plan(name: str, plan: Plan) -> dict[str, Any]:
+    tokens, fit = _lengths(plan)
+    return {
+        "name": name,
+        "scenario": {"model": plan.system.model, "gpu": plan.system.gpu, **plan.settled},
+        "parts": [part._asdict() for part in plan.parts],
+        "log": list(plan.log),
+        "at_once": plan.at_once,
+        "notes": list(plan.notes),
+        "groups": [
+            {
+                "rule": rule,
+                "groups": len(list(alike)),
+                **{"layers": layers, "block_size": size, "page_bytes": page, "padding": padding},
+                "most_blocks": most,
+            }
+            for (rule, layers, size, page, padding, most), alike in groupby(
+                [
+                    (
+                        *(rule_of(group), len(group.layers), group.block_size, group.page_bytes),
+                        *(plan.blocks.padding_of(group), group.most_blocks),
+                    )
+                    for group in plan.blocks.groups
+                ]
+            )
+        ],
+        "lengths": {"tokens": pack(tokens), "fit": pack(fit)},
+    }
+
+
+def _lengths(plan: Plan) -> tuple[list[int], list[int]]:
+    """Return lengths of requests, and of each how many the blocks hold when it is at its last token."""
+    longest = plan.settled["max_model_len"]
+    lengths = [SHORTEST << doubled for doubled in range(40) if SHORTEST << doubled < longest] + [longest]
+    blocks = plan.blocks.num_blocks - 1  # but for the null block
+    system = plan.system.model_copy(update={"num_blocks": plan.blocks.num_blocks})
+    fit = [blocks // holding(system, tokens).blocks for tokens in lengths]
+    return lengths, fit

@@ -1,0 +1,112 @@
+"""Each page of docs/answers says what its command prints, and shows what it draws."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image, ImageChops, ImageStat
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+MOST_BYTES = 100_000
+"""Of a picture."""
+
+MOST_S = 60
+"""Seconds that a page's command may take."""
+
+MOST_DIFFERENCE = 3.0
+"""Of 255, mean over a picture: what fewer colours make of it."""
+
+
+def make_answers() -> Any:
+    """Return the script that makes the pictures, as a module."""
+    spec = spec_from_file_location("make_answers", DOCS / "make_answers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MADE = make_answers()
+PAGES: list[Path] = MADE.pages()
+
+NUMBER = r"\d[\d,]*(?:\.\d+)?"
+SAID = re.compile(rf"(?<![\w.-]){NUMBER}(?![\w-])")
+
+
+def printed_by(command: str, folder: Path) -> str:
+    """Run a page's command in an empty folder, as from a shell, and return what it prints."""
+    arguments = shlex.split(command.replace("\\\n", " "))[1:]
+    environment = {**os.environ, "COLUMNS": MADE.COLUMNS, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pagesim", *arguments],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=MOST_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+def numbers(pattern: str | re.Pattern[str], text: str) -> set[str]:
+    return {found.strip(",").replace(",", "") for found in re.findall(pattern, text)}
+
+
+def test_the_index_lists_every_page_once():
+    assert sorted(PAGES) == sorted(set(DOCS.glob("answers/*.md")) - {MADE.INDEX})
+    assert len(PAGES) == 10
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_a_question_with_its_source_an_answer_and_its_limits(page: Path):
+    text = page.read_text("utf-8")
+    assert text.startswith("# ")
+    assert text.splitlines()[0].endswith("?")
+    assert "\n**Asked** " in text
+    answer = MADE.read(page)
+    assert answer.picture == f"{page.stem}.png"
+    assert (page.parent / answer.picture).stat().st_size < MOST_BYTES
+    assert text.partition("## What it does not say\n")[2].count("\n- ") >= 3
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_an_answer_has_no_number_that_its_page_does_not_show(page: Path):
+    answer = MADE.read(page)
+    shown = numbers(NUMBER, "\n".join([answer.command, *answer.shown]))
+    assert numbers(SAID, answer.text)
+    assert numbers(SAID, answer.text) <= shown | ALSO_PRINTED.get(page.stem, set())
+
+
+ALSO_PRINTED = {"gpus": {"411", "6560"}}
+"""Numbers in sentences that the command prints on lines too long for a page."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_its_command_prints_and_draws_what_the_page_shows(page: Path, tmp_path: Path):
+    answer = MADE.read(page)
+    printed = printed_by(answer.command, tmp_path)
+    rows = lines_of(printed)
+    for part in answer.shown:
+        at = 0
+        for line in lines_of(part):
+            assert line in rows[at:], "the lines of an output stand in its order"
+            at = rows.index(line, at) + 1
+    assert numbers(SAID, answer.text) <= numbers(NUMBER, printed + answer.command)
+    stored = Image.open(page.parent / answer.picture).convert("RGB")
+    drawn = Image.open(tmp_path / answer.drawn).convert("RGB")
+    assert stored.size == drawn.size
+    differences = ImageStat.Stat(ImageChops.difference(stored, drawn)).mean
+    assert max(differences) < MOST_DIFFERENCE, "run: python docs/make_answers.py"

@@ -1,0 +1,58 @@
+"""Qwen-Bailian's traces: requests of a chat service, with the chat before each and ids of 16-token blocks.
+
+Source: github.com/alibaba-edu/qwen-bailian-usagetraces-anon, README.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pagesim.workloads.rows import Rows
+from pagesim.workloads.sessions import roots
+from pagesim.workloads.tables import hash_ids
+from pagesim.workloads.trace import IntColumn
+from pagesim.workloads.values import is_missing
+
+BLOCK_SIZE = 16
+FIRST = -1
+"""Stands for the parent of the first chat of a conversation."""
+
+MAX_CHAT = 2**53
+
+
+def read_bailian(rows: Rows) -> dict[str, Any]:
+    """Read times in seconds, lengths, ids of blocks, and a session for each conversation.
+
+    A session is named by its first chat, or by a chat that precedes the file. ``type`` and ``turn`` are not
+    used: turns are in order of their times.
+    """
+    columns: dict[str, Any] = {
+        "arrival_s": rows.seconds("timestamp"),
+        "prompt_tokens": rows.tokens("input_length"),
+        "output_tokens": rows.tokens("output_length"),
+        "session_id": _conversations(rows),
+    }
+    if "hash_ids" not in rows.columns:
+        return rows.settled(columns)
+    columns["hash_ids"] = hash_ids(rows, columns["prompt_tokens"], BLOCK_SIZE)
+    return {**rows.settled(columns), "hash_block_size": BLOCK_SIZE}
+
+
+def _conversations(rows: Rows) -> IntColumn:
+    given = rows.column("parent_chat_id")
+    filled = [FIRST if is_missing(v) else v for v in given]
+    rows.columns = {**rows.columns, "parent_chat_id": filled}
+    chats = rows.whole_numbers("chat_id", 0, MAX_CHAT)
+    parents = rows.whole_numbers("parent_chat_id", FIRST, MAX_CHAT)
+    before = dict(zip(chats.tolist(), np.where(parents == FIRST, chats, parents).tolist(), strict=True))
+    first, circular = roots(before)
+    rows.reject(
+        np.isin(chats, sorted(circular)) | (parents == chats),
+        lambda row: (
+            f"parent_chat_id is {parents[row]}, and from there parents lead back to chat_id {chats[row]}; "
+            f"it must be the chat before, or {FIRST} for none"
+        ),
+    )
+    return np.array([first[chat] for chat in chats.tolist()], np.int64)
