@@ -17,7 +17,7 @@ def extensions() -> list:
     """Return what is built."""
     from mypyc.build import mypycify
 
-    modules = runpy.run_path("pagesim/compiled.py")["MODULES"]
+    modules = runpy.run_path("pagesim/setup/compiled.py")["MODULES"]
     files = [f"pagesim/{name.replace('.', '/')}.py" for name in modules]
     return mypycify([*CHECKS, *files], opt_level="3", debug_level="0", group_name="pagesim.core")
 

@@ -19,11 +19,11 @@ from pagesim.accounting.ledger import LedgerError
 from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.accounting.residency import PlainResidency, Residency
 from pagesim.accounting.sums import Column
-from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.setup.compiled import mypyc_attr
 
 CHUNK_ITERATIONS = 1 << 15
 

@@ -12,10 +12,10 @@ import numpy as np
 from pagesim.accounting.chunks import Rows
 from pagesim.accounting.ledger import ON_DEMAND, Interval, Ledger, Sharing, expand
 from pagesim.accounting.sums import Column
-from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
+from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

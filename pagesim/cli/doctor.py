@@ -13,10 +13,12 @@ def command() -> None:
     Example: pagesim doctor
     """
     from pagesim.kernels.doctor import State, examine
+    from pagesim.setup.compiled import form
 
     broken = False
     for finding in examine():
         print(f"{finding.state.value} {finding.name:<22} {finding.detail}", flush=True)
         broken |= finding.required and finding.state is State.BROKEN
+    print(f"{State.FINE.value} {'form':<22} {form()}", flush=True)
     if broken:
         sys.exit(1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from pagesim.compiled import mypyc_attr
 from pagesim.costs.base import NOWHERE, UNBOUNDED, AnyShape, DecodeRun
 from pagesim.errors import PagesimError
+from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
 

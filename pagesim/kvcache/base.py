@@ -10,10 +10,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.compiled import mypyc_attr, refuse_abstract
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.runs import Run
+from pagesim.setup.compiled import mypyc_attr, refuse_abstract
 
 
 class StateChunks(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from inspect import isclass
 from typing import Any, TypeVar
 
-from pagesim.compiled import MODULES
+from pagesim.setup.compiled import MODULES
 
 Thing = TypeVar("Thing")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagesim.compiled import mypyc_attr
 from pagesim.kvcache.base import KVCache, OutOfBlocks
 from pagesim.kvcache.groups import KVGroup, check_single, opening_step, passing_steps
 from pagesim.kvcache.holder import Holder
+from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

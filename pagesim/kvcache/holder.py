@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagesim.compiled import mypyc_attr
+from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from pagesim.compiled import mypyc_attr
 from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup, opening_step
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, are_there, free_blocks
 from pagesim.kvcache.runs import FreeQueue, Run
+from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -76,9 +76,6 @@ class CountedPrefixKV(KVCache):
 
     caches_prefixes = True
 
-    _tells_taken = False
-    """Whether ``_took`` is told of what is taken."""
-
     def __init__(
         self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True
     ) -> None:
@@ -93,6 +90,7 @@ class CountedPrefixKV(KVCache):
         self._evicted_from = self._evicted_to = 0  # of the last in a row, by ``blocks_taken``
         self._takes = [0] * block_size  # how many decoding holders take a block at which step
         self._decoding = 0
+        self._tells_taken = self.names_blocks  # whether ``_took`` is told of what is taken
 
     # Questions
 

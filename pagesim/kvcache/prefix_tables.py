@@ -42,7 +42,6 @@ class PrefixCachedKV(CountedPrefixKV):
     """
 
     names_blocks = True
-    _tells_taken = True
 
     def __init__(
         self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True

@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterable
 from typing import ClassVar
 
-from pagesim.compiled import mypyc_attr
 from pagesim.kvcache.runs import Content, FreeQueue, Run
+from pagesim.setup.compiled import mypyc_attr
 
 Hit = tuple[Run, int, int]
 """A run that was found, how many of its blocks, and how many it had."""

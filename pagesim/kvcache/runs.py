@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, Self
 
-from pagesim.compiled import mypyc_attr
+from pagesim.setup.compiled import mypyc_attr
 
 
 class Content(Protocol):

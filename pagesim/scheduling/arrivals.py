@@ -8,10 +8,10 @@ from typing import TypeVar, overload
 
 import numpy as np
 
-from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.beams import DROP, BeamSearch
 from pagesim.scheduling.content import Content, Contents
 from pagesim.scheduling.request import EngineRequest, Family
+from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import to_tick_column
 from pagesim.workloads.trace import IntColumn, Trace
 

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.stretches import Stretches
+from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn, Trace
 
 _POSITIONS = 1 << 32  # more tokens than any request has

@@ -7,7 +7,6 @@ arrival makes room for the others. Rules as in the schedulers of the PagedAttent
 
 from __future__ import annotations
 
-from pagesim.compiled import mypyc_attr
 from pagesim.kvcache import Holder, KVCache
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
@@ -17,6 +16,7 @@ from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
+from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -11,7 +11,6 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pagesim.compiled import mypyc_attr, refuse_abstract
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.arrivals import Arrivals
@@ -25,6 +24,7 @@ from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.reach import Reaches
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.traits import SchedulerTraits
+from pagesim.setup.compiled import mypyc_attr, refuse_abstract
 
 if TYPE_CHECKING:  # jobs are of requests, too
     from pagesim.scheduling.offload.jobs import Job

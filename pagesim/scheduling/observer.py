@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.setup.compiled import mypyc_attr
 
 if TYPE_CHECKING:  # a scheduler tells observers, too
     from pagesim.scheduling.core import Scheduler

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import insort
 from operator import attrgetter
 
-from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.arrivals import NEVER, NO_ARRIVALS, Arrivals
 from pagesim.scheduling.request import EngineRequest
+from pagesim.setup.compiled import mypyc_attr
 
 _arrival = attrgetter("arrival")
 

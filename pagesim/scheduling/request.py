@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from pagesim.compiled import mypyc_attr
 from pagesim.kvcache import Holder
 from pagesim.scheduling.beams import BeamSearch
 from pagesim.scheduling.content import Content
+from pagesim.setup.compiled import mypyc_attr
 
 
 class Status(IntEnum):

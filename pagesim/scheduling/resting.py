@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
+from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.compiled import mypyc_attr
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.kvcache.radix import WindowPool
 from pagesim.scheduling.options import Machine, MemoryKind, SchedulerOptions
+from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
 SampleMode = Literal["together", "apart", "requests", "one"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.compiled import mypyc_attr
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.arrivals import Arrivals
@@ -16,6 +15,7 @@ from pagesim.scheduling.options import MemoryKind, Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v0_options import RELEASES, VllmV0Options
+from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
 

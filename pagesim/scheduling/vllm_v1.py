@@ -7,7 +7,6 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.compiled import mypyc_attr
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Pool, Scheduler
@@ -20,6 +19,7 @@ from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v0 import check_paged
 from pagesim.scheduling.vllm_v1_by_priority import RunningByPriorityV1
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
+from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1_running import RunningV1
+from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

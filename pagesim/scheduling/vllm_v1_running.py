@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.chunks import cut
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.resting import RestingScheduler
 from pagesim.scheduling.vllm_releases import Release
+from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pagesim.accounting.records import Recorder
-from pagesim.compiled import mypyc_attr
 from pagesim.errors import PagesimError
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
@@ -23,6 +22,7 @@ from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.observers import Observers
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.request import Status
+from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.copies import CopyEngine, at_once
 from pagesim.sim.executors import Executor

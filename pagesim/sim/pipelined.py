@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from pagesim.compiled import mypyc_attr
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.offload.jobs import Job
+from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import span_of, steps_before
 from pagesim.sim.engine import NAP, Engine
 

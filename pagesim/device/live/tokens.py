@@ -38,7 +38,8 @@ class Tokens:
     def answer(self, request: EngineRequest, number: int) -> int:
         """Return the name of what a sample of a request generates."""
         if request.content is not None:
-            return request.content.answer
+            answer: int = request.content.answer
+            return answer
         return 2 * (request.row * MAX_SAMPLES + number) + 1
 
     def names(self, request: EngineRequest, number: int, start: int, stop: int) -> Ints:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
-from pagesim.compiled import mypyc_attr
 from pagesim.costs import CostModel, DecodeRun, IterationShape, ReachAhead, Reaching
 from pagesim.scheduling.batch import Batch
+from pagesim.setup.compiled import mypyc_attr
 
 _shape_fields = attrgetter(*IterationShape._fields)
 

@@ -76,7 +76,7 @@ def _abstract(kind: Any) -> str:
 
 def form() -> str:
     """Say whether the modules that can be compiled are."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1]
     compiled = 0
     for name in MODULES:
         path = folder / name.replace(".", "/")
