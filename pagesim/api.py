@@ -16,7 +16,7 @@ import numpy as np
 from pagesim.accounting.timeline import Timeline
 from pagesim.accounting.tree_history import TreeHistory
 from pagesim.errors import PagesimError
-from pagesim.results.result import Result, StepTable, batch_table, preemption_table, tier_table, tree_table
+from pagesim.results.result import Result, StepTable, batch_table, preemption_table, tier_columns, tree_table
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.prepare import MakeExecutor, ProgressCallback, ProgressObserver, Server, prepare
@@ -170,7 +170,7 @@ def run(
         steps=table.frame() if steps != "none" else None,
         batches=batch_table(columns) if not setting.streams else None,
         preemptions=preemption_table(setting.trace, log) if system.option("preemption") == "auto" else None,
-        tiers=None if tiers is None else tier_table(tiers),
+        tier_columns=None if tiers is None else tier_columns(tiers),
         tree=None if tree is None else tree_table(tree),
         notes=setting.notes(),
     )

@@ -141,6 +141,7 @@ class Result(Stored):
         steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
         batches: one row a static batch; None for other schedulers.
         preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
+        tier_columns: the columns of ``tiers``, ``[C]`` each; None where there is no tier.
         tiers: one row a change of a tier beside the device, in chunks by entry; None where there is no tier.
         tree: one row an iteration that was planned or a fast-forward, where prefixes are cached in a radix
             tree and steps were kept; else None.
@@ -150,9 +151,18 @@ class Result(Stored):
     steps: pd.DataFrame | None = None
     batches: pd.DataFrame | None = None
     preemptions: pd.DataFrame | None = None
-    tiers: pd.DataFrame | None = None
+    tier_columns: Mapping[str, npt.NDArray[Any]] | None = None
     tree: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def tiers(self) -> pd.DataFrame | None:
+        """One row a change of a tier beside the device, in chunks by entry; None where there is no tier."""
+        if self.tier_columns is None:
+            return None
+        import pandas as pd
+
+        return pd.DataFrame(self.tier_columns)
 
     def write(self, folder: Path) -> None:
         super().write(folder)
@@ -197,9 +207,13 @@ def load(directory: str | Path) -> Result:
         tables.get("steps"),
         tables.get("batches"),
         tables.get("preemptions"),
-        tables.get("tiers"),
+        _columns(tables.get("tiers")),
         tables.get("tree"),
     )
+
+
+def _columns(table: pd.DataFrame | None) -> dict[str, npt.NDArray[Any]] | None:
+    return None if table is None else {name: table[name].to_numpy() for name in table.columns}
 
 
 def _check(folder: Path, summary: Any, requests: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> None:
@@ -310,14 +324,12 @@ def preemption_table(trace: Trace, log: RequestLog) -> pd.DataFrame:
     )
 
 
-def tier_table(history: TierHistory) -> pd.DataFrame:
+def tier_columns(history: TierHistory) -> dict[str, npt.NDArray[Any]]:
     """Return the changes of tiers, one row a tier each, in order."""
-    import pandas as pd
-
     columns = history.columns()
     names = np.array(history.names, dtype=object)
     ticks, place = columns.pop("ticks"), columns.pop("tier")
-    return pd.DataFrame({"clock": to_seconds(ticks), "tier": names[place], **columns})
+    return {"clock": to_seconds(ticks), "tier": names[place], **columns}
 
 
 def end_of(result: Result) -> float:

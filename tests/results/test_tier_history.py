@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,3 +132,12 @@ def test_without_a_tier_there_is_none() -> None:
     result = ps.simulate(conversations(), **without_a_tier())
     assert result.tiers is None
     assert "tiers" not in result.summary["memory"]
+
+
+def test_the_table_is_made_when_it_is_asked_for_and_saved_as_it_is(tmp_path: Path) -> None:
+    result = ps.simulate(conversations(), **SYSTEM, steps="none")
+    assert "tiers" not in vars(result)
+    result.save(tmp_path / "run")
+    assert ps.load(tmp_path / "run").tiers.equals(result.tiers)
+    assert len(result.tiers) > 1
+    assert ps.simulate(conversations(), **{**SYSTEM, "kv_offloading_chunks": None}).tiers is None

@@ -28,3 +28,15 @@ def test_random_systems_decide_the_same_in_four_ways(part: int) -> None:
 @pytest.mark.parametrize("part", range(2, 25))
 def test_many_random_systems_decide_the_same_in_four_ways(part: int) -> None:
     assert check_part(part)["cases"] > PART / 2
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(7237, id="a request that was loaded shares blocks that a copy reads"),
+        pytest.param(31092, id="what an aborted request generated is found while a copy reads it"),
+        pytest.param(120921, id="what the device has of a request that waits is evicted beside a copy"),
+    ],
+)
+def test_systems_with_a_tier_that_once_differed_decide_the_same(seed: int) -> None:
+    assert check(seed)["cases"] == 1

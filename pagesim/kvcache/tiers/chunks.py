@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
@@ -41,17 +42,17 @@ def count(runs: Iterable[ChunkRun]) -> int:
     return found
 
 
-def within(runs: Iterable[ChunkRun], first: int, end: int) -> list[ChunkRun]:
-    """Return the parts of runs, none of them empty, with these numbers, the last not included."""
-    return (
-        [
-            (segment, start if start > first else first, stop if stop < end else end)
-            for segment, start, stop in runs
-            if start < end and stop > first
-        ]
-        if first < end
-        else []
-    )
+def within(runs: Sequence[ChunkRun], first: int, end: int) -> list[ChunkRun]:
+    """Return the parts, none of them empty, of runs in order with these numbers, the last not included."""
+    if first >= end:
+        return []
+    found: list[ChunkRun] = []
+    for place in range(bisect_right(runs, first, key=_END), len(runs)):
+        segment, start, stop = runs[place]
+        if start >= end:
+            break
+        found.append((segment, start if start > first else first, stop if stop < end else end))
+    return found
 
 
 def singles(runs: Iterable[ChunkRun]) -> list[ChunkRun]:

@@ -18,15 +18,18 @@ class Rank:
         chunks: how many there are.
         segments: in which they are; there may be others of which none is left.
         lives: whether the request may add others.
+        stack: the chunks in the order in which they go, those that go first at the end; None where that is
+            to be looked for.
     """
 
-    __slots__ = ("chunks", "lives", "number", "segments")
+    __slots__ = ("chunks", "lives", "number", "segments", "stack")
 
     def __init__(self, number: int, *, lives: bool) -> None:
         self.number = number
         self.chunks = 0
         self.segments: dict[int, None] = {}
         self.lives = lives
+        self.stack: list[ChunkRun] | None = None
 
 
 class LruByRequest(Eviction):
@@ -53,11 +56,13 @@ class LruByRequest(Eviction):
             for first, end, old in self._rank_of.cut(run):
                 assert old is not None
                 if old.number < number:
+                    old.stack = None
                     self._lose(old, end - first)
                     self._add(rank, (run[0], first, end))
 
     def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         rank, put = self._of(use), self._rank_of.put
+        rank.stack = None
         for run in runs:
             rank.chunks += run[2] - run[1]
             rank.segments[run[0]] = None
@@ -92,7 +97,10 @@ class LruByRequest(Eviction):
                 continue  # of a request that lives, and lost all that it had
             lacking = chunks
             for run in self._tail_first(rank):
-                for segment, first, end in may_go(run)[::-1]:
+                parts = may_go(run)
+                if parts != [run]:
+                    rank.stack = None  # some of it stays that is not at the end
+                for segment, first, end in reversed(parts):
                     if first < end - chunks:
                         first = end - chunks
                     chosen.append((segment, first, end))
@@ -110,6 +118,8 @@ class LruByRequest(Eviction):
             self._rank_of.remove(run)
         for rank, gone in lost.items():
             self._lose(rank, gone)
+            if rank.stack:
+                _pop(rank.stack, gone)
         return chosen
 
     def knows(self) -> set[ChunkRun]:
@@ -117,6 +127,8 @@ class LruByRequest(Eviction):
 
     def _tail_first(self, rank: Rank) -> Iterable[ChunkRun]:
         """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
+        if rank.stack:
+            return reversed(rank.stack)
         runs: list[ChunkRun] = []
         gone: list[int] = []
         for segment in rank.segments:
@@ -130,12 +142,16 @@ class LruByRequest(Eviction):
                 gone.append(segment)
         for segment in gone:
             del rank.segments[segment]
-        return tail_first(runs, last_group_first=not rank.lives)
+        found = tail_first(runs, last_group_first=not rank.lives)
+        if isinstance(found, list):
+            rank.stack = found[::-1]
+        return found
 
     def _leave(self, run: ChunkRun) -> None:
         """Count chunks out of the ranks that they have."""
         for first, end, rank in self._rank_of.cut(run):
             assert rank is not None
+            rank.stack = None
             self._lose(rank, end - first)
 
     def _lose(self, rank: Rank, chunks: int) -> None:
@@ -147,6 +163,7 @@ class LruByRequest(Eviction):
     def _add(self, rank: Rank, run: ChunkRun) -> None:
         rank.chunks += run[2] - run[1]
         rank.segments[run[0]] = None
+        rank.stack = None
         self._rank_of.put(run, rank)
 
     def _of(self, use: Use) -> Rank:
@@ -161,3 +178,14 @@ class LruByRequest(Eviction):
         self._clock += 1
         rank = self._ranks[self._clock] = Rank(self._clock, lives=lives)
         return rank
+
+
+def _pop(stack: list[ChunkRun], chunks: int) -> None:
+    """Take so many chunks off the end of a stack of runs."""
+    while chunks:
+        segment, first, end = stack[-1]
+        if end - first > chunks:
+            stack[-1] = (segment, first, end - chunks)
+            return
+        chunks -= end - first
+        del stack[-1]

@@ -61,10 +61,13 @@ class LookUp:
                     return 0
                 end = min(-(-most // size), chunks)
                 start = local // size
-                runs = tracked.runs(group, start, end)
                 if group.keeps_all:
-                    found = self._leading(runs)
+                    (first,) = tracked.runs(group, start, start + 1)
+                    if self._chunks.cut(first)[0][2] is None:
+                        return 0  # most often: nothing was offered of what comes next
+                    found = self._leading(tracked.runs(group, start, end))
                 else:
+                    runs = tracked.runs(group, start, end)
                     found = self._window(runs, group, group.window_before(min(most, end * size)))
                 if found == 0:
                     return 0

@@ -45,6 +45,7 @@ class OffloadingV1(HoldingV1):
         "_leaving",
         "_loaded",
         "_loading",
+        "_losing",
         "connector",
     )
 
@@ -85,6 +86,9 @@ class OffloadingV1(HoldingV1):
         self._loaded: set[EngineRequest] = set()  # those whose loads are, and that were not looked at since
         self._leaving: set[EngineRequest] = set()  # those that were aborted, and are being loaded
         self._computed: list[tuple[EngineRequest, int]] = []  # chunks of the plan at hand
+        # Requests of the last plan that were passed over or found no room, and of which the device may evict
+        # what it has while others decode: what is found of them then, in either place, is another thing.
+        self._losing: list[EngineRequest] = []
 
     @property
     def waiting_for_load(self) -> int:
@@ -97,6 +101,7 @@ class OffloadingV1(HoldingV1):
 
     def plan(self, now: int) -> Batch:
         self._computed = []
+        self._losing = []
         batch = super().plan(now)
         batch.transfers = self.connector.close(partial(self._served, batch), batch.recomputed)
         if self.connector.waits:
@@ -108,7 +113,10 @@ class OffloadingV1(HoldingV1):
             return 0
         # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
         looks = (self.queue.holding or self._leaving) and self.memory.is_hybrid
-        return 0 if self.connector.waits or looks else super().steps_until_next_decision()
+        if self.connector.waits or looks:
+            return 0
+        steps = super().steps_until_next_decision()
+        return 0 if steps and any(self.connector.knows(each) for each in self._losing) else steps
 
     def advance(self, steps: int) -> None:
         super().advance(steps)
@@ -159,10 +167,12 @@ class OffloadingV1(HoldingV1):
                 if gained is None:
                     queue.pop(request)
                     others.append(request)
+                    self._note_losing(request, found)
                     continue
                 external = gained if gained and self._pays_to_load(request, gained, found) else 0
             if external:
                 if not self._start_loading(request, found, external):
+                    self._note_losing(request, found)
                     break
                 batch.loading += (request,)
                 holding.append(request)
@@ -174,6 +184,8 @@ class OffloadingV1(HoldingV1):
             if tokens > budget or not self._fits(request, found + tokens):
                 if self.running or self.connector.jobs or holding or others:
                     self.must_replan = self.must_replan or tokens > budget
+                    if not holds:
+                        self._note_losing(request, found)
                     break
                 queue.pop(request)
                 if holds:
@@ -186,6 +198,11 @@ class OffloadingV1(HoldingV1):
             budget -= tokens
         if holding or others:
             queue.put_back(holding, others)
+
+    def _note_losing(self, request: EngineRequest, found: int) -> None:
+        """Note a request that is not admitted, if nothing else holds some of what the device has of it."""
+        if found and self.memory.blocks_to_admit(request, found):
+            self._losing.append(request)
 
     def _pays_to_load(self, request: EngineRequest, tokens: int, history: int) -> bool:
         """Say whether so many tokens of a request are loaded, rather than computed after others."""
