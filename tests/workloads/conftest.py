@@ -106,6 +106,70 @@ SAMPLES = [
         [2.0, 2.0, 2.5],
     ),
     Sample(
+        "tracelab",
+        _lines(
+            *(
+                {
+                    "provider": "claude",
+                    "session_id": "claude:a",
+                    "round_index": k,
+                    "model": "m",
+                    "input_tokens_total": tokens,
+                    "prefix_tokens": cached,
+                    "newly_append_tokens": tokens - cached,
+                    "output_tokens": 30,
+                    "tools": [],
+                    "timing_events": [
+                        {"event_type": "user_message", "timestamp": f"2026-05-01T10:00:{10 * k:02}Z"},
+                        {"event_type": "text", "timestamp": f"2026-05-01T10:00:{10 * k + 4:02}.500Z"},
+                    ],
+                }
+                for k, (tokens, cached) in enumerate([(1200, 0), (2000, 1200), (600, 512)])
+            )
+        ),
+        [1200, 2000, 600],
+        [30, 30, 30],
+        [0.0, 10.0, 20.0],
+    ),
+    Sample(
+        "agentic-mooncake",
+        _lines(
+            {
+                "schema": "dynamo.agentic_mooncake",
+                "version": 2,
+                "block_size": 64,
+                "hash_id_scope": "local",
+                "source": {"format": "weka", "digest": "0"},
+            },
+            {
+                "request_id": "r0",
+                "play_id": "p",
+                "session_id": "s",
+                "model": "m",
+                "input_length": 100,
+                "output_length": 7,
+                "hash_ids": [1, 2],
+                "not_before_ms": 1500.0,
+            },
+            {
+                "request_id": "r1",
+                "play_id": "p",
+                "session_id": "s",
+                "model": "m",
+                "input_length": 150,
+                "output_length": 8,
+                "hash_ids": [1, 2, 3],
+                "not_before_ms": 2500.0,
+                "dependencies": [
+                    {"request_id": "r0", "trigger": "completion", "delay_ms": 250.0, "relation": "sequence"}
+                ],
+            },
+        ),
+        [100, 150],
+        [7, 8],
+        [1.5, 1.5],
+    ),
+    Sample(
         "mooncake",
         _lines(
             {"timestamp": 0, "input_length": 900, "output_length": 500, "hash_ids": [0, 1]},

@@ -155,3 +155,121 @@ def test_a_trace_of_agents_is_saved_and_read_back(tmp_path):
     assert again.think_s is not None
     assert again.think_s.tolist() == trace.think_s.tolist()
     assert again.prompt_tokens.tolist() == trace.prompt_tokens.tolist()
+
+
+def agent_round(index, tokens, cached, *events, name="a"):
+    return {
+        "session_id": name,
+        "round_index": index,
+        "input_tokens_total": tokens,
+        "prefix_tokens": cached,
+        "newly_append_tokens": tokens - cached,
+        "output_tokens": 30,
+        "timing_events": [
+            {"event_type": kind, "timestamp": f"2026-05-01T10:00:{second:06.3f}Z"} for kind, second in events
+        ],
+    }
+
+
+def test_a_round_of_a_coding_agent_begins_with_the_last_rounds_input(tmp_path):
+    path = written(
+        tmp_path / "t",
+        agent_round(1, 1600, 0),  # the provider's cache forgot, the agent did not
+        agent_round(0, 1100, 0),
+        agent_round(2, 1400, 600),  # compacted: as much as the provider found
+        agent_round(0, 1100, 1024, name="b"),
+    )
+    trace = load(path)
+    assert trace.prompt_tokens.tolist() == [1100, 1600, 1400, 1100]
+    assert trace.hash_ids == [(0, 1), (0, 1, 2), (0, 3), (4, 5)]
+    assert any("the providers' caches held 31.2 % of the input tokens" in note for note in trace.notes)
+    assert any("4 of 4 rounds have no times" in note for note in trace.notes)
+
+
+def test_an_agent_thinks_from_the_last_answer_to_the_next_question(tmp_path):
+    path = written(
+        tmp_path / "t",
+        agent_round(0, 600, 0, ("user_message", 2), ("reasoning", 3), ("tool_call", 6.5)),
+        agent_round(1, 700, 600, ("tool_result", 7), ("tool_result", 9), ("text", 12), ("user_message", 13)),
+        agent_round(2, 800, 600, ("usage_report", 13)),
+        agent_round(0, 900, 0, ("user_message", 1), ("text", 2), name="b"),
+    )
+    trace = load(path, turns="after-completion")
+    assert trace.session_id is not None
+    assert trace.session_id.tolist() == ["b", "a", "a", "a"]
+    assert trace.arrival_s.tolist() == [0, 1, 8, 11]
+    assert trace.think_s is not None
+    assert trace.think_s.tolist() == [0, 0, 2.5, 0]
+
+
+def test_rounds_without_input_or_output_are_left_out_and_counted(tmp_path):
+    failed = agent_round(1, 700, 0) | {"output_tokens": 0}
+    trace = load(written(tmp_path / "t", agent_round(0, 600, 0), failed))
+    assert len(trace) == 1
+    assert "left out 1 of 2 rows: output_tokens is 0, nothing was generated" in trace.notes
+
+
+def test_events_that_are_none_are_refused(tmp_path):
+    with pytest.raises(
+        TraceError, match=r"timing_events is .*; it must be a list of objects with event_type"
+    ):
+        load(written(tmp_path / "t", agent_round(0, 600, 0) | {"timing_events": ["x"]}))
+
+
+HEADER = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 64, "hash_id_scope": "local"}
+
+
+def play_row(request, *edges, name="s", start=0.0):
+    return {
+        "request_id": request,
+        "play_id": "p",
+        "session_id": name,
+        "model": "m",
+        "input_length": 100,
+        "output_length": 7,
+        "hash_ids": [1],
+        "not_before_ms": start,
+        "dependencies": [
+            {"request_id": other, "trigger": trigger, "delay_ms": delay, "relation": "sequence"}
+            for other, trigger, delay in edges
+        ],
+    }
+
+
+def test_a_request_of_a_play_waits_for_the_last_one_of_its_session(tmp_path):
+    path = written(
+        tmp_path / "m",
+        HEADER,
+        play_row("a"),
+        play_row("c", ("a", "dispatch", 10), name="child", start=2000),
+        play_row("b", ("a", "completion", 750), ("c", "completion", 0)),
+    )
+    trace = load(path)
+    assert trace.hash_block_size == 64
+    assert trace.session_id is not None
+    assert trace.session_id.tolist() == ["p s", "p s", "p child"]
+    assert trace.arrival_s.tolist() == [0, 0, 2]
+    assert trace.think_s is not None
+    assert trace.think_s.tolist() == [0, 0.75, 0]
+    assert any("2 of 3 dependencies are not kept" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [HEADER | {"version": 3}, play_row("a")],
+            "version is 3; it must be dynamo.agentic_mooncake, version 2",
+        ),
+        ([play_row("a"), HEADER], "the first row has schema is missing"),
+        ([HEADER | {"block_size": 0}, play_row("a")], "block_size is 0; it must be a whole number from 1"),
+        ([HEADER, play_row("a") | {"dependencies": [3]}], "each must be an object with request_id, trigger"),
+        ([HEADER, play_row("a", ("b", "join", 1))], "trigger (dispatch or completion)"),
+        ([HEADER, play_row("a"), play_row("a")], "request_id is 'a', as in row 2"),
+        ([HEADER, play_row("a") | {"play_id": None}], "play_id is missing; it must be a name"),
+    ],
+)
+def test_a_play_that_cannot_be_read_says_what_to_mend(rows, said, tmp_path):
+    with pytest.raises(TraceError) as caught:
+        load(written(tmp_path / "m", *rows))
+    assert said in str(caught.value)
