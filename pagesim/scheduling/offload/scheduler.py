@@ -104,7 +104,8 @@ class OffloadingV1(HoldingV1):
         self._losing = []
         batch = super().plan(now)
         batch.transfers = self.connector.close(partial(self._served, batch), batch.recomputed)
-        if self.connector.waits:
+        # Prompts in chunks keep room that a load may have once they are computed.
+        if self.connector.waits or (self._computed and self.queue.waiting):
             self.must_replan = True
         return batch
 
