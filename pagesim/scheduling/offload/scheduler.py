@@ -104,8 +104,8 @@ class OffloadingV1(HoldingV1):
         self._losing = []
         batch = super().plan(now)
         batch.transfers = self.connector.close(partial(self._served, batch), batch.recomputed)
-        # Prompts in chunks keep room that a load may have once they are computed.
-        if self.connector.waits or (self._computed and self.queue.waiting):
+        # Beside a copy, what becomes of requests that wait may be another thing in each plan.
+        if self.connector.waits or (self.connector.jobs and self.queue.waiting):
             self.must_replan = True
         return batch
 
