@@ -35,6 +35,7 @@ def test_many_random_systems_decide_the_same_in_four_ways(part: int) -> None:
     [
         pytest.param(7237, id="a request that was loaded shares blocks that a copy reads"),
         pytest.param(31092, id="what an aborted request generated is found while a copy reads it"),
+        pytest.param(308646, id="the last chunk of a prompt makes room for a load"),
         pytest.param(120921, id="what the device has of a request that waits is evicted beside a copy"),
     ],
 )

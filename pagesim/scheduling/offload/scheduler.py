@@ -104,7 +104,8 @@ class OffloadingV1(HoldingV1):
         self._losing = []
         batch = super().plan(now)
         batch.transfers = self.connector.close(partial(self._served, batch), batch.recomputed)
-        if self.connector.waits:
+        # Beside a copy, what becomes of requests that wait may be another thing in each plan.
+        if self.connector.waits or (self.connector.jobs and self.queue.waiting):
             self.must_replan = True
         return batch
 
