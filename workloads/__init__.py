@@ -2,7 +2,7 @@
 
 from pagesim.workloads.arrivals import KINDS, ArrivalKind, arrival_rate, arrive, gap_cv
 from pagesim.workloads.bundled import workload, workloads
-from pagesim.workloads.describe import describe, ideal_reuse, plot_trace
+from pagesim.workloads.describe import describe, plot_trace
 from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load, save
 from pagesim.workloads.formats import FORMATS
 from pagesim.workloads.lengths import (
@@ -16,6 +16,7 @@ from pagesim.workloads.lengths import (
 )
 from pagesim.workloads.make import DEFAULT_REQUESTS, make_trace
 from pagesim.workloads.model import LengthModel, Provenance, fit
+from pagesim.workloads.reuse import ideal_reuse, reuse_distances, session_reuse
 from pagesim.workloads.sharing import decode_as, parse_shared_prefix, share_prefix
 from pagesim.workloads.thinking import parse_think, think
 
@@ -47,7 +48,9 @@ __all__ = [
     "parse_shared_prefix",
     "parse_think",
     "plot_trace",
+    "reuse_distances",
     "save",
+    "session_reuse",
     "share_prefix",
     "think",
     "workload",

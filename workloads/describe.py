@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagesim.errors import PagesimError
-from pagesim.workloads.arrivals import arrival_rate, gap_cv
+from pagesim.workloads.arrivals import arrival_rate, gap_cv, numbered_sessions
+from pagesim.workloads.reuse import ideal_reuse, reuse_distances, session_reuse
 from pagesim.workloads.trace import FloatColumn, IntColumn, Trace
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Line = tuple[str, str, float, str]
 
 # From the palette of Okabe and Ito, which people with any kind of colour blindness can tell apart.
 BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
@@ -22,12 +25,17 @@ BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 def describe(trace: Trace) -> pd.DataFrame:
     """Return a trace's statistics, one a row.
 
-    Columns: ``measure`` (``prompt_tokens``, ``output_tokens``, ``total_tokens``, ``requests``, ``arrivals``),
-    ``statistic`` (``mean``, ``p50``, ``p90``, ``p99``, ``max`` of tokens; ``count``; ``rate``, ``gap_cv`` and
-    ``duration`` of arrivals), ``value``, and ``unit``. Rate and CV are NaN where all requests arrive
-    together; the duration is the last arrival's time less the first's. A trace with ``hash_ids`` has the
-    measure ``prompt_blocks`` too: their ``count``, and ``ideal_reuse``, the share of them in percent that
-    `ideal_reuse` finds.
+    Columns: ``measure``, ``statistic``, ``value``, and ``unit``. Measures are ``prompt_tokens``,
+    ``output_tokens``, ``total_tokens`` (statistics ``mean``, ``p50``, ``p90``, ``p99``, ``max``),
+    ``requests`` (``count``) and ``arrivals`` (``rate``, ``gap_cv``, ``duration``; the first two NaN where all
+    requests arrive together; the duration is the last arrival's time less the first's). And
+
+    - of a trace with ``hash_ids``: ``prompt_blocks``, their ``count``, and ``ideal_reuse``, the share of them
+      in percent that `ideal_reuse` finds; ``reuse_distance``, the other blocks that were used since each of
+      those was (`reuse_distances`);
+    - of one with sessions: ``sessions`` (``count``), ``turns`` of each, and, without ``hash_ids``,
+      ``prompt_tokens`` ``from_last_turn``, the share of all in percent that `session_reuse` counts;
+    - of one with ``think_s``: ``think`` before turns that are not the first of their session.
 
     Raises:
         PagesimError: the trace has no requests.
@@ -35,17 +43,9 @@ def describe(trace: Trace) -> pd.DataFrame:
     import pandas as pd
 
     _check_not_empty(trace)
-    lines: list[tuple[str, str, float, str]] = []
+    lines: list[Line] = []
     for measure, values in _token_columns(trace).items():
-        p50, p90, p99 = np.percentile(values, [50, 90, 99])
-        for statistic, value in (
-            ("mean", values.mean()),
-            ("p50", p50),
-            ("p90", p90),
-            ("p99", p99),
-            ("max", values.max()),
-        ):
-            lines.append((measure, statistic, float(value), "tokens"))
+        lines += _distribution(measure, values, "tokens")
     rate, cv = arrival_rate(trace.arrival_s), gap_cv(trace.arrival_s)
     lines += [
         ("requests", "count", float(len(trace)), ""),
@@ -53,38 +53,45 @@ def describe(trace: Trace) -> pd.DataFrame:
         ("arrivals", "gap_cv", np.nan if cv is None else cv, ""),
         ("arrivals", "duration", float(trace.arrival_s[-1] - trace.arrival_s[0]), "s"),
     ]
-    if trace.hash_ids is not None:
-        hits, blocks = ideal_reuse(trace)
-        lines += [
-            ("prompt_blocks", "count", float(blocks), f"blocks of {trace.hash_block_size} tokens"),
-            ("prompt_blocks", "ideal_reuse", 100 * hits / blocks, "%"),
-        ]
-    return pd.DataFrame(lines, columns=["measure", "statistic", "value", "unit"])
+    return pd.DataFrame(
+        [*lines, *_shared(trace), *_turns(trace)], columns=["measure", "statistic", "value", "unit"]
+    )
 
 
-def ideal_reuse(trace: Trace) -> tuple[int, int]:
-    """Return how many blocks of prompts a prefix cache without a limit would hit, and how many there are.
-
-    A block hits if its id and all ids before it in its prompt began the prompt of an earlier row: requests
-    count as served one after another, each prompt cached before the next comes. Blocks are those that the
-    prompts begin, ⌈prompt tokens / ``hash_block_size``⌉ each. **A last block that is filled only in part
-    counts as any other**, hit or not, as in Mooncake's own figure (real caches reuse full blocks only). A
-    block without an id never hits. Outputs have no ids and are not counted.
-
-    Raises:
-        PagesimError: the trace has no ``hash_ids``.
-    """
+def _shared(trace: Trace) -> list[Line]:
+    """Return what prompts share with earlier ones, by their ids."""
     if trace.hash_ids is None:
-        raise PagesimError("the trace has no hash_ids, which say what its prompts share")
-    # A prefix is a number; the table leads from a prefix and the id after it to the prefix of both.
-    longer: dict[tuple[int, int], int] = {}
-    hits = 0
-    for ids in trace.hash_ids:
-        known, prefix = len(longer), 0
-        for block in ids:
-            prefix = longer.setdefault((prefix, block), len(longer) + 1)
-            hits += prefix <= known
-    return hits, int((-(-trace.prompt_tokens // trace.hash_block_size)).sum())
+        return []
+    hits, blocks = ideal_reuse(trace)
+    unit = f"blocks of {trace.hash_block_size} tokens"
+    return [
+        ("prompt_blocks", "count", float(blocks), unit),
+        ("prompt_blocks", "ideal_reuse", 100 * hits / blocks, "%"),
+        *(_distribution("reuse_distance", reuse_distances(trace), unit) if hits else []),
+    ]
+
+
+def _turns(trace: Trace) -> list[Line]:
+    """Return what sessions are like."""
+    if trace.session_id is None:
+        return []
+    sessions = numbered_sessions(trace)
+    turns = np.bincount(sessions)
+    lines = [("sessions", "count", float(len(turns)), ""), *_distribution("turns", turns, "a session")]
+    if trace.hash_ids is None:
+        share = 100 * session_reuse(trace) / float(trace.prompt_tokens.sum())
+        lines.append(("prompt_tokens", "from_last_turn", share, "%"))
+    later = np.ones(len(trace), bool)
+    later[np.unique(sessions, return_index=True)[1]] = False
+    if trace.think_s is not None and later.any():
+        lines += _distribution("think", trace.think_s[later], "s")
+    return lines
+
+
+def _distribution(measure: str, values: IntColumn | FloatColumn, unit: str) -> list[Line]:
+    p50, p90, p99 = np.percentile(values, [50, 90, 99])
+    found = {"mean": values.mean(), "p50": p50, "p90": p90, "p99": p99, "max": values.max()}
+    return [(measure, statistic, float(value), unit) for statistic, value in found.items()]
 
 
 def plot_trace(trace: Trace) -> Figure:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError
-from pagesim.workloads import describe, ideal_reuse, make_trace, plot_trace
+from pagesim.workloads import describe, ideal_reuse, make_trace, plot_trace, reuse_distances, session_reuse
 from pagesim.workloads.trace import Trace
 
 
@@ -105,3 +105,44 @@ def test_mooncakes_conversations_reuse_what_was_published(shared):
     )
     hits, _ = ideal_reuse(whole)
     assert (hits, int(full.sum())) == (105_592, 276_491)
+
+
+@pytest.mark.parametrize(
+    ("rows", "distances"),
+    [
+        pytest.param([(8, (1, 2)), (8, (1, 2))], [1, 1], id="the prompt's other block lies between"),
+        pytest.param([(4, (1,)), (4, (1,))], [0], id="nothing between"),
+        pytest.param([(4, (1,)), (8, (2, 3)), (8, (2, 3)), (4, (1,))], [1, 1, 2], id="a block counts once"),
+    ],
+)
+def test_a_distance_counts_the_other_blocks_used_since(rows, distances):
+    assert reuse_distances(prompts(*rows)).tolist() == distances
+
+
+def test_distances_are_those_of_a_stack_of_blocks():
+    rng = np.random.default_rng(5)
+    trace = prompts(*((4, (int(block),)) for block in rng.zipf(1.5, 400) % 60))
+    stack, expected = [], []
+    for (block,) in trace.hash_ids or ():
+        if block in stack:
+            expected.append(stack.index(block))
+            stack.remove(block)
+        stack.insert(0, block)
+    assert reuse_distances(trace).tolist() == expected
+
+
+def test_sessions_are_described_by_their_turns_and_what_these_take_over():
+    trace = Trace(
+        np.arange(4.0),
+        np.array([100, 50, 160, 120]),
+        np.array([10, 5, 8, 8]),
+        session_id=np.array(["a", "b", "a", "a"], object),
+        think_s=np.array([9.0, 9.0, 2.0, 4.0]),
+    )
+    assert session_reuse(trace) == 110  # the third turn of a begins anew
+    assert value(trace, "prompt_tokens", "from_last_turn") == pytest.approx(100 * 110 / 430)
+    assert value(trace, "sessions", "count") == 2
+    assert value(trace, "turns", "mean") == 2
+    assert value(trace, "think", "mean") == 3  # first turns do not think
+    with pytest.raises(PagesimError, match="the trace has no session_id"):
+        session_reuse(make_trace("alpaca"))
