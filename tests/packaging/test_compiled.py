@@ -41,7 +41,7 @@ class Spare(CountedKV):
 
 
 ps.register("scheduler", "patient", Patient)
-ps.register("placement", "spare", lambda pool: Spare(pool.num_blocks, [KVGroup(pool.block_size)], pool.cpu_blocks))
+ps.register("placement", "spare", lambda pool: Spare(pool.num_blocks, [KVGroup(pool.block_size)]))
 trace = ps.make_trace("fixed:20,30", num_requests=12)
 options = {"cost": "affine:0.01,1e-5,1e-7", "num_blocks": 100}
 found = ps.simulate(trace, scheduler="patient", reservation="on-demand", placement="paged", **options)
