@@ -38,7 +38,7 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
             pytest.skip(f"building a wheel without a network needs {package} >= {needed}")
     copy = tmp_path_factory.mktemp("tree") / "pagesim"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, copy)
     for name in ("pagesim", "kernels", "workloads"):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
