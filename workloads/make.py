@@ -16,6 +16,7 @@ from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load
 from pagesim.workloads.lengths import SPECS, Lengths, parse_lengths
 from pagesim.workloads.model import LengthModel
 from pagesim.workloads.rows import OnBadRow
+from pagesim.workloads.servegen import Pool, generate, parse_servegen
 from pagesim.workloads.sharing import share_prefix
 from pagesim.workloads.texts import TurnChoice
 from pagesim.workloads.thinking import begin_sessions
@@ -45,7 +46,9 @@ def make_trace(
 
     A name of a bundled workload samples its fitted model, a text as ``parse_lengths`` takes samples that
     distribution, ``conversations:TOKENS:`` in front of either makes conversations of it, each turn after the
-    one before is over; anything else is a path and is read; the text ``./sharegpt`` is a path.
+    one before is over; ``servegen:FOLDER[@SECONDS]`` generates what the clients of a pool of ServeGen's send
+    for a duration, at ``rate`` all together if one is given. Anything else is a path and is read; the text
+    ``./sharegpt`` is a path.
 
     Args:
         name_or_path: what to make the trace from.
@@ -87,6 +90,14 @@ def make_trace(
         return _conversations(
             turned, arrivals, rate, cv, duration, num_requests, seed, turns, shared_prefix, think
         )
+    pool = parse_servegen(name)
+    if pool is not None:
+        if arrivals is not None or cv is not None or turns != "first":
+            raise PagesimError(
+                "a pool of ServeGen's has arrivals of its own; leave out arrivals, cv and turns"
+            )
+        trace = _generated(pool, rate, duration, num_requests, seed)
+        return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)
     lengths = _lengths(name)
     if lengths is None:
         trace = load(name_or_path, turns=turns, tokenizer=tokenizer, on_bad_row=on_bad_row)
@@ -164,6 +175,16 @@ def _conversations(
     if think is not None:
         trace = draw_thinking(trace, think, seed)
     return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)
+
+
+def _generated(
+    pool: Pool, rate: float | None, duration: float | None, num_requests: int | None, seed: int
+) -> Trace:
+    """Generate a workload of a pool's clients."""
+    if duration is None:
+        raise PagesimError("a pool of ServeGen's sends for days; give a duration in seconds")
+    trace = generate(pool, duration, rate, seed)
+    return trace if num_requests is None else trace.take(slice(0, num_requests))
 
 
 def _lengths(name: str) -> Lengths | None:

@@ -516,6 +516,7 @@ def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, 
     from pagesim.costs.specs.catalogue import known_as
     from pagesim.workloads import SPECS, workloads
     from pagesim.workloads.conversations import PREFIX
+    from pagesim.workloads.servegen import PREFIX as SERVEGEN
     from pagesim.workloads.tokenizer import APPROXIMATE, GPT2
 
     # A name that is known is never a path, whatever lies in the working directory.
@@ -533,9 +534,12 @@ def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, 
                 continue
             value, comma, rest = value.partition(",")
             before, after = "profile:", comma + rest
+        if option == "trace" and kind == SERVEGEN:
+            value, at, rest = value.partition(":")[2].partition("@")
+            before, after = f"{SERVEGEN}:", at + rest
         try:
             for path in (Path(value), *([beside / value] if beside else [])):
-                if path.is_file() or (option == "model" and path.is_dir()):
+                if path.is_file() or ((option == "model" or before == f"{SERVEGEN}:") and path.is_dir()):
                     found[option] = f"{before}{path.resolve()}{after}"
                     break
         except (OSError, ValueError):  # too long for a path, say; what opens it says so
