@@ -45,19 +45,31 @@ _FUSED = {
 }
 
 
+HEAD_NAMES = ("lm_head", "model.lm_head", "language_model.lm_head", "embed_out", "output")
+
+
 @dataclass(frozen=True, slots=True)
 class Module:
     """A linear layer, or all like it of one layer.
 
     Attributes:
         group: of `Weights`.
-        names: those that checkpoints give it, by family.
         parameters: of its matrix, or of all of them.
+        name: what it is in its layer.
+        layer: from 0; -1 for the head, which is in none.
     """
 
     group: str
-    names: tuple[str, ...]
     parameters: int
+    name: str = ""
+    layer: int = -1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that checkpoints give it, by family."""
+        if self.layer >= 0:
+            return _names(self.group, self.layer, self.name)
+        return HEAD_NAMES if self.parameters else ()
 
 
 def modules(spec: ModelSpec, attending: Sequence[int], recurrent: Sequence[int]) -> Iterator[Module]:
@@ -68,18 +80,14 @@ def modules(spec: ModelSpec, attending: Sequence[int], recurrent: Sequence[int])
         attending: its layers that attend, from 0.
         recurrent: those that keep a state.
     """
-    yield Module(
-        "head",
-        ("lm_head", "model.lm_head", "language_model.lm_head", "embed_out", "output"),
-        spec.vocab * (spec.embedding or spec.hidden),
-    )
+    yield Module("head", spec.vocab * (spec.embedding or spec.hidden))
     for layer in attending:
         for name, parameters in _attention(spec).items():
-            yield _module("attention", layer, name, parameters)
+            yield Module("attention", parameters, name, layer)
     for layer in recurrent:
         split, _ = spec.recurrence.weights(spec.hidden) if spec.recurrence else (0, 0)
         for name, parameters in {"in_proj": split * 2 // 3, "out_proj": split // 3}.items():
-            yield _module("recurrent", layer, name, parameters)
+            yield Module("recurrent", parameters, name, layer)
     matrices = _MLP if spec.gated else _MLP[1:]
     dense = spec.moe.dense_layers if spec.moe else spec.layers
     for layer in range(spec.layers):
@@ -91,7 +99,7 @@ def modules(spec: ModelSpec, attending: Sequence[int], recurrent: Sequence[int])
         for group, size in sizes.items():
             for name in matrices:
                 if size:
-                    yield _module(group, layer, name, size)
+                    yield Module(group, size, name, layer)
 
 
 def _attention(spec: ModelSpec) -> dict[str, int]:
@@ -117,10 +125,9 @@ def _attention(spec: ModelSpec) -> dict[str, int]:
     return found
 
 
-def _module(group: str, layer: int, name: str, parameters: int) -> Module:
+def _names(group: str, layer: int, name: str) -> tuple[str, ...]:
     ends = [f"{place}.{each}" for place in _PLACES[group] for each in _FUSED.get(name, (name,))]
-    names = tuple(f"{prefix}.{layer}.{end}" for prefix in PREFIXES for end in ends)
-    return Module(group, names, parameters)
+    return tuple([f"{prefix}.{layer}.{end}" for prefix in PREFIXES for end in ends])
 
 
 def is_named(module: Module, pattern: str) -> bool:
@@ -129,8 +136,22 @@ def is_named(module: Module, pattern: str) -> bool:
     It may be a whole name, a module around it, neighbouring parts of its name, a glob, or, behind ``re:``, an
     expression that its beginning matches.
     """
+    if module.layer >= 0 and _is_of_all_layers(pattern):
+        return _is_named_in_all(module.group, module.name, pattern)
     found = _expression(pattern)
     return any(found.match(name) for name in module.names)
+
+
+@lru_cache(maxsize=4096)
+def _is_of_all_layers(pattern: str) -> bool:
+    """Say whether a pattern is about a module in every layer or in none: it has no number."""
+    return not pattern.startswith("re:") and not any(map(str.isdigit, pattern))
+
+
+@lru_cache(maxsize=4096)
+def _is_named_in_all(group: str, name: str, pattern: str) -> bool:
+    found = _expression(pattern)
+    return any(found.match(each) for each in _names(group, 0, name))
 
 
 @lru_cache(maxsize=4096)

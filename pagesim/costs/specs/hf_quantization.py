@@ -24,7 +24,7 @@ _FP8 = DTYPES["fp8"]
 _NVFP4 = DTYPES["nvfp4"]
 _MXFP8 = WeightDtype("mxfp8", with_scales(8, 32, 8), "fp8")
 
-NOTHING = Module("head", (), 0)
+NOTHING = Module("head", 0)
 
 MODELOPT: dict[str, WeightDtype] = {
     "FP8": _FP8,
