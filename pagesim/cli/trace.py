@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pagesim.cli.completion import complete
 from pagesim.cli.options import OUT, workload_flags
+
+if TYPE_CHECKING:
+    from pagesim.errors import TraceError
+    from pagesim.workloads.trace import Trace
 
 cli = typer.Typer(
     help="Look at, convert, fit and make traces.\n\n"
@@ -56,15 +60,46 @@ def convert(
 ) -> None:
     """Read a trace in any format and write it as Parquet or CSV.
 
+    What a benchmark's client or a server recorded of requests (vllm bench, GuideLLM, SGLang's bench) is a
+    trace of their times and lengths; of several runs in one file each goes into a file of its own.
+
     Example: pagesim trace convert AzureLLMInferenceTrace_conv.csv azure.parquet
     """
     from pagesim.cli import show
+    from pagesim.errors import TraceError
     from pagesim.workloads import load, save
 
-    requests = load(source, **flags)
-    save(requests, target)
-    show.say_notes(requests.notes)
-    show.say(f"{len(requests)} requests written to {target}")
+    try:
+        found = {target: load(source, **flags)}
+    except TraceError as error:
+        found = _recorded(source, target, error)
+    for file, requests in found.items():
+        save(requests, file)
+        show.say_notes(requests.notes)
+        show.say(f"{len(requests)} requests written to {file}")
+
+
+def _recorded(source: Path, target: Path, error: TraceError) -> dict[Path, Trace]:
+    """Return the requests of recorded runs, by the file that each goes into; else the error it is."""
+    from pagesim.errors import PagesimError
+    from pagesim.experiments.recorded.find import read
+
+    try:
+        runs = read(source)
+    except PagesimError:
+        raise error from None
+    files = (
+        [target]
+        if len(runs) == 1
+        else [target.with_stem(f"{target.stem}-{n}") for n in range(1, len(runs) + 1)]
+    )
+    found = {}
+    for file, run in zip(files, runs, strict=True):
+        note = f"requests of {run.name}, when they were sent and how long they were"
+        if run.max_concurrency is not None:
+            note += f"; {run.max_concurrency} were outstanding at a time: replay it with --max-concurrency"
+        found[file] = run.trace().with_columns({}, note)
+    return found
 
 
 @cli.command("make")

@@ -10,6 +10,7 @@ import pytest
 
 from pagesim.workloads import load
 from pagesim.workloads.trace import Trace
+from tests.experiments.recorded.samples import guidellm, vllm
 
 TALK = [{"from": "human", "value": "how are you"}, {"from": "gpt", "value": "well, thank you"}]
 
@@ -190,3 +191,27 @@ def test_a_figure_that_cannot_be_written_leaves_nothing_behind(taken, cli, trace
     assert outcome.code == 2
     assert outcome.err.splitlines()[-1].startswith(f"pagesim: {out}: cannot be written (")
     assert sorted(set(tmp_path.rglob("*")) - {trace}) == before
+
+
+def test_what_a_benchmarks_client_recorded_is_a_trace(succeeds, tmp_path):
+    data = vllm()
+    (tmp_path / "bench.json").write_text(json.dumps(data))
+    said = succeeds("trace", "convert", tmp_path / "bench.json", tmp_path / "trace.csv")
+    trace = load(tmp_path / "trace.csv")
+    assert sorted(trace.prompt_tokens.tolist()) == sorted(data["input_lens"])
+    assert "when they were sent and how long they were" in said.err
+
+
+def test_each_run_of_a_file_becomes_a_trace_of_its_own(succeeds, tmp_path):
+    data = guidellm()
+    data["benchmarks"] *= 2
+    (tmp_path / "guide.json").write_text(json.dumps(data))
+    succeeds("trace", "convert", tmp_path / "guide.json", tmp_path / "trace.csv")
+    assert sorted(file.name for file in tmp_path.glob("*.csv")) == ["trace-1.csv", "trace-2.csv"]
+
+
+def test_what_is_neither_a_trace_nor_a_record_is_refused_as_a_trace(refused, tmp_path):
+    (tmp_path / "other.json").write_text('[{"colour": "red"}]')
+    assert "the format is not recognised" in refused(
+        "trace", "convert", tmp_path / "other.json", tmp_path / "o.csv"
+    )
