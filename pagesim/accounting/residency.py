@@ -132,7 +132,8 @@ class PlainResidency(Residency):
     def _cached_blocks(self, rows: Rows) -> Callable[[Column], Column]:
         """Return what tells cached blocks from blocks held: a fast-forward only takes blocks.
 
-        The order in which they were taken was noted where content was evicted on the way.
+        It takes those that are not cached first. Where it does not, the order in which blocks were
+        taken was noted where content was evicted on the way.
         """
         lost, lost_in_a_row = np.array(self.memory.take_evictions(), np.int64).reshape(-1, 2).T
 
@@ -145,10 +146,10 @@ class PlainResidency(Residency):
 
         def cached_blocks(held: Column) -> Column:
             cached = rows.spread("cached_blocks")
-            if len(lost):
-                before = rows.spread("blocks_taken")
-                taken = before + held - (self.memory.num_blocks - rows.spread("free_blocks"))
-                cached += lost_by(before) - lost_by(taken)
-            return cached
+            if not len(lost):
+                return np.minimum(cached, self.memory.num_blocks - held)
+            before = rows.spread("blocks_taken")
+            taken = before + held - (self.memory.num_blocks - rows.spread("free_blocks"))
+            return cached + lost_by(before) - lost_by(taken)
 
         return cached_blocks

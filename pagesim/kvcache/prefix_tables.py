@@ -8,7 +8,7 @@ from itertools import chain
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import opening_step
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.prefix import CountedPrefixKV
+from pagesim.kvcache.queued_prefix import QueuedPrefixKV
 from pagesim.kvcache.run_index import Prefix, RunIndex
 from pagesim.kvcache.runs import FreeQueue, Run, block_array
 
@@ -34,7 +34,7 @@ class _NumberedIndex(RunIndex):
             run.blocks = named
 
 
-class PrefixCachedKV(CountedPrefixKV):
+class PrefixCachedKV(QueuedPrefixKV):
     """As its parent, with numbers: blocks are named in the step in which they are taken.
 
     Attributes:
@@ -142,7 +142,7 @@ class PrefixCachedKV(CountedPrefixKV):
             assert blocks == prefix.table[: prefix.hashed], "runs are not the table's"
             assert len(prefix.table) == -(-self.length(holder) // self.block_size), "a table's length is off"
 
-    # As `CountedPrefixKV`
+    # As `QueuedPrefixKV`
 
     def _all_blocks(self) -> Run:
         run = super()._all_blocks()

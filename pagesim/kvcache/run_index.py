@@ -22,10 +22,12 @@ class Prefix:
         runs: those of its leading blocks that can be found.
         hashed: how many blocks these are.
         missing: the key of the block behind these, if it was just looked up and is not there.
+        due: how many blocks can be found that are not in the index yet, since no request can ask for them; -1
+            where they are put into it as soon as they can be found.
         table: all its blocks, in token order, where blocks have numbers.
     """
 
-    __slots__ = ("content", "hashed", "missing", "runs", "table")
+    __slots__ = ("content", "due", "hashed", "missing", "runs", "table")
 
     table: array[int]
 
@@ -36,6 +38,7 @@ class Prefix:
         self.runs = runs
         self.hashed = hashed
         self.missing = missing
+        self.due = -1
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
