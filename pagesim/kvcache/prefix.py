@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from pagesim.kvcache.base import KVCache, KVCacheError
-from pagesim.kvcache.groups import KVGroup, opening_step
+from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, are_there, free_blocks
 from pagesim.kvcache.runs import FreeQueue, Run
@@ -248,16 +248,21 @@ class CountedPrefixKV(KVCache):
 
     def grow(self, steps: int = 1) -> int:
         blocks = self.blocks_needed(steps)
-        if blocks > self.free_blocks:
-            self._check_steps(steps)
-        self._grow(steps, blocks)
+        if blocks:
+            if blocks > self.free_blocks:
+                self._check_steps(steps)
+            self._take(blocks)
+        self.steps += steps
         return 0
 
     def grow_leaving(self, spare: int) -> int:
-        blocks = self._takes[(self.steps + 1) % self.block_size]
+        step = self.steps + 1
+        blocks = self._takes[step % self.block_size]
         if self.free_blocks - blocks < spare:
             return -1
-        self._grow(1, blocks)
+        if blocks:
+            self._take(blocks)
+        self.steps = step
         return 0
 
     def cache_full_blocks(self, holder: Holder) -> None:
@@ -273,10 +278,10 @@ class CountedPrefixKV(KVCache):
             self._aside = blocks
 
     def release(self, holder: Holder) -> None:
-        length = self.length(holder)
-        prefix: Prefix = holder.kv
+        decodes, prefix = holder.decodes, holder.kv
+        length = holder.base + self.steps if decodes else holder.tokens
         self._hash(holder, length - holder.unknown)
-        if holder.decodes:
+        if decodes:
             holder.decodes = False
             self._count(holder, -1)
         if prefix.due >= 0:
@@ -314,12 +319,6 @@ class CountedPrefixKV(KVCache):
         if self._aside:
             self._aside -= min(blocks, self._aside)
 
-    def _grow(self, steps: int, blocks: int) -> None:
-        """Let decoding holders take so many blocks in the next steps."""
-        if blocks:
-            self._take(blocks)
-        self.steps += steps
-
     def _give_back_unhashed(self, prefix: Prefix, blocks: int) -> None:
         """Give back so many blocks of a holder, its last ones, that cannot be found."""
         self.free_blocks += blocks
@@ -336,7 +335,7 @@ class CountedPrefixKV(KVCache):
 
     def _count(self, holder: Holder, change: int) -> None:
         """Count the blocks that a decoding holder takes."""
-        self._takes[opening_step(holder.base, self.block_size)] += change
+        self._takes[(1 - holder.base) % self.block_size] += change  # see `opening_step`
         self._decoding += change
 
     def _look_up(self, holder: Holder, most: int) -> _Match:

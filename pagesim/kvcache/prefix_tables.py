@@ -64,6 +64,17 @@ class PrefixCachedKV(QueuedPrefixKV):
         super().extend(holder, tokens)
         self._fill_table(holder)
 
+    def grow(self, steps: int = 1) -> int:
+        copies = super().grow(steps)
+        self._fill_tables(steps)
+        return copies
+
+    def grow_leaving(self, spare: int) -> int:
+        copies = super().grow_leaving(spare)
+        if copies >= 0:
+            self._fill_tables(1)
+        return copies
+
     def take(self, holder: Holder) -> None:
         super().take(holder)
         self._fill_table(holder)
@@ -149,25 +160,6 @@ class PrefixCachedKV(QueuedPrefixKV):
         run.blocks = block_array(reversed(range(self.num_blocks)))
         return run
 
-    def _grow(self, steps: int, blocks: int) -> None:
-        before = self.steps
-        super()._grow(steps, blocks)
-        if not self._fresh:
-            return
-        if not self._in_order:
-            self._buckets = [
-                dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
-            ]
-            self._in_order = True
-        size, buckets, first = self.block_size, self._buckets, before + 1
-        if steps == 1:
-            takers: Iterable[Holder] = buckets[first % size]
-        else:
-            takers = chain.from_iterable([buckets[step % size] for step in range(first, first + steps)])
-        for holder, block in zip(takers, self._fresh, strict=True):
-            holder.kv.table.append(block)
-        del self._fresh[:]
-
     def _took(self, run: Run, blocks: int) -> None:
         there = run.blocks
         if blocks == 1:
@@ -215,3 +207,21 @@ class PrefixCachedKV(QueuedPrefixKV):
         if self._fresh:
             prefix.table += self._fresh
             del self._fresh[:]
+
+    def _fill_tables(self, steps: int) -> None:
+        """Let the tables of decoding holders name what they took in so many steps."""
+        if not self._fresh:
+            return
+        if not self._in_order:
+            self._buckets = [
+                dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
+            ]
+            self._in_order = True
+        size, buckets, first = self.block_size, self._buckets, self.steps - steps + 1
+        if steps == 1:
+            takers: Iterable[Holder] = buckets[first % size]
+        else:
+            takers = chain.from_iterable([buckets[step % size] for step in range(first, first + steps)])
+        for holder, block in zip(takers, self._fresh, strict=True):
+            holder.kv.table.append(block)
+        del self._fresh[:]
