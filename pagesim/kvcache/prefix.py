@@ -278,27 +278,30 @@ class CountedPrefixKV(KVCache):
             self._aside = blocks
 
     def release(self, holder: Holder) -> None:
-        decodes, prefix = holder.decodes, holder.kv
+        decodes, prefix, size = holder.decodes, holder.kv, self.block_size
         length = holder.base + self.steps if decodes else holder.tokens
-        self._hash(holder, length - holder.unknown)
         if decodes:
             holder.decodes = False
             self._count(holder, -1)
-        if prefix.due >= 0:
-            self._due -= prefix.due
-            self._index.register(prefix, prefix.due)
         self._cached = self.cached_blocks
-        unhashed = -(-length // self.block_size) - prefix.hashed
-        if unhashed:
-            self._give_back_unhashed(prefix, unhashed)
         freed = 0
-        for run in reversed(prefix.runs):
-            run.holders.remove(prefix)
-            if run.holders:
-                self.shared_blocks -= run.count
-            else:
-                self._queue.push(run)
-                freed += run.count
+        if prefix.due < 0:
+            self._hash(holder, length - holder.unknown)
+            self._give_back_unhashed(prefix, -(-length // size) - prefix.hashed)
+            for run in reversed(prefix.runs):
+                run.holders.remove(prefix)
+                if run.holders:
+                    self.shared_blocks -= run.count
+                else:
+                    self._queue.push(run)
+                    freed += run.count
+        else:
+            full = (length - holder.unknown) // size
+            freed = full if full > prefix.due else prefix.due
+            self._due -= prefix.due
+            self.free_blocks += -(-length // size) - freed
+            if freed:
+                self._queue.push(self._index.add(prefix.content, freed))
         self._queued += freed
         self._cached += freed
         self.free_blocks += freed

@@ -80,6 +80,8 @@ class QueuedPrefixKV(CountedPrefixKV):
             self._take_queued(blocks)
 
     def _give_back_unhashed(self, prefix: Prefix, blocks: int) -> None:
+        if not blocks:
+            return
         self.free_blocks += blocks
         run = self._blank
         if not self.reuses_unhashed_first:

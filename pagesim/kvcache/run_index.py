@@ -139,6 +139,14 @@ class RunIndex:
                 self.duplicates.setdefault(key, []).append(run)
             start += blocks
 
+    def add(self, content: Content, blocks: int) -> Run:
+        """Make the first blocks of a content findable that begins as no other does, and is held no longer."""
+        content.unseen = False
+        key = content.key(0)
+        self.found[key] = run = Run(blocks, content, 0, key)
+        run.index = self
+        return run
+
     def split(self, run: Run, blocks: int) -> None:
         """Cut a run in two after so many blocks, and all that have the same content."""
         duplicates = self.duplicates.get(run.key)
