@@ -352,6 +352,7 @@ class CountedPrefixKV(KVCache):
         match = self._match
         if match.holder is not holder:
             return _NOTHING
+        self._settle()
         if not match.holds(self._index.found):
             match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
         return match
@@ -368,7 +369,9 @@ class CountedPrefixKV(KVCache):
 
     def _settle(self) -> None:
         """Take out of the queue what was taken since this was last called."""
-        self._cached = cached = self.cached_blocks
+        cached, free = self._cached, self.free_blocks - self._aside
+        if cached > free:
+            self._cached = cached = free
         surplus = self._queued - cached
         if surplus:
             self._queued = cached
