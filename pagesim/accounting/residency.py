@@ -132,8 +132,10 @@ class PlainResidency(Residency):
     def _cached_blocks(self, rows: Rows) -> Callable[[Column], Column]:
         """Return what tells cached blocks from blocks held: a fast-forward only takes blocks.
 
-        The order in which they were taken was noted where content was evicted on the way.
+        The order in which they were taken was noted where content was evicted on the way; or the steps were
+        in which it was.
         """
+        by_step = np.array(self.memory.take_evicted_in_steps(), np.int64).reshape(-1, 2)
         lost, lost_in_a_row = np.array(self.memory.take_evictions(), np.int64).reshape(-1, 2).T
 
         def lost_by(taken: Column) -> Column:
@@ -149,6 +151,12 @@ class PlainResidency(Residency):
                 before = rows.spread("blocks_taken")
                 taken = before + held - (self.memory.num_blocks - rows.spread("free_blocks"))
                 cached += lost_by(before) - lost_by(taken)
+            if len(by_step):
+                steps, blocks = by_step.T
+                gone = np.concatenate([[0], np.cumsum(blocks)])
+                first = rows["growth"] - 1 + rows["planned"]
+                cached += rows.spread_out(gone[np.searchsorted(steps, first, "right")])
+                cached -= gone[np.searchsorted(steps, rows.growth, "right")]
             return cached
 
         return cached_blocks

@@ -135,3 +135,49 @@ def test_what_was_retracted_leaves_what_its_prompt_had_cached() -> None:
     memory.extend(first, 5)
     memory.drop(first)
     assert (memory.cached_blocks, memory.blank_blocks) == (6, 14)
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_steps_taken_at_once_evict_in_the_steps_in_which_single_ones_do(page: int) -> None:
+    rnd = Random(page)
+
+    def filled(seed: float) -> tuple[RadixKV, int]:
+        """Return memory of 60 pages of which most are cached, and how many requests decode there."""
+        lives, memory = Random(seed), RadixKV(60, page)
+        for _ in range(12):
+            content = text(lives, page)
+            tokens = lives.randint(1, len(content.tokens))
+            holder = Holder(tokens)
+            holder.content, holder.prompt = content, 0
+            if memory.can_admit(holder, tokens):
+                memory.admit(holder, tokens)
+                memory.release(holder)
+        decoding = lives.randint(1, 4)
+        for _ in range(decoding):
+            holder = Holder(lives.randint(1, 2 * page))
+            memory.admit(holder, holder.tokens)
+            memory.start_decoding(holder)
+        return memory, decoding
+
+    evicted = 0
+    for _ in range(150):
+        seed = rnd.random()
+        (ahead, decoding), (single, _) = filled(seed), filled(seed)
+        steps = ahead.steps_that_fit(rnd.randint(1, 60), decoding)
+        found = []
+        for _ in range(steps):
+            before = single.evicted
+            single.make_blank(decoding)
+            single.grow(1)
+            if single.evicted > before:
+                found.append((single.steps, (single.evicted - before) // page))
+        ahead.evict_ahead(steps, decoding)
+        ahead.grow(steps)
+        by_step: dict[int, int] = {}
+        for step, pages in ahead.take_evicted_in_steps():
+            by_step[step] = by_step.get(step, 0) + pages
+        assert list(by_step.items()) == found
+        assert state(ahead.tree) == state(single.tree)
+        assert (ahead.free_blocks, ahead.cached_blocks) == (single.free_blocks, single.cached_blocks)
+        evicted += len(found)
+    assert evicted > 50

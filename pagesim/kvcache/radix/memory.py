@@ -48,9 +48,10 @@ class RadixKV(CountedKV):
     Attributes:
         tree: see there.
         evicted: tokens that were evicted since the beginning.
+        evicted_in_steps: see ``take_evicted_in_steps``.
     """
 
-    __slots__ = ("_found", "_named", "evicted", "tree")
+    __slots__ = ("_found", "_named", "evicted", "evicted_in_steps", "tree")
 
     caches_prefixes = True
 
@@ -61,6 +62,7 @@ class RadixKV(CountedKV):
         super().__init__(num_pages, (KVGroup(page_size, Full()),))
         self.tree = RadixTree(page_size, policy)
         self.evicted = 0
+        self.evicted_in_steps: list[tuple[int, int]] = []
         self._named = 0  # pages of the tree that sequences hold, once for each of them
         self._found: tuple[Holder, Node, int] | None = (
             None  # what was looked up last, and up to how many tokens
@@ -212,6 +214,25 @@ class RadixKV(CountedKV):
         if short > 0 and self._cached:
             self._note_evicted(self.tree.evict(short * self.block_size))
         return self.free_blocks - self._cached
+
+    def evict_ahead(self, steps: int, pages: int) -> None:
+        """Evict what the next steps do, each of which makes so many pages blank before it grows, and can."""
+        blank = self.free_blocks - self._cached
+        while blank < pages + self._per_period * ((steps - 1) // self.block_size + 1):
+            # The first step before which too few pages are blank.
+            fit = self.steps_that_fit(steps, self._cached + pages) if blank >= pages else -1
+            if fit + 2 > steps:
+                return
+            gone = self.tree.evict(1)
+            if not gone:
+                return
+            self._note_evicted(gone)
+            blank = self.free_blocks - self._cached
+            self.evicted_in_steps.append((self.steps + fit + 2, gone // self.block_size))
+
+    def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
+        evicted, self.evicted_in_steps = self.evicted_in_steps, []
+        return evicted
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         self._refuse_samples()

@@ -210,14 +210,12 @@ class Sglang(AdmittingSglang):
             return 0
         if self._stood or not self._finishing or (self.queue.waiting and not self.is_full):
             return 0
-        memory = self.memory
-        steps = self._finishing[0][0] - memory.steps
-        # Before each step as many pages are blank as requests decode, or some would be evicted.
-        spare = memory.cached_blocks + len(self.batch)
-        steps = memory.steps_that_fit(steps, spare) if steps > 0 else 0
-        return self.pools.steps_alike(steps) if steps else 0
+        steps = self._finishing[0][0] - self.memory.steps
+        return self.pools.steps_alike(self, steps) if steps > 0 else 0
 
     def advance(self, steps: int) -> None:
+        if self.tree is not None:
+            self.tree.evict_ahead(steps, len(self.batch))
         super().advance(steps)
         self.decay_ratio(steps)
         self.queue.processed += self._stale * steps
