@@ -129,10 +129,10 @@ class DecodingSglang(Scheduler):
             batch.context_tokens = batch.decode_context
 
     def drop_ending(self) -> int:
-        """Let those rest whose last token is known to be in flight; return how many there are."""
+        """Let those rest whose last token is known to be in flight; return how many do."""
         resting = [request for request in self._ending if request.ends_by_length and request.decodes]
         if not resting:
-            return 0
+            return self.resting
         memory = self.memory
         for request in resting:
             self.events.interval_ended(request)
@@ -140,7 +140,7 @@ class DecodingSglang(Scheduler):
             self.resting += 1
             self.resting_context += request.tokens
         self.batch = [request for request in self.batch if request.decodes]
-        return len(resting)
+        return self.resting
 
     def fits(self) -> bool:
         """Say whether the next step of the running batch finds its pages; evict for it."""

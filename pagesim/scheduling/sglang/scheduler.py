@@ -193,6 +193,8 @@ class Sglang(AdmittingSglang):
 
     def let_ending_rest(self) -> None:
         self.note_ending()
+        if self.drop_ending():
+            self.is_full = False
 
     def ran_dry(self) -> None:
         if not (self.running or self.queue.waiting):
@@ -202,16 +204,30 @@ class Sglang(AdmittingSglang):
 
     def steps_until_next_decision(self) -> int:
         steps = self._steps_alike()
-        self.must_replan = steps <= 0
+        # Those whose last token is in flight can rest in a step, if that is known of all of them.
+        self.must_replan = steps <= 0 and not (steps < 0 and self._end_by_length())
         return steps
 
     def _steps_alike(self) -> int:
-        if self.joining or self.chunked is not None or self._pending or self._ending or self._in_flight:
+        """Return for how many decodes nothing is decided; fewer than 0 only because requests end."""
+        finishing = self._finishing
+        if self.joining or self._stood or self._pending or self._in_flight or not finishing:
             return 0
-        if self._stood or not self._finishing or (self.queue.waiting and not self.is_full):
+        if self.chunked is not None or (self.queue.waiting and not self.is_full):
             return 0
-        steps = self._finishing[0][0] - self.memory.steps
-        return self.pools.steps_alike(self, steps) if steps > 0 else 0
+        if self._ending and len(self._ending) > self.resting:
+            return 0
+        steps = finishing[0][0] - self.memory.steps
+        return self.pools.steps_alike(self, steps) if steps > 0 else -1
+
+    def _end_by_length(self) -> bool:
+        """Say whether the requests whose last token is in flight are known to end with it."""
+        now = self.memory.steps
+        return not self._ending and all(
+            isinstance(request, SglangRequest) and request.ends_by_length
+            for step, _, request in self._finishing
+            if step <= now
+        )
 
     def advance(self, steps: int) -> None:
         if self.tree is not None:
