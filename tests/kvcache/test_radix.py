@@ -38,8 +38,8 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy
     tree, slow = RadixTree(page, policy), SlowTree(page, policy)
     held: list[Node] = []
     evicted = split = 0
-    for _ in range(600):
-        change = rnd.choice(("match", "insert", "insert", "hold", "let go", "evict"))
+    for _ in range(900):
+        change = rnd.choice(("match", "insert", "insert", "hold", "go on", "let go", "evict"))
         content = text(rnd, page)
         tokens = content.tokens
         whole = len(tokens) - len(tokens) % page
@@ -57,6 +57,16 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy
             held.append(tree.match(content, len(tokens)))
             tree.lock(held[-1])
             slow.lock(slow.match(tokens))
+        elif change == "go on" and held:
+            place = rnd.randrange(len(held))
+            start = prefix_of(held[place]) if held[place].end else ()
+            longer = Prompt(start + tokens, page)
+            whole = len(longer.tokens) - len(longer.tokens) % page
+            seen = rnd.randint(0, whole)
+            there, held[place] = tree.insert(longer, whole, seen, held=held[place])
+            assert there == slow.insert(longer.tokens[:whole], seen)
+            slow.lock(start, -1)
+            slow.lock(longer.tokens[:whole])
         elif change == "let go" and held:
             node = held.pop(rnd.randrange(len(held)))
             tree.unlock(node)

@@ -203,14 +203,8 @@ class Sglang(AdmittingSglang):
     # Fast-forward
 
     def steps_until_next_decision(self) -> int:
-        steps = self._steps_alike()
-        # Those whose last token is in flight can rest in a step, if that is known of all of them.
-        self.must_replan = steps <= 0 and not (steps < 0 and self._end_by_length())
-        return steps
-
-    def _steps_alike(self) -> int:
-        """Return for how many decodes nothing is decided; fewer than 0 only because requests end."""
         finishing = self._finishing
+        self.must_replan = True
         if self.joining or self._stood or self._pending or self._in_flight or not finishing:
             return 0
         if self.chunked is not None or (self.queue.waiting and not self.is_full):
@@ -218,16 +212,26 @@ class Sglang(AdmittingSglang):
         if self._ending and len(self._ending) > self.resting:
             return 0
         steps = finishing[0][0] - self.memory.steps
-        return self.pools.steps_alike(self, steps) if steps > 0 else -1
+        if steps > 0:
+            steps = self.pools.steps_alike(self, steps)
+            self.must_replan = not steps
+            return steps
+        # They can rest in a step, if that is known of all of them.
+        self.must_replan = not self._end_by_length()
+        return 0
 
     def _end_by_length(self) -> bool:
         """Say whether the requests whose last token is in flight are known to end with it."""
+        if self._ending:
+            return False
         now = self.memory.steps
-        return not self._ending and all(
-            isinstance(request, SglangRequest) and request.ends_by_length
-            for step, _, request in self._finishing
-            if step <= now
-        )
+        for step, _, request in self._finishing:
+            if step > now:
+                return True
+            assert isinstance(request, SglangRequest)
+            if request.output < request.max_new:
+                return False
+        return True
 
     def advance(self, steps: int) -> None:
         if self.tree is not None:
