@@ -59,6 +59,7 @@ class Recorder(Observer):
         "_last_start",
         "_late",
         "_moves",
+        "_notes_cache",
         "_notes_state",
         "_parked",
         "_parked_blocks",
@@ -102,7 +103,8 @@ class Recorder(Observer):
         memory = self.memory
         self._moves = log.moves
         self._residency: Residency = (GroupResidency if memory.is_hybrid else PlainResidency)(scheduler)
-        self._notes_state = (
+        self._notes_cache = memory.caches_prefixes and not (memory.is_hybrid or scheduler.parks)
+        self._notes_state = not self._notes_cache and (
             memory.caches_prefixes
             or not memory.grows
             or scheduler.widest > 1
@@ -160,7 +162,9 @@ class Recorder(Observer):
         # fmt: on
         if self._parks:
             self._count_parked()
-        if self._notes_state:
+        if self._notes_cache:
+            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
+        elif self._notes_state:
             blocked = not memory.grows and scheduler.blocked_externally()
             self._external = free if blocked else 0
             self._note_state(batch.sequences, self._external)
@@ -194,7 +198,9 @@ class Recorder(Observer):
         # fmt: on
         if self._parks:
             self._count_parked()
-        if self._notes_state:
+        if self._notes_cache:
+            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
+        elif self._notes_state:
             # No request waits in a fast-forward that no plan came before.
             self._note_state(sequences, self._external if run.decided < run.start else 0)
         if self._parks:

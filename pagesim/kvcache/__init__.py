@@ -21,6 +21,7 @@ from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.prefix import CountedPrefixKV
 from pagesim.kvcache.prefix_tables import PrefixCachedKV
+from pagesim.kvcache.queued_prefix import QueuedPrefixKV
 from pagesim.kvcache.reservation import RESERVATIONS, Reservation
 from pagesim.kvcache.tabled import TabledKV
 from pagesim.kvcache.typed import JengaKV, PooledKV, TwoLevelPages
@@ -54,6 +55,7 @@ __all__ = [
     "Pool",
     "PooledKV",
     "PrefixCachedKV",
+    "QueuedPrefixKV",
     "Reservation",
     "Reserved",
     "Rule",

@@ -296,7 +296,8 @@ class KVCache:
         """Hand over when cached content was evicted since the last call.
 
         Returns:
-            For blocks that were taken in a row, the value of ``blocks_taken`` with the first, and how many.
+            For blocks that were taken in a row, the value of ``blocks_taken`` with the first, and how many;
+            nothing where steps of growth take what is cached only when nothing else is free.
         """
         return ()
 

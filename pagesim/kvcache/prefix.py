@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 from pagesim.kvcache.base import KVCache, KVCacheError
-from pagesim.kvcache.groups import KVGroup, opening_step
+from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, are_there, free_blocks
 from pagesim.kvcache.runs import FreeQueue, Run
@@ -59,53 +59,59 @@ class CountedPrefixKV(KVCache):
 
     A block can be found from the moment on at which room is made for its last token. Blocks that a decoding
     holder fills are hashed when it is released or ``cache_full_blocks`` is called: before that no other
-    request can ask for them.
+    request can ask for them. For the same reason the blocks of a content that begins as no other does are
+    only counted until its holder is released.
 
     What is decided block by block is kept by the run: blocks that one request computed and that all others
     hold all or none of. A run is cut in two where a request takes over a part of it. Because of the order in
     which blocks are given back, content is evicted from its end on: what comes before a block that can be
     found can be found, too.
 
+    Free blocks that cannot be found are taken before those of the queue (vLLM 0.33). So content is evicted
+    only where nothing else is free, how many blocks are cached follows from how many are free, and which
+    ones these are is worked out when something is looked up (``_settle``).
+
     Args:
         num_blocks: on the device.
         block_size: token slots a block.
         cpu_blocks: swap space, never used.
-        reuses_unhashed_first: whether blocks that cannot be found go to the front of the queue (vLLM 0.33);
-            if not, all blocks queue up behind one another (0.11 and 0.19).
     """
 
     caches_prefixes = True
 
-    def __init__(
-        self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True
-    ) -> None:
+    waits_to_index: ClassVar[bool] = True
+    """Whether blocks of a content that begins as no other does are put into the index when they are free."""
+
+    def __init__(self, num_blocks: int, block_size: int, cpu_blocks: int = 0) -> None:
         super().__init__(num_blocks, [KVGroup(block_size)], cpu_blocks, shares=False)
-        self.reuses_unhashed_first = reuses_unhashed_first
-        self._blank = self._all_blocks()  # free blocks that hold nothing, taken before those of the queue
         self._queue = FreeQueue()
-        self._aside = 0  # blocks taken out of the queue for what is going to be taken next
+        self._queued = (
+            0  # blocks in it that can be found, those included that were taken since it was settled
+        )
+        self._aside = 0  # free blocks that were taken out of the queue for what is going to be taken next
+        self._due = 0  # blocks that can be found and are not in the index yet
         self._index = self._new_index(self._queue)
         self._match = _NOTHING
-        self._evictions: list[tuple[int, int]] = []
-        self._evicted_from = self._evicted_to = 0  # of the last in a row, by ``blocks_taken``
         self._takes = [0] * block_size  # how many decoding holders take a block at which step
         self._decoding = 0
-        self._tells_taken = self.names_blocks  # whether ``_took`` is told of what is taken
 
     # Questions
 
     @property
+    def cached_blocks(self) -> int:
+        """Free blocks whose content can still be found."""
+        free = self.free_blocks - self._aside
+        return self._cached if self._cached < free else free
+
+    @property
     def findable_blocks(self) -> int:
         """Blocks of different content that can be found, held ones included; counted here, run by run."""
-        return self._index.findable
+        self._settle()
+        return self._index.findable + self._due
 
     def found_runs(self) -> Iterable[Run]:
+        self._settle()
         return self._index.found.values()
-
-    def take_evictions(self) -> Sequence[tuple[int, int]]:
-        self._note_evictions(0)
-        evictions, self._evictions = self._evictions, []
-        return evictions
 
     def held_blocks(self, holder: Holder) -> int:
         return -(-self.length(holder) // self.block_size)
@@ -160,6 +166,7 @@ class CountedPrefixKV(KVCache):
         content = holder.content
         if content is None or content.unseen:
             return 0
+        self._settle()
         match, most = self._match, (tokens - 1) // self.block_size
         if match.holder is not holder or match.most != most or not match.holds(self._index.found):
             match = self._look_up(holder, most)
@@ -182,12 +189,23 @@ class CountedPrefixKV(KVCache):
     def admit(self, holder: Holder, tokens: int) -> None:
         if holder.samples > 1:
             raise KVCacheError("a prefix cache serves every sample as a request of its own")
+        content, size = holder.content, self.block_size
+        if self.waits_to_index and content is not None and content.unseen:
+            blocks = -(-tokens // size)
+            if blocks > self.free_blocks:
+                self._check_room(blocks)
+            holder.kv = prefix = Prefix(content, [], 0)
+            prefix.due = due = (tokens - holder.unknown) // size
+            self._due += due
+            holder.tokens = tokens
+            self._take(blocks)
+            return
         match = self._match_of(holder, tokens)
-        others = -(-tokens // self.block_size) - match.blocks
+        others = -(-tokens // size) - match.blocks
         if match.hits or others > self.free_blocks:
             self._check_room(others + match.free)
         runs: list[Run] = []
-        holder.kv = prefix = Prefix(holder.content, runs, match.blocks, match.missing)
+        holder.kv = prefix = Prefix(content, runs, match.blocks, match.missing)
         for run, blocks, count in match.hits:
             if blocks < count:
                 self._index.split(run, blocks)
@@ -195,6 +213,7 @@ class CountedPrefixKV(KVCache):
                 self.shared_blocks += blocks
             else:
                 self._queue.remove(run)
+                self._queued -= blocks
                 self._cached -= blocks
                 self.free_blocks -= blocks
             run.holders.append(prefix)
@@ -208,7 +227,8 @@ class CountedPrefixKV(KVCache):
         blocks = self.blocks_to_extend(holder, tokens)
         if blocks > self.free_blocks:
             self._check_room(blocks)
-        self._take(blocks)
+        if blocks:
+            self._take(blocks)
         holder.tokens += tokens
         self._hash(holder, holder.tokens - holder.unknown)
 
@@ -228,80 +248,87 @@ class CountedPrefixKV(KVCache):
 
     def grow(self, steps: int = 1) -> int:
         blocks = self.blocks_needed(steps)
-        if blocks > self.free_blocks:
-            self._check_steps(steps)
-        self._grow(steps, blocks)
+        if blocks:
+            if blocks > self.free_blocks:
+                self._check_steps(steps)
+            self._take(blocks)
+        self.steps += steps
         return 0
 
     def grow_leaving(self, spare: int) -> int:
-        blocks = self._takes[(self.steps + 1) % self.block_size]
+        step = self.steps + 1
+        blocks = self._takes[step % self.block_size]
         if self.free_blocks - blocks < spare:
             return -1
-        self._grow(1, blocks)
+        if blocks:
+            self._take(blocks)
+        self.steps = step
         return 0
 
     def cache_full_blocks(self, holder: Holder) -> None:
         self._hash(holder, self.length(holder) - holder.unknown)
 
     def take(self, holder: Holder) -> None:
-        self._take(self.blocks_needed_by(holder))
+        blocks = self.blocks_needed_by(holder)
+        if blocks:
+            self._take(blocks)
 
     def set_aside(self, blocks: int) -> None:
-        before = self._aside
-        if blocks > before:
-            self._aside = 0
-            self._take(blocks - before)
-            self.free_blocks += blocks - before  # as before, but out of the queue
+        if blocks > self._aside:
             self._aside = blocks
 
     def release(self, holder: Holder) -> None:
-        length = self.length(holder)
-        self._hash(holder, length - holder.unknown)
-        prefix: Prefix = holder.kv
-        if holder.decodes:
+        decodes, prefix, size = holder.decodes, holder.kv, self.block_size
+        length = holder.base + self.steps if decodes else holder.tokens
+        if decodes:
             holder.decodes = False
             self._count(holder, -1)
-        unhashed = -(-length // self.block_size) - prefix.hashed
-        if unhashed:
-            self.free_blocks += unhashed
-            run = self._blank
-            if not self.reuses_unhashed_first:
-                run = Run(0)
-                self._queue.push(run)
-            if self.names_blocks:
-                self._index.name(prefix, run, prefix.hashed, unhashed)
-            run.count += unhashed
-        for run in reversed(prefix.runs):
-            run.holders.remove(prefix)
-            if run.holders:
-                self.shared_blocks -= run.count
-            else:
-                self._queue.push(run)
-                self._cached += run.count
-                self.free_blocks += run.count
+        self._cached = self.cached_blocks
+        freed = 0
+        if prefix.due < 0:
+            self._hash(holder, length - holder.unknown)
+            self._give_back_unhashed(prefix, -(-length // size) - prefix.hashed)
+            for run in reversed(prefix.runs):
+                run.holders.remove(prefix)
+                if run.holders:
+                    self.shared_blocks -= run.count
+                else:
+                    self._queue.push(run)
+                    freed += run.count
+        else:
+            full = (length - holder.unknown) // size
+            freed = full if full > prefix.due else prefix.due
+            self._due -= prefix.due
+            self.free_blocks += -(-length // size) - freed
+            if freed:
+                self._queue.push(self._index.add(prefix.content, freed))
+        self._queued += freed
+        self._cached += freed
+        self.free_blocks += freed
+        if self._queued > 2 * self.num_blocks:
+            self._settle()
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         raise KVCacheError("a prefix cache serves every sample as a request of its own")
 
     # What a form of this memory adds to that looks at which blocks are taken
 
-    def _grow(self, steps: int, blocks: int) -> None:
-        """Let decoding holders take so many blocks in the next steps."""
-        if blocks:
-            self._take(blocks)
-        self.steps += steps
+    def _take(self, blocks: int) -> None:
+        """Take so many free blocks, which there are.
 
-    def _all_blocks(self) -> Run:
-        """Return the run of all blocks, which are free."""
-        return Run(self.num_blocks)
+        Those that were set aside, those that hold nothing, then the queue's: their content is evicted.
+        """
+        self.free_blocks -= blocks
+        if self._aside:
+            self._aside -= min(blocks, self._aside)
 
-    def _took(self, run: Run, blocks: int) -> None:
-        """Learn that so many blocks were taken off the end of a run, the last of them first."""
+    def _give_back_unhashed(self, prefix: Prefix, blocks: int) -> None:
+        """Give back so many blocks of a holder, its last ones, that cannot be found."""
+        self.free_blocks += blocks
+
+    def _left_queue(self, run: Run, blocks: int) -> None:
+        """Learn that so many blocks were taken off the end of the first run in the queue."""
         return
-
-    def _take_aside(self, blocks: int) -> None:
-        """Take so many of the blocks that were set aside, the first of them first."""
-        self._aside -= blocks
 
     def _new_index(self, queue: FreeQueue) -> RunIndex:
         """Return an empty index."""
@@ -311,7 +338,7 @@ class CountedPrefixKV(KVCache):
 
     def _count(self, holder: Holder, change: int) -> None:
         """Count the blocks that a decoding holder takes."""
-        self._takes[opening_step(holder.base, self.block_size)] += change
+        self._takes[(1 - holder.base) % self.block_size] += change  # see `opening_step`
         self._decoding += change
 
     def _look_up(self, holder: Holder, most: int) -> _Match:
@@ -325,59 +352,46 @@ class CountedPrefixKV(KVCache):
         match = self._match
         if match.holder is not holder:
             return _NOTHING
+        self._settle()
         if not match.holds(self._index.found):
             match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
         return match
 
     def _hash(self, holder: Holder, tokens: int) -> None:
         """Make the blocks of a holder findable that are full at this length."""
-        self._index.register(holder.kv, tokens // self.block_size)
+        full, prefix = tokens // self.block_size, holder.kv
+        if prefix.due < 0:
+            self._settle()
+            self._index.register(prefix, full)
+        elif full > prefix.due:
+            self._due += full - prefix.due
+            prefix.due = full
 
-    def _take(self, blocks: int) -> None:
-        """Take so many free blocks, which there are.
+    def _settle(self) -> None:
+        """Take out of the queue what was taken since this was last called."""
+        cached, free = self._cached, self.free_blocks - self._aside
+        if cached > free:
+            self._cached = cached = free
+        surplus = self._queued - cached
+        if surplus:
+            self._queued = cached
+            self._take_queued(surplus)
 
-        Those that were set aside, those that hold nothing, then the queue's: their content is evicted.
-        """
-        self.free_blocks -= blocks
-        if self._aside:
-            aside = min(blocks, self._aside)
-            self._take_aside(aside)
-            blocks -= aside
-        if not blocks:
-            return
-        blank, queue, index, taken = self._blank, self._queue, self._index, self.blocks_taken
-        tells = self._tells_taken
-        end = self.blocks_taken = taken + blocks
-        if blank.count:
-            count = blocks if blocks < blank.count else blank.count
-            blank.count -= count
-            if tells:
-                self._took(blank, count)
-            taken += count
-        while taken < end:
+    def _take_queued(self, blocks: int) -> None:
+        """Take so many blocks at the front of the queue."""
+        queue, index = self._queue, self._index
+        while blocks:
             run: Any = queue.behind
             there = run.count
-            count = there if there < end - taken else end - taken
+            count = there if there < blocks else blocks
             if run.content is not None:
                 if count == there:
                     index.forget(run)
                 elif run.key in index.duplicates:
                     index.split(run, there - count)
                     continue  # with the part that goes, which is now first
-                self._cached -= count
-                if taken != self._evicted_to:
-                    self._note_evictions(taken)
-                self._evicted_to = taken + count
             if count == there:
                 queue.remove(run)
-            run.count -= count
-            if tells:
-                self._took(run, count)
-            taken += count
-
-    def _note_evictions(self, taken: int) -> None:
-        """Note the last evictions in a row; the next come when so many blocks have been taken."""
-        first, end = self._evicted_from, self._evicted_to
-        if first < end:
-            self._evictions.append((first + 1, end - first))
-        self._evicted_from = self._evicted_to = taken
+            run.count = there - count
+            self._left_queue(run, count)
+            blocks -= count

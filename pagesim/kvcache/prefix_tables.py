@@ -8,7 +8,7 @@ from itertools import chain
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import opening_step
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.prefix import CountedPrefixKV
+from pagesim.kvcache.queued_prefix import QueuedPrefixKV
 from pagesim.kvcache.run_index import Prefix, RunIndex
 from pagesim.kvcache.runs import FreeQueue, Run, block_array
 
@@ -34,7 +34,7 @@ class _NumberedIndex(RunIndex):
             run.blocks = named
 
 
-class PrefixCachedKV(CountedPrefixKV):
+class PrefixCachedKV(QueuedPrefixKV):
     """As its parent, with numbers: blocks are named in the step in which they are taken.
 
     Attributes:
@@ -63,6 +63,17 @@ class PrefixCachedKV(CountedPrefixKV):
     def extend(self, holder: Holder, tokens: int) -> None:
         super().extend(holder, tokens)
         self._fill_table(holder)
+
+    def grow(self, steps: int = 1) -> int:
+        copies = super().grow(steps)
+        self._fill_tables(steps)
+        return copies
+
+    def grow_leaving(self, spare: int) -> int:
+        copies = super().grow_leaving(spare)
+        if copies >= 0:
+            self._fill_tables(1)
+        return copies
 
     def take(self, holder: Holder) -> None:
         super().take(holder)
@@ -142,31 +153,12 @@ class PrefixCachedKV(CountedPrefixKV):
             assert blocks == prefix.table[: prefix.hashed], "runs are not the table's"
             assert len(prefix.table) == -(-self.length(holder) // self.block_size), "a table's length is off"
 
-    # As `CountedPrefixKV`
+    # As `QueuedPrefixKV`
 
     def _all_blocks(self) -> Run:
         run = super()._all_blocks()
         run.blocks = block_array(reversed(range(self.num_blocks)))
         return run
-
-    def _grow(self, steps: int, blocks: int) -> None:
-        before = self.steps
-        super()._grow(steps, blocks)
-        if not self._fresh:
-            return
-        if not self._in_order:
-            self._buckets = [
-                dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
-            ]
-            self._in_order = True
-        size, buckets, first = self.block_size, self._buckets, before + 1
-        if steps == 1:
-            takers: Iterable[Holder] = buckets[first % size]
-        else:
-            takers = chain.from_iterable([buckets[step % size] for step in range(first, first + steps)])
-        for holder, block in zip(takers, self._fresh, strict=True):
-            holder.kv.table.append(block)
-        del self._fresh[:]
 
     def _took(self, run: Run, blocks: int) -> None:
         there = run.blocks
@@ -215,3 +207,21 @@ class PrefixCachedKV(CountedPrefixKV):
         if self._fresh:
             prefix.table += self._fresh
             del self._fresh[:]
+
+    def _fill_tables(self, steps: int) -> None:
+        """Let the tables of decoding holders name what they took in so many steps."""
+        if not self._fresh:
+            return
+        if not self._in_order:
+            self._buckets = [
+                dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
+            ]
+            self._in_order = True
+        size, buckets, first = self.block_size, self._buckets, self.steps - steps + 1
+        if steps == 1:
+            takers: Iterable[Holder] = buckets[first % size]
+        else:
+            takers = chain.from_iterable([buckets[step % size] for step in range(first, first + steps)])
+        for holder, block in zip(takers, self._fresh, strict=True):
+            holder.kv.table.append(block)
+        del self._fresh[:]

@@ -22,10 +22,12 @@ class Prefix:
         runs: those of its leading blocks that can be found.
         hashed: how many blocks these are.
         missing: the key of the block behind these, if it was just looked up and is not there.
+        due: how many blocks can be found that are not in the index yet, since no request can ask for them; -1
+            where they are put into it as soon as they can be found.
         table: all its blocks, in token order, where blocks have numbers.
     """
 
-    __slots__ = ("content", "hashed", "missing", "runs", "table")
+    __slots__ = ("content", "due", "hashed", "missing", "runs", "table")
 
     table: array[int]
 
@@ -36,6 +38,7 @@ class Prefix:
         self.runs = runs
         self.hashed = hashed
         self.missing = missing
+        self.due = -1
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -135,6 +138,14 @@ class RunIndex:
             else:
                 self.duplicates.setdefault(key, []).append(run)
             start += blocks
+
+    def add(self, content: Content, blocks: int) -> Run:
+        """Make the first blocks of a content findable that begins as no other does, and is held no longer."""
+        content.unseen = False
+        key = content.key(0)
+        self.found[key] = run = Run(blocks, content, 0, key)
+        run.index = self
+        return run
 
     def split(self, run: Run, blocks: int) -> None:
         """Cut a run in two after so many blocks, and all that have the same content."""

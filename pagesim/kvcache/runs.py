@@ -125,7 +125,9 @@ class FreeQueue(Queued):
 
     def push(self, run: Queued) -> None:
         """Put a run at the end."""
-        self.push_ahead(run, self)
+        before = self.ahead
+        run.ahead, run.behind = before, self
+        before.behind = self.ahead = run
 
     def push_ahead(self, run: Queued, other: Queued) -> None:
         """Put a run just ahead of another one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.prefix import CountedPrefixKV
+from pagesim.kvcache.queued_prefix import QueuedPrefixKV
 from pagesim.kvcache.run_index import Prefix, RunIndex
 from pagesim.kvcache.runs import FreeQueue, Run
 
@@ -97,7 +97,7 @@ class _WatchedIndex(RunIndex):
         return rest
 
 
-class WatchedPrefixKV(CountedPrefixKV):
+class WatchedPrefixKV(QueuedPrefixKV):
     """As its parent, with watches: it says which blocks of a holder that is over are taken by others.
 
     Watched are runs, and the free blocks that hold nothing, which are a stack. What a prompt takes stays
@@ -184,7 +184,7 @@ class WatchedPrefixKV(CountedPrefixKV):
         if self._blank.count > blank:
             self._index.watch(self._blank, _Part(watch, blank, self._blank.count, prefix.hashed - blank, 1))
 
-    # As `CountedPrefixKV`
+    # As `QueuedPrefixKV`
 
     def _new_index(self, queue: FreeQueue) -> RunIndex:
         return _WatchedIndex(queue)

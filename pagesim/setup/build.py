@@ -19,6 +19,7 @@ from pagesim.kvcache import (
     Pool,
     PooledKV,
     PrefixCachedKV,
+    QueuedPrefixKV,
     WatchedPrefixKV,
     counts_prefixes,
 )
@@ -84,13 +85,12 @@ def build_memory(
             return LazyHybridPrefixKV(num_blocks, groups, **how)
         return HybridKV(num_blocks, groups, caches=caches, retention=retention, **how)
     if caches:
-        counted = WatchedPrefixKV if watches else CountedPrefixKV
-        return (PrefixCachedKV if tables else counted)(
-            num_blocks,
-            block_size,
-            cpu_blocks,
-            reuses_unhashed_first=scheduler.reuses_unhashed_first(options),
-        )
+        first = scheduler.reuses_unhashed_first(options)
+        if first and not (tables or watches):
+            return CountedPrefixKV(num_blocks, block_size, cpu_blocks)
+        watched = WatchedPrefixKV if watches else QueuedPrefixKV
+        kind = PrefixCachedKV if tables else watched
+        return kind(num_blocks, block_size, cpu_blocks, reuses_unhashed_first=first)
     on_demand = policy.reservation == "on-demand"
     pool = Pool(
         num_blocks,

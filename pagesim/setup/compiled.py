@@ -17,6 +17,7 @@ MODULES = (
     "kvcache.groups",
     "kvcache.holder",
     "kvcache.prefix",
+    "kvcache.queued_prefix",
     "kvcache.run_index",
     "kvcache.runs",
     "kvcache.single",

@@ -33,6 +33,7 @@ from pagesim.kvcache import (
     Pool,
     PooledKV,
     PrefixCachedKV,
+    QueuedPrefixKV,
     Rule,
     SlidingWindow,
     State,
@@ -65,8 +66,8 @@ def grouped(kind: Hybrid, *groups: tuple[int, Rule], lag: int = 0, **options: ob
     return make
 
 
-def cached(kind: type[CountedPrefixKV], *, first: bool = True) -> Maker:
-    return lambda pool: kind(pool.num_blocks, pool.block_size, reuses_unhashed_first=first)
+def cached(kind: type[CountedPrefixKV], **options: bool) -> Maker:
+    return lambda pool: kind(pool.num_blocks, pool.block_size, **options)
 
 
 def radix(policy: EvictionPolicy) -> Maker:
@@ -103,8 +104,9 @@ def buddy(num_blocks: int) -> Buddy:
 MEMORIES: dict[str, tuple[Maker, str | None]] = {
     "counted prefix cache": (cached(CountedPrefixKV), None),
     "counted prefix cache that watches": (cached(WatchedPrefixKV), None),
+    "counted prefix cache, one queue": (cached(QueuedPrefixKV, reuses_unhashed_first=False), None),
     "prefix cache": (cached(PrefixCachedKV), None),
-    "prefix cache, one queue": (cached(PrefixCachedKV, first=False), None),
+    "prefix cache, one queue": (cached(PrefixCachedKV, reuses_unhashed_first=False), None),
     "the slow one": (paged(SlowKV), None),
     "pool of one type": (single_pool, None),
 }

@@ -10,11 +10,10 @@ from pagesim.kvcache import Holder
 class Text:
     """See `pagesim.kvcache.runs.Content`."""
 
-    unseen = False
-
-    def __init__(self, prompt: Sequence[Hashable], block_size: int) -> None:
+    def __init__(self, prompt: Sequence[Hashable], block_size: int, *, unseen: bool = False) -> None:
         self.prompt = tuple(prompt)
         self.block_size = block_size
+        self.unseen = unseen
 
     def key(self, block: int) -> int:
         return self.key_at((block + 1) * self.block_size)

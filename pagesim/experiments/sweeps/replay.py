@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 from pagesim.api import run, trace_of
 from pagesim.errors import PagesimError
@@ -72,7 +73,9 @@ def replay_all(
     if progress is not None:
         progress(len(records), total)
     owners = {keys[scenario]: scenario for scenario in left}
-    for key, record in workers.call(_replay, calls()):
+    results = workers.call(_replay, calls())
+    import_module("pandas")  # for the tables; that takes as long as ten runs, and workers replay meanwhile
+    for key, record in results:
         store.put_run(key, record, owners[key].model_dump(exclude={"steps"}, exclude_none=True))
         records[key] = record
         if progress is not None:

@@ -1,26 +1,24 @@
-"""Workers: the processes that replay, on this machine or on a Ray cluster, both through joblib."""
+"""Workers: the processes that replay, on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar, get_args
 
-import joblib
-from joblib.externals.loky.process_executor import BrokenProcessPool
-
 from pagesim.errors import PagesimError
+from pagesim.experiments.sweeps.forked import ForkedWorkers, can_fork
+from pagesim.experiments.sweeps.joblib_workers import JoblibWorkers, RayWorkers, cpu_count
 from pagesim.experiments.sweeps.traces import KEPT, StoredTrace
 from pagesim.workloads.trace import Trace
 
 Executor = Literal["local", "ray"]
 
-IDLE_S = 30
-"""Seconds after which a local worker without work ends, also when the process that started it was killed."""
+NO_PROCESSES = AssertionError, OSError, ImportError, NotImplementedError
+"""What is raised where there are no semaphores, by joblib and by Python itself."""
 
 R = TypeVar("R")
 
@@ -34,6 +32,8 @@ class SharedTrace(Protocol):
 
 class Workers:
     """Processes that calls are handed to, as a context.
+
+    Those of this machine are forked where that is safe, and else joblib's, as those of a cluster are.
 
     Args:
         jobs: how many; None for one a core, of this machine or of the cluster.
@@ -52,52 +52,39 @@ class Workers:
             raise PagesimError(f"executor is {executor!r}; it must be one of {', '.join(get_args(Executor))}")
         if address is not None and executor != "ray":
             raise PagesimError(f"address is {address!r}; it is for executor ray, not {executor}")
-        self._jobs, self._executor, self._address = jobs, executor, address
-        self._open = ExitStack()
+        self._executor = executor
+        self._pool: ForkedWorkers | JoblibWorkers
+        if executor == "ray":
+            self._pool = RayWorkers(jobs, address)
+        elif can_fork() and jobs != 1:
+            self._pool = ForkedWorkers(jobs or cpu_count())
+        else:
+            self._pool = JoblibWorkers(jobs or cpu_count())
 
     def __enter__(self) -> Self:
-        with self._open:
-            if self._executor == "ray":
-                self._open.enter_context(_Connection(self._address))
-                config = {"backend": "ray", "n_jobs": self._jobs or -1}
-            else:
-                jobs = self._jobs or joblib.cpu_count()
-                # A replay is one thread; a worker that starts more only gets in the others' way.
-                config = {"backend": "loky", "n_jobs": jobs, "inner_max_num_threads": 1}
-                config["idle_worker_timeout"] = IDLE_S
-            try:
-                self._open.enter_context(joblib.parallel_config(**config))
-            except AssertionError:  # joblib would fall back to threads, which know no such option
-                raise PagesimError(
-                    "no worker process can be started: this machine has no semaphores to give, as where "
-                    "/dev/shm is full or missing; free it"
-                ) from None
-            # One call a batch: each result is handed over, and stored, as soon as it is there.
-            parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-            self._parallel = self._open.enter_context(parallel)
-            self._open = self._open.pop_all()
+        try:
+            self._pool.__enter__()
+        except NO_PROCESSES:
+            raise PagesimError(
+                "no worker process can be started: this machine has no semaphores to give, as where "
+                "/dev/shm is full or missing; free it"
+            ) from None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.__exit__(kind, error, trace)
+        self._pool.__exit__(kind, error, trace)
 
     def call(self, function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> Iterator[R]:
-        """Yield what a function returns for each of these arguments, in the order in which it is done.
+        """Begin what a function does for each of these arguments; yield what it returns as it is done.
 
-        The arguments are taken from the iterable when workers are about to be free, not before.
+        The arguments are taken from the iterable some calls before workers are free for them.
 
         Raises:
             PagesimError: a worker was killed, for want of memory perhaps.
         """
-        try:
-            yield from self._parallel(joblib.delayed(function)(*arguments) for arguments in calls)
-        except BrokenProcessPool:
-            raise PagesimError(
-                "a worker process was killed, perhaps because the machine ran out of memory; what was done "
-                "is stored: start again with fewer jobs"
-            ) from None
+        return self._done(self._pool.call(function, calls))
 
     def call_here(self, function: Callable[..., R], calls: Sequence[tuple[Any, ...]]) -> Iterator[R]:
         """Do as `call`, but only where this machine's files are: a cluster's nodes may have others."""
@@ -113,6 +100,15 @@ class Workers:
         import ray
 
         return _ObjectStore(ray.put(trace.load()))
+
+    def _done(self, results: Iterator[R]) -> Iterator[R]:
+        try:
+            yield from results
+        except BrokenProcessPool:
+            raise PagesimError(
+                "a worker process was killed, perhaps because the machine ran out of memory; what was done "
+                "is stored: start again with fewer jobs"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -131,44 +127,3 @@ def _fetch(reference: Any) -> Trace:
 
     trace: Trace = ray.get(reference)
     return trace
-
-
-class _Connection:
-    """A connection to Ray, closed at the end if it was opened here."""
-
-    def __init__(self, address: str | None) -> None:
-        self._address = address
-
-    def __enter__(self) -> None:
-        try:
-            import ray
-            from ray.util.joblib.ray_backend import RayBackend
-        except ImportError:
-            raise PagesimError("executor ray needs Ray; pip install 'pagesim[ray]'") from None
-
-        class Streaming(RayBackend):
-            """Ray's backend for joblib, handing over each result when it is there.
-
-            joblib switches that off for process pools, because leaving such a generator early may hang when
-            the pool is torn down; Ray's pool ends its actors instead.
-            """
-
-            supports_return_generator = True
-
-        # As `ray.util.joblib.register_ray` does.
-        joblib.register_parallel_backend("ray", Streaming)
-        # It warns each time that joblib passes an option of other pools.
-        logging.getLogger("ray.util.multiprocessing.pool").setLevel(logging.ERROR)
-        self._opened = not ray.is_initialized()
-        if self._opened:
-            try:
-                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise PagesimError(f"address is {self._address!r}; no Ray cluster there ({reason})") from None
-
-    def __exit__(self, *_: object) -> None:
-        if self._opened:
-            import ray
-
-            ray.shutdown()
