@@ -228,6 +228,8 @@ def _held(
         return sum_changes(size, (first, weights), (last + 1, -weights))
 
     used = present(base) + growth * present(rate)
+    # Where a block is a token, what is stored on demand says which are held.
+    stored = used.copy() if block_size == 1 and not reserves else None
 
     # A static batch goes on generating for a row that has all its own tokens: those belong to no request.
     excess = np.maximum(end_length - final, 0)
@@ -240,51 +242,53 @@ def _held(
         used -= sum_changes(size, (turn, -surplus), (last[over] + 1, surplus))
         used -= growth * sum_changes(size, (turn, rows), (last[over] + 1, -rows))
 
-    # What is held for drafts, beyond the tokens, is needed as long as it is held.
-    drafts = ~on_demand & (reserved == 0)
-    needed = np.where(drafts, held, -(-length // block_size))
-    end_needed = np.where(drafts, held, -(-end_length // block_size))
-    # Iterations at which a growing sequence opens a new block: at lengths needed·size + 1 and every size on.
-    openings = np.where(growing, end_needed - needed, 0)
-    opener, nth = each_of(openings)
-    missing = np.repeat(needed * block_size + 1 - base, openings) + nth * block_size
-    opened_at = reaching(steps_for(missing, opener))
-
-    logical = sum_changes(
-        size,
-        (first, sequences * needed),
-        (opened_at, sequences[opener]),
-        (last + 1, -sequences * end_needed),
-    )
-    # Reservations hold what they hold, whatever their tokens need, and share nothing.
+    rounding = np.zeros(size, np.int64)
     fixed = np.where(on_demand, 0, held)
-    physical = present(np.where(on_demand, 0, held)) if reserves else logical
-    if reserves and on_demand.any():
-        whole = np.where(on_demand, sequences, 0)
-        physical = physical + sum_changes(
+    if stored is not None:
+        logical = physical = stored
+    else:
+        # What is held for drafts, beyond the tokens, is needed as long as it is held.
+        drafts = ~on_demand & (reserved == 0)
+        needed = np.where(drafts, held, -(-length // block_size))
+        end_needed = np.where(drafts, held, -(-end_length // block_size))
+        # Iterations at which a growing sequence opens a block: at lengths needed·size + 1 and every size on.
+        openings = np.where(growing, end_needed - needed, 0)
+        opener, nth = each_of(openings)
+        missing = np.repeat(needed * block_size + 1 - base, openings) + nth * block_size
+        opened_at = reaching(steps_for(missing, opener))
+
+        logical = sum_changes(
             size,
-            (first, whole * needed),
-            (opened_at, whole[opener]),
-            (last + 1, -whole * end_needed),
+            (first, sequences * needed),
+            (opened_at, sequences[opener]),
+            (last + 1, -sequences * end_needed),
+        )
+        # Reservations hold what they hold, whatever their tokens need, and share nothing.
+        physical = present(np.where(on_demand, 0, held)) if reserves else logical
+        if reserves and on_demand.any():
+            whole = np.where(on_demand, sequences, 0)
+            physical = physical + sum_changes(
+                size,
+                (first, whole * needed),
+                (opened_at, whole[opener]),
+                (last + 1, -whole * end_needed),
+            )
+        # On demand, slots are lost for good only in the sequence's last block, from when it is opened.
+        last_block = -(-final // block_size)
+        lost = np.where(on_demand, last_block * block_size - final, 0) * sequences
+        from_start = on_demand & (needed == last_block)
+        opens_it = on_demand & ~from_start & (end_needed == last_block)
+        opening = steps_for(((last_block - 1) * block_size + 1 - base)[opens_it], opens_it)
+        rounding = sum_changes(
+            size,
+            (first[from_start], lost[from_start]),
+            (last[from_start] + 1, -lost[from_start]),
+            (reaching(opening), lost[opens_it]),
+            (last[opens_it] + 1, -lost[opens_it]),
         )
     if sharing is not None:
         physical = physical - sharing.blocks
         used -= sharing.blocks * block_size - sharing.slack
-
-    # On demand, slots are lost for good only in the sequence's last block, from when it is opened.
-    last_block = -(-final // block_size)
-    lost = np.where(on_demand, last_block * block_size - final, 0) * sequences
-    from_start = on_demand & (needed == last_block)
-    opens_it = on_demand & ~from_start & (end_needed == last_block)
-    opening = steps_for(((last_block - 1) * block_size + 1 - base)[opens_it], opens_it)
-    rounding = sum_changes(
-        size,
-        (first[from_start], lost[from_start]),
-        (last[from_start] + 1, -lost[from_start]),
-        (reaching(opening), lost[opens_it]),
-        (last[opens_it] + 1, -lost[opens_it]),
-    )
-    if sharing is not None:
         rounding -= sharing.rounding
     over_reserved = np.zeros(size, np.int64)
     if reserves:

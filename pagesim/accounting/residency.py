@@ -132,9 +132,10 @@ class PlainResidency(Residency):
     def _cached_blocks(self, rows: Rows) -> Callable[[Column], Column]:
         """Return what tells cached blocks from blocks held: a fast-forward only takes blocks.
 
-        It takes those that are not cached first. Where it does not, the order in which blocks were
-        taken was noted where content was evicted on the way.
+        It takes those that are not cached first. Where it does not, it was noted in which order blocks were
+        taken if content was evicted on the way, or which steps evicted it.
         """
+        by_step = np.array(self.memory.take_evicted_in_steps(), np.int64).reshape(-1, 2)
         lost, lost_in_a_row = np.array(self.memory.take_evictions(), np.int64).reshape(-1, 2).T
 
         def lost_by(taken: Column) -> Column:
@@ -146,10 +147,17 @@ class PlainResidency(Residency):
 
         def cached_blocks(held: Column) -> Column:
             cached = rows.spread("cached_blocks")
-            if not len(lost):
-                return np.minimum(cached, self.memory.num_blocks - held)
-            before = rows.spread("blocks_taken")
-            taken = before + held - (self.memory.num_blocks - rows.spread("free_blocks"))
-            return cached + lost_by(before) - lost_by(taken)
+            if len(lost):
+                before = rows.spread("blocks_taken")
+                taken = before + held - (self.memory.num_blocks - rows.spread("free_blocks"))
+                return cached + lost_by(before) - lost_by(taken)
+            if len(by_step):
+                steps, blocks = by_step.T
+                gone = np.concatenate([[0], np.cumsum(blocks)])
+                first = rows["growth"] - 1 + rows["planned"]
+                cached += rows.spread_out(gone[np.searchsorted(steps, first, "right")])
+                cached -= gone[np.searchsorted(steps, rows.growth, "right")]
+                return cached
+            return np.minimum(cached, self.memory.num_blocks - held)
 
         return cached_blocks

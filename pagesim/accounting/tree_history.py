@@ -46,12 +46,11 @@ class TreeHistory(Observer):
         self._retracted += len(batch.recomputed)
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
-        self._note(start, 1, 0, self._scheduler.new_token_ratio)
+        self._note(start, 1)
 
-    def fast_forwarded(self, run: FastForward) -> None:
-        ratio = self._scheduler.ratios_of(run.steps)[-1]
+    def advanced(self, run: FastForward) -> None:
         last = run.end - (run.first + run.increment * (run.steps - 1))
-        self._note(last, run.steps, run.steps, ratio)
+        self._note(last, run.steps)
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """Return a column for each of `COUNTS`, and the ratio, ``[I]`` each.
@@ -66,12 +65,12 @@ class TreeHistory(Observer):
             "new_token_ratio": np.array(self._ratios, np.float64),
         }
 
-    def _note(self, ticks: int, iterations: int, growth: int, ratio: float) -> None:
+    def _note(self, ticks: int, iterations: int) -> None:
         scheduler = self._scheduler
         memory = scheduler.memory
         assert isinstance(memory, RadixKV)
         tree, page = memory.tree, memory.block_size
-        blank = (memory.blank_blocks - memory.blocks_needed(growth)) * page
+        blank = memory.blank_blocks * page
         own = memory.num_blocks * page - blank - tree.evictable - tree.protected
         # fmt: off
         self._counts.fromlist([
@@ -80,11 +79,11 @@ class TreeHistory(Observer):
         ])
         # fmt: on
         if isinstance(memory, WindowedRadixKV):
-            blank = (memory.blank_window_blocks - memory.blocks_needed(growth)) * page
+            blank = memory.blank_window_blocks * page
             windows = memory.tree
             live = windows.window_tokens
             own = memory.windows.num_blocks * page - blank - live
             dead = windows.evictable + windows.protected - live
             self._windows.fromlist([blank, windows.window_evictable, windows.window_protected, own, dead])
-        self._ratios.append(ratio)
+        self._ratios.append(scheduler.new_token_ratio)
         self._evicted, self._retracted = memory.evicted, 0

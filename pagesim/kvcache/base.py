@@ -301,6 +301,14 @@ class KVCache:
         """
         return ()
 
+    def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
+        """Hand over what was evicted since the last call by steps that were taken at once.
+
+        Returns:
+            The value of ``steps`` after the step before which cached content was evicted, and its blocks.
+        """
+        return ()
+
     def fits_elsewhere(self, holder: Holder, tokens: int) -> bool:
         """Say whether free memory would hold a holder and only no placement exists (external fragments)."""
         return False

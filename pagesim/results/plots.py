@@ -308,12 +308,25 @@ def save_comparison_figures(summaries: Mapping[str, dict[str, Any]], folder: Pat
     save(service_bars(summaries), folder / "service")
 
 
+DPI = 150
+"""Of a PNG."""
+
+
 def save(figure: Figure, stem: Path) -> None:
     """Write a figure as PNG and SVG, ``stem`` with two suffixes; the same bytes each time."""
-    # A stem may have dots, which are no suffix.
-    figure.savefig(stem.with_name(f"{stem.name}.png"), dpi=150, metadata={"Software": None})
-    with mpl.rc_context({"svg.hashsalt": "pagesim", "svg.fonttype": "path"}):
-        figure.savefig(stem.with_name(f"{stem.name}.svg"), metadata={"Date": None, "Creator": None})
+    png, svg = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "svg"))  # stems may have dots
+    figure.set_dpi(DPI)
+    with (
+        mpl.rc_context({"svg.hashsalt": "pagesim", "svg.fonttype": "path"}),
+        # No layout but the figure's own, whatever a user's matplotlibrc says.
+        mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}),
+    ):
+        if (layout := figure.get_layout_engine()) is not None:
+            # Laid out once: matplotlib would do it, and draw for it, once a file.
+            layout.execute(figure)
+            figure.set_layout_engine(None)
+        figure.savefig(png, dpi=DPI, metadata={"Software": None})
+        figure.savefig(svg, metadata={"Date": None, "Creator": None})
 
 
 def _figure(width: float, height: float) -> Figure:

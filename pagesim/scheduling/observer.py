@@ -72,6 +72,9 @@ class Observer:
     def fast_forwarded(self, run: FastForward) -> None:
         """Iterations passed without a decision; told when they are over, before memory has grown."""
 
+    def advanced(self, run: FastForward) -> None:
+        """Memory has grown by the iterations of which `fast_forwarded` told just before."""
+
     def interval_ended(self, request: EngineRequest) -> None:
         """From this iteration on a request's memory does not follow from its length as it did."""
 

@@ -218,6 +218,7 @@ class Engine:
         if run.steps:
             self.events.fast_forwarded(run)
             self.scheduler.advance(run.steps)
+            self.events.advanced(run)
             if self._due < now:
                 self._arrived = self.copies.over_by(
                     run.start + span_of(run.first, run.increment, run.steps - 1)

@@ -96,6 +96,7 @@ class PipelinedEngine(Engine):
         if run.steps:
             self.events.fast_forwarded(run)
             scheduler.advance(run.steps)
+            self.events.advanced(run)
             self._in_flight.clear()
             self._in_flight.append(run.end)
             self._arrivals.clear()

@@ -338,25 +338,12 @@ CASES = pytest.mark.parametrize(
 )
 
 
-def live(make: Make, groups: Groups, examples: int) -> None:
-    """Let holders live in memory of several kinds, and compare after each change."""
-
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(groups, BLOCKS, CPU_BLOCKS, st.booleans(), CHANGES)
-    def run(groups: list[KVGroup], blocks: int, cpu: int, other: bool, changes: list[Change]) -> None:
-        lives = Lives(make(groups, blocks, cpu, other))
-        for change in changes:
-            lives.change(*change)
-
-    run()
-
-
 @CASES
-def test_fast_memory_is_as_the_slow_one(make: Make, groups: Groups) -> None:
-    live(make, groups, 50)
-
-
-@pytest.mark.slow
-@CASES
-def test_fast_memory_is_as_the_slow_one_many_lives_long(make: Make, groups: Groups) -> None:
-    live(make, groups, 2000)
+@settings(suppress_health_check=list(HealthCheck))
+@given(data=st.data(), blocks=BLOCKS, cpu=CPU_BLOCKS, other=st.booleans(), changes=CHANGES)
+def test_fast_memory_is_as_the_slow_one(
+    make: Make, groups: Groups, data: st.DataObject, blocks: int, cpu: int, other: bool, changes: list[Change]
+) -> None:
+    lives = Lives(make(data.draw(groups), blocks, cpu, other))
+    for change in changes:
+        lives.change(*change)

@@ -38,8 +38,8 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy
     tree, slow = RadixTree(page, policy), SlowTree(page, policy)
     held: list[Node] = []
     evicted = split = 0
-    for _ in range(600):
-        change = rnd.choice(("match", "insert", "insert", "hold", "let go", "evict"))
+    for _ in range(900):
+        change = rnd.choice(("match", "insert", "insert", "hold", "go on", "let go", "evict"))
         content = text(rnd, page)
         tokens = content.tokens
         whole = len(tokens) - len(tokens) % page
@@ -57,6 +57,16 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy
             held.append(tree.match(content, len(tokens)))
             tree.lock(held[-1])
             slow.lock(slow.match(tokens))
+        elif change == "go on" and held:
+            place = rnd.randrange(len(held))
+            start = prefix_of(held[place]) if held[place].end else ()
+            longer = Prompt(start + tokens, page)
+            whole = len(longer.tokens) - len(longer.tokens) % page
+            seen = rnd.randint(0, whole)
+            there, held[place] = tree.insert(longer, whole, seen, held=held[place])
+            assert there == slow.insert(longer.tokens[:whole], seen)
+            slow.lock(start, -1)
+            slow.lock(longer.tokens[:whole])
         elif change == "let go" and held:
             node = held.pop(rnd.randrange(len(held)))
             tree.unlock(node)
@@ -135,3 +145,49 @@ def test_what_was_retracted_leaves_what_its_prompt_had_cached() -> None:
     memory.extend(first, 5)
     memory.drop(first)
     assert (memory.cached_blocks, memory.blank_blocks) == (6, 14)
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_steps_taken_at_once_evict_in_the_steps_in_which_single_ones_do(page: int) -> None:
+    rnd = Random(page)
+
+    def filled(seed: float) -> tuple[RadixKV, int]:
+        """Return memory of 60 pages of which most are cached, and how many requests decode there."""
+        lives, memory = Random(seed), RadixKV(60, page)
+        for _ in range(12):
+            content = text(lives, page)
+            tokens = lives.randint(1, len(content.tokens))
+            holder = Holder(tokens)
+            holder.content, holder.prompt = content, 0
+            if memory.can_admit(holder, tokens):
+                memory.admit(holder, tokens)
+                memory.release(holder)
+        decoding = lives.randint(1, 4)
+        for _ in range(decoding):
+            holder = Holder(lives.randint(1, 2 * page))
+            memory.admit(holder, holder.tokens)
+            memory.start_decoding(holder)
+        return memory, decoding
+
+    evicted = 0
+    for _ in range(150):
+        seed = rnd.random()
+        (ahead, decoding), (single, _) = filled(seed), filled(seed)
+        steps = ahead.steps_that_fit(rnd.randint(1, 60), decoding)
+        found = []
+        for _ in range(steps):
+            before = single.evicted
+            single.make_blank(decoding)
+            single.grow(1)
+            if single.evicted > before:
+                found.append((single.steps, (single.evicted - before) // page))
+        ahead.evict_ahead(steps, decoding)
+        ahead.grow(steps)
+        by_step: dict[int, int] = {}
+        for step, pages in ahead.take_evicted_in_steps():
+            by_step[step] = by_step.get(step, 0) + pages
+        assert list(by_step.items()) == found
+        assert state(ahead.tree) == state(single.tree)
+        assert (ahead.free_blocks, ahead.cached_blocks) == (single.free_blocks, single.cached_blocks)
+        evicted += len(found)
+    assert evicted > 50

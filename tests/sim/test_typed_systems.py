@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 from pagesim.accounting.ledger import HYBRID_ENTRIES
+from tests.sim.hybrid_systems import Outcome
 from tests.sim.slow_ledgers import SlowTypes
 from tests.sim.typed_systems import Make, jenga_of, pools_of, random_case, replay
 
@@ -13,11 +16,17 @@ MEMORIES = pytest.mark.parametrize("make", [pools_of, jenga_of])
 SEEDS = range(24)
 
 
+@cache
+def forwarded(seed: int, make: Make) -> Outcome:
+    """Return what comes of a seed's case in fast-forward, which several tests look at."""
+    return replay(random_case(seed), make, fast_forward=True)
+
+
 @MEMORIES
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fast_forwarding_decides_and_counts_what_stepping_does(seed: int, make: Make) -> None:
     case = random_case(seed)
-    forward = replay(case, make, fast_forward=True)
+    forward = forwarded(seed, make)
     stepping = replay(case, make, fast_forward=False)
     for name, column in stepping.columns.items():
         np.testing.assert_array_equal(forward.columns[name], column, err_msg=name)
@@ -37,12 +46,11 @@ def test_the_ledger_is_what_a_walk_through_all_pages_finds(seed: int, make: Make
 @MEMORIES
 def test_the_entries_of_every_iteration_are_all_memory(make: Make) -> None:
     for seed in SEEDS:
-        case = random_case(seed)
-        columns = replay(case, make, fast_forward=True).columns
-        assert set(sum(columns[entry] for entry in HYBRID_ENTRIES)) <= {make(case).capacity_bytes}
+        columns = forwarded(seed, make).columns
+        capacity = make(random_case(seed)).capacity_bytes
+        assert set(sum(columns[entry] for entry in HYBRID_ENTRIES)) <= {capacity}
 
 
 @MEMORIES
 def test_requests_that_leave_too_little_room_are_preempted_and_all_are_served(make: Make) -> None:
-    outcomes = [replay(random_case(seed), make, fast_forward=True) for seed in SEEDS]
-    assert sum(outcome.recomputed for outcome in outcomes) > 50
+    assert sum(forwarded(seed, make).recomputed for seed in SEEDS) > 50

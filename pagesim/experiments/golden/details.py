@@ -29,6 +29,8 @@ from pagesim.scheduling.request import EngineRequest
 if TYPE_CHECKING:  # pandas takes long to import
     import pandas as pd
 
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+
 ABSENT = {"num_waiting_remote": 0, "deferred_free": 0, "ext_hit_tokens": 0}
 """Columns of transfers between the GPU's blocks and other memory, where there are none."""
 
@@ -149,7 +151,7 @@ class Details(Observer):
 
     def _text(self, tokens: dict[EngineRequest, int]) -> str:
         named = {self._names[request.row]: each for request, each in tokens.items()}
-        return json.dumps(named, separators=(",", ":"))
+        return _ENCODE(named)
 
     def _offloaded(self, transfers: Transfers | None) -> dict[str, int]:
         """Return what was transferred, and what the tier holds; nothing where there is no tier."""
@@ -174,14 +176,15 @@ class Details(Observer):
             at_rest: of those alone that do not decode.
         """
         memory = self.scheduler.memory
-        held = np.zeros((len(memory.groups), 2), np.int64)
-        holders = chain(self.scheduler.running.values(), *self.scheduler.parked())
-        for request in holders:
+        sizes = [group.block_size for group in memory.groups]
+        blocks, entries = [0] * len(sizes), [0] * len(sizes)
+        for request in chain(self.scheduler.running.values(), *self.scheduler.parked()):
             if not (at_rest and request.decodes):
                 length = memory.length(request)
-                for group, (_, blocks) in enumerate(memory.held_by_group(request)):
-                    held[group] += blocks, -(-length // memory.groups[group].block_size) - blocks
-        return held
+                for group, (_, of_group) in enumerate(memory.held_by_group(request)):
+                    blocks[group] += of_group
+                    entries[group] += -(-length // sizes[group])
+        return np.array([blocks, np.subtract(entries, blocks)]).T
 
     def _cached(self) -> int | None:
         """Return how many hashes find a block."""
@@ -204,16 +207,15 @@ class Details(Observer):
         if isinstance(memory, HybridKV):
             for request in scheduled:
                 for group in range(len(memory.groups)):
-                    tables += [block + 1 for block in memory.block_table(request, group=group)]
-        elif isinstance(memory, PrefixCachedKV):
+                    tables += memory.block_table(request, group=group)
+        elif isinstance(memory, PrefixCachedKV | TabledKV):
             for request in scheduled:
-                tables += [block + 1 for block in memory.block_table(request)]
-        elif isinstance(memory, TabledKV):
-            for request in scheduled:
-                tables += [memory.num_blocks - block for block in memory.block_table(request)]
+                tables += memory.block_table(request)
         else:
             return None
-        return crc32(np.array(tables, "<i4").tobytes())
+        blocks = np.array(tables, "<i4")
+        rising = isinstance(memory, HybridKV | PrefixCachedKV)
+        return crc32((blocks + 1 if rising else memory.num_blocks - blocks).tobytes())
 
 
 def _held_at(memory: KVCache, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

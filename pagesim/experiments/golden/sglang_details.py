@@ -82,6 +82,21 @@ class SglangDetails(Observer):
                 }
             )
 
+    def advanced(self, run: FastForward) -> None:
+        tree, memory = self.scheduler.tree, self.scheduler.memory
+        if tree is None:
+            return
+        for steps, pages in tree.evicted_in_steps:
+            ahead = memory.steps - steps  # of the last iteration
+            if ahead >= run.steps:
+                continue
+            tokens = pages * memory.block_size
+            self._steps[-1 - ahead]["evicted_tokens"] += tokens
+            for step in self._steps[len(self._steps) - 1 - ahead :]:
+                step["free_tokens"] += tokens
+                step["evictable_tokens"] -= tokens
+        self._evicted = tree.evicted
+
     def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
         """Return pagesim's steps with the columns of a log that were noted."""
         return steps.assign(

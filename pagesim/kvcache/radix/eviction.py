@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # a tree has such an order
     from pagesim.kvcache.radix.tree import Node
 
 EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo"]
 
-_PRIORITIES: dict[EvictionPolicy, Callable[[Node], tuple[float, ...]]] = {
-    "lru": lambda node: (node.used,),
-    "lfu": lambda node: (node.hits, node.used),
-    "fifo": lambda node: (node.born,),
-    "mru": lambda node: (-node.used,),
-    "filo": lambda node: (-node.born,),
+_PRIORITIES: dict[EvictionPolicy, Callable[[Node], Any]] = {
+    "lru": attrgetter("used"),
+    "lfu": attrgetter("hits", "used"),
+    "fifo": attrgetter("born"),
+    "mru": lambda node: -node.used,
+    "filo": lambda node: -node.born,
 }
 
 
@@ -36,7 +37,7 @@ class EvictionOrder:
     def __init__(self, policy: EvictionPolicy) -> None:
         self._priority = _PRIORITIES[policy]
         self._looks_anew = policy == "mru"
-        self._heap: list[tuple[tuple[float, ...], int, Node]] = []
+        self._heap: list[tuple[Any, int, Node]] = []
         self._numbers = count()  # so that no two entries are compared by their nodes
 
     def offer(self, node: Node) -> None:
@@ -54,7 +55,7 @@ class EvictionOrder:
         while heap:
             known, _, node = heappop(heap)
             node.queued = False
-            if not node.is_evictable:
+            if node.locks or node.children or node.parent is None:
                 continue
             if priority(node) == known:
                 return node

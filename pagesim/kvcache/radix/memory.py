@@ -48,9 +48,10 @@ class RadixKV(CountedKV):
     Attributes:
         tree: see there.
         evicted: tokens that were evicted since the beginning.
+        evicted_in_steps: see ``take_evicted_in_steps``.
     """
 
-    __slots__ = ("_found", "_named", "evicted", "tree")
+    __slots__ = ("_found", "_named", "evicted", "evicted_in_steps", "tree")
 
     caches_prefixes = True
 
@@ -61,6 +62,7 @@ class RadixKV(CountedKV):
         super().__init__(num_pages, (KVGroup(page_size, Full()),))
         self.tree = RadixTree(page_size, policy)
         self.evicted = 0
+        self.evicted_in_steps: list[tuple[int, int]] = []
         self._named = 0  # pages of the tree that sequences hold, once for each of them
         self._found: tuple[Holder, Node, int] | None = (
             None  # what was looked up last, and up to how many tokens
@@ -111,8 +113,9 @@ class RadixKV(CountedKV):
         node = self._found_for(holder)
         self._found = None
         holder.kv = place = self._new_place(node)
-        self._hold(place)
-        self._name(node.end)
+        if node.end:
+            self._hold(place)
+            self._name(node.end)
 
     def unprotect(self, holder: Holder) -> None:
         """Hold no longer what is protected for a holder that is not admitted."""
@@ -178,22 +181,24 @@ class RadixKV(CountedKV):
             over: whether no token of the holder will be computed any more.
         """
         page, place = self.block_size, holder.kv
-        end = tokens - tokens % page
+        end = max(tokens - tokens % page, place.protected)
         if not end:
             return
-        there, node = self._insert(holder, end)
+        tree, above, before = self.tree, place.node, self.tree.evictable
+        there = self._insert(holder, end)
         # Its own pages are so many fewer: some the tree had already, the others are the tree's now.
-        self.free_blocks += (end - place.protected) // page
-        self._cached += (end - there) // page
+        self.free_blocks += (there - place.protected) // page
+        self._named += (end - place.protected) // page
+        place.protected = end
         if end > place.seen:
             place.seen = end
         prompt = holder.prompt - holder.prompt % page
         if self.cuts_answers and 0 < prompt < end:
-            self.tree.insert(holder.content, prompt, prompt)
-        self._let(place)
-        self._name(end - place.protected)
-        place.node, place.protected = node, end
-        self._hold(place)
+            if above.end == prompt:
+                tree.touch_again(above, prompt)
+            else:
+                tree.insert(holder.content, prompt, prompt)
+        self._note(before)
 
     def release(self, holder: Holder) -> None:
         self.cache_full_blocks(holder)
@@ -212,6 +217,26 @@ class RadixKV(CountedKV):
         if short > 0 and self._cached:
             self._note_evicted(self.tree.evict(short * self.block_size))
         return self.free_blocks - self._cached
+
+    def evict_ahead(self, steps: int, pages: int) -> None:
+        """Evict what the next steps do, each of which makes so many pages blank before it grows, and can."""
+        blank = self.free_blocks - self._cached
+        most = pages + self._per_period * ((steps - 1) // self.block_size + 1)
+        while blank < most:
+            # The first step before which too few pages are blank.
+            fit = self.steps_that_fit(steps, self._cached + pages) if blank >= pages else -1
+            if fit + 2 > steps:
+                return
+            gone = self.tree.evict(1)
+            if not gone:
+                return
+            self._note_evicted(gone)
+            blank = self.free_blocks - self._cached
+            self.evicted_in_steps.append((self.steps + fit + 2, gone // self.block_size))
+
+    def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
+        evicted, self.evicted_in_steps = self.evicted_in_steps, []
+        return evicted
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         self._refuse_samples()
@@ -252,9 +277,11 @@ class RadixKV(CountedKV):
     def _new_place(self, node: Node) -> Place:
         return Place(node, node.end)
 
-    def _insert(self, holder: Holder, end: int) -> tuple[int, Node]:
-        """Insert whole pages of a holder; return the tokens that were there, and the last node."""
-        return self.tree.insert(holder.content, end, holder.kv.seen)
+    def _insert(self, holder: Holder, end: int) -> int:
+        """Insert whole pages of a holder, and hold them; return the tokens that were there."""
+        place: Place = holder.kv
+        there, place.node = self.tree.insert(holder.content, end, place.seen, held=place.node)
+        return there
 
     def _hold(self, place: Place) -> None:
         before = self.tree.evictable
@@ -272,10 +299,12 @@ class RadixKV(CountedKV):
 
     def _note(self, before: int) -> None:
         """Note that the evictable tokens were so many before."""
-        pages = (self.tree.evictable - before) // self.block_size
-        self._cached += pages
-        self.free_blocks += pages
-        self.shared_blocks = self._named - self.tree.protected // self.block_size
+        tree, page = self.tree, self.block_size
+        if tree.evictable != before:
+            pages = (tree.evictable - before) // page
+            self._cached += pages
+            self.free_blocks += pages
+        self.shared_blocks = self._named - tree.protected // page
 
     def _name(self, tokens: int) -> None:
         """Note that so many further tokens of the tree are held by a sequence."""

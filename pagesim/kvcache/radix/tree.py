@@ -30,6 +30,7 @@ class Node:
     Attributes:
         content: of a sequence that has these tokens.
         start, end: the stretch, in tokens from the beginning of the sequence; whole pages.
+        key: the name of its first page, by which its parent has it.
         parent: None for the root, and for a node that was evicted.
         children: by the name of their first page, in the order in which they were inserted.
         locks: sequences that hold this stretch or one behind it.
@@ -39,7 +40,19 @@ class Node:
         queued: whether the eviction order has an entry of it.
     """
 
-    __slots__ = ("born", "children", "content", "end", "hits", "locks", "parent", "queued", "start", "used")
+    __slots__ = (
+        "born",
+        "children",
+        "content",
+        "end",
+        "hits",
+        "key",
+        "locks",
+        "parent",
+        "queued",
+        "start",
+        "used",
+    )
 
     used: float
     born: float
@@ -51,7 +64,7 @@ class Node:
         self.end = end
         self.parent = parent
         self.children: dict[int, Node] = {}
-        self.locks = 0
+        self.key = self.locks = 0
         self.used = self.born = used
         self.hits = 0
         self.queued = False
@@ -121,6 +134,8 @@ class RadixTree:
         tokens: int,
         seen: int = 0,
         met: Callable[[Node, bool], None] | None = None,
+        *,
+        held: Node | None = None,
     ) -> tuple[int, Node]:
         """Insert some first tokens, whole pages; every node on the way is touched, the last one last.
 
@@ -129,14 +144,22 @@ class RadixTree:
             tokens: whole pages.
             seen: tokens of this sequence that were inserted before; a node that ends there has no new hit.
             met: called with each node on the way, and whether it is new; it may split the node.
+            held: with which a part of these tokens ends that the sequence holds: nothing is compared up to
+                there, and the sequence holds all of them then.
 
         Returns:
             The tokens that were there already, and the node with which the others end.
         """
         page, node, at = self.page, self.root, 0
-        node.used = self._tick()
+        if held is None:
+            node.used = self._tick()
+        else:
+            node, at = held, held.end
+            self.touch_again(held, seen)
+        key = 0
         while at < tokens:
-            child = node.children.get(content.key_at(at + page))
+            key = content.key_at(at + page)
+            child = node.children.get(key)
             if child is None:
                 break
             child.used = self._tick()
@@ -146,24 +169,43 @@ class RadixTree:
                 met(node, False)
             if at > seen:
                 node.hits += 1
+            if held is not None:
+                self._lock_one(node)
         if at == tokens:
             return at, node
         leaf = self.kind(content, at, tokens, node, self._tick())
-        node.children[content.key_at(at + page)] = leaf
-        self.evictable += leaf.tokens
+        leaf.key = key
+        node.children[key] = leaf
+        if held is not None:
+            leaf.hits = int(tokens > seen)
+            leaf.locks = 1
+            self.protected += tokens - at
+            return at, leaf
+        self.evictable += tokens - at
         if met is not None:
             met(leaf, True)
         leaf.hits = int(tokens > seen)
         self._order.offer(leaf)
         return at, leaf
 
+    def touch_again(self, node: Node, seen: int) -> None:
+        """Touch a node that is inserted again, each above it before the one below; see ``insert``."""
+        path = [node]
+        while (parent := node.parent) is not None:
+            node = parent
+            path.append(node)
+        touches = self.touches
+        for each in reversed(path):
+            touches += 1.0
+            each.used = touches
+            if each.end > seen:
+                each.hits += 1
+        self.touches = touches
+
     def lock(self, node: Node) -> None:
         """Hold a prefix: nothing of it is evicted."""
         while (parent := node.parent) is not None:
-            if not node.locks:
-                self.evictable -= node.end - node.start
-                self.protected += node.end - node.start
-            node.locks += 1
+            self._lock_one(node)
             node = parent
 
     def unlock(self, node: Node) -> None:
@@ -218,11 +260,17 @@ class RadixTree:
             used -= _HAIR
             each = parent
 
+    def _lock_one(self, node: Node) -> None:
+        if not node.locks:
+            self.evictable -= node.end - node.start
+            self.protected += node.end - node.start
+        node.locks += 1
+
     def _remove(self, leaf: Node) -> None:
         """Take a leaf out."""
         parent = leaf.parent
         assert parent is not None
-        del parent.children[leaf.content.key_at(leaf.start + self.page)]
+        del parent.children[leaf.key]
         leaf.parent = None
         if parent.is_evictable:
             self._order.offer(parent)
@@ -243,8 +291,9 @@ class RadixTree:
         assert parent is not None
         upper = self.kind(node.content, node.start, at, parent, self._tick())
         upper.born, upper.locks, upper.hits = node.born, node.locks, node.hits
-        parent.children[node.content.key_at(node.start + self.page)] = upper
-        upper.children[node.content.key_at(at + self.page)] = node
+        upper.key, node.key = node.key, node.content.key_at(at + self.page)
+        parent.children[upper.key] = upper
+        upper.children[node.key] = node
         node.start, node.parent = at, upper
         node.used = self._tick()
         return upper

@@ -235,7 +235,7 @@ class WindowedRadixKV(RadixKV):
         self._reached = 0
         return WindowPlace(node, node.end, reached if reached > node.end else 0)
 
-    def _insert(self, holder: Holder, end: int) -> tuple[int, Node]:
+    def _insert(self, holder: Holder, end: int) -> int:
         place: WindowPlace = holder.kv
         tree, own = self.tree, max(place.protected, place.gone)
         before = tree.window_tokens
@@ -243,7 +243,11 @@ class WindowedRadixKV(RadixKV):
         # What it has no longer is the tree's now, or blank where the tree had it.
         given = max(end, own) - own
         self.blank_window_blocks += (given - (tree.window_tokens - before)) // self.block_size
-        return there, node
+        tree.unlock_window(place.node, place.begin)
+        tree.unlock(place.node)
+        tree.lock(node)
+        place.node, place.begin = node, tree.lock_window(node)
+        return there
 
     def _hold(self, place: Place) -> None:
         super()._hold(place)

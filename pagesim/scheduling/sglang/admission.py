@@ -81,8 +81,8 @@ class AdmittingSglang(DecodingSglang):
         places = self._places() + len(admitted)
         places = min(self.max_running_requests - len(self.batch), places)
         queue, future = self.queue, KnownFuture()
-        tried = 0
-        while tried < queue.waiting and budget.verdict() is not Verdict.NO_BUDGET:
+        tried, verdict = 0, budget.verdict()
+        while tried < queue.waiting and verdict is not Verdict.NO_BUDGET:
             if len(admitted) >= places:
                 self.is_full = True
             if self.is_full:
@@ -203,37 +203,45 @@ class AdmittingSglang(DecodingSglang):
     def _run_prompts(self, prompts: list[SglangRequest], batch: Batch) -> None:
         """Take memory for prompts and let them run, the running batch beside them where it may."""
         memory, page = self.memory, self.memory.block_size
-        tokens = sum([request.end - request.start for request in prompts])
+        chunked = self.chunked
+        chunks = [(request, request.end - request.start) for request in prompts]
+        tokens = sum([computed for _, computed in chunks])
         ahead = len(prompts) * page if page > 1 else 0  # more than is taken
         self.make_blank(-(-(tokens + ahead) // page))
         self.pools.before_prompts(prompts)
-        fresh = [request for request in prompts if not request.holds_place]
-        for request in prompts:
-            start, end = request.start, request.end
+        fresh: list[SglangRequest] = []
+        context = pairs = 0
+        only = True
+        for request, computed in chunks:
+            end = request.end
+            context += end
+            pairs += computed * request.start + computed * (computed + 1) // 2
+            only = only and request.max_new == 0
             if request.holds_place:
                 self.events.interval_ended(request)
                 self.context += end - request.tokens
                 memory.extend(request, end - request.tokens)
             else:
+                fresh.append(request)
                 self._enter(request)
                 self.context += end
-            batch.query_key_pairs += (end - start) * start + (end - start) * (end - start + 1) // 2
-        batch.prompts = tuple(fresh)
-        batch.chunks = tuple((request, request.end - request.start) for request in prompts)
-        batch.decodes = False
-        batch.context_tokens = sum([request.end for request in prompts])
-        self._joining_only = all(request.max_new == 0 for request in prompts)
+        batch.query_key_pairs, batch.context_tokens = pairs, context
+        batch.prompts, batch.chunks, batch.decodes = tuple(fresh), tuple(chunks), False
+        self._joining_only = only
         joining = list(prompts)
         if self.mixes and self.batch:
             joining += self._decode_beside(batch)
             self._joining_only = self._joining_only and not batch.decoding
         batch.tokens = batch.batched_tokens = self._joining_stale = tokens + batch.decoding
-        whole = [request for request in prompts if request is not self.chunked]
+        whole = [request for request in prompts if request is not chunked]
         for request in whole:
             self.start_decoding(request)
-        batch.incomplete = tuple(request for request in fresh if request is self.chunked)
-        batch.completed = tuple(request for request in whole if request not in fresh)
-        self.joining = [request for request in joining if request is not self.chunked]
+            request.limit = request.max_new + request.prompt - request.base
+        if chunked is not None or len(fresh) < len(prompts):
+            batch.incomplete = tuple(request for request in fresh if request is chunked)
+            batch.completed = tuple(request for request in whole if request not in fresh)
+            joining = [request for request in joining if request is not chunked]
+        self.joining = joining
         self._in_flight = whole
         if not self.overlaps:
             self._lags = frozenset()

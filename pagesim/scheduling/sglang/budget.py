@@ -64,7 +64,8 @@ class Budget:
 
     def verdict(self) -> Verdict:
         """Say whether the next request may be tried."""
-        if not (self.total_left > 0 and self.current_left > 0):
+        free = self._memory.free_blocks * self._page
+        if not (free - self.promised > 0 and free - self.current > 0):
             return Verdict.NO_ROOM
         if self.prompts <= 0 or (self.chunk is not None and self.chunk <= 0):
             return Verdict.NO_BUDGET
@@ -85,9 +86,10 @@ class Budget:
 
     def charge(self, tokens: int, to_come: int) -> None:
         """Take what a request computes off, and what it is going to generate."""
-        taken = self.whole_pages(tokens)
-        self.promised += taken + self._page + to_come
-        self.current += taken + self._page
+        page = self._page
+        taken = -(-tokens // page) * page
+        self.promised += taken + page + to_come
+        self.current += taken + page
         self.prompts -= taken
         if self.chunk is not None:
             self.chunk -= taken

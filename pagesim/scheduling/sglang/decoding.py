@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from pagesim.kvcache.radix import RadixKV
 from pagesim.scheduling.batch import Batch
@@ -97,12 +98,13 @@ class DecodingSglang(Scheduler):
 
     def promised(self, ratio: float) -> float:
         """Return the share of what the running batch may still generate, summed up in its order."""
-        total = 0.0
         lags, known = self._lags, self.memory.steps + 1
-        for request in self.batch:
-            to_come = request.max_new + request.prompt - request.base - known
-            if lags is None or request in lags:
-                to_come += 1
+        if lags is None:
+            left = [request.limit - known + 1 for request in self.batch]
+        else:
+            left = [request.limit - known + (request in lags) for request in self.batch]
+        total = 0.0  # not by ``sum``, which some Pythons let round otherwise
+        for to_come in left:
             total += (to_come if to_come < CLIP else CLIP) * ratio
         return total
 
@@ -129,10 +131,10 @@ class DecodingSglang(Scheduler):
             batch.context_tokens = batch.decode_context
 
     def drop_ending(self) -> int:
-        """Let those rest whose last token is known to be in flight; return how many there are."""
+        """Let those rest whose last token is known to be in flight; return how many do."""
         resting = [request for request in self._ending if request.ends_by_length and request.decodes]
         if not resting:
-            return 0
+            return self.resting
         memory = self.memory
         for request in resting:
             self.events.interval_ended(request)
@@ -140,7 +142,7 @@ class DecodingSglang(Scheduler):
             self.resting += 1
             self.resting_context += request.tokens
         self.batch = [request for request in self.batch if request.decodes]
-        return len(resting)
+        return self.resting
 
     def fits(self) -> bool:
         """Say whether the next step of the running batch finds its pages; evict for it."""
@@ -232,19 +234,21 @@ class DecodingSglang(Scheduler):
         self._pending, self._in_flight = self._in_flight, []
         if not finishing or finishing[0][0] > steps:
             return
-        ending: set[EngineRequest] = set()
+        ending: dict[EngineRequest, None] = {}
         while finishing and finishing[0][0] <= steps:
             request = finishing.pop(0)[2]
             request.last_step = -1
-            ending.add(request)
-        self._ending = dict.fromkeys(each for each in (*self.batch, *self.joining) if each in ending)
+            ending[request] = None
+        if len(ending) > 1:
+            ending = dict.fromkeys(each for each in (*self.batch, *self.joining) if each in ending)
+        self._ending = cast(dict[SglangRequest, None], ending)
 
     def learn(self, now: int) -> Sequence[EngineRequest]:
         """Take in what the oldest iteration in flight gave: cache its prompts, let those go that are over."""
         pending, ending = self._pending, self._ending
         if not (pending or ending):
             return ()
-        self._pending, self._ending = [], {}
+        self._pending, self._ending, rested = [], {}, self.resting
         self.resting = self.resting_context = 0
         for request in pending:
             if request.was_retracted or not request.holds_place:
@@ -259,8 +263,9 @@ class DecodingSglang(Scheduler):
         if ending:
             self.is_full = False
             self._lingers = bool(self.batch)
-            self.batch = [request for request in self.batch if not request.is_over]
-            self.joining = [request for request in self.joining if not request.is_over]
+            if len(ending) > rested:  # what rests is in neither
+                self.batch = [request for request in self.batch if not request.is_over]
+                self.joining = [request for request in self.joining if not request.is_over]
         return tuple(ending)
 
     def _end(self, request: SglangRequest, now: int) -> None:

@@ -35,9 +35,13 @@ class OnePool:
         """Give back what requests that decode no longer need."""
         return
 
-    def steps_alike(self, steps: int) -> int:
-        """Return for how many of some decodes nothing is decided about the window pool."""
-        return steps
+    def steps_alike(self, scheduler: DecodingSglang, steps: int) -> int:
+        """Return for how many of some decodes each finds its pages, and nothing else is decided.
+
+        Before each as many pages are made blank as requests decode; leaves that are evicted for it decide
+        nothing.
+        """
+        return scheduler.memory.steps_that_fit(steps, len(scheduler.batch))
 
 
 class TwoPools(OnePool):
@@ -80,9 +84,11 @@ class TwoPools(OnePool):
             if known - 1 - ahead >= request.kv.gone and memory.length(request) > request.end:
                 memory.slide(request, known - 1)
 
-    def steps_alike(self, steps: int) -> int:
-        scheduler, memory = self._scheduler, self._memory
-        if scheduler.queue.waiting:
+    def steps_alike(self, scheduler: DecodingSglang, steps: int) -> int:
+        memory = self._memory
+        # Where nothing is evicted: what one pool evicts, the other one may have needed.
+        steps = memory.steps_that_fit(steps, memory.cached_blocks + len(scheduler.batch))
+        if scheduler.queue.waiting or not steps:
             return 0
         ahead = memory.windows.window + SLIDE_AT + scheduler.overlaps - memory.steps
         steps = min(steps, min([request.kv.gone - request.base + ahead for request in scheduler.batch]))

@@ -65,6 +65,8 @@ class SglangQueue(WaitingQueue):
             count: how many.
             taken: which.
         """
+        if not count:
+            return
         self.waiting -= count
         entries = self._entries
         kept: list[int | SglangRequest] = []
@@ -74,7 +76,8 @@ class SglangQueue(WaitingQueue):
                 count -= 1
             else:
                 kept.append(entry)
-        entries.extendleft(reversed(kept))
+        if kept:
+            entries.extendleft(reversed(kept))
 
     def requeue(self, request: EngineRequest) -> None:
         assert isinstance(request, SglangRequest)

@@ -16,6 +16,7 @@ class SglangRequest(EngineRequest):
     Attributes:
         max_new: tokens that it may generate at most: what it asked for, clipped.
         is_refused: whether its prompt was too long: it is one token then, and so is the answer.
+        limit: while it decodes, ``KVCache.steps`` and one more when it has all tokens that it may generate.
         start: its tokens that were there before the iteration at hand: found, or computed in chunks.
         end: its tokens once its last prefill, or the last chunk, has run.
         node: with which that part ends that a look-up found.
@@ -33,6 +34,7 @@ class SglangRequest(EngineRequest):
         "holds_place",
         "is_over",
         "is_refused",
+        "limit",
         "matched",
         "max_new",
         "node",
@@ -56,7 +58,7 @@ class SglangRequest(EngineRequest):
         super().__init__(index, row, arrival, prompt, output, family, content)
         self.max_new = output
         self.is_refused = self.was_retracted = self.holds_place = self.is_over = False
-        self.start = self.end = self.matched = self.entered = self.processed = 0
+        self.start = self.end = self.matched = self.entered = self.processed = self.limit = 0
         self.node = None
         self.kv = None
 

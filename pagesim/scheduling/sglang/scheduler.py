@@ -193,6 +193,8 @@ class Sglang(AdmittingSglang):
 
     def let_ending_rest(self) -> None:
         self.note_ending()
+        if self.drop_ending():
+            self.is_full = False
 
     def ran_dry(self) -> None:
         if not (self.running or self.queue.waiting):
@@ -201,23 +203,39 @@ class Sglang(AdmittingSglang):
     # Fast-forward
 
     def steps_until_next_decision(self) -> int:
-        steps = self._steps_alike()
-        self.must_replan = steps <= 0
-        return steps
+        finishing = self._finishing
+        self.must_replan = True
+        if self.joining or self._stood or self._pending or self._in_flight or not finishing:
+            return 0
+        if self.chunked is not None or (self.queue.waiting and not self.is_full):
+            return 0
+        if self._ending and len(self._ending) > self.resting:
+            return 0
+        steps = finishing[0][0] - self.memory.steps
+        if steps > 0:
+            steps = self.pools.steps_alike(self, steps)
+            self.must_replan = not steps
+            return steps
+        # They can rest in a step, if that is known of all of them.
+        self.must_replan = not self._end_by_length()
+        return 0
 
-    def _steps_alike(self) -> int:
-        if self.joining or self.chunked is not None or self._pending or self._ending or self._in_flight:
-            return 0
-        if self._stood or not self._finishing or (self.queue.waiting and not self.is_full):
-            return 0
-        memory = self.memory
-        steps = self._finishing[0][0] - memory.steps
-        # Before each step as many pages are blank as requests decode, or some would be evicted.
-        spare = memory.cached_blocks + len(self.batch)
-        steps = memory.steps_that_fit(steps, spare) if steps > 0 else 0
-        return self.pools.steps_alike(steps) if steps else 0
+    def _end_by_length(self) -> bool:
+        """Say whether the requests whose last token is in flight are known to end with it."""
+        if self._ending:
+            return False
+        now = self.memory.steps
+        for step, _, request in self._finishing:
+            if step > now:
+                return True
+            assert isinstance(request, SglangRequest)
+            if request.output < request.max_new:
+                return False
+        return True
 
     def advance(self, steps: int) -> None:
+        if self.tree is not None:
+            self.tree.evict_ahead(steps, len(self.batch))
         super().advance(steps)
         self.decay_ratio(steps)
         self.queue.processed += self._stale * steps
