@@ -18,8 +18,10 @@ from pagesim.kvcache import State
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class GroupResidency(Residency):
     """Of a hybrid cache, on demand.
 

@@ -6,7 +6,10 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate
 
+from pagesim.setup.compiled import mypyc_attr
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Balance:
     """Blocks that cannot be found: those that come and those that go, in the order of the sequences.
 

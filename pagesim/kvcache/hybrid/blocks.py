@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from pagesim.setup.compiled import mypyc_attr
+
 NULL = -1
 """Stands in a table where a group has no block: vLLM's null block."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Blocks:
     """Numbered blocks, each free or named by tables, some of them findable.
 

@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.kvcache.hybrid.stores import WindowStore
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Changes:
     """See `KVCache.take_changes`.
 

@@ -13,8 +13,10 @@ from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.decoding import NEVER, RINGED, Decoding, Kind, turns_by_length
 from pagesim.kvcache.hybrid.ring import Ring, lasts
 from pagesim.kvcache.single import SingleSampleKV
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CountedHybridKV(SingleSampleKV):
     """See `KVCache`: what `HybridKV` without a cache of prefixes counts; blocks are never named.
 

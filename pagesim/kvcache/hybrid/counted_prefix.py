@@ -19,8 +19,10 @@ from pagesim.kvcache.hybrid.kinds import Setting, WindowGroup, make_group
 from pagesim.kvcache.hybrid.match import Match, Store
 from pagesim.kvcache.hybrid.stores import FullStore, WindowStore
 from pagesim.kvcache.single import SingleSampleKV
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CountedHybridPrefixKV(SingleSampleKV):
     """See `KVCache`: what `HybridKV` with a cache of prefixes decides, where it can be counted.
 

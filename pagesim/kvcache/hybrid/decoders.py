@@ -15,11 +15,13 @@ from pagesim.kvcache.hybrid.changes import Changes
 from pagesim.kvcache.hybrid.free import STEP, FreeBlocks
 from pagesim.kvcache.hybrid.piece import WindowTable
 from pagesim.kvcache.hybrid.stores import WindowStore
+from pagesim.setup.compiled import mypyc_attr
 
 _MANY = 3
 """Steps that are faster passed together than one by one."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Kept:
     """What is kept with a holder.
 
@@ -62,6 +64,7 @@ Change = tuple[Holder, Kept, int, int]
 """A settled holder, what is kept with it, its ``settlings``, and which of the stores of windows."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Decoders:
     """The decoding holders of a memory.
 

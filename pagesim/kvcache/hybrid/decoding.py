@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pagesim.kvcache.groups import ChunkedLocal, SlidingWindow
+from pagesim.setup.compiled import mypyc_attr
 
 NEVER = 1 << 62
 """A step, or a length in tokens, that no sequence reaches."""
@@ -37,6 +38,7 @@ class Kind(NamedTuple):
         return self.rule.processed_at(released * self.block_size)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Decoding:
     """What is kept with a holder that decodes; with one that rests stands ``released`` alone, as a tuple.
 

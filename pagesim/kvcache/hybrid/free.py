@@ -6,6 +6,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any
 
 from pagesim.kvcache.runs import FreeQueue, Queued
+from pagesim.setup.compiled import mypyc_attr
 
 if TYPE_CHECKING:
     from pagesim.kvcache.hybrid.piece import Piece
@@ -14,6 +15,7 @@ STEP = 1 << 40
 """What `Queued.at` grows by with a step of growth: more than there are holders."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FreeBlocks:
     """The free blocks of a memory; see `Blocks`, which names them.
 
@@ -55,8 +57,8 @@ class FreeBlocks:
         self._entries += 1
         # What one sequence gives back in a step comes group by group.
         at = piece.place_at(piece.start)
-        piece.entry = entry = (at, piece.index.number, piece.first, self._entries, piece)
-        heappush(self._passing, entry)
+        piece.entry = self._entries
+        heappush(self._passing, (at, piece.index.number, piece.first, self._entries, piece))
 
     def take(self, blocks: int) -> None:
         """Take so many free blocks, which there are."""
@@ -80,9 +82,8 @@ class FreeBlocks:
 
     def _evict_passing(self, most: int) -> int:
         """Evict at most so many blocks of the place that was given back first; return how many."""
-        entry = self._passing[0]
-        at, number, first, _, piece = entry
-        if piece.entry is not entry:
+        at, number, first, entry, piece = self._passing[0]
+        if piece.entry != entry:
             heappop(self._passing)
             return 0
         index, groups = piece.index, piece.last - first
@@ -93,8 +94,8 @@ class FreeBlocks:
         index.shrink(piece, piece.start + 1, piece.count - 1)
         if piece.count:
             self._entries += 1
-            piece.entry = entry = (at + index.stride, number, first, self._entries, piece)
-            heapreplace(self._passing, entry)
+            piece.entry = self._entries
+            heapreplace(self._passing, (at + index.stride, number, first, self._entries, piece))
         else:
             piece.entry = None
             heappop(self._passing)

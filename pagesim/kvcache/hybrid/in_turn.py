@@ -9,8 +9,10 @@ from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.turns import Turns
 from pagesim.kvcache.single import SingleSampleKV
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class InTurnKV(SingleSampleKV):
     """See `KVCache`: requests are served in their turn.
 

@@ -9,6 +9,7 @@ from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
 from pagesim.kvcache.runs import Content
+from pagesim.setup.compiled import mypyc_attr
 
 Hits = list[list[int] | None]
 """By position the blocks of a hit, one of each group of a family; None where the groups need none."""
@@ -53,6 +54,7 @@ class Table:
         return len(self.blocks) - self.blocks.count(NULL)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FullGroup:
     """A group whose layers attend to all tokens before: it keeps every block, and each can be found."""
 
@@ -191,6 +193,7 @@ class FullGroup:
         return blocks * self.size // self.setting.alignment * self.setting.alignment // self.size
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WindowGroup(FullGroup):
     """A group whose layers attend to a window: it gives back what is behind it.
 
@@ -247,6 +250,7 @@ class WindowGroup(FullGroup):
         return hits[: self.aligned(run)]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ChunkGroup(FullGroup):
     """A group whose layers attend to the tokens of one chunk: it gives back those of the chunks before."""
 

@@ -15,8 +15,10 @@ from pagesim.kvcache.hybrid.counted_prefix import CountedHybridPrefixKV
 from pagesim.kvcache.hybrid.handover import hand_over
 from pagesim.kvcache.hybrid.kinds import Setting
 from pagesim.kvcache.hybrid.turnover import Turnover
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LazyHybridPrefixKV(KVCache):
     """See `KVCache`: what `CountedHybridPrefixKV` decides, with less work until it must look a content up.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.kvcache.hybrid.kinds import FullGroup, Hits
 from pagesim.kvcache.runs import Content
+from pagesim.setup.compiled import mypyc_attr
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Found:
     blocks: tuple[list[int], ...]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Families:
     """The groups of a memory, those of one rule and block size together, full attention first."""
 

@@ -11,10 +11,12 @@ from pagesim.kvcache.hybrid.pieces import PieceIndex
 from pagesim.kvcache.hybrid.stores import FullStore, WindowStore
 from pagesim.kvcache.run_index import Hit, RunIndex, are_there
 from pagesim.kvcache.runs import Segments
+from pagesim.setup.compiled import mypyc_attr
 
 Store = FullStore | WindowStore
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Match:
     """What was looked up last: the scheduler usually takes it next.
 

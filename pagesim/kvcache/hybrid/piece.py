@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.runs import Queued
+from pagesim.setup.compiled import mypyc_attr
 
 if TYPE_CHECKING:
     from pagesim.kvcache.hybrid.pieces import PieceIndex
@@ -18,6 +19,7 @@ Names = list[tuple[int, int, int]]
 """Names of segments, each with the first place of a piece that is in it and the one behind the last."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Piece(Queued):
     """Blocks that can be found, in neighbouring places of a sequence and in neighbouring groups of a store.
 
@@ -33,12 +35,12 @@ class Piece(Queued):
         tables: that have them.
         index: by which they can be found.
         since: of a passing piece, when its place 0 is given back; see `Queued.at`.
-        entry: of a passing piece, where it stands among the free blocks; else None.
+        entry: of a passing piece, the number of its entry among the free blocks; else None.
     """
 
     __slots__ = ("count", "entry", "first", "index", "last", "names", "since", "start", "tables")
 
-    entry: Any
+    entry: int | None
 
     def __init__(
         self, index: PieceIndex, names: Names, start: int, count: int, first: int, last: int
@@ -92,6 +94,7 @@ class Piece(Queued):
         )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WindowTable:
     """The blocks of a sequence in the groups of a store.
 

@@ -17,8 +17,10 @@ from pagesim.kvcache.hybrid.cover import (
 from pagesim.kvcache.hybrid.free import STEP, FreeBlocks
 from pagesim.kvcache.hybrid.piece import Names, Part, Piece, WindowTable
 from pagesim.kvcache.runs import Segments
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PieceIndex:
     """Finds pieces by the names of segments.
 

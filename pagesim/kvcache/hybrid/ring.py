@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from pagesim.kvcache.groups import opening_step, passing_steps
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Ring:
     """Blocks by the step, modulo a period.
 

@@ -10,6 +10,7 @@ from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
 from pagesim.kvcache.hybrid.kinds import DENSE, FullGroup, Hits, Setting, Table, replayed
 from pagesim.kvcache.runs import Content
+from pagesim.setup.compiled import mypyc_attr
 
 NEVER = 1 << 62
 """More blocks than any memory has: there is no room in the step at hand."""
@@ -34,6 +35,7 @@ class StateTable(Table):
     kept_at: int = 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StateGroup(FullGroup):
     """A group of recurrent layers in vLLM's mode ``align``.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from pagesim.kvcache.groups import SlidingWindow
 from pagesim.kvcache.holder import Holder
@@ -12,8 +13,10 @@ from pagesim.kvcache.hybrid.piece import Part, WindowTable
 from pagesim.kvcache.hybrid.pieces import PieceIndex
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, free_blocks
 from pagesim.kvcache.runs import Segments
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FullStore:
     """A group of full attention: see `RunIndex`.
 
@@ -37,11 +40,11 @@ class FullStore:
         """Return an empty table."""
         return Prefix(content, [], 0)
 
-    def free(self, hits: list[Hit]) -> int:
+    def free(self, hits: Sequence[Hit]) -> int:
         """Return how many blocks of what was found are free."""
         return free_blocks(hits)
 
-    def adopt(self, table: Prefix, hits: list[Hit], blocks: int) -> None:
+    def adopt(self, table: Prefix, hits: Sequence[Hit], blocks: int) -> None:
         """Take over what was found of the first so many blocks."""
         pool = self.pool
         pool.version += 1
@@ -81,6 +84,7 @@ class FullStore:
         self.held[self.kind.number] -= blank + freed
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WindowStore:
     """Neighbouring groups of one sliding window: see `PieceIndex`.
 

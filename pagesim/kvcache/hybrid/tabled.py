@@ -15,8 +15,10 @@ from pagesim.kvcache.hybrid.in_turn import InTurnKV
 from pagesim.kvcache.hybrid.kinds import Setting, Table, make_group
 from pagesim.kvcache.hybrid.lookup import Families, Found
 from pagesim.kvcache.hybrid.state import StateGroup
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Tables:
     """What `HybridKV` keeps with a holder: a table for each group, and what its tokens are, if it matters."""
 
@@ -27,6 +29,7 @@ class Tables:
         self.content = content
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HybridKV(InTurnKV):
     """See `KVCache`: memory of several KV groups and of single samples, with a prefix cache if asked for.
 

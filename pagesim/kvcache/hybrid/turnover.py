@@ -19,6 +19,7 @@ from pagesim.kvcache.groups import KVGroup, SlidingWindow
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import Blocks
 from pagesim.kvcache.hybrid.kinds import Setting, WindowGroup
+from pagesim.setup.compiled import mypyc_attr
 
 Numbers = npt.NDArray[np.int64]
 
@@ -26,6 +27,7 @@ _ORDERS = 40
 """Bits for the order of what happens in a step, or after one."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Windows:
     """Neighbouring groups of one window.
 
@@ -61,6 +63,7 @@ class Windows:
         return (places + 1) * self.size + self._window - 1
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Life:
     """What is kept of a holder.
 
@@ -110,6 +113,7 @@ Given = tuple[int, int, int, int, int, int, int]
 """See `Life.given`."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Turnover:
     """Notes what is taken and given back, and counts later what of the free blocks can be found.
 

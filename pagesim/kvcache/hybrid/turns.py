@@ -8,8 +8,10 @@ from math import lcm
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.ring import Ring, lasts
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Turns:
     """The decoding holders of a memory, by the steps, modulo a period, at which one of their groups changes.
 
