@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from pagesim.errors import PagesimError
@@ -33,6 +34,7 @@ Pool = Literal["prefill", "decode"]
 """What a replica does where prefill is apart from decode."""
 
 _NONE: list[EngineRequest] = []
+_ORDER = attrgetter("order")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -79,6 +81,7 @@ class Scheduler(SchedulerTraits):
         "_forks",
         "_may_swap",
         "_orders",
+        "_out_of_order",
         "context",
         "events",
         "growth",
@@ -154,6 +157,7 @@ class Scheduler(SchedulerTraits):
         self._finishing: list[tuple[int, int, EngineRequest]] = []
         self._forks = Forks()
         self._orders = 0
+        self._out_of_order = False  # whether requests may run in another order than that of `Holder.order`
         self.widest = 1
 
     # What the engine asks
@@ -252,7 +256,9 @@ class Scheduler(SchedulerTraits):
             done = [finishing.pop(0)[2]]
             while finishing and finishing[0][0] <= step:
                 done.append(finishing.pop(0)[2])
-            if len(done) > 1:
+            if len(done) > 1 and not self._out_of_order:
+                done.sort(key=_ORDER)
+            elif len(done) > 1:
                 over = {request.order for request in done}
                 done = [request for order, request in self.running.items() if order in over]
             for request in done:
@@ -331,10 +337,15 @@ class Scheduler(SchedulerTraits):
         out_of_order = again and running[next(reversed(running))].arrival > request.arrival
         running[order] = request
         if out_of_order:
-            self.running = dict(sorted(running.items(), key=lambda item: item[1].arrival))
+            self.reorder(lambda request: request.arrival)
         samples = request.samples
         self.running_sequences += samples
         self.context += samples * request.tokens
+
+    def reorder(self, key: Callable[[EngineRequest], int]) -> None:
+        """Let requests run in the order of a key, and no longer in that in which they were admitted."""
+        self.running = dict(sorted(self.running.items(), key=lambda item: key(item[1])))
+        self._out_of_order = True
 
     def admit(self, request: EngineRequest, batch: Batch) -> None:
         """Give the head of the queue memory for all its tokens, and let it run."""

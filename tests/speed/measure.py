@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,6 +54,28 @@ def bare_timeout_s(timeouts: int = TIMEOUTS) -> float:
     return (time.process_time() - started) / timeouts
 
 
+def replay_of(point: Row) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
+    """Return the trace of a point, and what replays requests as the point says and returns the summary."""
+    import pagesim
+
+    how = {} if point["rate"] is None else {"arrivals": "poisson", "rate": point["rate"]}
+    trace = pagesim.make_trace(point["trace"], num_requests=point["requests"], **how)
+    for column in ("n", "beam_width"):
+        if point[column] > 1:
+            trace = trace.with_columns({column: np.full(len(trace), point[column])})
+
+    def replay(requests: Any) -> dict[str, Any]:
+        if point["replicas"] > 1:
+            cluster = {"replicas": point["replicas"], "router": point["router"]}
+            found = pagesim.simulate_cluster(requests, point["policy"], **cluster, **point["options"])
+        else:
+            found = pagesim.simulate(requests, point["policy"], steps="none", **point["options"])
+        summary: dict[str, Any] = found.summary
+        return summary
+
+    return trace, replay
+
+
 def measure(point: Row) -> Row:
     """Replay a point in this process and return its row.
 
@@ -65,17 +87,7 @@ def measure(point: Row) -> Row:
     """
     import pagesim
 
-    how = {} if point["rate"] is None else {"arrivals": "poisson", "rate": point["rate"]}
-    trace = pagesim.make_trace(point["trace"], num_requests=point["requests"], **how)
-    for column in ("n", "beam_width"):
-        if point[column] > 1:
-            trace = trace.with_columns({column: np.full(len(trace), point[column])})
-
-    def replay(requests: Any) -> dict[str, Any]:
-        found = pagesim.simulate(requests, point["policy"], steps="none", **point["options"])
-        summary: dict[str, Any] = found.summary
-        return summary
-
+    trace, replay = replay_of(point)
     replay(trace.take(slice(0, 100)))  # what is loaded at first use
     times, bares = [], [bare_timeout_s()]
     while not times or (sum(times) < ENOUGH_S and len(times) < MOST_REPLAYS):
@@ -187,6 +199,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--trace", default="sharegpt", help="a bundled workload, or a trace file")
     parser.add_argument("--n", type=int, default=1, help="samples a request")
     parser.add_argument("--beam-width", type=int, default=1, help="beams a request")
+    parser.add_argument("--replicas", type=int, default=1, help="engines of a cluster, each as given here")
+    parser.add_argument("--router", default="least-loaded", help="of a cluster")
     parser.add_argument("--enable-prefix-caching", action="store_true", help="for vllm-v1")
     parser.add_argument("--num-blocks", type=int, default=983)
     parser.add_argument("--model", default="opt-13b")
@@ -237,6 +251,8 @@ def points(given: argparse.Namespace) -> Iterator[Row]:
                     "trace": given.trace,
                     "n": given.n,
                     "beam_width": given.beam_width,
+                    "replicas": given.replicas,
+                    "router": given.router,
                     "options": {**options, **limits},
                 }
 

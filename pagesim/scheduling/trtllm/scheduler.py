@@ -213,7 +213,7 @@ class Trtllm(RestingScheduler):
         overtaken = bool(running) and self.latest().index > request.index
         running[order] = request
         if overtaken:
-            self.running = dict(sorted(running.items(), key=lambda item: item[1].index))
+            self.reorder(lambda each: each.index)
         self.running_sequences += 1
 
     def _compute(self, request: EngineRequest, computed: int, tokens: int, batch: Batch) -> bool:
