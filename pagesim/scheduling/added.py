@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Content
 from pagesim.scheduling.request import Family
@@ -16,8 +18,8 @@ class AddedArrivals(Arrivals):
 
     def __init__(self, whole: Arrivals) -> None:
         self._whole = whole
-        self._index: list[int] = []
-        self._content: dict[int, Content] = {}
+        self._index = array("q")
+        self._content: dict[int, Content] = {}  # of those that wait for their turn
         self._place: dict[int, int] = {}  # by row
         self.row, self.ticks, self.prompt, self.output, self.samples = (
             column[:0] for column in (whole.row, whole.ticks, whole.prompt, whole.output, whole.samples)
@@ -54,4 +56,4 @@ class AddedArrivals(Arrivals):
         return self._whole.family_of(self._index[index])
 
     def content_of(self, index: int) -> Content | None:
-        return self._content.get(index)
+        return self._content.pop(index, None)  # a request is made once
