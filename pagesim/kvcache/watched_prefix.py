@@ -8,8 +8,10 @@ from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.queued_prefix import QueuedPrefixKV
 from pagesim.kvcache.run_index import Prefix, RunIndex
 from pagesim.kvcache.runs import FreeQueue, Run
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Watch:
     """The blocks that a holder had, by their places in it, with all holders that have them since.
 
@@ -64,6 +66,7 @@ class _Part(NamedTuple):
         )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class _WatchedIndex(RunIndex):
     """See `RunIndex`: of runs of which some are watched.
 
@@ -97,6 +100,7 @@ class _WatchedIndex(RunIndex):
         return rest
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WatchedPrefixKV(QueuedPrefixKV):
     """As its parent, with watches: it says which blocks of a holder that is over are taken by others.
 
@@ -104,7 +108,7 @@ class WatchedPrefixKV(QueuedPrefixKV):
     watched with its new holder, for others may find it there; blocks that are taken to decode do not.
     """
 
-    _index: _WatchedIndex
+    _watching: _WatchedIndex  # the index
 
     def __init__(
         self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True
@@ -133,7 +137,7 @@ class WatchedPrefixKV(QueuedPrefixKV):
     def end_watch(self, watch: Watch) -> None:
         """Watch no longer."""
         self._on -= 1
-        self._index.forget_watch(watch)
+        self._watching.forget_watch(watch)
         self._watches = {prefix: each for prefix, each in self._watches.items() if each is not watch}
         self._tells_taken = self._on > 0
         self._fresh = []
@@ -168,7 +172,7 @@ class WatchedPrefixKV(QueuedPrefixKV):
         super().cache_full_blocks(holder)
         watch = self._watches.get(holder.kv) if self._on else None
         if watch is not None:
-            self._index.forget_watch(watch)
+            self._watching.forget_watch(watch)
             self._watch_runs(holder.kv, watch)
 
     def release(self, holder: Holder) -> None:
@@ -177,17 +181,20 @@ class WatchedPrefixKV(QueuedPrefixKV):
             super().release(holder)
             return
         prefix: Prefix = holder.kv
-        self._index.forget_watch(watch)
+        self._watching.forget_watch(watch)
         blank = self._blank.count
         super().release(holder)
         self._watch_runs(prefix, watch)
         if self._blank.count > blank:
-            self._index.watch(self._blank, _Part(watch, blank, self._blank.count, prefix.hashed - blank, 1))
+            self._watching.watch(
+                self._blank, _Part(watch, blank, self._blank.count, prefix.hashed - blank, 1)
+            )
 
     # As `QueuedPrefixKV`
 
     def _new_index(self, queue: FreeQueue) -> RunIndex:
-        return _WatchedIndex(queue)
+        self._watching = _WatchedIndex(queue)
+        return self._watching
 
     def _take(self, blocks: int) -> None:
         self._passed = 0
@@ -200,7 +207,7 @@ class WatchedPrefixKV(QueuedPrefixKV):
     def _took(self, run: Run, blocks: int) -> None:
         before = self._passed
         self._passed = before + blocks
-        watched = self._index.watched
+        watched = self._watching.watched
         parts = watched.pop(run, None)
         if parts is None:
             return
@@ -223,13 +230,13 @@ class WatchedPrefixKV(QueuedPrefixKV):
 
     def _watch_runs(self, prefix: Prefix, watch: Watch) -> None:
         for run in prefix.runs:
-            self._index.watch(run, _Part(watch, run.start, run.start + run.count, 0, 1))
+            self._watching.watch(run, _Part(watch, run.start, run.start + run.count, 0, 1))
 
     def _note_held(self, holder: Holder, blocks: int) -> None:
         """Note so many leading blocks of a holder as taken, as far as they can be found."""
         for run in holder.kv.runs:
             end = min(blocks, run.start + run.count)
-            for part in self._index.watched.get(run, ()):
+            for part in self._watching.watched.get(run, ()):
                 first, stop = max(part.first, run.start), min(part.end, end)
                 if first < stop:
                     part.note(first, stop)
@@ -242,5 +249,5 @@ class WatchedPrefixKV(QueuedPrefixKV):
             for run in holder.kv.runs:
                 start, stop = max(place + first, run.start), min(place + end, run.start + run.count)
                 if start < stop:
-                    self._index.watch(run, _Part(fresh.watch, start, stop, shift, fresh.sign))
+                    self._watching.watch(run, _Part(fresh.watch, start, stop, shift, fresh.sign))
         self._fresh = []

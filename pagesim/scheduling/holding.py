@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.options import Prices
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HoldingV1(VllmV1):
     """What schedulers share whose requests hold blocks that are filled from elsewhere, and wait for that.
 
@@ -28,8 +30,15 @@ class HoldingV1(VllmV1):
 
     keeps_in_flight = True
 
-    def __init__(self, memory: KVCache, options: VllmV1Options, **others: Any) -> None:
-        super().__init__(memory, options, **others)
+    def __init__(
+        self,
+        memory: KVCache,
+        options: VllmV1Options,
+        *,
+        max_model_len: int,
+        prices: Prices | None = None,
+    ) -> None:
+        super().__init__(memory, options, max_model_len=max_model_len, prices=prices)
         # Plans so far, those whose outcome is known, and the requests that keep their blocks though they were
         # aborted, each until the outcome of so many plans is known.
         self._plans = self._finishes = 0

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.offload.jobs import Job, Transfers
+from pagesim.setup.compiled import mypyc_attr
 
 CopyTime = Callable[[int], int]
 """Ticks that a copy of so many blocks takes."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CopyEngine:
     """Carries out the jobs of iterations, beside them.
 

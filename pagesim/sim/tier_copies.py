@@ -10,6 +10,7 @@ from pagesim.costs.transfers import ChainLinks
 from pagesim.kvcache.tiers import DEVICE, ChainBacking, Move
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.offload.jobs import Job, Transfers
+from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.copies import CopyTime
 
 
@@ -33,6 +34,7 @@ class TierLinks(NamedTuple):
     store_times: Sequence[CopyTime]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class _Load:
     """A load that is under way.
 
@@ -54,6 +56,7 @@ class _Load:
         self.end = 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TierCopies:
     """As `CopyEngine`, over a chain of tiers.
 

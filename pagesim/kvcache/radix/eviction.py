@@ -8,6 +8,8 @@ from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
+from pagesim.setup.compiled import mypyc_attr
+
 if TYPE_CHECKING:  # a tree has such an order
     from pagesim.kvcache.radix.tree import Node
 
@@ -22,6 +24,7 @@ _PRIORITIES: dict[EvictionPolicy, Callable[[Node], Any]] = {
 }
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class EvictionOrder:
     """The leaves that no sequence holds; the one with the smallest priority goes first.
 

@@ -11,8 +11,10 @@ from pagesim.kvcache.groups import Full, KVGroup, opening_step
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.radix.eviction import EvictionPolicy
 from pagesim.kvcache.radix.tree import Node, RadixTree
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Place:
     """What `RadixKV` keeps with a holder.
 
@@ -32,6 +34,7 @@ class Place:
         self.step = 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RadixKV(CountedKV):
     """See `KVCache`: counted pages of one KV group of full attention, and a radix tree over those cached.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar, Protocol, Self
 
 from pagesim.kvcache.radix.eviction import EvictionOrder, EvictionPolicy
+from pagesim.setup.compiled import mypyc_attr
 
 _HAIR = 1e-5
 """By how much a node is older than its child that was found with it."""
@@ -24,6 +25,7 @@ class Text(Protocol):
         """Return how many of so many first tokens are the same as another content's."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Node:
     """A stretch of tokens that follows its parent's; its KV is on the device.
 
@@ -80,6 +82,7 @@ class Node:
         return not (self.locks or self.children) and self.parent is not None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RadixTree:
     """The tree; a prefix in it is named by the node with which it ends. Lengths are in tokens.
 
@@ -299,6 +302,7 @@ class RadixTree:
         return upper
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class _Nothing:
     """The content of the root."""
 

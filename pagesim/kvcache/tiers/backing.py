@@ -10,6 +10,7 @@ from pagesim.kvcache.tiers.eviction import Use
 from pagesim.kvcache.tiers.moves import Move
 from pagesim.kvcache.tiers.store import ChunkStore
 from pagesim.kvcache.tiers.traffic import Traffic
+from pagesim.setup.compiled import mypyc_attr
 
 
 class Copy(NamedTuple):
@@ -91,6 +92,7 @@ class Backing(Protocol):
         """Hand over the moves from tier to tier that have begun since the last call, in their order."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class OneTier:
     """See `Backing`: vLLM's one tier.
 

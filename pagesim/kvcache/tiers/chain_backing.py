@@ -11,8 +11,10 @@ from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
 from pagesim.kvcache.tiers.spans import of_runs
 from pagesim.kvcache.tiers.store import ChunkStore
 from pagesim.kvcache.tiers.traffic import Traffic
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ChainBacking:
     """See `Backing`: a chain of tiers.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, count
 from pagesim.kvcache.tiers.store import ChunkStore
+from pagesim.setup.compiled import mypyc_attr
 
 ENTRIES = ("pending", "pinned", "duplicate", "kept", "free")
 """Of each tier, in chunks: being written; read by a load or a copy on to another tier; of what is neither,
@@ -15,6 +16,7 @@ UNLIMITED = 1 << 62
 """The capacity in chunks of a tier without a limit."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TierCounts:
     """What a tier has, as it is when it is asked; the entries sum to its capacity.
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun
 from pagesim.kvcache.tiers.spans import Spans
+from pagesim.setup.compiled import mypyc_attr
 
 MayGo = Callable[[ChunkRun], list[ChunkRun]]
 """Returns the parts of a run that may go, in its order."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Use:
     """What one request did with the chunks of a tier.
 
@@ -29,6 +31,7 @@ class Use:
         self.noted: dict[str, set[ChunkRun]] = {}
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Eviction(ABC):
     """An order in which chunks go; the store says what happens to them."""
 

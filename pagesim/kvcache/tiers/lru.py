@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, singles, tail_first
 from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
 from pagesim.kvcache.tiers.spans import Spans
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Rank:
     """Chunks of one rank: those that one request used, while it lives or when it was over.
 
@@ -32,6 +34,7 @@ class Rank:
         self.stack: list[ChunkRun] | None = None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LruByRequest(Eviction):
     """See `Eviction`.
 

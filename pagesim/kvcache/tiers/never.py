@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pagesim.kvcache.tiers.chunks import ChunkRun, singles
 from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
 from pagesim.kvcache.tiers.spans import Spans
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Never(Eviction):
     """See `Eviction`. There is room for a chunk only where one was given up."""
 

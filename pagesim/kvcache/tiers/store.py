@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, joined, singles
 from pagesim.kvcache.tiers.eviction import Eviction, Use
 from pagesim.kvcache.tiers.spans import Spans, of_runs
+from pagesim.setup.compiled import mypyc_attr
 
 WRITING = -1
 """In place of a count of readers: the chunk is being written."""
@@ -16,6 +17,7 @@ TRACKED = 64_000
 """vLLM's default of chunks that are counted for a threshold (``max_tracker_size``)."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ChunkStore:
     """The chunks of one tier, and the readers of each.
 

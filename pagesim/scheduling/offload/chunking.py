@@ -5,8 +5,10 @@ from __future__ import annotations
 from pagesim.kvcache import Full, KVGroup, SlidingWindow, State
 from pagesim.kvcache.tiers import ChunkRun, segment
 from pagesim.scheduling.content import Content
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class OffloadGroup:
     """How a KV group is cut into chunks.
 

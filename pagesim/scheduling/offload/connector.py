@@ -16,6 +16,7 @@ from pagesim.scheduling.offload.look_up import LookUp
 from pagesim.scheduling.offload.on_device import chunks_on_device
 from pagesim.scheduling.offload.tracked import Tracked
 from pagesim.scheduling.request import EngineRequest
+from pagesim.setup.compiled import mypyc_attr
 
 NOTHING = Copy((), is_store=True)
 
@@ -24,6 +25,7 @@ Served = Callable[[Collection[EngineRequest] | None], Iterable[tuple[EngineReque
 each with the tokens that it has from before and, known, those that it will have."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Connector:
     """Stores chunks of prompts as they are computed, and loads those that the device has no longer.
 

@@ -10,8 +10,10 @@ from pagesim.kvcache import Watch
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.offload.tracked import Tracked
 from pagesim.scheduling.request import EngineRequest
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Fences(ABC):
     """Which jobs read which blocks, and which of these are taken."""
 
@@ -63,6 +65,7 @@ class Fences(ABC):
         return
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class NumberedFences(Fences):
     """See `Fences`: around blocks that have numbers.
 
@@ -131,6 +134,7 @@ class NumberedFences(Fences):
             self.jobs.setdefault(block, {})[job] = None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WatchedFences(Fences):
     """See `Fences`: around blocks that memory watches; they have no numbers, and all are of one KV group.
 

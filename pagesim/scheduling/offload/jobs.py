@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pagesim.kvcache.tiers import Copy
+from pagesim.setup.compiled import mypyc_attr
 
 if TYPE_CHECKING:
     from pagesim.scheduling.offload.tracked import Tracked
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Job:
     """A copy of some chunks of one request, in one direction; it ends as a whole.
 
@@ -56,6 +58,7 @@ class Job:
         return self.copy.is_store
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Transfers:
     """The jobs that an iteration starts.
 

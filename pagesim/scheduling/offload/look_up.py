@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from pagesim.kvcache.tiers import WRITING, ChunkRun, Chunks, Spans
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.tracked import Tracked
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LookUp:
     """Looks requests up in a tier.
 

@@ -16,11 +16,13 @@ from pagesim.scheduling.holding import HoldingV1
 from pagesim.scheduling.offload.connector import Connector
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.offload.queue import HoldingPriorityQueue, HoldingQueue
-from pagesim.scheduling.options import ReturnPrices
+from pagesim.scheduling.options import Prices, ReturnPrices
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class OffloadingV1(HoldingV1):
     """As `HoldingV1`, with `Connector`.
 
@@ -36,7 +38,7 @@ class OffloadingV1(HoldingV1):
         options: with the size of vLLM's tier in chunks, where there is no chain.
         max_model_len: tokens; no sequence is longer.
         chain: of tiers, in place of vLLM's one.
-        others: as `VllmV1`.
+        prices: as of `VllmV1`.
     """
 
     __slots__ = (
@@ -47,11 +49,12 @@ class OffloadingV1(HoldingV1):
         "_loading",
         "_losing",
         "connector",
+        "holding_queue",
     )
 
     parks = ("loading", "fenced")
 
-    queue: HoldingQueue | HoldingPriorityQueue
+    holding_queue: HoldingQueue | HoldingPriorityQueue
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class OffloadingV1(HoldingV1):
         *,
         max_model_len: int,
         chain: TierChain | None = None,
-        **others: Any,
+        prices: Prices | None = None,
     ) -> None:
         for group in memory.groups:
             rule = group.rule
@@ -70,8 +73,8 @@ class OffloadingV1(HoldingV1):
                     f"{options.tier_option} with layers of {group.kind} is in no log of vLLM's decisions; "
                     f"leave it out{hint}"
                 )
-        super().__init__(memory, options, max_model_len=max_model_len, **others)
-        self.queue = HoldingPriorityQueue() if self.by_priority else HoldingQueue()
+        super().__init__(memory, options, max_model_len=max_model_len, prices=prices)
+        self.queue = self.holding_queue = HoldingPriorityQueue() if self.by_priority else HoldingQueue()
         blocks, prompt_only = options.kv_offloading_chunk_blocks, options.kv_offloading_prompt_only
         assert blocks is not None
         assert prompt_only is not None
@@ -113,7 +116,7 @@ class OffloadingV1(HoldingV1):
         if self.must_replan:
             return 0
         # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
-        looks = (self.queue.holding or self._leaving) and self.memory.is_hybrid
+        looks = (self.holding_queue.holding or self._leaving) and self.memory.is_hybrid
         if self.connector.waits or looks:
             return 0
         steps = super().steps_until_next_decision()
@@ -124,7 +127,7 @@ class OffloadingV1(HoldingV1):
         self.connector.close_empty()
 
     def blocks_for_head(self) -> int | None:
-        return 0 if self.queue.holding else super().blocks_for_head()
+        return 0 if self.holding_queue.holding else super().blocks_for_head()
 
     def arrival_matters(self) -> bool:
         # What waits for a copy is passed over.
@@ -141,13 +144,13 @@ class OffloadingV1(HoldingV1):
                 self._loaded.add(request)
 
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
-        holding = self.queue.holding
+        holding = self.holding_queue.holding
         return [*holding, *self._leaving] if self._leaving else holding, self.fenced if self._fenced else ()
 
     # Waiting requests
 
     def _admit(self, batch: Batch, budget: int) -> None:
-        queue = self.queue
+        queue = self.holding_queue
         holding: list[EngineRequest] = []
         others: list[EngineRequest] = []
         while (request := queue.head()) is not None:
@@ -244,7 +247,7 @@ class OffloadingV1(HoldingV1):
         return True
 
     def _fits(self, request: EngineRequest, tokens: int) -> bool:
-        if not self.queue.holding:
+        if not self.holding_queue.holding:
             return super()._fits(request, tokens)
         memory = self.memory
         spare = self.watermark_blocks if self.running else 0
@@ -298,7 +301,7 @@ class OffloadingV1(HoldingV1):
         request.loaded = 0
 
     def abort(self, row: int, now: int) -> int:
-        request = next((each for each in self.queue.holding if each.row == row), None)
+        request = next((each for each in self.holding_queue.holding if each.row == row), None)
         generated = super().abort(row, now)
         if request is not None:
             self.events.parked_changes(now)

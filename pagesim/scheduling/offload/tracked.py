@@ -9,10 +9,12 @@ from pagesim.scheduling.content import Content
 from pagesim.scheduling.offload.chunking import OffloadGroup, chunk_runs
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.request import EngineRequest
+from pagesim.setup.compiled import mypyc_attr
 
 _ANY = 1 << 31  # more tokens than any request has
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Tracked:
     """What a connector knows of one request.
 

@@ -12,12 +12,15 @@ from pagesim.scheduling.sglang.future import KnownFuture, Stay
 from pagesim.scheduling.sglang.order import QueueOrder, uncached
 from pagesim.scheduling.sglang.queue import SglangQueue
 from pagesim.scheduling.sglang.request import SglangRequest
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class AdmittingSglang(DecodingSglang):
     """What `Sglang` does for requests that wait.
 
     Attributes:
+        entries: the queue, by its own type.
         order: sorts the queue.
         chunk: tokens that prompts compute in an iteration; None where they are not cut.
         mixes: whether the running batch decodes beside prompts.
@@ -26,10 +29,10 @@ class AdmittingSglang(DecodingSglang):
         spares_shorter: whether only one prompt at a time runs in chunks, since shorter ones come first.
     """
 
-    __slots__ = ("chunk", "max_prefill_tokens", "mixes", "most_prompts", "order", "spares_shorter")
+    __slots__ = ("chunk", "entries", "max_prefill_tokens", "mixes", "most_prompts", "order", "spares_shorter")
 
+    entries: SglangQueue
     order: QueueOrder
-    queue: SglangQueue
     chunk: int | None
     mixes: bool
     max_prefill_tokens: int
@@ -80,7 +83,7 @@ class AdmittingSglang(DecodingSglang):
         # Of the requests that are admitted only the one that goes on has a place among those that run.
         places = self._places() + len(admitted)
         places = min(self.max_running_requests - len(self.batch), places)
-        queue, future = self.queue, KnownFuture()
+        queue, future = self.entries, KnownFuture()
         tried, verdict = 0, budget.verdict()
         while tried < queue.waiting and verdict is not Verdict.NO_BUDGET:
             if len(admitted) >= places:
@@ -123,7 +126,7 @@ class AdmittingSglang(DecodingSglang):
             return None
         held = 0
         for place in range(self.queue.waiting):
-            tokens = uncached(self.queue.at(place))
+            tokens = uncached(self.entries.at(place))
             pages = -(-tokens // page) * page
             if tokens >= request.length - request.start or held + pages > chunk - page:
                 break

@@ -9,6 +9,7 @@ from enum import Enum
 
 from pagesim.kvcache import KVCache
 from pagesim.kvcache.radix import WindowedRadixKV
+from pagesim.setup.compiled import mypyc_attr
 
 CLIP = 4096
 """Tokens to come for which an admission leaves room at most, however many a request may generate."""
@@ -23,6 +24,7 @@ class Verdict(Enum):
     NO_BUDGET = "no budget"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Budget:
     """The tokens that are left of an iteration's and of memory's, in one pass.
 
@@ -112,6 +114,7 @@ class Budget:
         return (found + most // page * page) // page * page - found
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WindowBudget(Budget):
     """The same, and the tokens that are left of the window pool.
 

@@ -13,11 +13,13 @@ from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.sglang.budget import CLIP
 from pagesim.scheduling.sglang.pools import OnePool
 from pagesim.scheduling.sglang.request import SglangRequest
+from pagesim.setup.compiled import mypyc_attr
 
 RETRACT_STEPS = 20
 """Tokens that are left free for every request that goes on where one is retracted."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DecodingSglang(Scheduler):
     """What `Sglang` does for requests that run.
 

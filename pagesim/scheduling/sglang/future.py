@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pagesim.setup.compiled import mypyc_attr
+
 Stay = tuple[int, int]
 """Tokens that a request is going to generate, and tokens that it gives back in the end."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KnownFuture:
     """The requests of a pass in the order in which they end, where each generates what it asks for.
 

@@ -12,6 +12,7 @@ from pagesim.kvcache.radix import Node, RadixKV, RadixTree
 from pagesim.scheduling.sglang.options import CACHE_AWARE, SchedulePolicy
 from pagesim.scheduling.sglang.queue import SglangQueue
 from pagesim.scheduling.sglang.request import SglangRequest
+from pagesim.setup.compiled import mypyc_attr
 
 MOST_LOOKED_UP = 128
 """Waiting requests beyond which ``lpm`` and ``hrrn`` are ``fcfs``, and as many as are touched."""
@@ -30,6 +31,7 @@ _LAST = float("inf")
 _age: Callable[[SglangRequest], int] = attrgetter("entered")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class QueueOrder:
     """Sorts the waiting queue, once in every pass of admission.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pagesim.kvcache.radix import WindowedRadixKV
 from pagesim.scheduling.sglang.budget import Budget, WindowBudget
 from pagesim.scheduling.sglang.request import SglangRequest
+from pagesim.setup.compiled import mypyc_attr
 
 if TYPE_CHECKING:  # which has pools
     from pagesim.scheduling.sglang.decoding import DecodingSglang
@@ -19,6 +20,7 @@ SLIDE_AT = 128
 """Tokens that have left the window of a decoding request when it gives their window slots back."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class OnePool:
     """All layers attend to all tokens: what a request holds it holds to its end."""
 
@@ -44,6 +46,7 @@ class OnePool:
         return scheduler.memory.steps_that_fit(steps, len(scheduler.batch))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TwoPools(OnePool):
     """Layers with a window have a pool of their own, of which a request gives back what left its window.
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Container, Iterable
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.sglang.request import SglangRequest
+from pagesim.setup.compiled import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SglangQueue(WaitingQueue):
     """See `WaitingQueue`. Who lost its place goes to the end.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pagesim.kvcache.radix import Node
 from pagesim.scheduling.content import Content
 from pagesim.scheduling.request import EngineRequest, Family
+from pagesim.setup.compiled import mypyc_attr
 
 REFUSED = -1
 """The name of the one token that a refused prompt becomes."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SglangRequest(EngineRequest):
     """A request; ``output`` is what it generates, by length or up to its stop token.
 
@@ -76,6 +78,7 @@ class SglangRequest(EngineRequest):
             self.content = Content([1, self.content.ends[-1]], [REFUSED, answer], frozenset(), size)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Limits:
     """How long requests may be. Source: 0.5.23, ``Scheduler.handle_generate_request``.
 

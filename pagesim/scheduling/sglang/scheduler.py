@@ -18,9 +18,11 @@ from pagesim.scheduling.sglang.pools import OnePool, TwoPools
 from pagesim.scheduling.sglang.queue import SglangQueue
 from pagesim.scheduling.sglang.request import Limits, SglangRequest
 from pagesim.scheduling.traits import need_pages
+from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Sglang(AdmittingSglang):
     """See `Scheduler` for the contract.
 
@@ -101,6 +103,7 @@ class Sglang(AdmittingSglang):
         options = resolved(options, Machine("", 0, max_model_len))
         queue = SglangQueue(self._prepare, looks_at_all=options.schedule_policy in CACHE_AWARE)
         super().__init__(memory, queue, options, max_model_len=max_model_len, prices=prices)
+        self.entries = queue
         self.options = options
         self.tree = memory if options.caches and isinstance(memory, RadixKV) else None
         capacity, page = memory.num_blocks * memory.block_size, memory.block_size
@@ -158,12 +161,12 @@ class Sglang(AdmittingSglang):
             self.note_ending()
         self._join()
         if self.prefill(batch):
-            self.queue.processed += batch.tokens
+            self.entries.processed += batch.tokens
             self._left_chunk = self.chunked is not None
         elif self.batch and not self._only_prompts:
             self.decode(batch)
             # The prompts of an iteration are counted again with each decode of those that began in it alone.
-            self.queue.processed += self._stale if batch.tokens else 0
+            self.entries.processed += self._stale if batch.tokens else 0
         if not batch.tokens:
             self._lags = frozenset()
         self._stood = not batch.decodes
@@ -238,7 +241,7 @@ class Sglang(AdmittingSglang):
             self.tree.evict_ahead(steps, len(self.batch))
         super().advance(steps)
         self.decay_ratio(steps)
-        self.queue.processed += self._stale * steps
+        self.entries.processed += self._stale * steps
         self._lags = None if self.overlaps else frozenset()
 
     def arrival_matters(self) -> bool:
