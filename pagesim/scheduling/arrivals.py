@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import TypeVar, overload
+from typing import Final, TypeVar, overload
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from pagesim.workloads.trace import IntColumn, Trace
 
 Kind = TypeVar("Kind", bound=EngineRequest)
 
-NEVER = 1 << 62
+NEVER: Final = (1 << 62) - 1
 """Later than any instant of a simulation, in ticks."""
 
 

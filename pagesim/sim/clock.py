@@ -11,8 +11,8 @@ import numpy.typing as npt
 TICKS_PER_SECOND = 10**12
 """Costs are rounded to this grid once, when a cost model is made; afterwards time is exact arithmetic."""
 
-LONGEST_S = 9e6
-"""About 104 days: the longest simulated time whose ticks fit a 64-bit integer."""
+LONGEST_S = 4.6e6
+"""About 53 days, the longest time that is simulated: its ticks fit 62 bits, as compiled integers do."""
 
 BEYOND_THE_CLOCK = (OverflowError, struct.error)
 """What is raised where ticks that do not fit one are written down."""

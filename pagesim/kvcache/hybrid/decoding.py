@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pagesim.kvcache.groups import ChunkedLocal, SlidingWindow
 from pagesim.setup.compiled import mypyc_attr
 
-NEVER = 1 << 62
+NEVER: Final = (1 << 62) - 1
 """A step, or a length in tokens, that no sequence reaches."""
 
 RINGED = -1
