@@ -60,6 +60,7 @@ class Recorder(Observer):
         "_late",
         "_moves",
         "_notes_cache",
+        "_notes_more",
         "_notes_state",
         "_parked",
         "_parked_blocks",
@@ -107,9 +108,11 @@ class Recorder(Observer):
         self._notes_state = not self._notes_cache and (
             memory.caches_prefixes
             or not memory.grows
+            or bool(scheduler.parks)
             or scheduler.widest > 1
             or scheduler.preemption in ("swap", "auto")
         )
+        self._notes_more = self._notes_state or memory.is_hybrid
         # How many iterations make a chunk that should be handed on, and when the next one is full.
         self._chunk_iterations = CHUNK_ITERATIONS // 16 if self._speculates else CHUNK_ITERATIONS
         self.full_at = self._chunk_iterations
@@ -160,23 +163,20 @@ class Recorder(Observer):
             len(batch.recomputed) + len(batch.swapped_out),
         ))
         # fmt: on
-        if self._parks:
-            self._count_parked()
         if self._notes_cache:
             self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
-        elif self._notes_state:
-            blocked = not memory.grows and scheduler.blocked_externally()
-            self._external = free if blocked else 0
-            self._note_state(batch.sequences, self._external)
-            if batch.blocks_copied:
-                self._note("copied", batch.blocks_copied)
-            if batch.blocks_in or batch.blocks_out:
-                self._note("swapped_in", batch.blocks_in)
-                self._note("swapped_out", batch.blocks_out)
-        if self._parks:
-            self._note_parked(end)
-        if memory.is_hybrid:
-            self._residency.planned(batch, self.iterations)
+        elif self._notes_more:
+            if self._notes_state:
+                blocked = not memory.grows and scheduler.blocked_externally()
+                self._external = free if blocked else 0
+                self._note_state(batch.sequences, self._external, end)
+                if batch.blocks_copied:
+                    self._note("copied", batch.blocks_copied)
+                if batch.blocks_in or batch.blocks_out:
+                    self._note("swapped_in", batch.blocks_in)
+                    self._note("swapped_out", batch.blocks_out)
+            if memory.is_hybrid:
+                self._residency.planned(batch, self.iterations)
         self.iterations += 1
 
     def held_up(self, end: int, until: int) -> None:
@@ -196,17 +196,15 @@ class Recorder(Observer):
             sequences, 0,
         ))
         # fmt: on
-        if self._parks:
-            self._count_parked()
         if self._notes_cache:
             self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
-        elif self._notes_state:
-            # No request waits in a fast-forward that no plan came before.
-            self._note_state(sequences, self._external if run.decided < run.start else 0)
-        if self._parks:
-            self._note_parked(run.end)
-        if self.memory.is_hybrid:
-            self._residency.fast_forwarded(self.iterations, run.steps)
+        elif self._notes_more:
+            if self._notes_state:
+                # No request waits in a fast-forward that no plan came before.
+                external = self._external if run.decided < run.start else 0
+                self._note_state(sequences + run.resting, external, run.end)
+            if memory.is_hybrid:
+                self._residency.fast_forwarded(self.iterations, run.steps)
         self.iterations += run.steps
         if self._lag:
             self._end = run.end
@@ -402,14 +400,18 @@ class Recorder(Observer):
             places.append(len(self._rows) // len(ROW_FIELDS) - 1)
             values.append(value)
 
-    def _note_state(self, sequences: int, external: int) -> None:
-        """Note what samples, swaps, placements and prefix caches make of memory.
+    def _note_state(self, sequences: int, external: int, end: int) -> None:
+        """Note what samples, swaps, placements, prefix caches and requests that do not run make of memory.
 
         Args:
-            sequences: as in the row.
+            sequences: that run, as in the row at hand.
             external: free blocks that are unusable for the head of the queue.
+            end: when the row's iterations are over, in ticks.
         """
         scheduler, memory = self.scheduler, self.memory
+        if self._parks:
+            self._count_parked()
+            self._note_parked(end)
         if memory.caches_prefixes:
             shared = memory.shared_blocks
             if self._parked:

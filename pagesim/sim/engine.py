@@ -70,6 +70,7 @@ class Engine:
         "_looks",
         "_naps",
         "_next_abort",
+        "_tells_growth",
         "_tiers",
         "aborted_tokens",
         "aborts",
@@ -127,6 +128,7 @@ class Engine:
         self.chains = True
         self.events.begun(scheduler)
         self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
+        self._tells_growth = any(type(each).advanced is not Observer.advanced for each in observers)
         self._prepare()
 
     # Driving it
@@ -172,7 +174,8 @@ class Engine:
         if self._tiers is not None:
             self._tiers.advance(now)
         run = self.run
-        run.steps, run.decided = 0, now
+        run.steps = 0
+        run.decided = now
         if self.fast_forward and not (queue.waiting or scheduler.swapped):
             # No request waits for a place: no plan is needed unless another decision is due.
             steps = scheduler.steps_until_next_decision()
@@ -218,7 +221,8 @@ class Engine:
         if run.steps:
             self.events.fast_forwarded(run)
             self.scheduler.advance(run.steps)
-            self.events.advanced(run)
+            if self._tells_growth:
+                self.events.advanced(run)
             if self._due < now:
                 self._arrived = self.copies.over_by(
                     run.start + span_of(run.first, run.increment, run.steps - 1)
@@ -282,10 +286,12 @@ class Engine:
             start: when it would be carried out.
             ahead: 1 where each further one is decided when the one before it starts, and not when that ends.
         """
-        scheduler = self.scheduler
-        if steps <= 0 or scheduler.queue.next_arrival <= self.run.decided:
+        scheduler, run = self.scheduler, self.run
+        arrival = scheduler.queue.next_arrival
+        if steps <= 0 or arrival <= run.decided:
             return  # what was sent while a plan was made is not in the queue yet
-        sequences = scheduler.running_sequences - scheduler.resting
+        resting = scheduler.resting
+        sequences = scheduler.running_sequences - resting
         context = scheduler.context - scheduler.resting_context + sequences * scheduler.growth
         decode_run = self.executor.decode_run(sequences, context)
         if decode_run is None:
@@ -303,11 +309,10 @@ class Engine:
             before = 0 if self._due <= now else ahead + steps_before(first, increment, self._due - start)
             steps = min(steps, before + 1)
             end = start + steps * first + increment * (steps * (steps - 1) >> 1)
-        arrival = scheduler.queue.next_arrival
         if arrival < end and arrival < horizon and scheduler.arrival_matters():
             horizon = arrival
-        if self._next_abort < len(self.aborts):
-            horizon = min(horizon, self.aborts[self._next_abort][0])
+        if self.aborts:
+            horizon = min(horizon, self.next_abort)
         if self._looks:
             horizon = min(horizon, self.events.next_look())
         if horizon < end:
@@ -316,10 +321,15 @@ class Engine:
             before = ahead + steps_before(first, increment, horizon - start)
             if before < steps:
                 steps = before
-            end = start + steps * first + increment * (steps * (steps - 1) >> 1)
-        run = self.run
-        run.start, run.steps, run.first, run.increment = start, steps, first, increment
-        run.context, run.sequences, run.resting, run.end = context, sequences, scheduler.resting, end
+                end = start + steps * first + increment * (steps * (steps - 1) >> 1)
+        run.start = start
+        run.steps = steps
+        run.first = first
+        run.increment = increment
+        run.context = context
+        run.sequences = sequences
+        run.resting = resting
+        run.end = end
         self.over_at = end - (first + increment * (steps - 1)) if ahead else end
 
     def _abort_until(self, now: int) -> None:
