@@ -254,11 +254,12 @@ class Recorder(Observer):
 
     def finished(self, request: EngineRequest, now: int) -> None:
         row, log = request.row, self.log
-        if request.decodes or request.since != self.iterations - 1:
-            self.interval_ended(request)
-        else:
-            request.since = self.iterations
-            self._residency.note_last(request, self.iterations - 1)
+        since, iteration = request.since, self.iterations
+        request.since = iteration
+        if not request.decodes and since == iteration - 1:
+            self._residency.note_last(request, since)
+        elif since < iteration:
+            self._residency.note(request, since, iteration - 1)
         log.finish[row] = now
         log.status[row] = _FINISHED
         if self._speculates:

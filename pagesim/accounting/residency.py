@@ -68,13 +68,13 @@ class PlainResidency(Residency):
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
-        self._is_plain = self.memory.is_plain
         self._speculates = scheduler.speculation is not None
+        self._is_plain = self.memory.is_plain and not self._speculates
         self._plain = array("q")  # intervals of single sequences on demand: first, last, base, final
         self._intervals = array("q")  # all others, as `Interval`
 
     def note(self, request: EngineRequest, first: int, last: int) -> None:
-        if self._is_plain and request.family is None and request.growth == 1 and not self._speculates:
+        if self._is_plain and request.family is None and request.growth == 1:
             final = request.prompt + request.output
             if request.decodes:
                 self._plain.fromlist([first, last, request.base, final])
@@ -96,7 +96,7 @@ class PlainResidency(Residency):
             self._intervals.fromlist([first, last, base, final, blocks, reserved, alike, growth])
 
     def note_last(self, request: EngineRequest, iteration: int) -> None:
-        if not self._is_plain or self._speculates:
+        if not self._is_plain:
             self.note(request, iteration, iteration)
             return
         # It rested as long as one that decodes from so many tokens.

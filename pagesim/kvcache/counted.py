@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagesim.kvcache.base import KVCache, OutOfBlocks
-from pagesim.kvcache.groups import KVGroup, check_single, opening_step, passing_steps
+from pagesim.kvcache.groups import KVGroup, check_single, passing_steps
 from pagesim.kvcache.holder import Holder
 from pagesim.setup.compiled import mypyc_attr
 
@@ -151,7 +151,7 @@ class CountedKV(KVCache):
         holder.decodes = True
         size, samples = self._size, holder.samples
         if size and growth == 1:
-            holder.kv = step = opening_step(base, size)
+            holder.kv = step = (1 - base) % size  # see `opening_step`
             self._takes[step] += samples
             self._per_period += samples
         else:
@@ -194,9 +194,13 @@ class CountedKV(KVCache):
     def release(self, holder: Holder) -> None:
         size = self._size
         if size and holder.samples == 1 and holder.growth == 1:
+            tokens = holder.tokens
             if holder.decodes:
-                self.stop_decoding(holder)
-            self.free_blocks += -(-holder.tokens // size)
+                holder.decodes = False
+                tokens = holder.base + self.steps
+                self._takes[holder.kv] -= 1
+                self._per_period -= 1
+            self.free_blocks += -(-tokens // size)
             return
         length = self.length(holder)
         blocks = self._held(holder, length)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import Final, TypeVar, overload
+from typing import ClassVar, Final, TypeVar, overload
 
 import numpy as np
 
@@ -65,6 +65,9 @@ class Arrivals:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    sends: ClassVar[bool] = False
+    """Whether requests are sent that are not among these yet."""
 
     @property
     def next_send(self) -> int:

@@ -256,11 +256,12 @@ class Scheduler(SchedulerTraits):
             done = [finishing.pop(0)[2]]
             while finishing and finishing[0][0] <= step:
                 done.append(finishing.pop(0)[2])
-            if len(done) > 1 and not self._out_of_order:
-                done.sort(key=_ORDER)
-            elif len(done) > 1:
-                over = {request.order for request in done}
-                done = [request for order, request in self.running.items() if order in over]
+            if len(done) > 1:
+                if self._out_of_order:
+                    over = {request.order for request in done}
+                    done = [request for order, request in self.running.items() if order in over]
+                else:
+                    done.sort(key=_ORDER)
             for request in done:
                 if request.family is None or request.family.alike:
                     self._over(request, now)

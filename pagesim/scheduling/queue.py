@@ -33,6 +33,7 @@ class WaitingQueue:
         "_fresh",
         "_fresh_head",
         "_preempted",
+        "_sends",
         "arrivals",
         "arrived",
         "next_arrival",
@@ -50,10 +51,12 @@ class WaitingQueue:
         self._aborted: set[int] = set()  # those of [_fresh, arrived) that were aborted
         self._preempted: list[EngineRequest] = []
         self._fresh_head: EngineRequest | None = None
+        self._sends = False
 
     def expect(self, arrivals: Arrivals) -> None:
         """Say which requests are going to arrive."""
         self.arrivals = arrivals
+        self._sends = arrivals.sends
         self.announce()
 
     def announce(self) -> None:
@@ -66,15 +69,20 @@ class WaitingQueue:
         if self.next_arrival > now:
             return
         arrivals, before = self.arrivals, self.arrived
-        if arrivals.next_send <= now:
+        if self._sends and arrivals.next_send <= now:
             arrivals.send_until(now)
         ticks = arrivals.ticks
         arrived, requests = before, len(ticks)
-        while arrived < requests and ticks[arrived] <= now:
+        while arrived < requests:
+            following = ticks[arrived]
+            if following > now:
+                break
             arrived += 1
+        else:
+            following = arrivals.next_send
+        self.next_arrival = following
         self.waiting += arrived - before
         self.arrived = arrived
-        self.next_arrival = ticks[arrived] if arrived < requests else arrivals.next_send
 
     def head(self) -> EngineRequest | None:
         """Return the request whose turn it is; None when none waits."""

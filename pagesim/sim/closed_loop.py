@@ -20,6 +20,8 @@ class SentArrivals(AddedArrivals):
         clients: send them.
     """
 
+    sends = True
+
     def __init__(self, whole: Arrivals, clients: Clients) -> None:
         super().__init__(whole)
         self.clients = clients
