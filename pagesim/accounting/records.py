@@ -164,7 +164,7 @@ class Recorder(Observer):
         ))
         # fmt: on
         if self._notes_cache:
-            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
+            self._cache_rows.fromlist(memory.cache_row())
         elif self._notes_more:
             if self._notes_state:
                 blocked = not memory.grows and scheduler.blocked_externally()
@@ -197,7 +197,7 @@ class Recorder(Observer):
         ))
         # fmt: on
         if self._notes_cache:
-            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks, memory.blocks_taken])
+            self._cache_rows.fromlist(memory.cache_row())
         elif self._notes_more:
             if self._notes_state:
                 # No request waits in a fast-forward that no plan came before.

@@ -164,6 +164,10 @@ class KVCache:
         """Free blocks whose content can still be found."""
         return self._cached
 
+    def cache_row(self) -> list[int]:
+        """Return ``shared_blocks``, ``cached_blocks`` and ``blocks_taken``."""
+        return [self.shared_blocks, self.cached_blocks, self.blocks_taken]
+
     def blocks_for(self, tokens: int) -> int:
         """Return the blocks of one sequence of so many tokens, on demand and with nothing released."""
         return sum([-(-tokens // group.block_size) for group in self.groups])

@@ -100,8 +100,11 @@ class CountedPrefixKV(KVCache):
     @property
     def cached_blocks(self) -> int:
         """Free blocks whose content can still be found."""
-        free = self.free_blocks - self._aside
-        return self._cached if self._cached < free else free
+        return self.cache_row()[1]
+
+    def cache_row(self) -> list[int]:
+        free, cached = self.free_blocks - self._aside, self._cached
+        return [self.shared_blocks, cached if cached < free else free, self.blocks_taken]
 
     @property
     def findable_blocks(self) -> int:
@@ -283,8 +286,9 @@ class CountedPrefixKV(KVCache):
         if decodes:
             holder.decodes = False
             self._count(holder, -1)
-        self._cached = self.cached_blocks
-        freed = 0
+        free, freed = self.free_blocks - self._aside, 0
+        if self._cached > free:
+            self._cached = free
         if prefix.due < 0:
             self._hash(holder, length - holder.unknown)
             self._give_back_unhashed(prefix, -(-length // size) - prefix.hashed)

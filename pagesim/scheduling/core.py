@@ -250,6 +250,8 @@ class Scheduler(SchedulerTraits):
         Returns:
             The requests of these samples, in running order; those without samples are over.
         """
+        if self.in_flight > 1:
+            return self.end_in_flight(now)
         finishing, step = self._finishing, self.memory.steps
         done = _NONE
         if finishing and finishing[0][0] <= step:
@@ -270,6 +272,10 @@ class Scheduler(SchedulerTraits):
         if self._forks.heap:
             self._forks.fork(step, self.memory, self.events)
         return done
+
+    def end_in_flight(self, now: int) -> list[EngineRequest]:
+        """As `finish`, where batches are scheduled ahead: what was in flight before the last plan is known."""
+        return _NONE
 
     def abort(self, row: int, now: int) -> int:
         """Free what a request holds whose client went away, and forget it, wherever it is.

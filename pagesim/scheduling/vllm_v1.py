@@ -345,12 +345,9 @@ class VllmV1(RunningByPriorityV1):
 
     # Tokens in flight
 
-    def finish(self, now: int) -> list[EngineRequest]:
-        if self.in_flight == 1:
-            return super().finish(now)
+    def end_in_flight(self, now: int) -> list[EngineRequest]:
         if not (self._ending or self._lost):
             return []
-        # Known now: what was in flight before the last plan.
         over = self.end_resting(now)
         for request in self._lost:
             self.queue.abort(request.row)
@@ -361,7 +358,7 @@ class VllmV1(RunningByPriorityV1):
         return over
 
     def arrival_matters(self) -> bool:
-        return self.by_priority or super().arrival_matters()
+        return self.by_priority or not self.queue.waiting
 
     def blocks_for_head(self) -> int | None:
         request = self.queue.head()
@@ -390,11 +387,11 @@ class VllmV1(RunningByPriorityV1):
         self._forget(request)
         return request.length - request.prompt if chunked else generated
 
-    def _over(self, request: EngineRequest, now: int) -> None:
-        super()._over(request, now)
+    def _let_go(self, request: EngineRequest) -> None:
         self.unreported = True
         if request.content is not None:
             del self._answering[request.content.answer]
+        self.memory.release(request)
 
     def _forget(self, request: EngineRequest) -> None:
         """Forget what was noted of a request that runs no longer."""

@@ -73,6 +73,8 @@ class PrefillingV1(VllmV1):
         if not self.holds:
             super()._let_go(request)
             return
+        self.unreported = True
+        self._forget(request)
         if request.decodes:
             self.memory.stop_decoding(request)
         self.held[request.row] = request

@@ -230,8 +230,8 @@ class Trtllm(RestingScheduler):
 
     # Requests that leave
 
-    def finish(self, now: int) -> list[EngineRequest]:
-        return super().finish(now) if self.in_flight == 1 else self.end_resting(now)
+    def end_in_flight(self, now: int) -> list[EngineRequest]:
+        return self.end_resting(now)
 
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
         length, chunked = request.length, self.in_chunks.pop(request.order, None)
