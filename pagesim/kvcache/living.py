@@ -10,6 +10,7 @@ from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.copied import copied
 from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.runs import ALL_BLOCKS
 
 
 class Prompt:
@@ -17,6 +18,7 @@ class Prompt:
 
     lookahead = 0
     unseen = False
+    shared = ALL_BLOCKS
 
     def __init__(self, tokens: tuple[int, ...], block_size: int) -> None:
         self.tokens = tokens

@@ -11,7 +11,7 @@ from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, are_there, free_blocks
-from pagesim.kvcache.runs import FreeQueue, Run
+from pagesim.kvcache.runs import ALL_BLOCKS, FreeQueue, Run
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -59,8 +59,8 @@ class CountedPrefixKV(KVCache):
 
     A block can be found from the moment on at which room is made for its last token. Blocks that a decoding
     holder fills are hashed when it is released or ``cache_full_blocks`` is called: before that no other
-    request can ask for them. For the same reason the blocks of a content that begins as no other does are
-    only counted until its holder is released.
+    request can ask for them. For the same reason the blocks that no other content has (`Content.shared`) are
+    only counted until their holder is released.
 
     What is decided block by block is kept by the run: blocks that one request computed and that all others
     hold all or none of. A run is cut in two where a request takes over a part of it. Because of the order in
@@ -80,7 +80,7 @@ class CountedPrefixKV(KVCache):
     caches_prefixes = True
 
     waits_to_index: ClassVar[bool] = True
-    """Whether blocks of a content that begins as no other does are put into the index when they are free."""
+    """Whether blocks that no other content has are put into the index only when they are free."""
 
     def __init__(self, num_blocks: int, block_size: int, cpu_blocks: int = 0) -> None:
         super().__init__(num_blocks, [KVGroup(block_size)], cpu_blocks, shares=False)
@@ -198,6 +198,7 @@ class CountedPrefixKV(KVCache):
             if blocks > self.free_blocks:
                 self._check_room(blocks)
             holder.kv = prefix = Prefix(content, [], 0)
+            prefix.shared = 0
             prefix.due = due = (tokens - holder.unknown) // size
             self._due += due
             holder.tokens = tokens
@@ -209,6 +210,8 @@ class CountedPrefixKV(KVCache):
             self._check_room(others + match.free)
         runs: list[Run] = []
         holder.kv = prefix = Prefix(content, runs, match.blocks, match.missing)
+        if self.waits_to_index and content is not None:
+            prefix.shared = content.shared
         for run, blocks, count in match.hits:
             if blocks < count:
                 self._index.split(run, blocks)
@@ -289,9 +292,15 @@ class CountedPrefixKV(KVCache):
         free, freed = self.free_blocks - self._aside, 0
         if self._cached > free:
             self._cached = free
-        if prefix.due < 0:
-            self._hash(holder, length - holder.unknown)
-            self._give_back_unhashed(prefix, -(-length // size) - prefix.hashed)
+        blocks, full, shared = -(-length // size), (length - holder.unknown) // size, prefix.shared
+        if prefix.due:
+            self._due -= prefix.due
+            if shared + prefix.due > full:
+                full = shared + prefix.due
+        if shared:
+            if full > prefix.hashed:
+                self._index_all(prefix, full)
+            self._give_back_unhashed(prefix, blocks - prefix.hashed)
             for run in reversed(prefix.runs):
                 run.holders.remove(prefix)
                 if run.holders:
@@ -300,12 +309,10 @@ class CountedPrefixKV(KVCache):
                     self._queue.push(run)
                     freed += run.count
         else:
-            full = (length - holder.unknown) // size
-            freed = full if full > prefix.due else prefix.due
-            self._due -= prefix.due
-            self.free_blocks += -(-length // size) - freed
-            if freed:
-                self._queue.push(self._index.add(prefix.content, freed))
+            freed = full
+            self.free_blocks += blocks - full
+            if full:
+                self._queue.push(self._index.add(prefix.content, full))
         self._queued += freed
         self._cached += freed
         self.free_blocks += freed
@@ -364,12 +371,23 @@ class CountedPrefixKV(KVCache):
     def _hash(self, holder: Holder, tokens: int) -> None:
         """Make the blocks of a holder findable that are full at this length."""
         full, prefix = tokens // self.block_size, holder.kv
-        if prefix.due < 0:
+        hashed, shared = prefix.hashed, prefix.shared
+        if hashed < shared and hashed < full:
             self._settle()
-            self._index.register(prefix, full)
-        elif full > prefix.due:
-            self._due += full - prefix.due
-            prefix.due = full
+            self._index.register(prefix, full if full < shared else shared)
+        due = full - shared
+        if due > prefix.due:
+            self._due += due - prefix.due
+            prefix.due = due
+
+    def _index_all(self, prefix: Prefix, full: int) -> None:
+        """Put so many blocks of a holder that is released into the index."""
+        if prefix.hashed < prefix.shared:
+            self._settle()
+        self._index.register(prefix, full)
+        if full > prefix.shared:
+            assert prefix.content is not None, "all blocks may be shared where contents are not known"
+            prefix.content.shared = ALL_BLOCKS
 
     def _settle(self) -> None:
         """Take out of the queue what was taken since this was last called."""

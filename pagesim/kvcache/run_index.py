@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable
 from typing import ClassVar
 
-from pagesim.kvcache.runs import Content, FreeQueue, Run
+from pagesim.kvcache.runs import ALL_BLOCKS, Content, FreeQueue, Run
 from pagesim.setup.compiled import mypyc_attr
 
 Hit = tuple[Run, int, int]
@@ -22,12 +22,13 @@ class Prefix:
         runs: those of its leading blocks that can be found.
         hashed: how many blocks these are.
         missing: the key of the block behind these, if it was just looked up and is not there.
-        due: how many blocks can be found that are not in the index yet, since no request can ask for them; -1
-            where they are put into it as soon as they can be found.
+        shared: how many leading blocks are put into the index as soon as they can be found; those behind them
+            are when the sequence is over, since no request can ask for them before.
+        due: how many of the latter can be found by now.
         table: all its blocks, in token order, where blocks have numbers.
     """
 
-    __slots__ = ("content", "due", "hashed", "missing", "runs", "table")
+    __slots__ = ("content", "due", "hashed", "missing", "runs", "shared", "table")
 
     table: array[int]
 
@@ -38,7 +39,8 @@ class Prefix:
         self.runs = runs
         self.hashed = hashed
         self.missing = missing
-        self.due = -1
+        self.shared = ALL_BLOCKS
+        self.due = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -142,6 +144,7 @@ class RunIndex:
     def add(self, content: Content, blocks: int) -> Run:
         """Make the first blocks of a content findable that begins as no other does, and is held no longer."""
         content.unseen = False
+        content.shared = ALL_BLOCKS
         key = content.key(0)
         self.found[key] = run = Run(blocks, content, 0, key)
         run.index = self

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from pagesim.setup.compiled import mypyc_attr
+
+
+ALL_BLOCKS: Final = 1 << 32
+"""More blocks than any sequence has."""
 
 
 class Content(Protocol):
@@ -15,9 +19,12 @@ class Content(Protocol):
     Attributes:
         unseen: whether no other content begins as it does, and no block of it was made findable yet: then
             there is nothing to look for. Memory says so no longer once it makes one findable.
+        shared: leading blocks that another content may have, too. What comes behind them only this content
+            asks for, and only once memory has made it findable: then memory says ``ALL_BLOCKS``.
     """
 
     unseen: bool
+    shared: int
 
     def key(self, block: int) -> int:
         """Name a block: two contents have one name for it where all tokens up to its end are the same."""

@@ -31,10 +31,10 @@ class Content:
         ends: where each segment ends, in tokens; the last one, what is generated, has no end.
         names: of each segment: equal exactly where all segments up to it are the same.
         follows: the names of segments that other requests generate.
-        unseen: as `memory.Content.unseen`.
+        unseen, shared: as of `memory.Content`.
     """
 
-    __slots__ = ("answer", "block_size", "ends", "follows", "lookahead", "names", "unseen")
+    __slots__ = ("answer", "block_size", "ends", "follows", "lookahead", "names", "shared", "unseen")
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Content:
         block_size: int,
         lookahead: int = 0,
         *,
+        shared: int = _POSITIONS,
         unseen: bool = False,
     ) -> None:
         self.ends = ends
@@ -52,6 +53,7 @@ class Content:
         self.block_size = block_size
         self.lookahead = lookahead
         self.answer = names[-1]
+        self.shared = 0 if unseen else shared
         self.unseen = unseen
 
     def key(self, block: int) -> int:
@@ -132,7 +134,8 @@ class Contents:
         self._rounds: dict[Hashable, tuple[int, Content]] = {}
         # Whether every request begins as no other does.
         sources = (trace.hash_ids, trace.session_id, trace.prefix_tokens)
-        self._none_is_shared = all(each is None for each in sources) and bool((np.diff(request_of) > 0).all())
+        self._has_samples = not (np.diff(request_of) > 0).all()
+        self._none_is_shared = all(each is None for each in sources) and not self._has_samples
         self._stretches = Stretches.of(trace.hash_ids or (), trace.hash_block_size)
         if self._stretches is not None:
             self._count = self._stretches.last_name
@@ -147,12 +150,11 @@ class Contents:
         if self._last is not None and self._last[0] == request:
             first = self._last[1]
             names = [*first.names[:-1], self._fresh()]
-            return Content(first.ends, names, first.follows, self.block_size, self.lookahead)
+            return self._content(first.ends, names, first.follows, row)
         ends, names, follows = self._prompt(row)
         ends.append(_POSITIONS)
         names.append(self._fresh())
-        unseen = self._begins_alone(row)
-        content = Content(ends, names, follows, self.block_size, self.lookahead, unseen=unseen)
+        content = self._content(ends, names, follows, row)
         self._last = request, content
         if self.trace.session_id is not None:  # the next turn goes on from the first sample
             total = int(self.trace.prompt_tokens[row] + self.trace.output_tokens[row])
@@ -188,13 +190,23 @@ class Contents:
             names.append(self._fresh())
         return ends, names, follows
 
-    def _begins_alone(self, row: int) -> bool:
-        """Say whether a request's first block is in no other request."""
-        return (
-            self._stretches is not None
-            and self.trace.session_id is None
-            and self._stretches.begins_alone(row)
-        )
+    def _content(self, ends: list[int], names: list[int], follows: frozenset[int], row: int) -> Content:
+        size, lookahead, tokens = self.block_size, self.lookahead, self._shared_tokens(row)
+        shared = (tokens - lookahead) // size if tokens > lookahead else 0
+        return Content(ends, names, follows, size, lookahead, shared=shared, unseen=not tokens)
+
+    def _shared_tokens(self, row: int) -> int:
+        """Return how many leading tokens of a request another one may have, too."""
+        trace = self.trace
+        if trace.session_id is not None:
+            return _POSITIONS  # the next turn begins with all of it
+        if self._has_samples:
+            return trace.prompt_tokens.item(row)
+        if trace.hash_ids is not None and trace.hash_ids[row]:
+            if self._stretches is None:
+                return _POSITIONS
+            return min(self._stretches.shared(row), trace.prompt_tokens.item(row))
+        return 0 if trace.prefix_tokens is None else trace.prefix_tokens.item(row)
 
     def _names_of(self, hash_ids: Sequence[int]) -> list[int]:
         names: list[int] = []

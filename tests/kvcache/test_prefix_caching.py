@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import Fit, Holder, KVCacheError, OutOfBlocks, PrefixCachedKV
+from pagesim.kvcache import CountedPrefixKV, Fit, Holder, KVCacheError, OutOfBlocks, PrefixCachedKV
 from tests.kvcache.text import Reader, Text
 
 SIZE = 4
@@ -50,7 +50,7 @@ def test_what_is_said_to_be_unseen_is_not_looked_for_until_a_block_of_it_can_be_
 ) -> None:
     first, again = prompt(("a", 9)), prompt(("a", 9))
     first.content = again.content
-    first.content.unseen = True
+    first.content.unseen, first.content.shared = True, 0
     assert hits(memory, first) == 0
     memory.admit(first, 9)
     memory.release(first)
@@ -59,6 +59,20 @@ def test_what_is_said_to_be_unseen_is_not_looked_for_until_a_block_of_it_can_be_
     said = prompt(("a", 9))
     said.content.unseen = True
     assert hits(memory, said) == 0, "it is not looked for"
+
+
+def test_blocks_that_no_other_content_has_are_named_only_when_their_holder_is_released() -> None:
+    memory = CountedPrefixKV(10, SIZE)
+    text = Text([*range(8), "own", "own", "own", "own"], SIZE, own=4)
+    first = Reader(text)
+    memory.match_prefix(first, 12)
+    memory.admit(first, 12)
+    assert memory.findable_blocks == 3
+    assert sum(run.count for run in memory.found_runs()) == 2, "what another content has, too"
+    memory.release(first)
+    assert sum(run.count for run in memory.found_runs()) == memory.cached_blocks == 3
+    again = Reader(text)
+    assert memory.match_prefix(again, 13) == 12, "its own blocks are there when it comes back"
 
 
 def test_blocks_are_taken_in_order_and_a_common_beginning_is_shared(memory: PrefixCachedKV) -> None:

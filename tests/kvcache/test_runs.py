@@ -28,7 +28,7 @@ class Lives:
             else QueuedPrefixKV(BLOCKS, size, reuses_unhashed_first=False)
         )
         self.twins: dict[Reader, Reader] = {}  # in counted memory
-        self.gone: list[tuple[Text, Text]] = []  # prompts that begin as no other does, of no holder
+        self.gone: list[tuple[Text, Text]] = []  # prompts that are not all of another's, of no holder
         self.rule = BlockByBlock(BLOCKS, size, reuses_unhashed_first=first)
         self.in_chunks: list[Reader] = []
         self.decoding: list[Reader] = []  # in their order
@@ -52,14 +52,16 @@ class Lives:
         if self.gone and which % 3 == 0:
             text, twin = self.gone.pop()
         else:
-            alone = much % 3 == 0
-            if alone:
+            own = [len(prompt), 0, which % 4][much % 3]
+            if own == len(prompt):
                 prompt[0] = 100 + self.orders
-            text, twin = (Text(prompt, self.rule.size, unseen=alone) for _ in range(2))
+            elif own:
+                prompt += [100 + self.orders] * own
+            text, twin = (Text(prompt, self.rule.size, own=own) for _ in range(2))
         holder, length = Reader(text, self.orders), len(text.prompt)
         hits = self.rule.match_prefix(holder, length)
         self.twins[holder] = Reader(twin, self.orders)
-        Lives.back += hits > 0 and text.prompt[0] >= 100
+        Lives.back += hits > 0 and max(text.prompt) >= 100
         assert self.both("match_prefix", holder, length) == hits
         tokens = min(length, hits + 1 + much % 11)
         wanted = self.rule.blocks_to_admit(holder, tokens)
@@ -132,7 +134,7 @@ class Lives:
             (self.decoding if holder.decodes else self.in_chunks).remove(holder)
             self.rule.release(holder)
             self.both("release", holder)
-            if holder.content.prompt[0] >= 100:
+            if max(holder.content.prompt) >= 100:
                 self.gone.append((holder.content, self.twins[holder].content))
 
     def compare(self) -> None:

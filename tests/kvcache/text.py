@@ -8,12 +8,19 @@ from pagesim.kvcache import Holder
 
 
 class Text:
-    """See `pagesim.kvcache.runs.Content`."""
+    """See `pagesim.kvcache.runs.Content`.
 
-    def __init__(self, prompt: Sequence[Hashable], block_size: int, *, unseen: bool = False) -> None:
+    Args:
+        prompt: tokens.
+        block_size: tokens.
+        own: how many of them, the last ones, no other text has there; all of them if it begins as no other.
+    """
+
+    def __init__(self, prompt: Sequence[Hashable], block_size: int, *, own: int = 0) -> None:
         self.prompt = tuple(prompt)
         self.block_size = block_size
-        self.unseen = unseen
+        self.shared = (len(self.prompt) - own) // block_size
+        self.unseen = own == len(self.prompt)
 
     def key(self, block: int) -> int:
         return self.key_at((block + 1) * self.block_size)

@@ -32,7 +32,7 @@ def test_requests_that_share_nothing_are_unseen() -> None:
     "how",
     [
         {"request_of": [0, 0, 2]},
-        {"prefix_tokens": np.array([0, 16, 0])},
+        {"prefix_tokens": np.array([16, 16, 16])},
         {"session_id": ["a", "b", "a"]},
         {"hash_ids": [(1,), (1,), (1,)], "hash_block_size": 40},
     ],
@@ -45,6 +45,38 @@ def test_none_is_where_another_may_begin_alike(how: dict[str, Any]) -> None:
 def test_a_prompt_whose_first_block_no_other_has_is_unseen_among_those_that_share() -> None:
     found = contents(hash_ids=[(1,), (2,), (1,)], hash_block_size=40)
     assert [each.unseen for each in found] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("how", "shared"),
+    [
+        ({}, [0, 0, 0]),
+        ({"prefix_tokens": np.array([0, 33, 15])}, [0, 2, 0]),
+        ({"hash_ids": [(1, 2, 3), (1, 2, 4), (5, 6, 7)], "hash_block_size": 16}, [2, 2, 0]),
+        ({"hash_ids": [(1, 2, 3), (1, 2, 3), (1, 4, 7)], "hash_block_size": 16}, [2, 2, 1]),
+        ({"hash_ids": [(1, 2, 3), (), (1, 2)], "hash_block_size": 16}, [2, 0, 2]),
+        ({"request_of": [0, 0, 2]}, [2, 2, 2]),
+    ],
+)
+def test_another_request_may_have_as_many_leading_blocks(how: dict[str, Any], shared: list[int]) -> None:
+    assert [each.shared for each in contents(**how)] == shared
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"session_id": ["a", "b", "a"]},
+        {"hash_ids": [(1, 2), (2, 1), (1, 2)], "hash_block_size": 16},
+    ],
+    ids=["the next turn begins with the answer", "an id does not stand for what comes before it"],
+)
+def test_another_request_may_have_any_block_where_that_is_not_known(how: dict[str, Any]) -> None:
+    assert all(each.shared >= 1 << 20 for each in contents(**how))
+
+
+def test_a_prompt_that_shares_less_than_a_block_is_looked_for() -> None:
+    found = contents(prefix_tokens=np.array([0, 33, 15]))
+    assert [each.unseen for each in found] == [True, False, False], "another block size may be shorter"
 
 
 def test_blocks_that_the_same_requests_have_are_one_segment() -> None:
