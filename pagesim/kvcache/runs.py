@@ -8,7 +8,6 @@ from typing import Any, Final, Protocol, Self
 
 from pagesim.setup.compiled import mypyc_attr
 
-
 ALL_BLOCKS: Final = 1 << 32
 """More blocks than any sequence has."""
 

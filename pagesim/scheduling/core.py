@@ -274,7 +274,7 @@ class Scheduler(SchedulerTraits):
         return done
 
     def end_in_flight(self, now: int) -> list[EngineRequest]:
-        """As `finish`, where batches are scheduled ahead: what was in flight before the last plan is known."""
+        """As `finish`, where batches are scheduled ahead: what the last plan did not know is known."""
         return _NONE
 
     def abort(self, row: int, now: int) -> int:
