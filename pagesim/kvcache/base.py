@@ -248,8 +248,10 @@ class KVCache:
         Args:
             chunks: of each resting holder its further tokens.
         """
-        extending = sum([self.blocks_to_extend(holder, tokens) for holder, tokens in chunks])
-        return self.blocks_needed(1) + extending
+        blocks = self.blocks_needed(1)
+        for holder, tokens in chunks:
+            blocks += self.blocks_to_extend(holder, tokens)
+        return blocks
 
     @abstractmethod
     def steps_that_fit(self, steps: int, spare: int) -> int:

@@ -11,7 +11,7 @@ from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, are_there, free_blocks
-from pagesim.kvcache.runs import ALL_BLOCKS, FreeQueue, Run
+from pagesim.kvcache.runs import FreeQueue, Run
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -297,22 +297,20 @@ class CountedPrefixKV(KVCache):
             self._due -= prefix.due
             if shared + prefix.due > full:
                 full = shared + prefix.due
-        if shared:
-            if full > prefix.hashed:
-                self._index_all(prefix, full)
-            self._give_back_unhashed(prefix, blocks - prefix.hashed)
-            for run in reversed(prefix.runs):
-                run.holders.remove(prefix)
-                if run.holders:
-                    self.shared_blocks -= run.count
-                else:
-                    self._queue.push(run)
-                    freed += run.count
-        else:
-            freed = full
-            self.free_blocks += blocks - full
-            if full:
-                self._queue.push(self._index.add(prefix.content, full))
+        if prefix.hashed < shared and prefix.hashed < full:
+            self._settle()
+            self._index.register(prefix, full if full < shared else shared)
+        if full > shared:
+            freed = full - shared
+            self._queue.push(self._index.add(prefix.content, shared, freed))
+        self._give_back_unhashed(prefix, blocks - prefix.hashed - freed)
+        for run in reversed(prefix.runs):
+            run.holders.remove(prefix)
+            if run.holders:
+                self.shared_blocks -= run.count
+            else:
+                self._queue.push(run)
+                freed += run.count
         self._queued += freed
         self._cached += freed
         self.free_blocks += freed
@@ -379,15 +377,6 @@ class CountedPrefixKV(KVCache):
         if due > prefix.due:
             self._due += due - prefix.due
             prefix.due = due
-
-    def _index_all(self, prefix: Prefix, full: int) -> None:
-        """Put so many blocks of a holder that is released into the index."""
-        if prefix.hashed < prefix.shared:
-            self._settle()
-        self._index.register(prefix, full)
-        if full > prefix.shared:
-            assert prefix.content is not None, "all blocks may be shared where contents are not known"
-            prefix.content.shared = ALL_BLOCKS
 
     def _settle(self) -> None:
         """Take out of the queue what was taken since this was last called."""

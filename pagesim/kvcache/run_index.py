@@ -141,12 +141,12 @@ class RunIndex:
                 self.duplicates.setdefault(key, []).append(run)
             start += blocks
 
-    def add(self, content: Content, blocks: int) -> Run:
-        """Make the first blocks of a content findable that begins as no other does, and is held no longer."""
+    def add(self, content: Content, start: int, blocks: int) -> Run:
+        """Make so many blocks of a content findable, from one on, that no other has, and that none holds."""
         content.unseen = False
         content.shared = ALL_BLOCKS
-        key = content.key(0)
-        self.found[key] = run = Run(blocks, content, 0, key)
+        key = content.key(start)
+        self.found[key] = run = Run(blocks, content, start, key)
         run.index = self
         return run
 

@@ -58,7 +58,8 @@ class Content:
 
     def key(self, block: int) -> int:
         """As `memory.Content.key`."""
-        return self.key_at((block + 1) * self.block_size)
+        tokens = (block + 1) * self.block_size  # as `key_at`, without a call
+        return self.names[bisect_left(self.ends, tokens + self.lookahead)] * _POSITIONS + tokens
 
     def key_at(self, tokens: int) -> int:
         """As `memory.Content.key_at`."""

@@ -74,10 +74,9 @@ class RunningV1(RestingScheduler):
         self._unserved_context = unserved = self.resting_context
         batch.batched_tokens = batch.decoding = decoding
         batch.decode_context = self.context - unserved
-        if chunks:
-            batch.decode_context -= sum([request.tokens for request in in_chunks.values()])
-            for request, tokens in chunks:
-                self._go_on(request, tokens, batch)
+        for request, tokens in chunks:
+            batch.decode_context -= request.tokens
+            self._go_on(request, tokens, batch)
         return True
 
     def _grow_without_latest(self, batch: Batch) -> bool:
