@@ -243,14 +243,15 @@ class CountedPrefixKV(KVCache):
         return 0
 
     def start_decoding(self, holder: Holder) -> None:
-        holder.base = holder.tokens - self.steps
+        holder.base = base = holder.tokens - self.steps
         holder.decodes = True
-        self._count(holder, 1)
+        self._takes[(1 - base) % self.block_size] += 1  # see `opening_step`
+        self._decoding += 1
 
     def stop_decoding(self, holder: Holder) -> None:
         holder.tokens = self.length(holder)
         holder.decodes = False
-        self._count(holder, -1)
+        self._stop_taking(holder)
 
     def grow(self, steps: int = 1) -> int:
         blocks = self.blocks_needed(steps)
@@ -288,7 +289,7 @@ class CountedPrefixKV(KVCache):
         length = holder.base + self.steps if decodes else holder.tokens
         if decodes:
             holder.decodes = False
-            self._count(holder, -1)
+            self._stop_taking(holder)
         free, freed = self.free_blocks - self._aside, 0
         if self._cached > free:
             self._cached = free
@@ -345,10 +346,10 @@ class CountedPrefixKV(KVCache):
 
     # Inside
 
-    def _count(self, holder: Holder, change: int) -> None:
-        """Count the blocks that a decoding holder takes."""
-        self._takes[(1 - holder.base) % self.block_size] += change  # see `opening_step`
-        self._decoding += change
+    def _stop_taking(self, holder: Holder) -> None:
+        """Count the blocks of a holder no longer that decoded."""
+        self._takes[(1 - holder.base) % self.block_size] -= 1
+        self._decoding -= 1
 
     def _look_up(self, holder: Holder, most: int) -> _Match:
         """Find the runs of a request's leading blocks, as far as they are there, up to so many."""

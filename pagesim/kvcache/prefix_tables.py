@@ -185,12 +185,13 @@ class PrefixCachedKV(QueuedPrefixKV):
             self._fill_table(holder)
         super()._hash(holder, tokens)
 
-    def _count(self, holder: Holder, change: int) -> None:
-        super()._count(holder, change)
+    def _stop_taking(self, holder: Holder) -> None:
+        super()._stop_taking(holder)
+        del self._buckets[opening_step(holder.base, self.block_size)][holder]
+
+    def start_decoding(self, holder: Holder) -> None:
+        super().start_decoding(holder)
         bucket = self._buckets[opening_step(holder.base, self.block_size)]
-        if change < 0:
-            del bucket[holder]
-            return
         if bucket and next(reversed(bucket)).order > holder.order:
             self._in_order = False
         bucket[holder] = None

@@ -324,11 +324,12 @@ class Scheduler(SchedulerTraits):
             request.unknown = 1
         if self.reaches is not None:
             self.reaches.enter(request.base)
-        # The last token's KV is never stored.
         family = request.family
         final = request.prompt + request.output if family is None else min(family.finals)
-        missing = final - request.tokens - 1
-        request.last_step = last = memory.steps + (missing if growth == 1 else -(-missing // growth))
+        last = final - request.tokens - 1  # the last token's KV is never stored
+        if growth > 1:
+            last = -(-last // growth)
+        request.last_step = last = memory.steps + last
         insort(self._finishing, (last, request.order, request))
         if family is not None and family.beams is not None:
             self._forks.expect(request)
