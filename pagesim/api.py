@@ -16,7 +16,8 @@ import numpy as np
 from pagesim.accounting.timeline import Timeline
 from pagesim.accounting.tree_history import TreeHistory
 from pagesim.errors import PagesimError
-from pagesim.results.result import Result, StepTable, batch_table, preemption_table, tier_columns, tree_table
+from pagesim.results.result import Result, batch_table, preemption_table, tier_columns, tree_table
+from pagesim.results.step_table import StepTable
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.prepare import MakeExecutor, ProgressCallback, ProgressObserver, Server, prepare
@@ -167,7 +168,7 @@ def run(
         scenario=system,
         summary=summary,
         request_columns=columns,
-        steps=table.frame() if steps != "none" else None,
+        kept_steps=table.finished() if steps != "none" else None,
         batches=batch_table(columns) if not setting.streams else None,
         preemptions=preemption_table(setting.trace, log) if system.option("preemption") == "auto" else None,
         tier_columns=None if tiers is None else tier_columns(tiers),

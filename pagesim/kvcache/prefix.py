@@ -305,7 +305,7 @@ class CountedPrefixKV(KVCache):
             freed = full - shared
             self._queue.push(self._index.add(prefix.content, shared, freed))
         self._give_back_unhashed(prefix, blocks - prefix.hashed - freed)
-        for run in reversed(prefix.runs):
+        for run in prefix.runs[::-1]:
             run.holders.remove(prefix)
             if run.holders:
                 self.shared_blocks -= run.count

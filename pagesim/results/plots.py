@@ -167,8 +167,8 @@ def memory_over_time(result: Result) -> Figure:
     Raises:
         ValueError: it holds no steps.
     """
-    steps = result.steps
-    if steps is None or steps.empty:
+    kept = result.kept_steps
+    if kept is None or not kept.rows:
         raise ValueError("the result holds no steps; replay with steps='stretches'")
     tiers = result.summary["memory"].get("tiers", {}) if result.tiers is not None else {}
     figure = _figure(8.0, 5.4 + 1.7 * len(tiers))
@@ -178,7 +178,7 @@ def memory_over_time(result: Result) -> Figure:
         assert result.tiers is not None
         tiers_over_time(axes, result.tiers[result.tiers["tier"] == name], known["capacity"])
         axes.set_ylabel(f"{name} (%)")
-    rows = steps.iloc[:: max(1, len(steps) // 2000)]
+    rows = kept.thinned(2000)
     clock = rows["clock"].to_numpy()
     percent = 100 / capacity_in(result.summary["memory"])
     entries = [entry for entry in entries_in([result.summary]) if rows[entry].any()]
@@ -297,7 +297,7 @@ def over_block_sizes(
 
 def save_run_figures(result: Result, folder: Path) -> None:
     """Draw a result into a folder: ``memory.png`` and ``.svg``, if it kept its steps."""
-    if result.steps is not None and not result.steps.empty:
+    if result.kept_steps is not None and result.kept_steps.rows:
         save(memory_over_time(result), folder / "memory")
 
 

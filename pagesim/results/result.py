@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.accounting.chunks import Chunk
-from pagesim.accounting.ledger import ENTRIES, LedgerShape, paper_view
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
 from pagesim.accounting.tree_history import COUNTS, TreeHistory
 from pagesim.errors import PagesimError, reason
-from pagesim.scheduling.arrivals import Arrivals
+from pagesim.results.kept_frames import KeptFrames
+from pagesim.results.step_table import STEP_COLUMNS
 from pagesim.scheduling.request import Status
 from pagesim.setup.files import publish
 from pagesim.setup.reading import parse_json, read_parquet
@@ -31,33 +30,6 @@ if TYPE_CHECKING:  # see pagesim.api
 
 TABLES = ("requests", "steps", "batches", "preemptions", "tiers", "tree")
 """The tables of a result, each in a file of its own."""
-
-STEP_COLUMNS = (
-    "step",
-    "clock",
-    "start",
-    "num_running",
-    "num_running_seqs",
-    "num_waiting",
-    "num_swapped",
-    "free_gpu_blocks",
-    "free_cpu_blocks",
-    "num_batched_tokens",
-    "num_tokens",
-    "sum_context_tokens",
-    "step_s",
-    "blocks_swapped_in",
-    "blocks_swapped_out",
-    "blocks_copied",
-    "num_preempted",
-    "num_logical_blocks",
-    "num_physical_blocks",
-    "num_physical_tokens",
-    "num_reserved_tokens",
-    "num_internal_tokens",
-    *ENTRIES,
-)
-"""Columns of every steps table; without ``--steps`` also ``iterations``, of a hybrid cache more entries."""
 
 REQUEST_COLUMNS = (
     "request_id",
@@ -138,6 +110,7 @@ class Result(Stored):
         summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
         request_columns: the columns of ``requests``, ``[N]`` each.
         requests: one row a request, as a DataFrame; times in seconds.
+        kept_steps: what ``steps`` is made of; None if they were not kept.
         steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
         batches: one row a static batch; None for other schedulers.
         preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
@@ -148,12 +121,17 @@ class Result(Stored):
         notes: what was noticed or assumed on the way.
     """
 
-    steps: pd.DataFrame | None = None
+    kept_steps: KeptFrames | None = None
     batches: pd.DataFrame | None = None
     preemptions: pd.DataFrame | None = None
     tier_columns: Mapping[str, npt.NDArray[Any]] | None = None
     tree: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def steps(self) -> pd.DataFrame | None:
+        """One row a stretch of like iterations, or one an iteration; None if they were not kept."""
+        return None if self.kept_steps is None else self.kept_steps.frame()
 
     @cached_property
     def tiers(self) -> pd.DataFrame | None:
@@ -166,7 +144,9 @@ class Result(Stored):
 
     def write(self, folder: Path) -> None:
         super().write(folder)
-        for name in TABLES[1:]:
+        if self.kept_steps is not None:
+            self.kept_steps.write(folder / "steps.parquet")
+        for name in TABLES[2:]:
             table = getattr(self, name)
             if table is not None:
                 table.to_parquet(folder / f"{name}.parquet", index=False)
@@ -204,7 +184,7 @@ def load(directory: str | Path) -> Result:
         read_scenario(kind, scenario),
         summary,
         {name: requests[name].to_numpy() for name in requests.columns},
-        tables.get("steps"),
+        KeptFrames.of(tables["steps"]) if "steps" in tables else None,
         tables.get("batches"),
         tables.get("preemptions"),
         _columns(tables.get("tiers")),
@@ -334,11 +314,12 @@ def tier_columns(history: TierHistory) -> dict[str, npt.NDArray[Any]]:
 
 def end_of(result: Result) -> float:
     """Return when a run was over, in seconds: the end of the last row of its steps, or what happened last."""
-    columns, steps = result.request_columns, result.steps
+    columns, steps = result.request_columns, result.kept_steps
     others = columns["arrival_s"]
-    if steps is not None and len(steps):
+    if steps is not None and steps.rows:
         # A row of several iterations ends later, but tells no more than when its first one does.
-        others = np.array([steps["start"].iloc[-1] + steps["step_s"].iloc[-1]])
+        last = steps.last()
+        others = np.array([last["start"] + last["step_s"]])
     return float(np.nanmax(np.concatenate([columns["finish_s"], others]), initial=0.0))
 
 
@@ -348,101 +329,6 @@ def tree_table(history: TreeHistory) -> pd.DataFrame:
 
     columns = history.columns()
     return pd.DataFrame({"clock": to_seconds(columns.pop("ticks")), **columns})
-
-
-class StepTable:
-    """Collects the steps table from chunks.
-
-    Args:
-        arrivals: of the requests that take part.
-        every: a row an iteration; else a row a stretch, which shows its first iteration.
-        shape: of the ledger.
-        reserves: whether memory is reserved ahead.
-    """
-
-    def __init__(
-        self,
-        arrivals: Arrivals,
-        *,
-        every: bool,
-        shape: LedgerShape,
-        reserves: bool,
-    ) -> None:
-        self._arrivals: Arrivals | None = arrivals
-        self.every = every
-        self.shape = shape
-        self.reserves = reserves
-        self._frames: list[pd.DataFrame] = []
-
-    def add(self, chunk: Chunk) -> None:
-        """Take a chunk's rows."""
-        rows = np.arange(len(chunk.clock)) if self.every else np.flatnonzero(chunk.offset == 0)
-        stretches = {name: column[chunk.stretch[rows]] for name, column in chunk.rows.items()}
-        clock = chunk.clock[rows]
-        # Arrivals join the queue while the engine fast-forwards.
-        assert self._arrivals is not None
-        self._arrivals.send_until(int(clock[-1]))
-        arrived = np.array(self._arrivals.ticks)
-        joined = np.searchsorted(arrived, clock, "right") - np.searchsorted(
-            arrived, stretches["decided"], "right"
-        )
-        entries = {name: column[rows] for name, column in chunk.ledger.entries.items()}
-        paper = paper_view(entries, reserves=self.reserves)
-        offset = chunk.offset[rows]
-        physical = chunk.ledger.physical_blocks[rows]
-        columns = {
-            "step": stretches["iteration"] + offset,
-            "clock": to_seconds(clock),
-            "start": to_seconds(chunk.start[rows]),
-            "num_running": stretches["running_groups"],
-            "num_running_seqs": stretches["running_sequences"],
-            "num_waiting": stretches["waiting"] + joined,
-            "num_swapped": stretches["swapped"],
-            "free_gpu_blocks": self.shape.num_blocks - physical,
-            "free_cpu_blocks": stretches["free_cpu_blocks"],
-            "num_batched_tokens": stretches["batched_tokens"],
-            "num_tokens": stretches["tokens"],
-            "sum_context_tokens": stretches["context_tokens"] + offset * stretches["context_growth"],
-            "step_s": to_seconds(chunk.ticks[rows]),
-            "blocks_swapped_in": stretches["swapped_in"],
-            "blocks_swapped_out": stretches["swapped_out"],
-            "blocks_copied": stretches["copied"],
-            "num_preempted": stretches["preempted"],
-            "num_logical_blocks": chunk.ledger.logical_blocks[rows],
-            "num_physical_blocks": physical,
-            "num_physical_tokens": entries["used"],
-            "num_reserved_tokens": paper["reservation"],
-            "num_internal_tokens": paper["internal"],
-            **entries,
-            **{f"held_blocks_{number}": each.blocks[rows] for number, each in enumerate(chunk.ledger.groups)},
-        }
-        if not self.every:
-            columns["iterations"] = stretches["iterations"]
-        import pandas as pd
-
-        self._frames.append(pd.DataFrame(columns))
-
-    def forget_arrivals(self) -> None:
-        """Let go of what only `add` needs."""
-        self._arrivals = None
-
-    def frame(self) -> pd.DataFrame:
-        """Return everything collected as one table."""
-        import pandas as pd
-
-        if not self._frames:
-            return self._empty()
-        return pd.concat(self._frames, ignore_index=True)
-
-    def _empty(self) -> pd.DataFrame:
-        """Return a table without rows whose columns are those of any other."""
-        import pandas as pd
-
-        always = STEP_COLUMNS[: -len(ENTRIES)]
-        held = [f"held_blocks_{number}" for number in range(len(self.shape.groups))]
-        names = [*always, *self.shape.entries, *held, *([] if self.every else ["iterations"])]
-        types = {name: np.float64 if name in ("clock", "start", "step_s") else np.int64 for name in names}
-        return pd.DataFrame({name: np.empty(0, kind) for name, kind in types.items()})
 
 
 def batch_table(columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:

@@ -15,7 +15,8 @@ from pagesim.accounting.ledger import ENTRIES, GROUP_ENTRIES, HYBRID_ENTRIES
 from pagesim.accounting.timeline import Timeline
 from pagesim.api import run
 from pagesim.results import plots, trace_events
-from pagesim.results.result import STEP_COLUMNS, Result
+from pagesim.results.result import Result
+from pagesim.results.step_table import STEP_COLUMNS
 from pagesim.setup.scenario import System
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -24,7 +24,8 @@ from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.kvcache.radix import RadixKV
-from pagesim.results.result import StepTable, request_columns
+from pagesim.results.result import request_columns
+from pagesim.results.step_table import StepTable
 from pagesim.setup.prepare import Server, prepare
 from pagesim.setup.scenario import System, checked
 from pagesim.workloads.trace import Trace

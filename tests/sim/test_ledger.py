@@ -11,7 +11,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.accounting.ledger import LedgerError, Sharing, expand
-from pagesim.results.result import StepTable
+from pagesim.results.step_table import StepTable
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer

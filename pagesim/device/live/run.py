@@ -11,6 +11,7 @@ from pagesim.api import run
 from pagesim.costs.specs import Capacity, model
 from pagesim.errors import CapacityError
 from pagesim.kernels.requirements import require_device
+from pagesim.results.kept_frames import KeptFrames
 from pagesim.results.result import Result
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
@@ -144,7 +145,7 @@ def run_live(
         result,
         summary={**result.summary, "clock": "measured", "live": live},
         notes=(*result.notes, *notes),
-        steps=result.steps.assign(**_parts(executor)),
+        kept_steps=KeptFrames.of(result.steps.assign(**_parts(executor))),
     )
 
 

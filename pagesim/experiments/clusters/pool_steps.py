@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.chunks import Chunk
-from pagesim.results.result import StepTable
+from pagesim.results.step_table import StepTable
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.sim.clock import to_seconds

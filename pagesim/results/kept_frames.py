@@ -1,0 +1,130 @@
+"""Kept frames: a table that grows, in memory as long as it is short, and then in a temporary file."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:  # see pagesim.api
+    import pandas as pd
+
+MOST_ROWS = 1 << 16
+"""Rows that are kept in memory: some 20 MB of a steps table."""
+
+
+class KeptFrames:
+    """Frames of the same columns one behind another, as one table.
+
+    What is more than ``MOST_ROWS`` goes to a temporary Parquet file (in the folder that ``TMPDIR`` names), so
+    that the memory of a run does not grow with its length. The file goes with this object.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._frames: list[pd.DataFrame] = []  # the last ones
+        self._kept = 0  # rows of these
+        self._file: Any = None  # of all before them
+        self._writer: Any = None
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame) -> Self:
+        """Return a table that is one frame."""
+        kept = cls()
+        kept.rows = kept._kept = len(frame)
+        kept._frames = [frame]
+        return kept
+
+    def add(self, frame: pd.DataFrame) -> None:
+        """Put a frame at the end; the first one says which columns there are."""
+        self._frames.append(frame)
+        self.rows += len(frame)
+        self._kept += len(frame)
+        if self._kept > MOST_ROWS:
+            self._move_to_file()
+
+    def frame(self) -> pd.DataFrame:
+        """Return the whole table, in memory; it has to have had a frame."""
+        import pandas as pd
+
+        return pd.concat(self._parts(), ignore_index=True)
+
+    def thinned(self, most: int) -> pd.DataFrame:
+        """Return each k-th row, with the smallest k that leaves fewer than twice ``most`` of them."""
+        import pandas as pd
+
+        apart = max(1, self.rows // most)
+        shown, before = [], 0
+        for part in self._parts():
+            shown.append(part.iloc[-before % apart :: apart].copy())  # not a view of all of it
+            before += len(part)
+        return pd.concat(shown, ignore_index=True)
+
+    def last(self) -> pd.Series[Any]:
+        """Return the last row; there is one."""
+        for part in self._parts():
+            if len(part):
+                row = part.iloc[-1]
+        return row
+
+    def write(self, file: Path) -> None:
+        """Write the whole table as a Parquet file."""
+        if self._file is None:
+            self.frame().to_parquet(file, index=False)
+            return
+        self._close()
+        self._file.seek(0)
+        with file.open("wb") as copy:
+            shutil.copyfileobj(self._file, copy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptFrames.of, (self.frame(),)
+
+    # Inside
+
+    def _parts(self) -> Iterator[pd.DataFrame]:
+        """Yield the table in parts, in order; from then on no frame is added."""
+        if self._file is None:
+            yield from self._frames
+            return
+        import pyarrow.parquet as pq
+
+        self._close()
+        stored = pq.ParquetFile(self._file)
+        for group in range(stored.num_row_groups):
+            # Threads would keep as much memory each as one does.
+            yield stored.read_row_group(group, use_threads=False).to_pandas(use_threads=False)
+
+    def _close(self) -> None:
+        """Let all that there is be in the file, which is whole then."""
+        if self._frames:
+            self._move_to_file()
+        self._writer.close()
+
+    def _move_to_file(self) -> None:
+        """Move the frames that are in memory to the end of the file."""
+        import pandas as pd
+
+        part = _arrow(pd.concat(self._frames, ignore_index=True))
+        if self._file is None:
+            import pyarrow.parquet as pq
+
+            self._file = tempfile.TemporaryFile(prefix="pagesim-")  # noqa: SIM115
+            self._writer = pq.ParquetWriter(self._file, part.schema)
+            weakref.finalize(self, _let_go, self._writer, self._file)
+        self._writer.write_table(part)
+        self._frames, self._kept = [], 0
+
+
+def _let_go(writer: Any, file: Any) -> None:
+    writer.close()
+    file.close()
+
+
+def _arrow(frame: pd.DataFrame) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_pandas(frame, preserve_index=False)
