@@ -41,6 +41,7 @@ class GroupResidency(Residency):
         "_passed",
         "_prompts",
         "_stays",
+        "_tells_later",
         "_width",
     )
 
@@ -54,7 +55,9 @@ class GroupResidency(Residency):
         # Of a memory that counts for itself, in each row: cached blocks, and blocks of each group.
         self._counts = array("q")
         self._passed = PassedSlots(scheduler) if self.memory.caches_prefixes else None
-        self._lengths_tell = False  # whether memory counts nothing for itself, as far as is known
+        # Whether memory may tell later what a row had; where it does not, it never does again.
+        self._tells_later = not scheduler.parks
+        self._lengths_tell = False  # whether it counts nothing for itself, as far as is known
         self._fresh: list[EngineRequest] = []  # whose prompts ended in the last plan
 
     def note(self, request: EngineRequest, first: int, last: int) -> None:
@@ -89,13 +92,18 @@ class GroupResidency(Residency):
                         self._note_now(request, iteration, growth)
             if memory.lag:
                 self._fresh = [request for request, _ in batch.chunks if request.decodes]
-        if not self._lengths_tell and self._count():
-            assert self._passed is not None
+        if self._lengths_tell or (self._tells_later and memory.note_row()):
+            return
+        self._count()
+        if self._passed is not None and memory.shared_blocks:
             self._passed.planned(iteration, dict(batch.chunks))
 
     def fast_forwarded(self, iteration: int, steps: int) -> None:
-        if not self._lengths_tell and self._count():
-            assert self._passed is not None
+        memory = self.memory
+        if self._lengths_tell or (self._tells_later and memory.note_row()):
+            return
+        self._count()
+        if self._passed is not None and memory.shared_blocks:
             self._passed.fast_forwarded(iteration, steps)
 
     def take(self, rows: Rows, first: int) -> Ledger:
@@ -144,21 +152,18 @@ class GroupResidency(Residency):
             row += (length - tokens) // group.block_size, blocks
         self._held_stays.fromlist(row)
 
-    def _count(self) -> bool:
-        """Note what memory counts for itself in a row; say whether holders share blocks."""
-        memory = self.memory
-        if not self.scheduler.parks and memory.note_row():
-            return False
-        held = memory.held_by_groups()
+    def _count(self) -> None:
+        """Note what memory counts for itself in a row that it does not tell later."""
+        self._tells_later = False
+        held = self.memory.held_by_groups()
         if held is None:
             self._lengths_tell = self._passed is None
         else:
             if self.scheduler.parks:
                 parked = [request for each in self.scheduler.parked() for request in each]
-                only_theirs = memory.exclusive_in_groups(parked)
+                only_theirs = self.memory.exclusive_in_groups(parked)
                 held = [blocks - less for blocks, less in zip(held, only_theirs, strict=True)]
-            self._counts.fromlist([memory.cached_blocks, *held])
-        return self._passed is not None and memory.shared_blocks > 0
+            self._counts.fromlist([self.memory.cached_blocks, *held])
 
     def _held(self, rows: Rows, growth: Column, first: int, told: Sequence[tuple[int, ...]] | Column) -> Held:
         """Return what memory counted in each iteration: as noted, and as growth changed it since.

@@ -212,10 +212,11 @@ class LazyHybridPrefixKV(KVCache):
     # What is told later
 
     def note_row(self) -> bool:
-        if self.tells_later:
-            turnover = self._turnover
-            turnover.marks.fromlist([self.steps, len(turnover.log)])
-        return self.tells_later
+        if not self.tells_later:
+            return False
+        turnover = self._turnover
+        turnover.marks.fromlist([self.steps, len(turnover.log)])
+        return True
 
     def take_rows(self) -> npt.NDArray[np.int64]:
         if self.tells_later:
