@@ -267,6 +267,8 @@ class Turnover:
 
     def settle(self, steps: int) -> None:
         """Count what was noted, after so many steps."""
+        if steps == self._step and not (self.log or self.marks):
+            return
         for life in self.lives.values():
             if life.since >= 0 and life.noted < steps:
                 self._note(life, steps)
