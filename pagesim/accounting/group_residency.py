@@ -30,7 +30,8 @@ class GroupResidency(Residency):
 
     What a decoding request holds follows from its length. What one holds whose prompt runs or that rests is
     noted: its windows give back what its next step does not attend to when that step is planned. So is what
-    one holds that begins to decode while the end of its prompt is in flight.
+    one holds that begins to decode while the end of its prompt is in flight. A prompt that runs whole begins
+    a decoding request's stay; of its iteration is noted that nothing is given back yet.
     """
 
     __slots__ = (
