@@ -7,15 +7,15 @@ sequences held was noted. Terms: ``docs/metrics.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pagesim.accounting.ledger import GROUP_ENTRIES, GroupLedger, Ledger, LedgerError
 from pagesim.accounting.passed import skipped
-from pagesim.accounting.sums import Column, Growth, each_of, sum_changes
-from pagesim.kvcache import ChunkedLocal, KVGroup, Rule, SlidingWindow, State
+from pagesim.accounting.sums import Column, Growth, sum_changes
+from pagesim.kvcache import ChunkedLocal, KVGroup, SlidingWindow, State
 
 
 class Stay(NamedTuple):
@@ -64,13 +64,14 @@ class Held(NamedTuple):
     Attributes:
         blocks: of each group, ``[I, G]``; -1, or None in all, where no sequence shares any.
         cached: free blocks whose content can still be found, ``[I]``.
-        passed: slots that names of blocks beyond the first count as out of window, of each group, ``[I, G]``.
+        passed: slots that names of blocks beyond the first count as out of window, of each group, ``[I, G]``;
+            None where there are none.
         cut: blocks of the memory that are cut into those of the groups, ``[I]``; None where none is cut.
     """
 
     blocks: Column | None
     cached: Column
-    passed: Column
+    passed: Column | None
     cut: Column | None = None
 
 
@@ -84,6 +85,7 @@ def expand_groups(
     group_bytes: Sequence[int],
     capacity: int,
     lag: int = 0,
+    prompts: Column | None = None,
     held: Held | None = None,
     parked_blocks: Mapping[str, Column] | None = None,
 ) -> Ledger:
@@ -98,36 +100,53 @@ def expand_groups(
         group_bytes: of each group's blocks, ``[G]``; not ``page_bytes`` where blocks are cut into them.
         capacity: bytes of the cache.
         lag: steps that are in flight when the next one is planned.
+        prompts: iterations in which stays begin with all of a prompt, of which so nothing is given back yet,
+            and its tokens but for those of a step, ``[P, 2]``; None for no such stays.
         held: see `Held`; None where nothing is shared and no state is kept.
         parked_blocks: by their entry, blocks that only requests hold that do not run, ``[I]`` each; they are
             in no group's part.
     """
     size = len(growth)
-    growing = _Growing(stays, Growth(growth), lag)
-    resting = _Resting(held_stays, size, len(groups))
-    length = growing.length() + resting.total(resting.length)
-    names_of: dict[tuple[Rule, int], _Names] = {}
-    parts: list[GroupLedger] = []
-    logical, physical = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    for number, group in enumerate(groups):
-        counted = None if held is None or held.blocks is None else held.blocks[:, number]
-        if isinstance(group.rule, State) and counted is not None:
-            names = blocks = counted
-            slots = None
-        else:
-            kind = group.rule, group.block_size
-            slots = names_of.get(kind)
-            if slots is None:
-                slots = names_of[kind] = growing.names(group)
-            slots = slots.plus(resting.names(group, number))
-            names = slots.blocks
-            blocks = names if counted is None else np.where(counted < 0, names, counted)
-        passed = 0 if held is None else held.passed[:, number]
-        of_group = _entries(group, group_bytes[number], length, blocks, slots, passed)
-        parts.append(GroupLedger(of_group, blocks))
-        logical, physical = logical + names, physical + blocks
     nothing = np.zeros(size, np.int64)
-    entries = {name: sum((part.entries[name] for part in parts), nothing) for name in GROUP_ENTRIES}
+    growing = _Growing(stays, prompts, Growth(growth), lag)
+    resting = _Resting(held_stays, size, len(groups))
+    length = growing.length()
+    if len(held_stays):
+        length = length + resting.total(resting.length)
+    parts: list[GroupLedger] = []
+    times: dict[int, int] = {}  # of each group whose part no group before it has, how many have it
+    names_of: dict[int, Column] = {}
+    for number, group in enumerate(groups):
+        bytes_each = group_bytes[number]
+        for other in times:
+            if group_bytes[other] == bytes_each and _alike(groups, other, number, resting, held):
+                times[other] += 1
+                parts.append(parts[other])
+                break
+        else:
+            counted = None if held is None or held.blocks is None else held.blocks[:, number]
+            if isinstance(group.rule, State) and counted is not None:
+                names = blocks = counted
+                slots = None
+            else:
+                slots = growing.names(group)
+                if len(held_stays):
+                    slots = slots.plus(resting.names(group, number))
+                names = slots.blocks
+                blocks = names if counted is None else np.where(counted < 0, names, counted)
+            passed = nothing if held is None or held.passed is None else held.passed[:, number]
+            of_group = _entries(group, bytes_each, length, blocks, slots, passed, nothing)
+            parts.append(GroupLedger(of_group, blocks))
+            times[number], names_of[number] = 1, names
+    distinct = [(parts[number], each) for number, each in times.items()]
+    physical = _total([(part.blocks, each) for part, each in distinct], nothing)
+    logical = physical
+    if any(names_of[number] is not parts[number].blocks for number in times):
+        logical = _total([(names_of[number], each) for number, each in times.items()], nothing)
+    entries = {
+        name: _total([(part.entries[name], each) for part, each in distinct], nothing)
+        for name in GROUP_ENTRIES
+    }
     cached = nothing if held is None else held.cached
     parked = parked_blocks or {}
     for name, blocks in parked.items():
@@ -135,16 +154,47 @@ def expand_groups(
         logical, physical = logical + blocks, physical + blocks
     entries["external"] = nothing
     entries["cached"] = cached * page_bytes
-    taken = sum((part.blocks * each for part, each in zip(parts, group_bytes, strict=True)), nothing)
+    taken = _total(
+        [(parts[number].blocks, each * group_bytes[number]) for number, each in times.items()], nothing
+    )
     if held is not None and held.cut is not None:
-        entries["padding"] += held.cut * page_bytes - taken
+        entries["padding"] = entries["padding"] + held.cut * page_bytes - taken
         taken = held.cut * page_bytes
         logical, physical = logical - physical + held.cut, held.cut
-    entries["free"] = capacity - taken - entries["cached"] - sum((entries[name] for name in parked), nothing)
-    for each in (entries, *(part.entries for part in parts)):
-        if size and min(int(column.min()) for column in each.values()) < 0:
+    free = capacity - taken - entries["cached"]
+    for name in parked:
+        free -= entries[name]
+    entries["free"] = free
+    for each_entries in (entries, *(part.entries for part, _ in distinct)):
+        if any(column.min(initial=0) < 0 for column in each_entries.values() if column is not nothing):
             raise LedgerError("an entry of the ledger is negative")
     return Ledger(entries, logical, physical, tuple(parts))
+
+
+def _alike(groups: Sequence[KVGroup], one: int, other: int, resting: _Resting, held: Held | None) -> bool:
+    """Say whether all that the parts of two groups of equal blocks follow from is the same."""
+    first, second = groups[one], groups[other]
+    if (first.rule, first.block_size, first.filled, first.slot_bytes) != (
+        second.rule,
+        second.block_size,
+        second.filled,
+        second.slot_bytes,
+    ):
+        return False
+    counted = [] if held is None else [each for each in (held.blocks, held.passed) if each is not None]
+    return np.array_equal(resting.groups[one], resting.groups[other]) and all(
+        np.array_equal(columns[:, one], columns[:, other]) for columns in counted
+    )
+
+
+def _total(columns: Iterable[tuple[Column, int]], nothing: Column) -> Column:
+    """Return the sum of columns, each so many times; ``nothing`` itself is not added."""
+    total = nothing
+    for column, times in columns:
+        if column is not nothing:
+            each = column if times == 1 else column * times
+            total = each if total is nothing else total + each
+    return total
 
 
 class _Names(NamedTuple):
@@ -173,7 +223,8 @@ def _entries(
     length: Column,
     blocks: Column,
     names: _Names | None,
-    passed: Column | int,
+    passed: Column,
+    nothing: Column,
 ) -> dict[str, Column]:
     """Return the entries of one group.
 
@@ -184,59 +235,80 @@ def _entries(
         blocks: distinct blocks that they hold, ``[I]``.
         names: see `_Names`; None of states.
         passed: see `Held`.
+        nothing: stands for what is 0 throughout, ``[I]``.
     """
-    entries = {name: np.zeros(len(blocks), np.int64) for name in GROUP_ENTRIES}
-    entries["padding"] = blocks * (page_bytes - group.filled)
+    entries = dict.fromkeys(GROUP_ENTRIES, nothing)
+    if page_bytes > group.filled:
+        entries["padding"] = blocks * (page_bytes - group.filled)
     if isinstance(group.rule, State) or names is None:
         entries["state"] = blocks * group.filled
         return entries
     size, slot = group.block_size, group.slot_bytes
-    # A block that several sequences name is full.
-    again = (names.blocks - blocks) * size
-    out_of_window = names.skipped - names.released * size - passed
-    used = length - names.skipped - (again - passed)
+    used, room = length, blocks * size
+    if names.blocks is not blocks:
+        # A block that several sequences name is full.
+        used = used - (names.blocks - blocks) * size
+    if isinstance(group.rule, SlidingWindow | ChunkedLocal):
+        out_of_window = names.skipped - names.released * size
+        used = used - names.skipped
+        if passed is not nothing:
+            out_of_window -= passed
+            used += passed
+        entries["out_of_window"] = out_of_window * slot
+        room -= out_of_window
     entries["used"] = used * slot
-    entries["out_of_window"] = out_of_window * slot
     entries["rounding"] = names.rounding * slot
-    entries["reserved"] = (blocks * size - used - out_of_window - names.rounding) * slot
+    entries["reserved"] = (room - used - names.rounding) * slot
     return entries
 
 
 class _Growing:
     """Sequences whose length grows with each step."""
 
-    def __init__(self, stays: Column, growth: Growth, lag: int) -> None:
+    def __init__(self, stays: Column, prompts: Column | None, growth: Growth, lag: int) -> None:
         columns = np.ascontiguousarray(stays.T)
         self.first, self.last, self.base, self.final, self.sequences, self.rate = columns
+        self.prompts = prompts
         self.growth = growth
         self.lag = lag
         steps = growth.steps
         self.start = self.base + steps[self.first] * self.rate
         self.end = self.base + steps[self.last] * self.rate
+        self._a_token_each = bool((self.rate <= 1).all())
+        self._nothing = np.zeros(len(steps), np.int64)
+        self._of_size: dict[int, tuple[Column, Column]] = {}  # by block size: blocks, and `_Names.rounding`
 
     def length(self) -> Column:
         """Return the tokens of all, ``[I]``; those beyond its last belong to no sequence."""
-        beyond = self._total_from(self.final + 1, self.base - self.final)
-        return self._present(self.base) + self.growth.steps * self._present(self.rate) - beyond
+        length = self._present(self.base) + self.growth.steps * self._present(self.rate)
+        if (self.end > self.final).any():
+            length -= self._total_from(self.final + 1, self.base - self.final)
+        return length
 
     def names(self, group: KVGroup) -> _Names:
         """Return what they hold in a group."""
-        size = group.block_size
-        blocks = self._stairs(1, size, lambda nth: nth + 1)
-        last_block = -(-self.final // size)
-        rounding = self._from((last_block - 1) * size + 1, last_block * size - self.final)
-        skipped = released = np.zeros(len(self.growth.steps), np.int64)
-        rule = group.rule
+        size, rule = group.block_size, group.rule
+        if size not in self._of_size:
+            last_block = -(-self.final // size)
+            rounding = self._from((last_block - 1) * size + 1, last_block * size - self.final)
+            self._of_size[size] = self._stairs(1, size, ground=1), rounding
+        blocks, rounding = self._of_size[size]
         if isinstance(rule, SlidingWindow):
             # The step's first token is the one after length less rate.
             skips = rule.window + self.rate
-            skipped = self._total_from(skips, self.base - skips + 1)
-            released = self._stairs(self._processed(rule.window - 1), size, lambda nth: nth)
+            tokens = self._total_from(skips, self.base - skips + 1)
+            released = self._stairs(self._processed(rule.window - 1), size)
         elif isinstance(rule, ChunkedLocal):
-            chunk = rule.chunk
-            skipped = self._stairs(self.rate, chunk, lambda nth: nth * chunk)
-            released = self._stairs(self._processed(0), chunk, lambda nth: nth * chunk // size)
-        return _Names(blocks - released, skipped, released, rounding)
+            tokens = self._stairs(self.rate, rule.chunk, rule.chunk)
+            released = self._stairs(self._processed(0), rule.chunk, rule.chunk, size)
+        else:
+            return _Names(blocks, self._nothing, self._nothing, rounding)
+        if self.prompts is not None:
+            at, processed = self.prompts.T
+            early = skipped(rule, processed)
+            np.subtract.at(tokens, at, early)
+            np.subtract.at(released, at, early // size)
+        return _Names(blocks - released, tokens, released, rounding)
 
     def _processed(self, tokens: int) -> Column:
         """Return the lengths at which a step is planned with so many tokens computed before it."""
@@ -247,20 +319,15 @@ class _Growing:
         weights = each * self.sequences
         return sum_changes(len(self.growth.steps), (self.first, weights), (self.last + 1, -weights))
 
-    def _steps_for(self, length: Column, which: Column) -> Column:
-        """Return the steps of growth at which stays are so long."""
-        steps: Column = -(-(length - self.base[which]) // np.maximum(self.rate[which], 1))
-        return steps
+    def _steps_for(self, tokens: Column, rate: Column) -> Column:
+        """Return after how many steps of growth of some rates there are so many tokens more."""
+        return tokens if self._a_token_each else -(-tokens // np.maximum(rate, 1))
 
     def _from(self, length: Column, amounts: Column) -> Column:
         """Return the sum of amounts, each from the first iteration in which its stay is so long."""
-        all_stays = np.arange(len(self.base))
+        reached = self.growth.reaching(self._steps_for(length - self.base, self.rate))
         turn = np.where(
-            self.start >= length,
-            self.first,
-            np.where(
-                self.end >= length, self.growth.reaching(self._steps_for(length, all_stays)), self.last + 1
-            ),
+            self.start >= length, self.first, np.where(self.end >= length, reached, self.last + 1)
         )
         amounts = amounts * self.sequences
         return sum_changes(len(self.growth.steps), (turn, amounts), (self.last + 1, -amounts))
@@ -269,19 +336,25 @@ class _Growing:
         """Return the sum of base + growth, each from the first iteration in which its stay is so long."""
         return self._from(length, base) + self.growth.steps * self._from(length, self.rate)
 
-    def _stairs(self, foot: Column | int, width: int, height: Callable[[Column], Column]) -> Column:
-        """Return the sum of ``height(n)``, where n whole widths fit between a stay's foot and its length."""
-        feet = np.broadcast_to(np.asarray(foot, np.int64), self.base.shape)
-        start = np.maximum(self.start - feet, 0) // width
-        end = np.maximum(self.end - feet, 0) // width
-        climber, nth = each_of(end - start)
-        nth += start[climber] + 1
-        at = self.growth.reaching(self._steps_for(feet[climber] + nth * width, climber))
+    def _stairs(self, foot: Column | int, width: int, rise: int = 1, per: int = 1, ground: int = 0) -> Column:
+        """Return the sum of ``ground + n · rise // per``, n whole widths from a foot to a stay's length."""
+        start = np.maximum(self.start - foot, 0) // width
+        end = np.maximum(self.end - foot, 0) // width
+        counts = end - start
+        before = np.cumsum(counts) - counts
+        each = np.arange(int(counts.sum()))
+        # The n-th width is whole at a length of foot + n · width.
+        length = np.repeat(foot + (start + 1 - before) * width - self.base, counts) + each * width
+        at = self.growth.reaching(self._steps_for(length, np.repeat(self.rate, counts)))
+        climbed = np.repeat(self.sequences * (rise // per), counts)
+        if rise % per:
+            nth = np.repeat(start + 1 - before, counts) + each
+            climbed = (nth * rise // per - (nth - 1) * rise // per) * np.repeat(self.sequences, counts)
         return sum_changes(
             len(self.growth.steps),
-            (self.first, height(start) * self.sequences),
-            (at, (height(nth) - height(nth - 1)) * self.sequences[climber]),
-            (self.last + 1, -height(end) * self.sequences),
+            (self.first, (ground + start * rise // per) * self.sequences),
+            (at, climbed),
+            (self.last + 1, -(ground + end * rise // per) * self.sequences),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from struct import Struct
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from pagesim.accounting.group_ledger import Held, HeldStay, Stay, expand_groups
 from pagesim.accounting.ledger import Ledger, LedgerError
 from pagesim.accounting.passed import PassedSlots
 from pagesim.accounting.residency import Residency
-from pagesim.accounting.sums import Column
+from pagesim.accounting.sums import Column, Growth
 from pagesim.kvcache import State
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 from pagesim.setup.compiled import mypyc_attr
+
+_pack_stay = Struct(f"{len(Stay._fields)}q").pack
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -27,70 +30,105 @@ class GroupResidency(Residency):
 
     What a decoding request holds follows from its length. What one holds whose prompt runs or that rests is
     noted: its windows give back what its next step does not attend to when that step is planned. So is what
-    one holds that begins to decode while the end of its prompt is in flight.
+    one holds that begins to decode while the end of its prompt is in flight. A prompt that runs whole begins
+    a decoding request's stay; of its iteration is noted that nothing is given back yet.
     """
 
-    __slots__ = ("_counts", "_fresh", "_held_stays", "_passed", "_stays", "_width")
+    __slots__ = (
+        "_counts",
+        "_fresh",
+        "_held_stays",
+        "_lengths_tell",
+        "_passed",
+        "_prompts",
+        "_stays",
+        "_tells_later",
+        "_width",
+    )
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
         assert self.memory.grows, "a cache of several KV groups is not reserved ahead"
         self._stays = array("q")
+        self._prompts = array("q")  # pairs of an iteration and tokens, see `expand_groups`
         self._held_stays = array("q")
         self._width = len(HeldStay._fields) + 2 * len(self.memory.groups)
         # Of a memory that counts for itself, in each row: cached blocks, and blocks of each group.
         self._counts = array("q")
         self._passed = PassedSlots(scheduler) if self.memory.caches_prefixes else None
+        # Whether memory may tell later what a row had; where it does not, it never does again.
+        self._tells_later = not scheduler.parks
+        self._lengths_tell = False  # whether it counts nothing for itself, as far as is known
         self._fresh: list[EngineRequest] = []  # whose prompts ended in the last plan
 
     def note(self, request: EngineRequest, first: int, last: int) -> None:
-        if self.memory.releases and not request.decodes:
+        decodes = request.decodes
+        if decodes and request.family is None:
+            final = request.prompt + request.output
+            self._stays.frombytes(_pack_stay(first, last, request.base, final, 1, request.growth))
+            return
+        if self.memory.releases and not decodes:
             self._note_held(request, first, last, 0)
             return
-        growth, base = (request.growth, request.base) if request.decodes else (0, request.tokens)
-        if request.family is None:
-            self._stays.fromlist([first, last, base, request.prompt + request.output, 1, growth])
-            return
-        for final, alike in Counter(request.finals).items():
+        growth, base = (request.growth, request.base) if decodes else (0, request.tokens)
+        finals = request.finals if request.family is not None else (request.prompt + request.output,)
+        for final, alike in Counter(finals).items():
             self._stays.fromlist([first, last, base, final, alike, growth])
 
     def planned(self, batch: Batch, iteration: int) -> None:
-        if self.memory.releases:
+        memory = self.memory
+        if memory.releases:
             growth, running = self.scheduler.growth, self.scheduler.running
             for request, computed in batch.chunks:
+                if request.decodes and request.since == iteration and not memory.lag:
+                    # If all of it runs now, its stay begins with this iteration.
+                    before = request.base + growth * (memory.steps - 1)
+                    if computed - growth == before:
+                        self._prompts.fromlist([iteration, before])
+                        continue
                 self._note_now(request, iteration, computed)
-            for request in (*batch.caught_up, *batch.resumed, *self._fresh):
-                if request.decodes and request.since <= iteration and request.order in running:
-                    self._note_now(request, iteration, growth)
-            if self.memory.lag:
+            if batch.caught_up or batch.resumed or self._fresh:
+                for request in (*batch.caught_up, *batch.resumed, *self._fresh):
+                    if request.decodes and request.since <= iteration and request.order in running:
+                        self._note_now(request, iteration, growth)
+            if memory.lag:
                 self._fresh = [request for request, _ in batch.chunks if request.decodes]
+        if self._lengths_tell or (self._tells_later and memory.note_row()):
+            return
         self._count()
-        if self._passed is not None and self.memory.shared_blocks:
+        if self._passed is not None and memory.shared_blocks:
             self._passed.planned(iteration, dict(batch.chunks))
 
     def fast_forwarded(self, iteration: int, steps: int) -> None:
+        memory = self.memory
+        if self._lengths_tell or (self._tells_later and memory.note_row()):
+            return
         self._count()
-        if self._passed is not None and self.memory.shared_blocks:
+        if self._passed is not None and memory.shared_blocks:
             self._passed.fast_forwarded(iteration, steps)
 
     def take(self, rows: Rows, first: int) -> Ledger:
         memory = self.memory
         stays = np.array(self._stays, np.int64).reshape(-1, len(Stay._fields))
         held_stays = np.array(self._held_stays, np.int64).reshape(-1, self._width)
+        prompts = np.array(self._prompts, np.int64).reshape(-1, 2)
         stays[:, :2] -= first
         held_stays[:, :2] -= first
-        told = self.memory.take_rows()
-        held = self._held(rows, first, told) if self._counts or len(told) else None
-        self._stays, self._held_stays, self._counts = array("q"), array("q"), array("q")
+        prompts[:, 0] -= first
+        told, growth = self.memory.take_rows(), rows.growth
+        held = self._held(rows, growth, first, told) if self._counts or len(told) else None
+        for notes in (self._stays, self._held_stays, self._prompts, self._counts):
+            del notes[:]
         ledger = expand_groups(
             stays,
             held_stays,
-            rows.growth,
+            growth,
             groups=memory.groups,
             page_bytes=memory.page_bytes,
             group_bytes=memory.group_bytes,
             capacity=memory.capacity_bytes,
             lag=memory.lag,
+            prompts=prompts,
             held=held,
             parked_blocks={name: rows.spread(name) for name in self.scheduler.parks},
         )
@@ -116,28 +154,31 @@ class GroupResidency(Residency):
         self._held_stays.fromlist(row)
 
     def _count(self) -> None:
-        if not self.scheduler.parks and self.memory.note_row():
-            return
+        """Note what memory counts for itself in a row that it does not tell later."""
+        self._tells_later = False
         held = self.memory.held_by_groups()
-        if held is not None:
+        if held is None:
+            self._lengths_tell = self._passed is None
+        else:
             if self.scheduler.parks:
                 parked = [request for each in self.scheduler.parked() for request in each]
                 only_theirs = self.memory.exclusive_in_groups(parked)
                 held = [blocks - less for blocks, less in zip(held, only_theirs, strict=True)]
             self._counts.fromlist([self.memory.cached_blocks, *held])
 
-    def _held(self, rows: Rows, first: int, told: Sequence[tuple[int, ...]] | Column) -> Held:
+    def _held(self, rows: Rows, growth: Column, first: int, told: Sequence[tuple[int, ...]] | Column) -> Held:
         """Return what memory counted in each iteration: as noted, and as growth changed it since.
 
         Args:
             rows: see there.
+            growth: see there.
             first: number of the first iteration.
             told: cached blocks that memory told later of the first rows, ``[N, 1]``.
         """
-        planned = len(rows["planned"])
+        planned = rows["planned"]
         noted = np.asarray(told)
         if self._counts:
-            noted = np.array(self._counts, np.int64).reshape(planned - len(told), -1)
+            noted = np.array(self._counts, np.int64).reshape(len(planned) - len(told), -1)
         if self._counts and len(told):
             before = np.full((len(told), noted.shape[1]), -1)
             before[:, :1] = told
@@ -146,22 +187,19 @@ class GroupResidency(Residency):
         width = 1 + counts.shape[1]
         changes = np.array(self.memory.take_changes(), np.int64)
         changes = changes[:, :width] if len(changes) else changes.reshape(0, width)
-        growth = rows.growth
-        latest = np.searchsorted(changes[:, 0], growth, "right") - 1
-        grown = np.flatnonzero(latest >= 0)
-        since = changes[latest[grown], 0] >= rows.spread("growth")[grown]
-        grown = grown[since & (rows.spread("planned")[grown] == 0)]
+        # Of a fast-forward, each iteration from the first change in it on.
+        steps = changes[:, 0]
+        earlier = np.where(planned, len(steps), np.searchsorted(steps, rows["growth"]))
+        at = Growth(growth).reaching(np.clip(steps, growth[0], growth[-1] + 1))
+        latest = np.cumsum(np.bincount(at, minlength=len(growth) + 1)[: len(growth)]) - 1
+        (grown,) = np.nonzero(latest >= rows.spread_out(earlier))
         counts[grown] = changes[latest[grown], 1:]
         groups = len(self.memory.groups)
         blocks = counts[:, 1 : 1 + groups]
-        if self._passed is None:
-            passed = np.zeros((len(growth), groups), np.int64)
-        else:
-            passed = self._passed.take(first, len(growth))
         return Held(
             blocks if blocks.shape[1] else None,
             counts[:, 0],
-            passed,
+            None if self._passed is None else self._passed.take(first, len(growth)),
             counts[:, -1] if self.memory.cuts_blocks else None,
         )
 
@@ -173,7 +211,7 @@ class GroupResidency(Residency):
         """
         planned = np.flatnonzero(rows["planned"])
         at = rows.firsts[planned]
-        again = (ledger.logical_blocks - ledger.physical_blocks)[at]
+        again = ledger.logical_blocks[at] - ledger.physical_blocks[at]
         shared = rows["shared_blocks"][planned]
         has_states = any(isinstance(group.rule, State) for group in self.memory.groups)
         differs = again > shared if has_states else again != shared

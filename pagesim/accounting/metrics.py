@@ -90,11 +90,13 @@ class MemoryMeans:
         self._running += int(chunk.spread("running_groups")[counted].sum())
         ledger = chunk.ledger
         of_groups = [part.entries for part in ledger.groups]
+        # Groups that are alike share their columns.
+        summed: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
         for view, columns in (("strict", ledger.entries), *zip(self.shape.groups, of_groups, strict=True)):
-            for sums, total in (
-                ({name: int(column[counted].sum()) for name, column in columns.items()}, self._by_iteration),
-                (_exact_dots(columns, lasting), self._by_time),
-            ):
+            if id(columns) not in summed:
+                by_iteration = {name: int(column[counted].sum()) for name, column in columns.items()}
+                summed[id(columns)] = by_iteration, _exact_dots(columns, lasting)
+            for sums, total in zip(summed[id(columns)], (self._by_iteration, self._by_time), strict=True):
                 # Each view is a sum of entries: what holds of one instant holds of many together.
                 paper = paper_view(sums, reserves=self.reserves) if view == "strict" else {}
                 for of, entries in ((view, sums), ("paper", paper)):

@@ -110,8 +110,13 @@ class PassedSlots:
         if self._pending > _MOST_PENDING:
             self._fold()
 
-    def take(self, first: int, iterations: int) -> Column:
-        """Return the slots in each of so many iterations, by group, ``[I, G]``, and forget them."""
+    def take(self, first: int, iterations: int) -> Column | None:
+        """Return the slots in each of so many iterations, by group, ``[I, G]``, and forget them.
+
+        None where there are none.
+        """
+        if not (self._notes or any(self._ahead)):
+            return None
         notes = np.array(self._notes, np.int64).reshape(-1, 4)
         changes = np.zeros((iterations, len(self.memory.groups) + 1), np.int64)
         ahead = [np.column_stack(self._spread(span)) for span in range(len(self._spans))]

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from pagesim.kvcache import KVGroup, LazyHybridPrefixKV, SlidingWindow
+from pagesim.kvcache.hybrid import turnover
 from pagesim.scheduling.content import Content
 from tests.kvcache.test_hybrid_by_run import FULL, LONGEST, Lives, Reader
 
@@ -102,6 +103,19 @@ def live(seeds: range, days: int) -> None:
 
 def test_a_cache_that_looks_nothing_up_counts_later_and_goes_on_as_one_with_tables() -> None:
     live(range(8), 200)
+
+
+def test_what_is_noted_is_counted_once_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turnover, "_MOST_NOTED", 50)
+    live(range(120, 124), 200)
+    memory = LazyHybridPrefixKV(40, [KVGroup(4), KVGroup(4, SlidingWindow(5))], longest=LONGEST, in_flight=8)
+    for order in range(100):
+        content = Content([16, 1 << 32], [2 * order, 2 * order + 1], frozenset(), 4, unseen=True)
+        reader = Reader(content, 17, order)
+        memory.admit(reader, 17)
+        memory.release(reader)
+        assert len(memory._turnover.log) <= 50
+    assert len(memory._turnover.kept) < 100
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pagesim.accounting.group_ledger import expand_groups
+from pagesim.accounting.group_ledger import Held, expand_groups
 from pagesim.accounting.ledger import GROUP_ENTRIES, HYBRID_ENTRIES, LedgerError
 from pagesim.kvcache import ChunkedLocal, Full, KVGroup, SlidingWindow, State
 from pagesim.scheduling.vllm_v1 import VllmV1Options
@@ -113,6 +113,50 @@ def test_a_chunk_is_given_back_whole_when_the_next_one_begins():
     assert one_request(chunk, tokens=16, final=100) == {"used": 8 * 240, "padding": 80, "free": 8000}
     assert one_request(chunk, tokens=17, final=100)["used"] == 240
     assert one_request(chunk, tokens=17, final=100, lag=1)["out_of_window"] == 8 * 240
+
+
+@pytest.mark.parametrize("rule", [Full(), SlidingWindow(5), SlidingWindow(40), ChunkedLocal(8)])
+def test_a_prompt_that_runs_whole_holds_all_its_blocks_in_its_own_iteration_only(rule):
+    # Of 18 tokens, in the iterations 1 to 3 of five; the second request decodes beside it.
+    how = {
+        "groups": [KVGroup(4, Full(), page_bytes=PAGE), KVGroup(4, rule, page_bytes=PAGE)],
+        "page_bytes": PAGE,
+        "group_bytes": [PAGE] * 2,
+        "capacity": 30 * PAGE,
+    }
+    growth, other = np.arange(7, 12), [0, 4, 23, 60, 1, 1]
+    at_once = expand_groups(
+        np.array([[1, 3, 10, 40, 1, 1], other]),
+        np.empty((0, 9), np.int64),
+        growth,
+        prompts=np.array([[1, 17]]),
+        **how,
+    )
+    apart = expand_groups(
+        np.array([[2, 3, 10, 40, 1, 1], other]), np.array([[1, 1, 18, 18, 40, 0, 5, 0, 5]]), growth, **how
+    )
+    for one, another in zip((at_once, *at_once.groups), (apart, *apart.groups), strict=True):
+        assert {name: column.tolist() for name, column in one.entries.items()} == {
+            name: column.tolist() for name, column in another.entries.items()
+        }
+    assert at_once.physical_blocks.tolist() == apart.physical_blocks.tolist()
+
+
+def test_groups_of_one_window_differ_where_memory_counts_them_apart():
+    ledger = expand_groups(
+        np.array([[0, 1, 30, 100, 1, 1], [0, 1, 30, 100, 1, 1]]),
+        np.empty((0, 11), np.int64),
+        np.arange(2),
+        groups=[KVGroup(4, SlidingWindow(50), page_bytes=PAGE)] * 3,
+        page_bytes=PAGE,
+        group_bytes=[PAGE] * 3,
+        capacity=60 * PAGE,
+        held=Held(np.array([[16, 16, 13], [16, 16, 13]]), np.zeros(2, np.int64), None),
+    )
+    assert [part.blocks.tolist() for part in ledger.groups] == [[16, 16], [16, 16], [13, 13]]
+    assert ledger.physical_blocks.tolist() == [45, 45]
+    assert ledger.logical_blocks.tolist() == [48, 48]
+    assert ledger.groups[0].entries["used"].tolist() != ledger.groups[2].entries["used"].tolist()
 
 
 def test_a_state_fills_its_block_or_leaves_padding_however_long_the_request_is():

@@ -21,9 +21,9 @@ class CountedHybridKV(SingleSampleKV):
     """See `KVCache`: what `HybridKV` without a cache of prefixes counts; blocks are never named.
 
     What decoding holders take is a `Ring`, which a holder enters once and leaves once, however long it
-    decodes. What full windows give back is a second one. When a window is full, and when a chunk is given
-    back, which is much at once and seldom, a holder is *looked at*: at a step that is known beforehand. So is
-    one in its first step, when it may still attend to what was in flight.
+    decodes. What they take less what full windows give back is a second one. When a window is full, and when
+    a chunk is given back, which is much at once and seldom, a holder is *looked at*: at a step that is known
+    beforehand. So is one in its first step, when it may still attend to what was in flight.
 
     Args:
         num_blocks: on the device.
@@ -37,10 +37,10 @@ class CountedHybridKV(SingleSampleKV):
 
     __slots__ = (
         "_begun_at",
+        "_changes",
         "_due",
         "_early",
         "_entries",
-        "_frees",
         "_kind_of",
         "_kinds",
         "_nothing",
@@ -80,7 +80,7 @@ class CountedHybridKV(SingleSampleKV):
         # Tokens below which nothing is given back.
         self._safe = min([kind.processed_at(1) for kind in self._kinds], default=NEVER)
         self._takes = Ring(lcm(*sizes))
-        self._frees = Ring(self._takes.period)
+        self._changes = Ring(self._takes.period)
         # See `turns_by_length`; worked out when it is asked for.
         self._turns: list[tuple[int, int]] = []
         self._early = 0  # of what the ring gives back in the next step, what is given back already
@@ -118,6 +118,8 @@ class CountedHybridKV(SingleSampleKV):
 
     def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
         room = self.free_blocks - spare
+        if self._whole(length) <= room:
+            return True  # even if nothing is given back
         return self.blocks_for(length) <= room and self._whole(tokens) <= room
 
     def blocks_needed(self, steps: int = 1) -> int:
@@ -133,7 +135,7 @@ class CountedHybridKV(SingleSampleKV):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self.lag and self._begun_at == self.steps:
             return 0
-        takes, frees, room = self._takes, self._frees, self.free_blocks - spare
+        takes, room = self._takes, self.free_blocks - spare
         # A period at most takes so much: nearly always answer enough.
         if (steps // takes.period + 1) * takes.whole <= room:
             return steps
@@ -142,23 +144,20 @@ class CountedHybridKV(SingleSampleKV):
         taken = takes.in_turn(self.steps)
         if self._early:
             return lasts(taken, takes.whole, steps, room)  # what a trim gave back is not given back twice
-        given = frees.in_turn(self.steps)
+        left = self._changes.in_turn(self.steps)
         # A step takes before it gives back. What a look gives back comes on top.
+        given = [take - change for take, change in zip(taken, left, strict=True)]
         changes = [taken[0], *[take - give for take, give in zip(taken[1:], given, strict=False)]]
-        return lasts(changes, takes.whole - frees.whole, steps, room)
+        return lasts(changes, self._changes.whole, steps, room)
 
     def steps_blocked(self, steps: int, needed: int) -> int:
         room = needed - 1 - self.free_blocks + self._early
         # A look gives back more than the ring says.
         steps = min(steps, self._next_look() - self.steps - 1)
-        takes, frees = self._takes, self._frees
-        if (steps // frees.period + 1) * frees.whole <= room or steps <= 0:
+        changes = self._changes
+        if (steps // changes.period + 1) * (self._takes.whole - changes.whole) <= room or steps <= 0:
             return steps
-        changes = [
-            give - take
-            for give, take in zip(frees.in_turn(self.steps), takes.in_turn(self.steps), strict=True)
-        ]
-        return lasts(changes, frees.whole - takes.whole, steps, room)
+        return lasts([-change for change in changes.in_turn(self.steps)], -changes.whole, steps, room)
 
     # Changes
 
@@ -192,36 +191,36 @@ class CountedHybridKV(SingleSampleKV):
         holder.kv = released
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self._takes.total(self.steps, steps)
-        if blocks > self.free_blocks and self.steps_that_fit(steps, 0) < steps:
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
+        takes = self._takes
+        # A period at most takes so much: nearly always there is.
+        if (steps // takes.period + 1) * takes.whole > self.free_blocks:
+            blocks = takes.total(self.steps, steps)
+            if blocks > self.free_blocks and self.steps_that_fit(steps, 0) < steps:
+                raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
         if steps:
-            frees = self._frees
-            given = frees.total(self.steps, steps) if frees.whole else 0
-            self.free_blocks += given - self._early - blocks
+            self.free_blocks -= self._changes.total(self.steps, steps) + self._early
             self._pass(steps)
         return 0
 
     def grow_leaving(self, spare: int) -> int:
         takes = self._takes
         at = (self.steps + 1) % takes.period
-        left = self.free_blocks - takes.counts[at]
-        if left < spare:
+        if self.free_blocks - takes.counts[at] < spare:
             return -1
-        self.free_blocks = left + self._frees.counts[at] - self._early
+        self.free_blocks -= self._changes.counts[at] + self._early
         self._pass(1)
         return 0
 
     def grow_in_turn(self, holders: Iterable[Holder]) -> bool | None:
         step = self.steps + 1
         at = step % self._takes.period
-        needed, given = self._takes.counts[at], self._frees.counts[at] - self._early
-        missing = needed - self.free_blocks
+        needed, change = self._takes.counts[at], self._changes.counts[at] + self._early
+        given, missing = needed - change, needed - self.free_blocks
         if missing > 0:
             too_few = missing > given and self._next_look() > step
             if too_few or not self._find_blocks(holders):
                 return False
-        self.free_blocks += given - needed
+        self.free_blocks -= change
         self._pass(1)
         return True
 
@@ -248,7 +247,9 @@ class CountedHybridKV(SingleSampleKV):
 
     def _held(self, holder: Holder, length: int) -> int:
         blocks = self._whole(length)
-        return blocks if length < self._safe else blocks - self._blocks(self._released(holder, length))
+        if length >= self._safe:
+            blocks -= self._blocks(self._released(holder, length))
+        return blocks
 
     def _released(self, holder: Holder, length: int) -> tuple[int, ...]:
         """Return the blocks that each group of each kind has given back of a holder of this length."""
@@ -352,24 +353,28 @@ class CountedHybridKV(SingleSampleKV):
             gone = kept.released[number]
             if gone == RINGED:
                 continue
-            released = max(gone, kind.released(processed))
+            needless = kind.released(processed)
+            released = gone if gone > needless else needless
             self.free_blocks += (released - gone) * kind.groups
-            if isinstance(kind.rule, SlidingWindow) and 0 < released == kind.released(later):
+            if processed != later:
+                needless = kind.released(later)
+            if 0 < released == needless and isinstance(kind.rule, SlidingWindow):
                 kept.released[number] = RINGED
-                kept.in_rings = kept.released.count(RINGED) == len(self._kinds)
                 self._count_window(holder, kind, 1)
                 continue
             kept.released[number] = released
             again = min(again, max(steps + 1, self._step_of(holder, kind.processed_at(released + 1))))
         if again < NEVER:
             self._look_at(again, holder, kept)
+        else:
+            kept.in_rings = True
 
     def _count_window(self, holder: Holder, kind: Kind, times: int) -> None:
         """Count what a full window of a decoding holder gives back; fewer times than 0 for no longer."""
         assert isinstance(kind.rule, SlidingWindow)
         # It gives back a block when the tokens that it skips reach a multiple of the block size.
         behind = holder.growth * (1 + self.lag) + kind.rule.window - 2
-        self._frees.add(holder.base - behind, kind.block_size, holder.growth, times * kind.groups)
+        self._changes.add(holder.base - behind, kind.block_size, holder.growth, -times * kind.groups)
 
     def _trim_ahead(self, holder: Holder, processed: int) -> None:
         """Give back what the next step of a decoding holder does, once that so many tokens have run."""
@@ -389,7 +394,7 @@ class CountedHybridKV(SingleSampleKV):
 
     def _enter(self, holder: Holder) -> None:
         for size, groups in self._sizes:
-            self._takes.add(holder.base, size, holder.growth, groups)
+            self._takes.add(holder.base, size, holder.growth, groups, self._changes)
         holder.kv = kept = Decoding(holder.kv, self.steps)
         if self._kinds:
             if holder.tokens < self._safe:
@@ -401,10 +406,9 @@ class CountedHybridKV(SingleSampleKV):
     def _leave(self, holder: Holder) -> None:
         growth, kept = holder.growth, holder.kv
         for size, groups in self._sizes:
-            self._takes.add(holder.base, size, growth, -groups)
-        if self._frees.whole:
-            for kind, gone in zip(self._kinds, kept.released, strict=True):
-                if gone == RINGED:
-                    self._count_window(holder, kind, -1)
+            self._takes.add(holder.base, size, growth, -groups, self._changes)
+        for kind, gone in zip(self._kinds, kept.released, strict=True):
+            if gone == RINGED:
+                self._count_window(holder, kind, -1)
         if kept.trimmed_for > self.steps:
             self._early -= kept.early

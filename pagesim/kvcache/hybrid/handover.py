@@ -31,10 +31,10 @@ def hand_over(turnover: Turnover, before: KVCache, memory: CountedHybridPrefixKV
     memory.steps, memory.lag = before.steps, before.lag
     turnover.settle(before.steps)
     pushed: list[_Pushed] = []
-    for life in turnover.kept:
+    for life, steps, place in zip(turnover.kept, *turnover.ended.tolist(), strict=True):
         tables = _tables(life, memory)
         pushed += _given_back(life, tables, memory, turnover)
-        pushed += _dropped(life, tables, memory)
+        pushed += _dropped(tables, memory, steps, place)
     for life in turnover.lives.values():
         tables = _tables(life, memory)
         pushed += _given_back(life, tables, memory, turnover)
@@ -75,16 +75,22 @@ def _given_back(
         if isinstance(store, WindowStore)
     ]
     back: list[tuple[int, int, int, int, int]] = []
-    for number, start, end, first, second, third, in_steps in life.given:
-        if not in_steps:
-            back.append((number, start, end, first * STEP + STEP - 1, second))
-            continue
-        places = np.arange(start, end)
-        steps = turnover.given_back_at(turnover.windows[number], places, first, second, third)
-        for step in np.unique(steps):
-            of_step = places[steps == step]
-            at = int(step) * STEP + life.holder.order
-            back.append((number, int(of_step[0]), int(of_step[-1]) + 1, at, 0))
+    for before, after, known, first, second, third, in_steps in life.given:
+        for each in turnover.windows:
+            low, high = map(int, each.findable(np.array(life.prompt)))
+            start, end = each.released(np.array([before, after])).tolist()
+            start, end = max(start, low), min(end, high, known)
+            if start >= end:
+                continue
+            if not in_steps:
+                back.append((each.number, start, end, first * STEP + STEP - 1, second))
+                continue
+            places = np.arange(start, end)
+            steps = turnover.given_back_at(each, places, first, second, third)
+            for step in np.unique(steps):
+                of_step = places[steps == step]
+                at = int(step) * STEP + life.holder.order
+                back.append((each.number, int(of_step[0]), int(of_step[-1]) + 1, at, 0))
     for number, start, end, at, order in sorted(back):
         yield from _cut(*windows[number], start, end, at, order)
 
@@ -100,9 +106,8 @@ def _cut(store: WindowStore, table: Any, start: int, end: int, at: int, order: i
     yield at, order, store.kind.number, piece
 
 
-def _dropped(life: Life, tables: list[Any], memory: CountedHybridPrefixKV) -> Iterator[_Pushed]:
-    """Yield what can be found of what a former holder gave back at its end."""
-    steps, order = life.released
+def _dropped(tables: list[Any], memory: CountedHybridPrefixKV, steps: int, order: int) -> Iterator[_Pushed]:
+    """Yield what can be found of what a former holder gave back at its end, see `Turnover.ended`."""
     at = steps * STEP + STEP - 1
     for store, table in zip(memory.stores, tables, strict=True):
         if isinstance(store, WindowStore):
@@ -121,7 +126,7 @@ def _hold(life: Life, tables: list[Any], memory: CountedHybridPrefixKV, turnover
     if holder.decodes and memory.steps > life.since:
         holder.in_flight = memory.lag
     end = -(-memory.length(holder) // memory.block_size)
-    gone = dict(zip([each.first for each in turnover.windows], life.gone, strict=True))
+    gone = {each.first: int(each.released(np.array(life.processed))) for each in turnover.windows}
     for store, table in zip(memory.stores, tables, strict=True):
         if isinstance(store, WindowStore):
             table.gone = gone[store.kind.number]

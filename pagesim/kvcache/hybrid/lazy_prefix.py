@@ -139,9 +139,8 @@ class LazyHybridPrefixKV(KVCache):
         before, size = holder.tokens, self.block_size
         self._memory.extend(holder, tokens)
         if self.tells_later:
-            turnover = self._turnover
             blocks = -(-holder.tokens // size) - -(-before // size)
-            turnover.take(turnover.lives[holder], self.steps, blocks)
+            self._turnover.take(holder, self.steps, blocks)
         self._count()
 
     def append(self, holder: Holder) -> int:
@@ -155,7 +154,7 @@ class LazyHybridPrefixKV(KVCache):
 
     def stop_decoding(self, holder: Holder) -> None:
         if self.tells_later:
-            self._turnover.stop(self._turnover.lives[holder], self.steps)
+            self._turnover.stop(holder, self.steps)
         self._memory.stop_decoding(holder)
 
     def trim(self, holder: Holder) -> None:
@@ -163,13 +162,13 @@ class LazyHybridPrefixKV(KVCache):
             if holder.decodes:
                 self._handed_over()
             else:
-                self._turnover.trim(self._turnover.lives[holder], self.steps)
+                self._turnover.trim(holder, self.steps)
         self._memory.trim(holder)
         self._count()
 
     def cache_full_blocks(self, holder: Holder) -> None:
         if self.tells_later:
-            self._turnover.register(self._turnover.lives[holder], self.length(holder))
+            self._turnover.register(holder, self.length(holder))
         else:
             self._memory.cache_full_blocks(holder)
 
@@ -200,12 +199,8 @@ class LazyHybridPrefixKV(KVCache):
         return 0
 
     def release(self, holder: Holder) -> None:
-        if self.tells_later:
-            turnover = self._turnover
-            life = turnover.lives[holder]
-            turnover.release(life, self.steps, self.length(holder))
-            if life.registered:
-                holder.content.unseen = False
+        if self.tells_later and self._turnover.release(holder, self.steps, self.length(holder)):
+            holder.content.unseen = False
         memory = self._memory
         memory.release(holder)
         self.free_blocks = memory.free_blocks
@@ -217,10 +212,11 @@ class LazyHybridPrefixKV(KVCache):
     # What is told later
 
     def note_row(self) -> bool:
-        if self.tells_later:
-            turnover = self._turnover
-            turnover.marks.fromlist([self.steps, len(turnover.log)])
-        return self.tells_later
+        if not self.tells_later:
+            return False
+        turnover = self._turnover
+        turnover.marks.fromlist([self.steps, len(turnover.log)])
+        return True
 
     def take_rows(self) -> npt.NDArray[np.int64]:
         if self.tells_later:

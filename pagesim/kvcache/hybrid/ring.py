@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from pagesim.kvcache.groups import opening_step, passing_steps
+from pagesim.kvcache.groups import passing_steps
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -26,7 +26,7 @@ class Ring:
         self.period = period
         self.whole = 0
 
-    def add(self, base: int, block_size: int, growth: int, blocks: int) -> None:
+    def add(self, base: int, block_size: int, growth: int, blocks: int, beside: Ring | None = None) -> None:
         """Count so many blocks at each step at which a sequence opens a block.
 
         Args:
@@ -34,12 +34,19 @@ class Ring:
             block_size: tokens a block; it divides the period.
             growth: tokens a step.
             blocks: fewer than 0 for a sequence that does so no longer.
+            beside: a ring of the same period in which they are counted, too.
         """
         counts, period = self.counts, self.period
         if growth == 1 and block_size == period:
-            counts[opening_step(base, block_size)] += blocks
+            step = (1 - base) % block_size  # see `opening_step`
+            counts[step] += blocks
             self.whole += blocks
+            if beside is not None:
+                beside.counts[step] += blocks
+                beside.whole += blocks
             return
+        if beside is not None:
+            beside.add(base, block_size, growth, blocks)
         for step in passing_steps((base - 1) % block_size, block_size, growth, period):
             counts[step] += blocks
         self.whole += blocks * growth * period // block_size

@@ -2,15 +2,17 @@
 
 Which free block is taken next then matters for one number only: how many of them can still be found. Those
 that cannot be found are taken first. So what is evicted follows from the order in which blocks are taken and
-given back, and that order is known: between steps it is noted, and in steps it follows from the lengths.
+given back, and that order is known: between steps it is noted, and in steps it follows from the lengths. What
+windows give back follows from the tokens that have run, so these are noted, and not the blocks.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
+from struct import Struct
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +25,17 @@ from pagesim.setup.compiled import mypyc_attr
 
 Numbers = npt.NDArray[np.int64]
 
-_ORDERS = 40
-"""Bits for the order of what happens in a step, or after one."""
+_LOGGED: Final = 7
+"""Numbers in a row of the log."""
+
+_STINT: Final = 9
+"""Numbers in a row of what decoding holders did."""
+
+_pack_logged = Struct(f"{_LOGGED}q").pack
+_pack_stint = Struct(f"{_STINT}q").pack
+
+_MOST_NOTED = 1 << 19
+"""Numbers of the log that are kept to be counted together: so memory stays bounded."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -49,18 +60,18 @@ class Windows:
         assert isinstance(kind.group.rule, SlidingWindow)
         self._window = kind.group.rule.window
 
-    def released(self, processed: int) -> int:
+    def released(self, processed: Numbers) -> Numbers:
         """Return the leading blocks that no token after the first so many attends to."""
-        skipped = processed - self._window + 1
-        return skipped // self.size if skipped > 0 else 0
-
-    def released_of(self, processed: Numbers) -> Numbers:
-        """Return the same of many."""
         return np.maximum(processed - self._window + 1, 0) // self.size
 
     def processed_at(self, places: Numbers) -> Numbers:
         """Return after how many tokens a block is not attended to any more, by its place."""
         return (places + 1) * self.size + self._window - 1
+
+    def findable(self, prompt: Numbers) -> tuple[Numbers, Numbers]:
+        """Return which places can be found, once they are full, of holders of such prompts: from, and to."""
+        last = (prompt - 1) // self.size
+        return np.maximum(last - self.kind.contiguous, 0), last
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -69,44 +80,26 @@ class Life:
 
     Attributes:
         holder: see there.
+        prompt: tokens of its prompt; 1 if nothing of it can ever be found.
         registered: leading blocks of which it is decided whether they can be found.
-        spans: of each of the `Windows` which places can be found once they are full, from one to another.
-        gone: of each the leading places without a block.
+        processed: tokens that had run when its windows gave back last.
         since: while it decodes, the steps that had been taken when it began to; else -1.
         noted: the last of its steps that was noted.
-        first: of each of the `Windows` the places that are gone with its first step; empty before that.
-        given: places that can be found and were given back: the number of the `Windows`, from which to which;
-            and if that was between steps, after how many, the place of that in the order of all such things,
-            and twice 0; if in steps, the base of the holder, ``since`` and ``first``, and 1.
-        released: after how many steps it gave everything back, and the place of that in that order.
-        pushed: blocks that could be found and were given back up to then, by all.
-        dropped: those of them that former holders had up to their end.
+        first: tokens that had run when its windows gave back in its first step; -1 before that.
+        given: what its windows gave back: ``processed`` before and after, and ``registered``; and if that was
+            between steps, after how many, the place of that in the order of all such things, and twice 0; if
+            in steps, the base of the holder, ``since`` and ``first``, and 1.
     """
 
-    __slots__ = (
-        "dropped",
-        "first",
-        "given",
-        "gone",
-        "holder",
-        "noted",
-        "pushed",
-        "registered",
-        "released",
-        "since",
-        "spans",
-    )
+    __slots__ = ("first", "given", "holder", "noted", "processed", "prompt", "registered", "since")
 
-    def __init__(self, holder: Holder, spans: Sequence[tuple[int, int]], registered: int) -> None:
+    def __init__(self, holder: Holder, prompt: int, registered: int) -> None:
         self.holder = holder
-        self.spans = spans
+        self.prompt = prompt
         self.registered = registered
-        self.gone = [0] * len(spans)
-        self.since = self.noted = -1
-        self.first: list[int] = []
+        self.processed = 0
+        self.since = self.noted = self.first = -1
         self.given: list[Given] = []
-        self.pushed = self.dropped = 0
-        self.released = (0, 0)
 
 
 Given = tuple[int, int, int, int, int, int, int]
@@ -125,30 +118,31 @@ class Turnover:
     Attributes:
         windows: what these groups have of windows, neighbouring ones together.
         lives: of the holders.
-        kept: of former holders some blocks of which may be found.
+        kept: of former holders some blocks of which may be found, in the order in which they ended.
+        ended: of each of these, as of `settle`, after how many steps, and the place of that in the order of
+            all that happened between steps, ``[2, K]``.
         cached: free blocks that can be found, as of `settle`.
         lag: steps in flight.
-        log: rows of what happened between steps: after how many; blocks taken in each group; given back in
-            each group of full attention, and how many of these can be found; likewise of the windows.
+        log: rows of what happened between steps: after how many; blocks taken in each group; if a holder gave
+            everything back, its blocks, else 0; its ``registered`` and ``prompt``; and its ``processed``
+            before and after.
         marks: pairs of the steps taken when the cached blocks were asked for, and the length of the log.
     """
 
     __slots__ = (
         "_blank",
-        "_blocks",
         "_changes",
-        "_dropped",
         "_full",
         "_groups",
-        "_nothing",
+        "_kept_pushed",
         "_pushed",
         "_rows",
         "_size",
         "_step",
         "_stints",
         "_times",
-        "_width",
         "cached",
+        "ended",
         "kept",
         "lag",
         "lives",
@@ -171,19 +165,18 @@ class Turnover:
         self._size = groups[0].block_size
         self.lag = 0
         self.lives: dict[Holder, Life] = {}
-        self.kept: deque[Life] = deque()
+        self.kept: list[Life] = []
+        self.ended: Numbers = np.zeros((2, 0), np.int64)
+        self._kept_pushed: Numbers = np.zeros(0, np.int64)  # see ``_pushed``, at the end of each of ``kept``
         self.log = array("q")
-        self._width = 4 + 2 * len(self.windows)
-        self._nothing = (0,) * (2 + 2 * len(self.windows))
-        # Rows of steps in which a sequence decodes: base, order, since, the step before the first, the last;
-        # and of windows the places given back, from which to which, `Life.first`, and which can be found.
+        # Rows of steps in which a holder decodes: base, order, since, the step before the first, the last;
+        # its ``processed`` before, with its first step, and after; and its prompt.
         self._stints = array("q")
         self.marks = array("q")
-        self._dropped = 0  # blocks that could be found and were given back by holders at their end
         self._times = 0  # rows of the log that were settled
         # As of the last time that this was settled, after so many steps:
         self._step = 0
-        self._blank = self._blocks = num_blocks
+        self._blank = num_blocks
         self.cached = 0
         self._pushed = 0  # blocks given back that can be found
         self._rows: list[Numbers] = []
@@ -195,76 +188,50 @@ class Turnover:
         """Note that a new holder has blocks for its tokens, after so many steps."""
         tokens, size = holder.tokens, self._size
         if holder.content is None:
-            life = Life(holder, [(0, 0)] * len(self.windows), 0)
+            life = Life(holder, 1, 0)
         else:
-            spans: list[tuple[int, int]] = []
-            for windows in self.windows:
-                spans += windows.kind.wanted(holder)
-            life = Life(holder, spans, (tokens - holder.unknown) // size)
+            life = Life(holder, holder.prompt, (tokens - holder.unknown) // size)
         self.lives[holder] = life
-        self.log.fromlist([steps, -(-tokens // size), *self._nothing])
+        self.log.frombytes(_pack_logged(steps, -(-tokens // size), 0, 0, 1, 0, 0))
 
-    def take(self, life: Life, steps: int, blocks: int) -> None:
+    def take(self, holder: Holder, steps: int, blocks: int) -> None:
         """Note that a resting holder took so many blocks in each group; its tokens are those with them."""
         if blocks:
-            self.log.fromlist([steps, blocks, *self._nothing])
-        self.register(life, life.holder.tokens)
+            self.log.frombytes(_pack_logged(steps, blocks, 0, 0, 1, 0, 0))
+        self.register(holder, holder.tokens)
 
-    def register(self, life: Life, length: int) -> None:
+    def register(self, holder: Holder, length: int) -> None:
         """Note that those blocks of a holder of this length can be found that are full and known."""
-        holder = life.holder
-        if holder.content is not None:
-            full = (length - holder.unknown) // self._size
-            if full > life.registered:
-                life.registered = full
+        self._register(self.lives[holder], length)
 
-    def trim(self, life: Life, steps: int) -> None:
+    def trim(self, holder: Holder, steps: int) -> None:
         """Note what a resting holder gives back that goes on."""
-        holder, row = life.holder, [steps, 0, 0, 0]
-        for windows, gone in zip(self.windows, life.gone, strict=True):
-            number, end = windows.number, max(gone, windows.released(holder.tokens - holder.in_flight))
-            low, high = life.spans[number]
-            low, high = max(low, gone), min(high, life.registered, end)
-            row += end - gone, max(0, high - low)
-            if low < high:
-                at = self._times + len(self.log) // self._width
-                life.given.append((number, low, high, steps, at, 0, 0))
-            life.gone[number] = end
-        if any(row[4:]):
-            self.log.fromlist(row)
+        life = self.lives[holder]
+        before, after = life.processed, holder.tokens - holder.in_flight
+        if after > before:
+            life.processed = after
+            at = self._times + len(self.log) // _LOGGED
+            life.given.append((before, after, life.registered, steps, at, 0, 0))
+            self.log.frombytes(_pack_logged(steps, 0, 0, life.registered, life.prompt, before, after))
 
-    def release(self, life: Life, steps: int, length: int) -> None:
-        """Note that a holder of this length gives everything back."""
-        holder, size = life.holder, self._size
-        if life.since >= 0:
-            self.stop(life, steps)
-        end, registered = -(-length // size), life.registered
-        if holder.content is not None:
-            full = (length - holder.unknown) // size
-            if full > registered:
-                life.registered = registered = full
-        row = [steps, 0, end, registered]
-        pushed = registered * self._full
-        for windows in self.windows:
-            low, high = life.spans[windows.number]
-            gone = life.gone[windows.number]
-            if high > registered:
-                high = registered
-            if low < gone:
-                low = gone
-            findable = high - low if high > low else 0
-            pushed += findable * windows.groups
-            row += end - gone, findable
+    def release(self, holder: Holder, steps: int, length: int) -> bool:
+        """Note that a holder of this length gives everything back.
+
+        Returns:
+            Whether something of it can be found.
+        """
+        life = self.lives.pop(holder)
+        registered = self._register(life, length)
+        if life.since >= 0 and life.noted < steps:
+            self._note(life, steps)
         if registered:
-            life.released = steps, self._times + len(self.log) // self._width
-            self._dropped = life.dropped = self._dropped + pushed
-            kept, most = self.kept, self._blocks
-            kept.append(life)
-            # What is free and can be found was given back last.
-            while self._dropped - kept[0].dropped >= most:
-                kept.popleft()
-        self.log.fromlist(row)
-        del self.lives[holder]
+            self.kept.append(life)
+        blocks, processed = -(-length // self._size), life.processed
+        log = self.log
+        log.frombytes(_pack_logged(steps, 0, blocks, registered, life.prompt, processed, processed))
+        if len(log) > _MOST_NOTED:
+            self.settle(steps)
+        return registered > 0
 
     # Steps
 
@@ -276,15 +243,12 @@ class Turnover:
         """
         life = self.lives[holder]
         life.since = life.noted = steps
-        life.first = []
-        known = life.registered
-        for _, last in life.spans:  # noqa: SIM110 (in half the time)
-            if last > known:
-                return False
-        return True
+        life.first = -1
+        return (life.prompt - 1) // self._size <= life.registered or not self.windows
 
-    def stop(self, life: Life, steps: int) -> None:
+    def stop(self, holder: Holder, steps: int) -> None:
         """Note that a holder decodes no longer."""
+        life = self.lives[holder]
         if steps > life.noted:
             self._note(life, steps)
         life.since = -1
@@ -303,151 +267,181 @@ class Turnover:
 
     def settle(self, steps: int) -> None:
         """Count what was noted, after so many steps."""
+        if steps == self._step and not (self.log or self.marks):
+            return
         for life in self.lives.values():
             if life.since >= 0 and life.noted < steps:
                 self._note(life, steps)
-        log = np.array(self.log, np.int64).reshape(-1, self._width).T
-        at = self._keys(log[0], 1, np.arange(log.shape[1]))
-        keys, given, findable = map(np.concatenate, zip(self._logged(log, at), *self._stepped(), strict=True))
-        order = np.argsort(keys)
-        keys = keys[order]
+        log = _rows_of(self.log, _LOGGED)
+        logged = log[0] - self._step
+        # What happens in a step, holder by holder, and then what happens after it.
+        stepped = self._stepped()
+        when, given, findable = map(np.concatenate, zip(stepped, self._logged(log), strict=True))
+        order = _in_order(when)
+        when = when[order]
         # Before the first of them, and after each of them.
-        blank, pushed = np.zeros(len(keys) + 1, np.int64), np.zeros(len(keys) + 1, np.int64)
+        blank, pushed = np.empty(len(when) + 1, np.int64), np.empty(len(when) + 1, np.int64)
+        blank[0], pushed[0] = self._blank, 0
         np.cumsum(given[order], out=blank[1:])
+        blank[1:] += self._blank
         np.cumsum(findable[order], out=pushed[1:])
-        blank += self._blank
         # Blocks that can be found are taken only when there is none left that cannot.
         lost = np.maximum(-np.minimum.accumulate(blank), 0)
         cached = pushed - lost
         cached += self.cached
-        marks = np.array(self.marks, np.int64).reshape(-1, 2)
-        self._rows.append(
-            cached[np.searchsorted(keys, self._keys(marks[:, 0], 1, marks[:, 1] // self._width))]
-        )
-        when = keys >> _ORDERS
-        last = np.flatnonzero(np.diff(when, append=-1))
-        last = last[when[last] & 1 == 0]
-        self._changes.append(np.column_stack([(when[last] >> 1) + self._step, cached[last + 1]]))
+        marks = np.array(self.marks, np.int64).reshape(-1, 2).T
+        steps_at = marks[0] - self._step
+        # All that happened up to these steps, but for what was logged later.
+        unlogged = np.searchsorted(logged, steps_at, "right") - marks[1] // _LOGGED
+        self._rows.append(cached[np.searchsorted(when, steps_at, "right") - unlogged])
+        after = order >= len(stepped[0])
+        last = ~after
+        last[:-1] &= (when[1:] != when[:-1]) | after[1:]
+        (ends,) = np.nonzero(last)
+        self._changes.append(np.column_stack([when[ends] + self._step, cached[ends + 1]]))
         self._step = steps
         self._blank, self.cached = int(blank[-1] + lost[-1]), int(cached[-1])
-        self._keep(self._pushed + pushed[np.searchsorted(keys, at, "right")], self._pushed + int(pushed[-1]))
+        pushed += self._pushed
+        self._pushed = int(pushed[-1])
+        self._keep(log, pushed[1:][after])
         self._times += log.shape[1]
         for notes in (self.log, self._stints, self.marks):
             del notes[:]
 
     def given_back_at(self, windows: Windows, places: Numbers, base: int, since: int, first: int) -> Numbers:
-        """Return the steps at which a decoding holder gives places back; see `Life.given`."""
+        """Return the steps at which a decoding holder gives places back; see `Life`."""
         later = windows.processed_at(places) - base + 1 + self.lag
-        return np.where(places < first, since + 1, np.maximum(later, since + 2))
+        at_once = places < windows.released(np.array(first))
+        return np.where(at_once, since + 1, np.maximum(later, since + 2))
 
     # Inside
 
-    def _keys(self, steps: Numbers, after: int, order: Numbers) -> Numbers:
-        """Return numbers in the order in which things happen: in steps, or after them, and there in order."""
-        return ((steps - self._step) * 2 + after << _ORDERS) + order
+    def _register(self, life: Life, length: int) -> int:
+        """Note that full and known blocks can be found; return of how many leading ones that is decided."""
+        holder, registered = life.holder, life.registered
+        if holder.content is not None:
+            full = (length - holder.unknown) // self._size
+            if full > registered:
+                life.registered = registered = full
+        return registered
 
     def _note(self, life: Life, steps: int) -> None:
         """Note the steps of a decoding holder up to one."""
-        since, holder, gone, lag = life.since, life.holder, life.gone, self.lag
-        base, known = holder.base, life.registered
-        row = [base, holder.order, since, life.noted, steps]
-        life.noted = steps
-        firsts = life.first
-        if not firsts:
+        since, holder, before = life.since, life.holder, life.processed
+        base = holder.base
+        if life.first < 0:
             # Before its first step some of its prompt was in flight.
-            processed = base + since - holder.in_flight
-            for windows in self.windows:
-                first, before = windows.released(processed), gone[windows.number]
-                firsts.append(before if before > first else first)
-        for windows in self.windows:
-            number = windows.number
-            start, first = gone[number], firsts[number]
-            end = first
-            if steps > since + 1:
-                end = windows.released(base + steps - 1 - lag)
-                if end < first:
-                    end = first
-            low, high = life.spans[number]
-            if high > known:
-                high = known
-            row += start, end, first, low, high
-            if start < high and low < end:
-                given = number, max(low, start), min(high, end), base, since, first, 1
-                life.given.append(given)
-            gone[number] = end
-        self._stints.fromlist(row)
+            first = base + since - holder.in_flight
+            life.first = before if before > first else first
+        first = after = life.first
+        if steps > since + 1:
+            later = base + steps - 1 - self.lag
+            if later > first:
+                after = later
+        self._stints.frombytes(
+            _pack_stint(base, holder.order, since, life.noted, steps, before, first, after, life.prompt)
+        )
+        life.given.append((before, after, life.registered, base, since, first, 1))
+        life.noted = steps
+        life.processed = after
 
-    def _logged(self, log: Numbers, keys: Numbers) -> _Events:
-        """Return what happened between steps."""
-        full, back = log[3] * self._full, (log[2] - log[3]) * self._full - log[1] * self._groups
+    def _logged(self, log: Numbers) -> _Events:
+        """Return what happened between steps, in its order."""
+        steps, taken, blocks, registered, prompt, before, after = log
+        ends = blocks > 0
+        findable = np.where(ends, registered, 0) * self._full
+        given = blocks * self._full - findable - taken * self._groups
         for windows in self.windows:
-            every, findable = log[4 + 2 * windows.number : 6 + 2 * windows.number]
-            back += (every - findable) * windows.groups
-            full += findable * windows.groups
-        return keys, back, full
+            start, stop = windows.released(before), np.where(ends, blocks, windows.released(after))
+            low, high = windows.findable(prompt)
+            found = _overlap(start, stop, low, np.minimum(high, registered))
+            given += (stop - start - found) * windows.groups
+            findable += found * windows.groups
+        return steps - self._step, given, findable
 
-    def _stepped(self) -> Iterator[_Events]:
-        """Yield what happened in steps: what was taken, and what was given back by windows."""
-        stints = np.array(self._stints, np.int64).reshape(-1, 5 + 5 * len(self.windows)).T
-        base, order, since, begin, end = np.ascontiguousarray(stints[:5])
-        order = order * (1 + len(self.windows))
-        size = self._size
-        stride = size * 2 << _ORDERS
-        # A block is taken with the token behind a multiple of the block size.
-        first = (begin - 1 + base) // size + 1
-        counts = (end - 1 + base) // size + 1 - first
-        keys = self._keys(1 - base + first * size, 0, order + len(self.windows))
-        keys = np.repeat(keys, counts) + _places(counts) * stride
-        yield keys, np.full(len(keys), -self._groups), np.zeros(len(keys), np.int64)
+    def _stepped(self) -> _Events:
+        """Return what holders took and gave back in steps, those that came first first, each in its order."""
+        stints = _rows_of(self._stints, _STINT)
+        stints = stints[:, np.argsort(stints[1], kind="stable")]
+        stints[2:5] -= self._step
+        base, _, since, begin, end, before, first, after, prompt = stints
+        base += self._step
+        size, lag = self._size, self.lag
+        # Of each kind of events when a holder has the first, how many there are, a block size of steps apart,
+        # and what each one gives back that cannot be found, and that can.
+        events: list[tuple[Numbers, Numbers, Numbers, Numbers]] = []
+        found_later: list[tuple[int, Numbers, Numbers, int]] = []
+        nothing = np.zeros(len(base), np.int64)
         for windows in self.windows:
-            column = 5 + 5 * windows.number
-            start, stop, gone, low, high = np.ascontiguousarray(stints[column : column + 5])
-            own, groups = order + windows.number, windows.groups
+            start, stop, groups = windows.released(before), windows.released(after), windows.groups
+            low, high = windows.findable(prompt)
             # What is given back with the first step, and the second, may be much at once.
-            for step, last in (
-                (since + 1, gone),
-                (since + 2, np.maximum(gone, windows.released_of(base + since + 1 - self.lag))),
-            ):
+            lasts = [(since + 1, windows.released(first))]
+            if lag:
+                lasts.append((since + 2, windows.released(np.maximum(first, base + since + 1 - lag))))
+            for step, last in lasts:
                 until = np.minimum(np.maximum(last, start), stop)
-                some = np.flatnonzero(until > start)
-                if len(some):
-                    findable = np.maximum(np.minimum(until, high) - np.maximum(start, low), 0)[some]
-                    every = (until - start)[some]
-                    yield (
-                        self._keys(step[some], 0, own[some]),
-                        (every - findable) * groups,
-                        findable * groups,
-                    )
+                found = _overlap(start, until, low, high)
+                some = np.minimum(until - start, 1)
+                events.append((step, some, (until - start - found) * groups, found * groups))
                 start = until
-            counts = stop - start
-            steps = windows.processed_at(start) - base + 1 + self.lag
-            keys = np.repeat(self._keys(steps, 0, own), counts) + _places(counts) * stride
-            findable = np.zeros(len(keys), np.int64)
-            few = np.maximum(np.minimum(stop, high) - np.maximum(start, low), 0)
-            before = np.cumsum(counts) - counts + np.maximum(low - start, 0)
-            findable[np.repeat(before, few) + _places(few)] = groups
-            yield keys, groups - findable, findable
+            skipped, found = np.maximum(low - start, 0), _overlap(start, stop, low, high)
+            found_later.append((len(events), skipped, found, groups))
+            steps = windows.processed_at(start) - base + 1 + lag
+            events.append((steps, stop - start, nothing + groups, nothing))
+        # A block is taken with the token behind a multiple of the block size.
+        places = (begin - 1 + base) // size + 1
+        taken = (end - 1 + base) // size + 1 - places
+        events.append((1 - base + places * size, taken, nothing - self._groups, nothing))
+        steps, counts, given, findable = [
+            np.stack(each, axis=1).ravel() for each in zip(*events, strict=True)
+        ]
+        before_them = np.cumsum(counts) - counts
+        when = np.repeat(steps - before_them * size, counts)
+        when += np.arange(len(when)) * size
+        given, findable = np.repeat(given, counts), np.repeat(findable, counts)
+        before_them = before_them.reshape(-1, len(events))
+        for kind, skipped, found, groups in found_later:
+            which = np.repeat(before_them[:, kind] + skipped, found) + _places(found)
+            given[which] = 0
+            findable[which] = groups
+        return when, given, findable
 
-    def _keep(self, pushed: Numbers, all_pushed: int) -> None:
+    def _keep(self, log: Numbers, pushed: Numbers) -> None:
         """Keep of former holders those of which something may be found.
 
         Args:
-            pushed: blocks that could be found and were given back with each row of the log, by all.
-            all_pushed: up to now.
+            log: see there.
+            pushed: blocks that could be found and were given back, by all, with each of its rows.
         """
-        kept = self.kept
-        for life in reversed(kept):
-            row = life.released[1] - self._times
-            if row < 0:
-                break
-            life.pushed = int(pushed[row])
-        self._pushed = all_pushed
-        while kept and all_pushed - kept[0].pushed >= self.cached:
-            kept.popleft()
+        (ends,) = np.nonzero((log[2] > 0) & (log[3] > 0))
+        ended = np.concatenate([self.ended, [log[0, ends], ends + self._times]], axis=1)
+        kept_pushed = np.concatenate([self._kept_pushed, pushed[ends]])
+        # What is free and can be found was given back last.
+        gone = int(np.searchsorted(kept_pushed, self._pushed - self.cached, "right"))
+        del self.kept[:gone]
+        self.ended, self._kept_pushed = ended[:, gone:], kept_pushed[gone:]
 
 
 _Events = tuple[Numbers, Numbers, Numbers]
-"""Of events their keys, the blocks given back that cannot be found, fewer than 0 for taken, and that can."""
+"""Of events their steps, the blocks given back that cannot be found, fewer than 0 for taken, and that can."""
+
+
+def _rows_of(notes: array[int], width: int) -> Numbers:
+    """Return the columns of rows that were noted one after another, ``[width, N]``."""
+    return np.ascontiguousarray(np.array(notes, np.int64).reshape(-1, width).T)
+
+
+def _in_order(steps: Numbers) -> npt.NDArray[np.intp]:
+    """Return the places of events by their steps, from 0 on; those of a step stay as they are."""
+    short = not len(steps) or int(steps.max()) < 1 << 16
+    return np.argsort(steps.astype(np.uint16) if short else steps, kind="stable")  # short ones by radix
+
+
+def _overlap(start: Numbers, stop: Numbers, low: Numbers, high: Numbers) -> Numbers:
+    """Return how many places from one to another are among those from a low one to a high one."""
+    found: Numbers = np.maximum(np.minimum(stop, high) - np.maximum(start, low), 0)
+    return found
 
 
 def _places(counts: Numbers) -> Numbers:
