@@ -106,7 +106,7 @@ class Recorder(Observer):
         self._residency: Residency = (GroupResidency if memory.is_hybrid else PlainResidency)(scheduler)
         self._notes_cache = memory.caches_prefixes and not (memory.is_hybrid or scheduler.parks)
         self._notes_state = not self._notes_cache and (
-            memory.caches_prefixes
+            (memory.caches_prefixes and not memory.is_hybrid)
             or not memory.grows
             or bool(scheduler.parks)
             or scheduler.widest > 1
@@ -176,6 +176,8 @@ class Recorder(Observer):
                     self._note("swapped_in", batch.blocks_in)
                     self._note("swapped_out", batch.blocks_out)
             if memory.is_hybrid:
+                if memory.shared_blocks and not self._notes_state:
+                    self._note("shared_blocks", memory.shared_blocks)
                 self._residency.planned(batch, self.iterations)
         self.iterations += 1
 
@@ -204,6 +206,8 @@ class Recorder(Observer):
                 external = self._external if run.decided < run.start else 0
                 self._note_state(sequences + run.resting, external, run.end)
             if memory.is_hybrid:
+                if memory.shared_blocks and not self._notes_state:
+                    self._note("shared_blocks", memory.shared_blocks)
                 self._residency.fast_forwarded(self.iterations, run.steps)
         self.iterations += run.steps
         if self._lag:
