@@ -42,6 +42,9 @@ class Chunks(Protocol):
         Readers are counted in one tier alone.
         """
 
+    def readers_of(self, segment: int, chunk: int) -> int | None:
+        """Say of one chunk what ``cut`` says."""
+
 
 class Backing(Protocol):
     """Takes chunks from a device and gives them back."""

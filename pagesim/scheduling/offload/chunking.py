@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from pagesim.kvcache import Full, KVGroup, SlidingWindow, State
 from pagesim.kvcache.tiers import ChunkRun, segment
 from pagesim.scheduling.content import Content
@@ -47,10 +49,16 @@ class OffloadGroup:
 def chunk_runs(content: Content, group: OffloadGroup, start: int, end: int) -> list[ChunkRun]:
     """Return some chunks in a row of a group, the last not included, in runs."""
     size, number = group.tokens, group.number
+    ends, names, lookahead = content.ends, content.names, content.lookahead
     found: list[ChunkRun] = []
-    for name, first, stop in content.named(start * size, end * size):
+    at = bisect_left(ends, start * size + 1 + lookahead)
+    while start < end:
         # A chunk is of the segment in which it ends.
-        run = (segment(name, size, number), first // size, stop // size)
-        if run[1] < run[2]:
-            found.append(run)
+        stop = (ends[at] - lookahead) // size
+        if stop > start:
+            if stop > end:
+                stop = end
+            found.append((segment(names[at], size, number), start, stop))
+            start = stop
+        at += 1
     return found

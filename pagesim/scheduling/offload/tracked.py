@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any, cast
 
 from pagesim.kvcache.tiers import ChunkRun, within
+from pagesim.kvcache.tiers.chunks import END
 from pagesim.scheduling.content import Content
 from pagesim.scheduling.offload.chunking import OffloadGroup, chunk_runs
 from pagesim.scheduling.offload.jobs import Job
@@ -54,8 +56,14 @@ class Tracked:
 
     def runs(self, group: OffloadGroup, start: int, end: int) -> list[ChunkRun]:
         """Return some chunks in a row of a group, the last not included, in runs."""
-        whole = self._runs[group.number]
-        if whole is None:
-            content = cast(Content, self.request.content)
-            whole = self._runs[group.number] = chunk_runs(content, group, 0, _ANY // group.tokens)
-        return within(whole, start, end)
+        return within(self._runs[group.number] or self._whole(group), start, end)
+
+    def segment(self, group: OffloadGroup, chunk: int) -> int:
+        """Return the segment in which a chunk of a group is."""
+        whole = self._runs[group.number] or self._whole(group)
+        return whole[bisect_right(whole, chunk, key=END)][0]
+
+    def _whole(self, group: OffloadGroup) -> list[ChunkRun]:
+        content = cast(Content, self.request.content)
+        whole = self._runs[group.number] = chunk_runs(content, group, 0, _ANY // group.tokens)
+        return whole
