@@ -14,7 +14,10 @@ are numbered from the first of the sequence, not of the segment."""
 
 _GROUPS = 8
 _SIZES = 32
-_KIND = (1 << _GROUPS + _SIZES) - 1  # of a segment: the group and the tokens of a chunk
+NAMED = _GROUPS + _SIZES
+"""A segment is its name, shifted by so many bits, and the segment of name 0."""
+
+_KIND = (1 << NAMED) - 1  # of a segment: the group and the tokens of a chunk
 END = itemgetter(2)
 """Returns the number of the chunk behind a run."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from pagesim.kvcache.tiers.chunks import ChunkRun
 from pagesim.kvcache.tiers.spans import Spans
@@ -68,7 +69,7 @@ class Use:
 
     Attributes:
         rank: when it first did anything, where an eviction counts that; 0 for never.
-        seen: chunks that it read, wrote, or offered where they were there.
+        seen: chunks that it read, wrote, or offered where they were there; none where an eviction notes uses.
         noted: what else an eviction notes of it, chunk by chunk.
     """
 
@@ -82,7 +83,14 @@ class Use:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Eviction(ABC):
-    """An order in which chunks go; the store says what happens to them."""
+    """An order in which chunks go; the store says what happens to them.
+
+    Attributes:
+        notes_uses: whether it notes itself what requests used: then ``touched`` is told of every use, and
+            ``ended`` is enough.
+    """
+
+    notes_uses: ClassVar[bool] = False
 
     def begun(self, held: Spans[Lot]) -> None:
         """Learn in which lots the store, which is empty, is going to hold its chunks.
@@ -115,9 +123,9 @@ class Eviction(ABC):
     def forgotten(self, run: ChunkRun) -> None:
         """Chunks that may go are about to be given up, and not for want of room."""
 
-    def ended(self, use: Use) -> bool:
-        """A request is over; say whether that is enough: else it is looked for what ``finished`` is told."""
-        return False
+    def ended(self, use: Use) -> None:
+        """A request is over; told in place of ``finished`` if this notes what requests used."""
+        raise NotImplementedError
 
     @abstractmethod
     def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, joined, singles, tail_first
 from pagesim.kvcache.tiers.eviction import Eviction, Lot, MayGo, Rank, Use
-from pagesim.kvcache.tiers.spans import Spans
+from pagesim.kvcache.tiers.spans import Spans, of_runs
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -23,6 +23,8 @@ class LruByRequest(Eviction):
 
     __slots__ = ("_clock", "_held", "_ranks")
 
+    notes_uses = True
+
     def __init__(self) -> None:
         self._clock = 0
         self._held: Spans[Lot] = Spans()
@@ -34,6 +36,9 @@ class LruByRequest(Eviction):
 
     def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
+        if rank.strays:  # what it used before stays where it is
+            strays = of_runs(rank.strays)
+            runs = [part for run in runs for part in strays.missing(run)]
         for run in runs:
             self._move(run, rank)
 
@@ -56,7 +61,7 @@ class LruByRequest(Eviction):
             assert lot.rank is not None
             self._lose(lot.rank, (run[0], first, end))
 
-    def ended(self, use: Use) -> bool:
+    def ended(self, use: Use) -> None:
         rank = self._ranks.pop(use.rank, None)
         if rank is not None:
             # All that it has is fresh, and with that what others have, or brought, of what the request used.
@@ -67,18 +72,17 @@ class LruByRequest(Eviction):
                 self._move(run, rank)
             if rank.chunks:
                 self._ranks[rank.number] = rank
-        return True
 
     def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         self.ended(use)
 
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
         chosen: list[ChunkRun] = []
-        lost: list[tuple[Rank, int]] = []
+        lost: list[tuple[Rank, int, int]] = []  # each with the first of its runs, and its chunks
         for rank in self._ranks.values():
             if not rank.chunks:
                 continue  # of a request that lives, and lost all that it had
-            lost.append((rank, len(chosen)))
+            start, lacking = len(chosen), chunks
             for run in self._tail_first(rank):
                 parts = may_go(run)
                 if parts != [run]:
@@ -92,18 +96,20 @@ class LruByRequest(Eviction):
                     chunks -= end - first
                 if not chunks:
                     break
+            lost.append((rank, start, lacking - chunks))
             if not chunks:
                 break
         if chunks:
             return None
         stop = len(chosen)
-        for rank, start in reversed(lost):
-            stack, gone = rank.stack, chosen[start:stop]
-            for run in gone:
-                self._lose(rank, run)
-            if stack:
-                _pop(stack, gone)
-                rank.stack = stack
+        for rank, start, gone in reversed(lost):
+            rank.chunks -= gone
+            if rank.lives:
+                rank.strays += chosen[start:stop]
+            elif not rank.chunks:
+                del self._ranks[rank.number]  # else every choice would pass over it
+            if rank.chunks and rank.stack:
+                _pop(rank.stack, chosen[start:stop])
             stop = start
         return chosen
 
@@ -156,7 +162,7 @@ class LruByRequest(Eviction):
         if rank.lives:
             rank.strays.append(run)
         elif not rank.chunks:
-            del self._ranks[rank.number]  # else every choice would pass over it
+            del self._ranks[rank.number]
 
     def _of(self, use: Use) -> Rank:
         """Return the rank of a request that lives."""

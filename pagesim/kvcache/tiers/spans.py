@@ -30,10 +30,11 @@ class Spans(Generic[V]):
 
     def at(self, run: ChunkRun) -> V:
         """Return the value of the first chunk of a run, which has one."""
-        for _, end, value in self._of[run[0]]:
-            if run[1] < end:
-                return value
-        raise KeyError(run)
+        spans, place = self._of[run[0]], run[1]
+        start, _, value = spans[-1]
+        if start <= place:
+            return value
+        return next(value for _, end, value in spans if place < end)
 
     def before(self, run: ChunkRun) -> V | None:
         """Return the value of the chunk before a run, which has a span of its own; None where it has none."""

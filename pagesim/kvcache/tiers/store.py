@@ -150,7 +150,8 @@ class ChunkStore:
             missing = self._offered_enough(singles(runs), missing)
         eviction, new = self._eviction, count(missing)
         eviction.missed(use, missing)
-        eviction.reused(use, ready)
+        if ready:
+            eviction.reused(use, ready)
         self._touch(use, ready, missing)
         lacking = new - (self.capacity - self.used)
         if lacking > 0 and not self._make_room(lacking, _NONE if alone else runs):
@@ -205,7 +206,8 @@ class ChunkStore:
 
     def finish(self, use: Use) -> None:
         """Say that a request is over: what it used counts as touched once more, its tail first."""
-        if self._eviction.ended(use):
+        if self._eviction.notes_uses:
+            self._eviction.ended(use)
             return
         held = self._held
         self._eviction.finished(use, [part for run, _ in use.seen for part in held.there(run)])
@@ -243,6 +245,10 @@ class ChunkStore:
 
     def _touch(self, use: Use, there: Sequence[ChunkRun], missing: Sequence[ChunkRun] = ()) -> None:
         """Note that a request uses chunks; an eviction is told of the first use of those that are there."""
+        if self._eviction.notes_uses:
+            if there or missing:
+                self._eviction.touched(use, there)
+            return
         fresh = use.seen.add(there, True) if there else there
         if use.seen.add(missing, True) or fresh:
             self._eviction.touched(use, fresh)
