@@ -87,6 +87,8 @@ class CopyEngine:
     def over_by(self, now: int) -> list[Job]:
         """Return the jobs of which an iteration learns that is launched now: all that are over since."""
         over: list[Job] = []
+        if not (self._storing or self._loading):
+            return over
         for queue in (self._storing, self._loading):
             while queue and queue[0][0] <= now:
                 over.append(queue.popleft()[1])

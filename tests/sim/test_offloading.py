@@ -209,7 +209,7 @@ def test_a_size_is_so_many_chunks_each_rounded_up_to_a_page() -> None:
 def test_a_copy_on_which_no_request_that_waits_depends_asks_for_no_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two requests fill the device; the third finds no room before the first is over, when stores long are."""
+    """Two requests fill the device; the third finds no room while stores are carried out."""
     waiting: list[int] = []
     plan = OffloadingV1.plan
 

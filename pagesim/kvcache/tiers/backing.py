@@ -137,10 +137,12 @@ class OneTier:
 
     def offer(self, use: Use, runs: Sequence[ChunkRun]) -> Copy | None:
         """See `Backing`."""
-        missing = self.chunks.offer(use, runs)
+        store = self.chunks
+        writing = store.writing
+        missing = store.offer(use, runs)
         if missing is None:
             return None
-        self._traffic.stored += count(missing)
+        self._traffic.stored += store.writing - writing
         return Copy(missing, is_store=True)
 
     def load(self, use: Use, runs: Sequence[ChunkRun]) -> Copy:

@@ -83,7 +83,7 @@ class LruByRequest(Eviction):
             if not rank.chunks:
                 continue  # of a request that lives, and lost all that it had
             start, lacking = len(chosen), chunks
-            for run in self._tail_first(rank):
+            for run in reversed(rank.stack) if rank.stack else self._tail_first(rank):
                 parts = may_go(run)
                 if parts != [run]:
                     rank.stack = None  # some of it stays that is not at the end
@@ -118,8 +118,6 @@ class LruByRequest(Eviction):
 
     def _tail_first(self, rank: Rank) -> Iterable[ChunkRun]:
         """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
-        if rank.stack:
-            return reversed(rank.stack)
         runs: list[ChunkRun] = []
         gone: list[int] = []
         for segment in rank.segments:

@@ -91,7 +91,8 @@ class Connector:
         if tracked is None:
             tracked = self._tracked[request] = Tracked(request, len(self._groups), self.backing.new_use())
         else:
-            tracked.begin(len(self._groups))
+            if tracked.has_begun:
+                tracked.begin(len(self._groups))
             if tracked.jobs:
                 return None
         tracked.local = local
@@ -152,6 +153,7 @@ class Connector:
         """
         self._admitted.append(request)
         tracked = self._tracked[request]
+        tracked.has_begun = True
         if stores:
             self._offering[request] = tracked
         if not external:
@@ -192,15 +194,14 @@ class Connector:
         offering = self._offering
         over = self._over
         fences = self._fences
-        if fences.names_taken and (
-            fences.stand or self._others or (over and not offering.keys().isdisjoint(over))
-        ):
+        stand = fences.stand
+        if fences.names_taken and (stand or self._others or (over and not offering.keys().isdisjoint(over))):
             taken = self._blocks_taken(served, after)
         elif offering:
             after = {request: known for request, _, known in served(offering)}
         for request in preempted:
             plan.flushed.update(dict.fromkeys([job for job in self._tracked[request].jobs if job.is_store]))
-        if fences.stand:
+        if stand:
             plan.flushed.update(dict.fromkeys(fences.of(taken)))
         self._retries = False
         if self._has_states:

@@ -294,10 +294,11 @@ class OffloadingV1(HoldingV1):
         memory, computed, running = self.memory, dict(self._computed), self.running
         served: list[tuple[EngineRequest, int, int]] = []
         if among is None:
-            requests: Sequence[EngineRequest] = list(running.values())
+            requests = list(running.values())
         else:  # which are few
-            there = [each for each in among if running.get(each.order) is each]
-            requests = sorted(there, key=_order) if len(there) > 1 else there
+            requests = [each for each in among if running.get(each.order) is each]
+            if len(requests) > 1:
+                requests.sort(key=_order)
         for request in requests:
             length = memory.length(request)
             if request in computed:

@@ -28,13 +28,14 @@ class Tracked:
         tables: of each group that keeps a part the blocks that it took since it was admitted, by position, as
             far as chunks of them may be offered; `NULL` for those that were given back and taken again.
             Of a request that is over, the blocks of all groups.
+        has_begun: whether it was admitted since it began anew.
         is_served: whether it got tokens since it was admitted.
         local: tokens that were found on the device when it was looked up last.
         is_over: whether the request is.
     """
 
     __slots__ = (
-        *("_runs", "following", "is_over", "is_served", "jobs"),
+        *("_runs", "following", "has_begun", "is_over", "is_served", "jobs"),
         *("local", "request", "tables", "use"),
     )
 
@@ -44,13 +45,12 @@ class Tracked:
         self.jobs: dict[Job, None] = {}
         self.local = 0
         self.is_over = False
-        self.is_served = False
         self._runs: list[list[ChunkRun] | None] = [None] * groups  # all that it may have
         self.begin(groups)
 
     def begin(self, groups: int) -> None:
         """Forget what was offered: the request begins anew."""
-        self.is_served = False
+        self.has_begun = self.is_served = False
         self.following = [0] * groups
         self.tables: list[list[int]] = [[] for _ in range(groups)]
 
