@@ -10,9 +10,10 @@ import numpy as np
 
 from pagesim.accounting.ledger import Column
 from pagesim.kvcache.tiers import ENTRIES, UNLIMITED, ChunkStore
+from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.observer import FastForward, Observer
 
 BLOCKS = 32
 """For each change so many blocks of the device may be looked at."""
@@ -57,6 +58,13 @@ class TierHistory(Observer):
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         self._note(now)
 
+    def fast_forwarded(self, run: FastForward) -> None:
+        self._note(run.start)
+
+    def next_look(self) -> int:
+        # What the device has is looked at beside an iteration that is planned.
+        return 0 if self._looks_next() and self._counts() != self._now else NEVER
+
     def idle(self, now: int, until: int) -> None:
         self._note(now)
 
@@ -95,16 +103,24 @@ class TierHistory(Observer):
     # Inside
 
     def _note(self, now: int) -> None:
-        counts = [store.counts() for store in self._stores]
+        counts = self._counts()
         if counts == self._now:
             return
+        looks = self._looks_next()
         self._now = counts
         self._since += 1
-        if self._since > min(self._looks**3, self._rarely):
+        if looks:
             self._look()
             self._looks += 1
             self._since = 0
         self._write(now)
+
+    def _counts(self) -> list[tuple[int, int, int]]:
+        return [store.counts() for store in self._stores]
+
+    def _looks_next(self) -> bool:
+        """Say whether the device is looked at when a tier changes next."""
+        return self._since >= min(self._looks**3, self._rarely)
 
     def _look(self) -> None:
         found = [tier.entries() for tier in self._connector.tiers()]

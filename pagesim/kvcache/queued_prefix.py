@@ -54,6 +54,10 @@ class QueuedPrefixKV(CountedPrefixKV):
         """Return the run of all blocks, which are free."""
         return Run(self.num_blocks)
 
+    def _takes_now(self) -> None:
+        """Learn that blocks are about to be taken, if ``_took`` is told of them."""
+        return
+
     def _took(self, run: Run, blocks: int) -> None:
         """Learn that so many blocks were taken off the end of a run, the last of them first."""
         return
@@ -65,6 +69,8 @@ class QueuedPrefixKV(CountedPrefixKV):
     # As `CountedPrefixKV`
 
     def _take(self, blocks: int) -> None:
+        if self._tells_taken:
+            self._takes_now()
         self.free_blocks -= blocks
         if self._aside:
             aside = min(blocks, self._aside)
@@ -74,7 +80,9 @@ class QueuedPrefixKV(CountedPrefixKV):
         if blank.count and blocks:
             count = min(blocks, blank.count)
             blank.count -= count
-            self._count_taken(blank, count)
+            self.blocks_taken += count
+            if self._tells_taken:
+                self._took(blank, count)
             blocks -= count
         if blocks:
             self._take_queued(blocks)
@@ -99,14 +107,11 @@ class QueuedPrefixKV(CountedPrefixKV):
                 if self.blocks_taken != self._evicted_to:
                     self._note_evictions(self.blocks_taken)
                 self._evicted_to = self.blocks_taken + blocks
-        self._count_taken(run, blocks)
-
-    # Inside
-
-    def _count_taken(self, run: Run, blocks: int) -> None:
         self.blocks_taken += blocks
         if self._tells_taken:
             self._took(run, blocks)
+
+    # Inside
 
     def _note_evictions(self, taken: int) -> None:
         """Note the last evictions in a row; the next come when so many blocks have been taken."""

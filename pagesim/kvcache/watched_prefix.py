@@ -196,9 +196,8 @@ class WatchedPrefixKV(QueuedPrefixKV):
         self._watching = _WatchedIndex(queue)
         return self._watching
 
-    def _take(self, blocks: int) -> None:
+    def _takes_now(self) -> None:
         self._passed = 0
-        super()._take(blocks)
 
     def _take_aside(self, blocks: int) -> None:
         super()._take_aside(blocks)

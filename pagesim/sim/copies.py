@@ -55,7 +55,9 @@ class CopyEngine:
         """
         flushed, stores = transfers.flushed, transfers.stores
         if stores or self._unsent:
-            self._store([*self._unsent, *[job for job in stores if job in flushed]], max(now, busy))
+            flushed_now = [job for job in stores if job in flushed] if flushed else ()
+            if self._unsent or flushed_now:
+                self._store([*self._unsent, *flushed_now], max(now, busy))
             self._unsent = [job for job in stores if job not in flushed] if flushed else stores
         waits = [end for end, job in self._storing if job in flushed] if flushed else ()
         return max(now, *waits) if waits else now
@@ -85,6 +87,8 @@ class CopyEngine:
     def over_by(self, now: int) -> list[Job]:
         """Return the jobs of which an iteration learns that is launched now: all that are over since."""
         over: list[Job] = []
+        if not (self._storing or self._loading):
+            return over
         for queue in (self._storing, self._loading):
             while queue and queue[0][0] <= now:
                 over.append(queue.popleft()[1])

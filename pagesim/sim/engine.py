@@ -70,6 +70,7 @@ class Engine:
         "_looks",
         "_naps",
         "_next_abort",
+        "_still_waits",
         "_tells_growth",
         "_tiers",
         "aborted_tokens",
@@ -111,6 +112,7 @@ class Engine:
             NEVER  # when a copy ends, of which the next iteration learns; 0 where each must be planned
         )
         self._naps = False  # whether that computes nothing
+        self._still_waits = False  # whether what waits does so in the next iteration, too
         self.executor = executor
         self.recorder = recorder
         self.events: Observer = Observers([recorder, *observers]) if observers else recorder
@@ -176,8 +178,8 @@ class Engine:
         run = self.run
         run.steps = 0
         run.decided = now
-        if self.fast_forward and not (queue.waiting or scheduler.swapped):
-            # No request waits for a place: no plan is needed unless another decision is due.
+        if self.fast_forward and (self._still_waits or not (queue.waiting or scheduler.swapped)):
+            # No request waits for a place that it may get: no plan is needed unless another decision is due.
             steps = scheduler.steps_until_next_decision()
             if steps > 0:
                 self._fast_forward(steps, now, now)
@@ -229,10 +231,16 @@ class Engine:
                 )
         if self.aborts and self.scheduler.drops_last_token:
             self._let_in(now)
-        self.scheduler.finish(now)
+        scheduler = self.scheduler
+        over = scheduler.finish(now)
+        self._still_waits = False
         if self._arrived:
-            self.scheduler.transferred(self._arrived)
+            scheduler.transferred(self._arrived)
             self._arrived = ()
+            self._due = self.copies.due  # of those that are left
+            self._still_waits = not (
+                over or scheduler.must_replan or self.aborts or self._naps or scheduler.arrival_matters()
+            )
         if self._naps:
             self._naps = False
             return now + NAP if self.scheduler.has_work else now

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import pagesim as ps
+from pagesim.accounting import tier_history
 from pagesim.experiments.golden import read_manifest
 from pagesim.experiments.golden.replay import trace_of
 from pagesim.scheduling.batch import Batch
@@ -203,6 +204,42 @@ def test_a_size_is_so_many_chunks_each_rounded_up_to_a_page() -> None:
     assert result.summary["options"]["defaults"]["kv_offloading_chunks"] == (1 << 30) // rounded
     with pytest.raises(ps.PagesimError, match="less than a chunk of"):
         run(kv_offloading_size=0.001)
+
+
+def test_a_copy_on_which_no_request_that_waits_depends_asks_for_no_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two requests fill the device; the third finds no room while stores are carried out."""
+    waiting: list[int] = []
+    plan = OffloadingV1.plan
+
+    def counted(scheduler: OffloadingV1, now: int) -> Batch:
+        waiting.append(scheduler.queue.waiting)
+        return plan(scheduler, now)
+
+    monkeypatch.setattr(OffloadingV1, "plan", counted)
+    monkeypatch.setattr(tier_history, "BLOCKS", 1)  # else the device is looked at beside each copy's end
+    trace = Trace(
+        np.zeros(3),
+        np.array([64, 64, 240]),
+        np.array([60, 80, 1]),
+        hash_ids=[(1,), (2,), (3, 4, 5, 6)],
+        hash_block_size=64,
+    )
+    system = {
+        "async_scheduling": False,
+        "num_blocks": 20,
+        "max_num_batched_tokens": 64,
+        "kv_offloading_chunks": 100,
+        "kv_offloading_link": "100MB/s",
+    }
+    forwarded = run(trace, **system)
+    assert [each for each in waiting if each] == [3, 2, 1, 1, 1]
+    waiting.clear()
+    stepped = run(trace, **system, fast_forward=False)
+    assert len([each for each in waiting if each]) > 50
+    for table in ("steps", "requests", "tiers"):
+        assert getattr(forwarded, table).equals(getattr(stepped, table))
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])

@@ -42,6 +42,9 @@ class Chunks(Protocol):
         Readers are counted in one tier alone.
         """
 
+    def readers_of(self, segment: int, chunk: int) -> int | None:
+        """Say of one chunk what ``cut`` says."""
+
 
 class Backing(Protocol):
     """Takes chunks from a device and gives them back."""
@@ -134,10 +137,12 @@ class OneTier:
 
     def offer(self, use: Use, runs: Sequence[ChunkRun]) -> Copy | None:
         """See `Backing`."""
-        missing = self.chunks.offer(use, runs)
+        store = self.chunks
+        writing = store.writing
+        missing = store.offer(use, runs)
         if missing is None:
             return None
-        self._traffic.stored += count(missing)
+        self._traffic.stored += store.writing - writing
         return Copy(missing, is_store=True)
 
     def load(self, use: Use, runs: Sequence[ChunkRun]) -> Copy:

@@ -83,6 +83,10 @@ class TierChain:
         """Cut a run where its chunks differ: 0 where they are ready in any tier, else `WRITING`, or None."""
         return self._cut(run, 0)
 
+    def readers_of(self, segment: int, chunk: int) -> int | None:
+        """Say of one chunk what ``cut`` says."""
+        return self._cut((segment, chunk, chunk + 1), 0)[0][2]
+
     # Changes
 
     def new_use(self) -> ChainUse:

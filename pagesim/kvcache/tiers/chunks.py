@@ -14,8 +14,12 @@ are numbered from the first of the sequence, not of the segment."""
 
 _GROUPS = 8
 _SIZES = 32
-_KIND = (1 << _GROUPS + _SIZES) - 1  # of a segment: the group and the tokens of a chunk
-_END = itemgetter(2)
+NAMED = _GROUPS + _SIZES
+"""A segment is its name, shifted by so many bits, and the segment of name 0."""
+
+_KIND = (1 << NAMED) - 1  # of a segment: the group and the tokens of a chunk
+END = itemgetter(2)
+"""Returns the number of the chunk behind a run."""
 
 
 def segment(name: int, tokens: int, group: int = 0) -> int:
@@ -46,12 +50,19 @@ def within(runs: Sequence[ChunkRun], first: int, end: int) -> list[ChunkRun]:
     """Return the parts, none of them empty, of runs in order with these numbers, the last not included."""
     if first >= end:
         return []
-    found: list[ChunkRun] = []
-    for place in range(bisect_right(runs, first, key=_END), len(runs)):
-        segment, start, stop = runs[place]
+    place = bisect_right(runs, first, key=END)
+    if place == len(runs):
+        return []
+    segment, start, stop = runs[place]
+    if start > first:
+        first = start
+    if end <= stop:
+        return [(segment, first, end)] if first < end else []
+    found = [(segment, first, stop)]
+    for segment, start, stop in runs[place + 1 :]:
         if start >= end:
             break
-        found.append((segment, start if start > first else first, stop if stop < end else end))
+        found.append((segment, start, stop if stop < end else end))
     return found
 
 
@@ -82,7 +93,7 @@ def tail_first(runs: Sequence[ChunkRun], *, last_group_first: bool = False) -> I
     """
     if len(runs) == 1:
         return runs
-    in_row = sorted(runs, key=_END, reverse=True)
+    in_row = sorted(runs, key=END, reverse=True)
     kind = runs[0][0] & _KIND if runs else 0
     for run, before in pairwise(in_row):
         if before[2] > run[1] or before[0] & _KIND != kind or run[0] & _KIND != kind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from pagesim.kvcache.tiers.chunks import ChunkRun
 from pagesim.kvcache.tiers.spans import Spans
@@ -14,12 +15,61 @@ MayGo = Callable[[ChunkRun], list[ChunkRun]]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class Rank:
+    """Chunks of one rank: those that one request used, while it lives or when it was over.
+
+    Attributes:
+        number: ranks with smaller ones go first.
+        chunks: how many there are.
+        segments: in which they are; there may be others of which none is left.
+        lives: whether the request may add others.
+        strays: of a request that lives, all chunks that it used and that do not have its rank, as far as they
+            are there.
+        stack: the chunks in the order in which they go, those that go first at the end; None where that is
+            to be looked for.
+    """
+
+    __slots__ = ("chunks", "lives", "number", "segments", "stack", "strays")
+
+    def __init__(self, number: int, *, lives: bool) -> None:
+        self.number = number
+        self.chunks = 0
+        self.segments: dict[int, None] = {}
+        self.lives = lives
+        self.strays: list[ChunkRun] = []
+        self.stack: list[ChunkRun] | None = None
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Lot:
+    """Chunks of a tier that came with one offer, as far as the same has been done with them since.
+
+    Attributes:
+        readers: of each chunk, or `WRITING`.
+        rank: of each chunk, where an eviction keeps ranks.
+        chunks: that came; 0 where some were parted from the others, and of those.
+    """
+
+    __slots__ = ("chunks", "rank", "readers")
+
+    def __init__(self, readers: int, chunks: int = 0, rank: Rank | None = None) -> None:
+        self.readers = readers
+        self.chunks = chunks
+        self.rank = rank
+
+    def part(self, readers: int, rank: Rank | None) -> Lot:
+        """Return the lot of some of the chunks, with which something else was done."""
+        self.chunks = 0
+        return Lot(readers, 0, rank)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Use:
     """What one request did with the chunks of a tier.
 
     Attributes:
         rank: when it first did anything, where an eviction counts that; 0 for never.
-        seen: chunks that it read, wrote, or offered where they were there.
+        seen: chunks that it read, wrote, or offered where they were there; none where an eviction notes uses.
         noted: what else an eviction notes of it, chunk by chunk.
     """
 
@@ -33,7 +83,21 @@ class Use:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Eviction(ABC):
-    """An order in which chunks go; the store says what happens to them."""
+    """An order in which chunks go; the store says what happens to them.
+
+    Attributes:
+        notes_uses: whether it notes itself what requests used: then ``touched`` is told of every use, and
+            ``ended`` is enough.
+    """
+
+    notes_uses: ClassVar[bool] = False
+
+    def begun(self, held: Spans[Lot]) -> None:
+        """Learn in which lots the store, which is empty, is going to hold its chunks.
+
+        A lot's readers are the store's affair, its rank is the eviction's.
+        """
+        return
 
     @abstractmethod
     def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
@@ -41,10 +105,14 @@ class Eviction(ABC):
 
     @abstractmethod
     def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
-        """Chunks are about to be written, for a request."""
+        """Chunks are about to be written, for a request; they are in one lot."""
 
     def missed(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         """A request offers chunks that are not there; told before there is room for them."""
+        return
+
+    def refused(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        """There is no room for chunks that a request offers; ``missed`` and ``touched`` were told of it."""
         return
 
     def reused(self, use: Use, runs: Sequence[ChunkRun]) -> None:
@@ -53,7 +121,11 @@ class Eviction(ABC):
 
     @abstractmethod
     def forgotten(self, run: ChunkRun) -> None:
-        """Chunks that may go are given up, and not for want of room."""
+        """Chunks that may go are about to be given up, and not for want of room."""
+
+    def ended(self, use: Use) -> None:
+        """A request is over; told in place of ``finished`` if this notes what requests used."""
+        raise NotImplementedError
 
     @abstractmethod
     def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:

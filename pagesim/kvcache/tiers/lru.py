@@ -5,33 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.tiers.chunks import ChunkRun, count, singles, tail_first
-from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
-from pagesim.kvcache.tiers.spans import Spans
+from pagesim.kvcache.tiers.chunks import ChunkRun, joined, singles, tail_first
+from pagesim.kvcache.tiers.eviction import Eviction, Lot, MayGo, Rank, Use
+from pagesim.kvcache.tiers.spans import Spans, of_runs
 from pagesim.setup.compiled import mypyc_attr
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Rank:
-    """Chunks of one rank: those that one request used, while it lives or when it was over.
-
-    Attributes:
-        number: ranks with smaller ones go first.
-        chunks: how many there are.
-        segments: in which they are; there may be others of which none is left.
-        lives: whether the request may add others.
-        stack: the chunks in the order in which they go, those that go first at the end; None where that is
-            to be looked for.
-    """
-
-    __slots__ = ("chunks", "lives", "number", "segments", "stack")
-
-    def __init__(self, number: int, *, lives: bool) -> None:
-        self.number = number
-        self.chunks = 0
-        self.segments: dict[int, None] = {}
-        self.lives = lives
-        self.stack: list[ChunkRun] | None = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -44,102 +21,111 @@ class LruByRequest(Eviction):
     Source: vLLM 0.33.0, v1/kv_offload/cpu/policies/lru.py.
     """
 
-    __slots__ = ("_clock", "_rank_of", "_ranks")
+    __slots__ = ("_clock", "_held", "_ranks")
+
+    notes_uses = True
 
     def __init__(self) -> None:
         self._clock = 0
-        self._rank_of: Spans[Rank] = Spans()
+        self._held: Spans[Lot] = Spans()
         # By number, in order, since each new one is the greatest. That of a request stays until it is over.
         self._ranks: OrderedDict[int, Rank] = OrderedDict()
 
+    def begun(self, held: Spans[Lot]) -> None:
+        self._held = held
+
     def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
-        number = rank.number
+        if rank.strays:  # what it used before stays where it is
+            strays = of_runs(rank.strays)
+            runs = [part for run in runs for part in strays.missing(run)]
         for run in runs:
-            for first, end, old in self._rank_of.cut(run):
-                assert old is not None
-                if old.number < number:
-                    old.stack = None
-                    self._lose(old, end - first)
-                    self._add(rank, (run[0], first, end))
+            self._move(run, rank)
 
     def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
-        rank, put = self._of(use), self._rank_of.put
+        rank = self._of(use)
+        lot = self._held.at(runs[0])
+        lot.rank = rank
         rank.stack = None
+        rank.chunks += lot.chunks
+        segments = rank.segments
         for run in runs:
-            rank.chunks += run[2] - run[1]
-            rank.segments[run[0]] = None
-            put(run, rank)
+            segments[run[0]] = None
+
+    def refused(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+        self._of(use).strays += runs  # another request may bring them
 
     def forgotten(self, run: ChunkRun) -> None:
-        self._leave(run)
-        self._rank_of.remove(run)
+        for first, end, lot in self._held.cut(run):
+            assert lot is not None
+            assert lot.rank is not None
+            self._lose(lot.rank, (run[0], first, end))
+
+    def ended(self, use: Use) -> None:
+        rank = self._ranks.pop(use.rank, None)
+        if rank is not None:
+            # All that it has is fresh, and with that what others have, or brought, of what the request used.
+            self._clock += 1
+            rank.number, rank.lives = self._clock, False
+            strays, rank.strays = rank.strays, []
+            for run in strays:
+                self._move(run, rank)
+            if rank.chunks:
+                self._ranks[rank.number] = rank
 
     def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
-        old = self._ranks.get(use.rank)
-        if old is not None and runs and old.chunks == count(runs):
-            # It has these and no others, and no later request used any: the rank as a whole is fresh.
-            del self._ranks[old.number]
-            self._clock += 1
-            old.number, old.lives = self._clock, False
-            self._ranks[old.number] = old
-            return
-        if runs:
-            rank = self._new(lives=False)
-            for run in runs:
-                self._leave(run)
-                self._add(rank, run)
-        if old is not None and not old.chunks:
-            del self._ranks[use.rank]
+        self.ended(use)
 
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
         chosen: list[ChunkRun] = []
-        lost: dict[Rank, int] = {}
+        lost: list[tuple[Rank, int, int]] = []  # each with the first of its runs, and its chunks
         for rank in self._ranks.values():
             if not rank.chunks:
                 continue  # of a request that lives, and lost all that it had
-            lacking = chunks
-            for run in self._tail_first(rank):
+            start, lacking = len(chosen), chunks
+            for run in reversed(rank.stack) if rank.stack else self._tail_first(rank):
                 parts = may_go(run)
                 if parts != [run]:
                     rank.stack = None  # some of it stays that is not at the end
                 for segment, first, end in reversed(parts):
-                    if first < end - chunks:
-                        first = end - chunks
+                    if end - first >= chunks:
+                        chosen.append((segment, end - chunks, end))
+                        chunks = 0
+                        break
                     chosen.append((segment, first, end))
                     chunks -= end - first
-                    if not chunks:
-                        break
                 if not chunks:
                     break
-            lost[rank] = lacking - chunks
+            lost.append((rank, start, lacking - chunks))
             if not chunks:
                 break
         if chunks:
             return None
-        for run in chosen:
-            self._rank_of.remove(run)
-        for rank, gone in lost.items():
-            self._lose(rank, gone)
-            if rank.stack:
-                _pop(rank.stack, gone)
+        stop = len(chosen)
+        for rank, start, gone in reversed(lost):
+            rank.chunks -= gone
+            if rank.lives:
+                rank.strays += chosen[start:stop]
+            elif not rank.chunks:
+                del self._ranks[rank.number]  # else every choice would pass over it
+            if rank.chunks and rank.stack:
+                _pop(rank.stack, chosen[start:stop])
+            stop = start
         return chosen
 
     def knows(self) -> set[ChunkRun]:
-        return set(singles(run for run, _ in self._rank_of))
+        return set(singles(run for run, lot in self._held if lot.rank is not None))
 
     def _tail_first(self, rank: Rank) -> Iterable[ChunkRun]:
         """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
-        if rank.stack:
-            return reversed(rank.stack)
         runs: list[ChunkRun] = []
         gone: list[int] = []
         for segment in rank.segments:
-            spans = self._rank_of.of(segment)
-            if len(spans) == 1 and spans[0][2] is rank:
+            spans = self._held.of(segment)
+            if len(spans) == 1 and spans[0][2].rank is rank:
                 runs.append((segment, spans[0][0], spans[0][1]))
                 continue
-            own = [(segment, first, end) for first, end, other in spans if other is rank]
+            own = joined([(segment, first, end) for first, end, lot in spans if lot.rank is rank])
             runs += own
             if not own:
                 gone.append(segment)
@@ -150,24 +136,31 @@ class LruByRequest(Eviction):
             rank.stack = found[::-1]
         return found
 
-    def _leave(self, run: ChunkRun) -> None:
-        """Count chunks out of the ranks that they have."""
-        for first, end, rank in self._rank_of.cut(run):
-            assert rank is not None
+    def _move(self, run: ChunkRun, rank: Rank) -> None:
+        """Let those chunks of a run that are there have a rank, unless they have a greater one."""
+        segment = run[0]
+        for first, end, lot in self._held.cut(run):
+            if lot is None or lot.rank is rank:
+                continue
+            part, old = (segment, first, end), lot.rank
+            assert old is not None
+            if old.number > rank.number:
+                rank.strays.append(part)
+                continue
+            self._lose(old, part)
+            rank.chunks += end - first
+            rank.segments[segment] = None
             rank.stack = None
-            self._lose(rank, end - first)
+            self._held.put(part, lot.part(lot.readers, rank))
 
-    def _lose(self, rank: Rank, chunks: int) -> None:
+    def _lose(self, rank: Rank, run: ChunkRun) -> None:
         """Count chunks out of a rank."""
-        rank.chunks -= chunks
-        if not rank.chunks and not rank.lives:
-            del self._ranks[rank.number]  # else every choice would pass over it
-
-    def _add(self, rank: Rank, run: ChunkRun) -> None:
-        rank.chunks += run[2] - run[1]
-        rank.segments[run[0]] = None
+        rank.chunks -= run[2] - run[1]
         rank.stack = None
-        self._rank_of.put(run, rank)
+        if rank.lives:
+            rank.strays.append(run)
+        elif not rank.chunks:
+            del self._ranks[rank.number]
 
     def _of(self, use: Use) -> Rank:
         """Return the rank of a request that lives."""
@@ -183,12 +176,9 @@ class LruByRequest(Eviction):
         return rank
 
 
-def _pop(stack: list[ChunkRun], chunks: int) -> None:
-    """Take so many chunks off the end of a stack of runs."""
-    while chunks:
-        segment, first, end = stack[-1]
-        if end - first > chunks:
-            stack[-1] = (segment, first, end - chunks)
-            return
-        chunks -= end - first
-        del stack[-1]
+def _pop(stack: list[ChunkRun], runs: Iterable[ChunkRun]) -> None:
+    """Take runs, each of which is the end of one of a stack, off its end."""
+    for run in runs:
+        segment, first, _ = stack.pop()
+        if first < run[1]:
+            stack.append((segment, first, run[1]))

@@ -6,12 +6,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, joined, singles
-from pagesim.kvcache.tiers.eviction import Eviction, Use
+from pagesim.kvcache.tiers.eviction import Eviction, Lot, MayGo, Use
 from pagesim.kvcache.tiers.spans import Spans, of_runs
 from pagesim.setup.compiled import mypyc_attr
 
 WRITING = -1
 """In place of a count of readers: the chunk is being written."""
+
+_NONE: Sequence[ChunkRun] = ()
 
 TRACKED = 64_000
 """vLLM's default of chunks that are counted for a threshold (``max_tracker_size``)."""
@@ -41,7 +43,7 @@ class ChunkStore:
     """
 
     __slots__ = (
-        *("_eviction", "_offered", "_readers", "_threshold", "_tracked"),
+        *("_eviction", "_held", "_offered", "_threshold", "_tracked"),
         *("capacity", "evictable", "evicted", "used", "victims", "writing"),
     )
 
@@ -57,7 +59,8 @@ class ChunkStore:
         self._threshold = threshold
         self._tracked = tracked
         self._offered: OrderedDict[ChunkRun, int] = OrderedDict()  # how often, where there is a threshold
-        self._readers: Spans[int] = Spans()  # of each chunk, or WRITING
+        self._held: Spans[Lot] = Spans()
+        eviction.begun(self._held)
 
     # Questions
 
@@ -78,26 +81,49 @@ class ChunkStore:
 
     def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
         """Cut a run where its chunks differ: their readers, `WRITING`, or None where they are not there."""
-        return self._readers.cut(run)
+        lots = self._held.cut(run)
+        if len(lots) == 1:
+            first, end, lot = lots[0]
+            return [(first, end, None if lot is None else lot.readers)]
+        found: list[tuple[int, int, int | None]] = []
+        for first, end, lot in lots:
+            readers = None if lot is None else lot.readers
+            if found and found[-1][2] == readers:
+                found[-1] = (found[-1][0], end, readers)
+            else:
+                found.append((first, end, readers))
+        return found
 
     def __contains__(self, run: ChunkRun) -> bool:
-        return not self._readers.missing(run)
+        return not self._held.missing(run)
 
     def ready(self, run: ChunkRun) -> list[ChunkRun]:
         """Return the parts of a run that are there and not being written."""
-        cut = self._readers.cut(run)
+        cut = self.cut(run)
         return [(run[0], first, end) for first, end, readers in cut if readers is not None and readers >= 0]
+
+    def readers_of(self, segment: int, chunk: int) -> int | None:
+        """Return the readers of one chunk, `WRITING`, or None where it is not there."""
+        for first, end, lot in self._held.of(segment):
+            if chunk < end:
+                return lot.readers if first <= chunk else None
+        return None
 
     def idle(self, run: ChunkRun) -> list[ChunkRun]:
         """Return the parts of a run that are ready and have no reader."""
-        cut = self._readers.cut(run)
-        if len(cut) == 1:
-            return [run] if cut[0][2] == 0 else []
-        return [(run[0], first, end) for first, end, readers in cut if readers == 0]
+        segment, place, stop = run
+        for first, end, lot in self._held.of(segment):
+            if place < end:
+                if lot.readers or place < first:
+                    break
+                if stop <= end:
+                    return [run]
+                place = end
+        return [(run[0], first, end) for first, end, readers in self.cut(run) if readers == 0]
 
     def chunks(self) -> Counter[ChunkRun]:
         """Return how many readers each of its chunks has, or `WRITING`, one by one."""
-        return Counter({each: readers for run, readers in self._readers for each in singles([run])})
+        return Counter({each: lot.readers for run, lot in self._held for each in singles([run])})
 
     # Changes
 
@@ -113,38 +139,51 @@ class ChunkStore:
         Returns:
             Those that are to be written now; None where there is no room for all of them, and none is.
         """
-        missing: list[ChunkRun] = []
         ready: list[ChunkRun] = []
-        for run in runs:
-            for first, end, readers in self._readers.cut(run):
-                if readers is None:
-                    missing.append((run[0], first, end))
-                elif readers >= 0:
-                    ready.append((run[0], first, end))
+        alone = self._held.has_none(runs)
+        if alone:
+            missing = list(runs)
+        else:
+            missing, ready = self._parted(runs)
         self.victims = []
         if self._threshold >= 2:
             missing = self._offered_enough(singles(runs), missing)
         eviction, new = self._eviction, count(missing)
         eviction.missed(use, missing)
-        eviction.reused(use, ready)
+        if ready:
+            eviction.reused(use, ready)
         self._touch(use, ready, missing)
         lacking = new - (self.capacity - self.used)
-        if lacking > 0 and not self._make_room(lacking, runs):
+        if lacking > 0 and not self._make_room(lacking, _NONE if alone else runs):
+            eviction.refused(use, missing)
             return None
-        for run in missing:
-            self._readers.put(run, WRITING)
-        self.used += new
-        self.writing += new
-        if missing:
+        if new:
+            self._held.put_all(missing, Lot(WRITING, new))
+            self.used += new
+            self.writing += new
             eviction.inserted(use, missing)
         return missing
 
-    def written(self, runs: Iterable[ChunkRun]) -> None:
-        """Say that chunks have been written: they are ready."""
+    def written(self, runs: Sequence[ChunkRun]) -> None:
+        """Say that chunks have been written, all of one offer or of several: they are ready."""
+        held = self._held
+        chunks = left = count(runs)
         for run in runs:
-            self._readers.put(run, 0)
-            self.writing -= run[2] - run[1]
-            self.evictable += run[2] - run[1]
+            lot = held.at(run)
+            if not lot.chunks:
+                for _, _, part in held.cut(run):
+                    assert part is not None
+                    part.readers = 0
+            elif lot.readers:
+                lot.readers = 0
+                left -= lot.chunks
+                before = held.before(run)
+                if before is not None and before.rank is lot.rank and not before.readers:
+                    held.put(run, before)  # it goes on from the last that the request offered
+                if not left:
+                    break
+        self.writing -= chunks
+        self.evictable += chunks
 
     def pin(self, use: Use, runs: Sequence[ChunkRun]) -> None:
         """Let a request read chunks that are ready, until ``unpin``."""
@@ -160,20 +199,18 @@ class ChunkStore:
         """Let those of these chunks go that are ready and have no reader."""
         for run in runs:
             for each in self.idle(run):
-                self._readers.remove(each)
+                self._eviction.forgotten(each)
+                self._held.remove(each)
                 self.used -= each[2] - each[1]
                 self.evictable -= each[2] - each[1]
-                self._eviction.forgotten(each)
 
     def finish(self, use: Use) -> None:
         """Say that a request is over: what it used counts as touched once more, its tail first."""
-        there = [
-            (run[0], first, end)
-            for run, _ in use.seen
-            for first, end, readers in self._readers.cut(run)
-            if readers is not None
-        ]
-        self._eviction.finished(use, there)
+        if self._eviction.notes_uses:
+            self._eviction.ended(use)
+            return
+        held = self._held
+        self._eviction.finished(use, [part for run, _ in use.seen for part in held.there(run)])
 
     # Inside
 
@@ -194,45 +231,64 @@ class ChunkStore:
                 known[each] = 1
         return joined(each for each in singles(missing) if known.get(each, 0) >= self._threshold)
 
-    def _touch(self, use: Use, there: Iterable[ChunkRun], missing: Iterable[ChunkRun] = ()) -> None:
+    def _parted(self, runs: Iterable[ChunkRun]) -> tuple[list[ChunkRun], list[ChunkRun]]:
+        """Return the parts of runs that are missing, and those that are ready."""
+        missing: list[ChunkRun] = []
+        ready: list[ChunkRun] = []
+        for run in runs:
+            for first, end, lot in self._held.cut(run):
+                if lot is None:
+                    missing.append((run[0], first, end))
+                elif lot.readers >= 0:
+                    ready.append((run[0], first, end))
+        return missing, ready
+
+    def _touch(self, use: Use, there: Sequence[ChunkRun], missing: Sequence[ChunkRun] = ()) -> None:
         """Note that a request uses chunks; an eviction is told of the first use of those that are there."""
-        fresh = _see(use, there) if there else []
-        if _see(use, missing) or fresh:
+        if self._eviction.notes_uses:
+            if there or missing:
+                self._eviction.touched(use, there)
+            return
+        fresh = use.seen.add(there, True) if there else there
+        if use.seen.add(missing, True) or fresh:
             self._eviction.touched(use, fresh)
 
     def _read(self, runs: Iterable[ChunkRun], change: int) -> None:
         for run in runs:
-            for first, end, readers in self._readers.cut(run):
-                if readers is None or readers < max(0, -change):
+            for first, end, lot in self._held.cut(run):
+                if lot is None or lot.readers < max(0, -change):
                     raise KeyError(f"chunks {first} to {end} of {run} are not ready, or have no reader")
-                self._readers.put((run[0], first, end), readers + change)
-                if readers == 0:
+                readers = lot.readers + change
+                self._held.put((run[0], first, end), lot.part(readers, lot.rank))
+                if lot.readers == 0:
                     self.evictable -= end - first
-                elif readers + change == 0:
+                elif readers == 0:
                     self.evictable += end - first
 
     def _make_room(self, lacking: int, spared: Sequence[ChunkRun]) -> bool:
         """Evict so many chunks, none of the spared; say whether there were as many."""
         if lacking > self.evictable:
             return False
-        segments = {segment for segment, _, _ in spared}
-
-        def may_go(run: ChunkRun) -> list[ChunkRun]:
-            if run[0] not in segments:
-                return self.idle(run)
-            kept = of_runs(spared)
-            return [part for each in self.idle(run) for part in kept.missing(each)]
-
-        victims = self._eviction.choose(lacking, may_go)
+        victims = self._eviction.choose(lacking, self._idle_but(spared) if spared else self.idle)
         if victims is None:
             return False
         for run in victims:
-            self._readers.remove(run)
+            self._held.remove(run)
         self.used -= lacking
         self.evictable -= lacking
         self.evicted += lacking
         self.victims = victims
         return True
+
+    def _idle_but(self, spared: Sequence[ChunkRun]) -> MayGo:
+        """Return what says which chunks may go where some are spared."""
+        kept = of_runs(spared)
+
+        def may_go(run: ChunkRun) -> list[ChunkRun]:
+            idle = self.idle(run)
+            return idle if kept.has_none(idle) else [part for each in idle for part in kept.missing(each)]
+
+        return may_go
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every chunk is counted once, and the eviction knows all of them."""
@@ -246,11 +302,3 @@ class ChunkStore:
             "chunks that are being written are miscounted"
         )
         assert self._eviction.knows() == chunks.keys(), "the eviction knows other chunks than there are"
-
-
-def _see(use: Use, runs: Iterable[ChunkRun]) -> list[ChunkRun]:
-    """Note that a request uses chunks; return those that it did not use before."""
-    fresh: list[ChunkRun] = []
-    for run in runs:
-        fresh += use.seen.add(run, True)
-    return fresh

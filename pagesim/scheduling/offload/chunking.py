@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from pagesim.kvcache import Full, KVGroup, SlidingWindow, State
 from pagesim.kvcache.tiers import ChunkRun, segment
+from pagesim.kvcache.tiers.chunks import NAMED
 from pagesim.scheduling.content import Content
 from pagesim.setup.compiled import mypyc_attr
 
@@ -19,18 +22,20 @@ class OffloadGroup:
 
     Attributes:
         tokens: token slots a chunk.
+        unnamed: the segment of its chunks whose name is 0.
         keeps_all: whether its layers attend to all tokens.
         has_states: whether it keeps recurrent states.
         window: chunks in a row that a load needs, where the group does not keep all.
     """
 
-    __slots__ = ("blocks", "group", "has_states", "keeps_all", "number", "tokens", "window")
+    __slots__ = ("blocks", "group", "has_states", "keeps_all", "number", "tokens", "unnamed", "window")
 
     def __init__(self, number: int, group: KVGroup, blocks: int) -> None:
         self.number = number
         self.group = group
         self.blocks = blocks
         self.tokens = blocks * group.block_size
+        self.unnamed = segment(0, self.tokens, number)
         rule = group.rule
         self.keeps_all = isinstance(rule, Full)
         self.has_states = isinstance(rule, State)
@@ -46,11 +51,17 @@ class OffloadGroup:
 
 def chunk_runs(content: Content, group: OffloadGroup, start: int, end: int) -> list[ChunkRun]:
     """Return some chunks in a row of a group, the last not included, in runs."""
-    size, number = group.tokens, group.number
+    size, unnamed = group.tokens, group.unnamed
+    ends, names, lookahead = content.ends, content.names, content.lookahead
     found: list[ChunkRun] = []
-    for name, first, stop in content.named(start * size, end * size):
+    at = bisect_left(ends, start * size + 1 + lookahead)
+    while start < end:
         # A chunk is of the segment in which it ends.
-        run = (segment(name, size, number), first // size, stop // size)
-        if run[1] < run[2]:
-            found.append(run)
+        stop = (ends[at] - lookahead) // size
+        if stop > start:
+            if stop > end:
+                stop = end
+            found.append((names[at] << NAMED | unnamed, start, stop))
+            start = stop
+        at += 1
     return found

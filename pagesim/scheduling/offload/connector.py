@@ -91,7 +91,8 @@ class Connector:
         if tracked is None:
             tracked = self._tracked[request] = Tracked(request, len(self._groups), self.backing.new_use())
         else:
-            tracked.begin(len(self._groups))
+            if tracked.has_begun:
+                tracked.begin(len(self._groups))
             if tracked.jobs:
                 return None
         tracked.local = local
@@ -152,6 +153,7 @@ class Connector:
         """
         self._admitted.append(request)
         tracked = self._tracked[request]
+        tracked.has_begun = True
         if stores:
             self._offering[request] = tracked
         if not external:
@@ -192,15 +194,14 @@ class Connector:
         offering = self._offering
         over = self._over
         fences = self._fences
-        if fences.names_taken and (
-            fences.stand or self._others or (over and not offering.keys().isdisjoint(over))
-        ):
+        stand = fences.stand
+        if fences.names_taken and (stand or self._others or (over and not offering.keys().isdisjoint(over))):
             taken = self._blocks_taken(served, after)
         elif offering:
             after = {request: known for request, _, known in served(offering)}
         for request in preempted:
             plan.flushed.update(dict.fromkeys([job for job in self._tracked[request].jobs if job.is_store]))
-        if fences.stand:
+        if stand:
             plan.flushed.update(dict.fromkeys(fences.of(taken)))
         self._retries = False
         if self._has_states:
@@ -328,9 +329,12 @@ class Connector:
             if tracked.is_over or not group.keeps_all:
                 end = min(end, len(tracked.tables[number]) // group.blocks)
             start = tracked.following[number]
-            until.append(start if start > end else end)
-            is_whole = is_whole and until[-1] >= request.prompt // group.tokens
-            if start >= end or group.has_states:
+            if end < start:
+                end = start
+            until.append(end)
+            if is_whole and end < request.prompt // group.tokens:
+                is_whole = False
+            if start == end or group.has_states:
                 continue
             if group.keeps_all:
                 offered += tracked.runs(group, start, end)
@@ -356,14 +360,16 @@ class Connector:
         """Return the job that stores some chunks of a request."""
         at_once: list[int] = []
         places: list[tuple[int, int, int]] = []
+        blocks = 0
         for run in copy.runs:
             group = self._groups[group_of(run)]
             first, end = run[1] * group.blocks, run[2] * group.blocks
             if group.keeps_all:
                 places.append((group.number, first, end))
+                blocks += end - first
             else:
                 at_once += [block for block in tracked.tables[group.number][first:end] if block != NULL]
-        return Job(tracked, copy, read_at_once=at_once, places=places)
+        return Job(tracked, copy, blocks=blocks + len(at_once), read_at_once=at_once, places=places)
 
     def _offer_states(self, plan: Transfers) -> None:
         """Offer the tier the states that can be found on the device since the last plan."""

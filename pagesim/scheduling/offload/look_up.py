@@ -64,8 +64,7 @@ class LookUp:
                 end = min(-(-most // size), chunks)
                 start = local // size
                 if group.keeps_all:
-                    (first,) = tracked.runs(group, start, start + 1)
-                    if self._chunks.cut(first)[0][2] is None:
+                    if self._chunks.readers_of(tracked.segment(group, start), start) is None:
                         return 0  # most often: nothing was offered of what comes next
                     found = self._leading(tracked.runs(group, start, end))
                 else:

@@ -42,6 +42,7 @@ class OffloadingV1(HoldingV1):
     """
 
     __slots__ = (
+        "_awaits",
         "_chooses",
         "_computed",
         "_leaving",
@@ -92,6 +93,8 @@ class OffloadingV1(HoldingV1):
         # Requests of the last plan that were passed over or found no room, and of which the device may evict
         # what it has while others decode: what is found of them then, in either place, is another thing.
         self._losing: list[EngineRequest] = []
+        # Whether any request of the last plan waits for a copy, its own or another's.
+        self._awaits = False
 
     @property
     def waiting_for_load(self) -> int:
@@ -105,10 +108,11 @@ class OffloadingV1(HoldingV1):
     def plan(self, now: int) -> Batch:
         self._computed = []
         self._losing = []
+        self._awaits = bool(self._leaving)
         batch = super().plan(now)
         batch.transfers = self.connector.close(partial(self._served, batch), batch.recomputed)
-        # Beside a copy, what becomes of requests that wait may be another thing in each plan.
-        if self.connector.waits or (self.connector.jobs and self.queue.waiting):
+        connector = self.connector
+        if connector.waits or (connector.jobs and self.queue.waiting and self._awaits_copies()):
             self.must_replan = True
         return batch
 
@@ -131,11 +135,13 @@ class OffloadingV1(HoldingV1):
 
     def arrival_matters(self) -> bool:
         # What waits for a copy is passed over.
-        return bool(self.connector.jobs) or super().arrival_matters()
+        return bool(self.connector.jobs and self._awaits_copies()) or super().arrival_matters()
 
     def transferred(self, jobs: Sequence[Job]) -> None:
-        self.must_replan = True
-        for request in self.connector.over(jobs):
+        loaded = self.connector.over(jobs)
+        if loaded or self._awaits_copies():
+            self.must_replan = True
+        for request in loaded:
             if request in self._leaving:
                 self._leaving.remove(request)
                 del self._loading[request]
@@ -201,7 +207,16 @@ class OffloadingV1(HoldingV1):
             self.connector.admitted(request, stores=self._pays_to_store(request))
             budget -= tokens
         if holding or others:
+            self._awaits = True
             queue.put_back(holding, others)
+
+    def _awaits_copies(self) -> bool:
+        """Say whether what becomes of requests may be another thing in each plan while there are copies.
+
+        What was found of a request that is written or loaded by no copy does not depend on any. One that
+        found no room finds none when a store is over.
+        """
+        return self._awaits or self._chooses or self.in_flight > 1
 
     def _note_losing(self, request: EngineRequest, found: int) -> None:
         """Note a request that is not admitted, if nothing else holds some of what the device has of it."""
@@ -279,10 +294,11 @@ class OffloadingV1(HoldingV1):
         memory, computed, running = self.memory, dict(self._computed), self.running
         served: list[tuple[EngineRequest, int, int]] = []
         if among is None:
-            requests: Sequence[EngineRequest] = list(running.values())
+            requests = list(running.values())
         else:  # which are few
-            there = [each for each in among if running.get(each.order) is each]
-            requests = sorted(there, key=_order) if len(there) > 1 else there
+            requests = [each for each in among if running.get(each.order) is each]
+            if len(requests) > 1:
+                requests.sort(key=_order)
         for request in requests:
             length = memory.length(request)
             if request in computed:

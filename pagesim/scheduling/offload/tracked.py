@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any, cast
 
 from pagesim.kvcache.tiers import ChunkRun, within
+from pagesim.kvcache.tiers.chunks import END
 from pagesim.scheduling.content import Content
 from pagesim.scheduling.offload.chunking import OffloadGroup, chunk_runs
 from pagesim.scheduling.offload.jobs import Job
@@ -26,13 +28,14 @@ class Tracked:
         tables: of each group that keeps a part the blocks that it took since it was admitted, by position, as
             far as chunks of them may be offered; `NULL` for those that were given back and taken again.
             Of a request that is over, the blocks of all groups.
+        has_begun: whether it was admitted since it began anew.
         is_served: whether it got tokens since it was admitted.
         local: tokens that were found on the device when it was looked up last.
         is_over: whether the request is.
     """
 
     __slots__ = (
-        *("_runs", "following", "is_over", "is_served", "jobs"),
+        *("_runs", "following", "has_begun", "is_over", "is_served", "jobs"),
         *("local", "request", "tables", "use"),
     )
 
@@ -42,20 +45,25 @@ class Tracked:
         self.jobs: dict[Job, None] = {}
         self.local = 0
         self.is_over = False
-        self.is_served = False
         self._runs: list[list[ChunkRun] | None] = [None] * groups  # all that it may have
         self.begin(groups)
 
     def begin(self, groups: int) -> None:
         """Forget what was offered: the request begins anew."""
-        self.is_served = False
+        self.has_begun = self.is_served = False
         self.following = [0] * groups
         self.tables: list[list[int]] = [[] for _ in range(groups)]
 
     def runs(self, group: OffloadGroup, start: int, end: int) -> list[ChunkRun]:
         """Return some chunks in a row of a group, the last not included, in runs."""
-        whole = self._runs[group.number]
-        if whole is None:
-            content = cast(Content, self.request.content)
-            whole = self._runs[group.number] = chunk_runs(content, group, 0, _ANY // group.tokens)
-        return within(whole, start, end)
+        return within(self._runs[group.number] or self._whole(group), start, end)
+
+    def segment(self, group: OffloadGroup, chunk: int) -> int:
+        """Return the segment in which a chunk of a group is."""
+        whole = self._runs[group.number] or self._whole(group)
+        return whole[bisect_right(whole, chunk, key=END)][0]
+
+    def _whole(self, group: OffloadGroup) -> list[ChunkRun]:
+        content = cast(Content, self.request.content)
+        whole = self._runs[group.number] = chunk_runs(content, group, 0, _ANY // group.tokens)
+        return whole
