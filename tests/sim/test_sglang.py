@@ -137,6 +137,43 @@ def test_every_token_is_blank_evictable_protected_or_its_request_s_own(fast_forw
     )
 
 
+def test_a_prompt_takes_no_row_but_its_own_and_one_of_all_decodes_behind_it() -> None:
+    # A prompt, decodes, the decode in which a last token is in flight, and decodes up to the next prompt.
+    requests = trace(*[(k / 2, 60 + k, 100) for k in range(40)])
+    for overlapped, most in ((True, 4), (False, 3)):
+        result = serve(requests, disable_overlap_schedule=not overlapped)
+        assert result.summary["sim"]["rows"] <= most * len(requests)
+
+
+@pytest.mark.parametrize("overlapped", [True, False])
+def test_the_tree_is_the_same_at_the_end_of_a_fast_forward_as_where_each_iteration_is_planned(
+    overlapped: bool,
+) -> None:
+    rng = np.random.default_rng(5)
+    arrival, alike = np.cumsum(rng.exponential(0.4, 60)), rng.integers(0, 6, 60)
+    turns = trace(
+        *[(at, 90, int(tokens)) for at, tokens in zip(arrival, rng.integers(1, 60, 60), strict=True)]
+    )
+    # Of some prompts a part is there that was computed while they waited, or they are alike to the end.
+    columns = {"hash_block_size": 30, "hash_ids": [(k % 2, 10 + k, 100 + k) for k in alike.tolist()]}
+    ahead, each = (
+        serve(
+            turns.with_columns(columns),
+            num_blocks=700,
+            max_model_len=300,
+            fast_forward=forward,
+            disable_overlap_schedule=not overlapped,
+        ).tree
+        for forward in (True, False)
+    )
+    assert ahead is not None
+    assert each is not None
+    last = ahead["iterations"].cumsum().to_numpy() - 1
+    assert len(ahead) < len(each) / 3
+    for name in ("clock", "blank", "evictable", "protected", "own", "holders", "is_full", "new_token_ratio"):
+        assert ahead[name].tolist() == each[name].to_numpy()[last].tolist(), name
+
+
 def test_a_stored_result_has_its_tree(tmp_path: Path) -> None:
     result = serve(trace((0, 100, 50)))
     result.save(tmp_path / "run")

@@ -97,6 +97,20 @@ class RadixKV(CountedKV):
     def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
 
+    def caches_apart(self, holders: Sequence[Holder]) -> bool:
+        """Say whether nothing that holders computed is in the tree already, nor the same for two of them.
+
+        Then no count of pages changes where ``cache_tokens`` inserts it.
+        """
+        page, begin = self.block_size, set()
+        for holder in holders:
+            node = holder.kv.node
+            key = holder.content.key_at(node.end + page)
+            if key in node.children:
+                return False
+            begin.add((node, key))
+        return len(begin) == len(holders)
+
     def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
         locks: dict[Node, int] = {}
         blocks, page = 0, self.block_size

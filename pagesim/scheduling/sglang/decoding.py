@@ -233,6 +233,8 @@ class DecodingSglang(Scheduler):
     def note_ending(self) -> None:
         """Note which requests have their last token in the iteration that is in flight, in its order."""
         finishing, steps = self._finishing, self.memory.steps
+        if self._pending:
+            self.cache_prompts()  # which were computed when the fast-forward of one step was over
         self._pending, self._in_flight = self._in_flight, []
         if not finishing or finishing[0][0] > steps:
             return
@@ -247,28 +249,38 @@ class DecodingSglang(Scheduler):
 
     def learn(self, now: int) -> Sequence[EngineRequest]:
         """Take in what the oldest iteration in flight gave: cache its prompts, let those go that are over."""
-        pending, ending = self._pending, self._ending
-        if not (pending or ending):
+        ending = self._ending
+        if not ending:
+            if self._pending:
+                self.cache_prompts()
             return ()
-        self._pending, self._ending, rested = [], {}, self.resting
+        pending, rested = self._pending, self.resting
+        self._pending, self._ending = [], {}
         self.resting = self.resting_context = 0
         for request in pending:
-            if request.was_retracted or not request.holds_place:
-                continue
-            if request in ending:
+            if request in ending and request.holds_place and not request.was_retracted:
                 self._end(request, now)
-            elif self.tree is not None:
-                self.tree.cache_tokens(request, request.end)
+            else:
+                self._cache_prompt(request)
         for request in ending:
             if not request.is_over:
                 self._end(request, now)
-        if ending:
-            self.is_full = False
-            self._lingers = bool(self.batch)
-            if len(ending) > rested:  # what rests is in neither
-                self.batch = [request for request in self.batch if not request.is_over]
-                self.joining = [request for request in self.joining if not request.is_over]
+        self.is_full = False
+        self._lingers = bool(self.batch)
+        if len(ending) > rested:  # what rests is in neither
+            self.batch = [request for request in self.batch if not request.is_over]
+            self.joining = [request for request in self.joining if not request.is_over]
         return tuple(ending)
+
+    def cache_prompts(self) -> None:
+        """Cache the prompts that ran in the oldest iteration in flight."""
+        pending, self._pending = self._pending, []
+        for request in pending:
+            self._cache_prompt(request)
+
+    def _cache_prompt(self, request: SglangRequest) -> None:
+        if self.tree is not None and request.holds_place and not request.was_retracted:
+            self.tree.cache_tokens(request, request.end)
 
     def _end(self, request: SglangRequest, now: int) -> None:
         """Let a request go whose last token is known."""

@@ -38,7 +38,7 @@ class Sglang(AdmittingSglang):
         prices: not looked at.
     """
 
-    __slots__ = ("_left_chunk", "_only_prompts", "_stood", "limits", "options")
+    __slots__ = ("_left_chunk", "_only_prompts", "_ran_prompts", "limits", "options")
 
     Options = SglangOptions
     samples = "one"
@@ -134,7 +134,7 @@ class Sglang(AdmittingSglang):
         self._joining_only = False
         self._lingers = False
         self._left_chunk = False  # whether a prompt in chunks ran in the iteration before, and goes on
-        self._stood = False  # whether the running batch stood still for prompts in the iteration before
+        self._ran_prompts = False  # whether prompts ran in the iteration before
         self._only_prompts = False  # whether the running batch has only requests that may generate nothing
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
@@ -160,7 +160,8 @@ class Sglang(AdmittingSglang):
         if self.overlaps:
             self.note_ending()
         self._join()
-        if self.prefill(batch):
+        self._ran_prompts = self.prefill(batch)
+        if self._ran_prompts:
             self.entries.processed += batch.tokens
             self._left_chunk = self.chunked is not None
         elif self.batch and not self._only_prompts:
@@ -169,7 +170,6 @@ class Sglang(AdmittingSglang):
             self.entries.processed += self._stale if batch.tokens else 0
         if not batch.tokens:
             self._lags = frozenset()
-        self._stood = not batch.decodes
         batch.sequences = self.running_sequences
         return batch
 
@@ -208,13 +208,15 @@ class Sglang(AdmittingSglang):
     def steps_until_next_decision(self) -> int:
         finishing = self._finishing
         self.must_replan = True
-        if self.joining or self._stood or self._pending or self._in_flight or not finishing:
+        if not finishing or self._pending or self.chunked is not None:
             return 0
-        if self.chunked is not None or (self.queue.waiting and not self.is_full):
+        if self.queue.waiting and not self.is_full:
             return 0
         if self._ending and len(self._ending) > self.resting:
             return 0
         steps = finishing[0][0] - self.memory.steps
+        if self._ran_prompts and (steps <= 0 or not self._joins_quietly()):
+            return 0
         if steps > 0:
             steps = self.pools.steps_alike(self, steps)
             self.must_replan = not steps
@@ -236,7 +238,29 @@ class Sglang(AdmittingSglang):
                 return False
         return True
 
+    def _joins_quietly(self) -> bool:
+        """Say whether nothing is decided where those join whose prompt ran in the iteration before.
+
+        Nothing is, if the batch that they join stays as full as it is, and what is cached of their prompts
+        while the step after it runs changes no count of memory.
+        """
+        if self._left_chunk or self._ending or self.pools.retries or (self.is_full and not self.batch):
+            return False
+        tree = self.tree
+        return tree is None or tree.caches_apart(self._in_flight)
+
+    def _join_quietly(self, steps: int) -> None:
+        """Do what the plan of the first of some steps would, and what becomes known while it runs."""
+        self._ran_prompts = False
+        self._pending, self._in_flight = self._in_flight, []
+        self._join()
+        if steps > 1 or not self.overlaps:
+            # What the first step evicts, it evicts first; but none of it is on the way to what is cached.
+            self.cache_prompts()
+
     def advance(self, steps: int) -> None:
+        if self._ran_prompts:
+            self._join_quietly(steps)
         if self.tree is not None:
             self.tree.evict_ahead(steps, len(self.batch))
         super().advance(steps)
@@ -270,6 +294,7 @@ class Sglang(AdmittingSglang):
             self.chunked = None
         self.batch = [each for each in self.batch if each is not request]
         self.joining = [each for each in self.joining if each is not request]
+        self._in_flight = [each for each in self._in_flight if each is not request]
         self.is_full = False
         return generated
 
