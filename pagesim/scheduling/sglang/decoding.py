@@ -35,6 +35,7 @@ class DecodingSglang(Scheduler):
     """
 
     __slots__ = (
+        "_asked",
         "_decay",
         "_ending",
         "_in_flight",
@@ -76,6 +77,7 @@ class DecodingSglang(Scheduler):
     _lags: frozenset[SglangRequest] | None
     # Whether what joins next joins the batch that there was, though all of it may be over by now.
     _lingers: bool
+    _asked: int  # tokens that those that run have in the end if they generate all that they may
     _stale: int  # tokens of the prompts with which the running batch began
     _joining_stale: int  # the same of those that join
     _joining_only: bool  # whether these may generate nothing
@@ -110,6 +112,14 @@ class DecodingSglang(Scheduler):
             total += (to_come if to_come < CLIP else CLIP) * ratio
         return total
 
+    def most_promised(self, ratio: float) -> float:
+        """Return no less than ``promised``, without a look at each request.
+
+        One whose tokens are all there may count for less than nothing, and each addition of floats rounds.
+        """
+        to_come = max(0, self._asked - self.context + 2 * len(self.running))
+        return to_come * ratio * (1 + 1e-9) + 1
+
     # An iteration of decodes
 
     def decode(self, batch: Batch) -> None:
@@ -143,7 +153,7 @@ class DecodingSglang(Scheduler):
             memory.stop_decoding(request)
             self.resting += 1
             self.resting_context += request.tokens
-        self.batch = [request for request in self.batch if request.decodes]
+            self.batch.remove(request)
         return self.resting
 
     def fits(self) -> bool:
@@ -214,6 +224,7 @@ class DecodingSglang(Scheduler):
     def _lose_place(self, request: SglangRequest) -> None:
         """Take a running request's memory; nothing of it is cached."""
         known = self.generated(request)
+        self._asked -= request.prompt + request.max_new
         self.context -= self.memory.length(request)
         self._stop(request)
         self._drop_pages(request)
@@ -285,6 +296,7 @@ class DecodingSglang(Scheduler):
     def _end(self, request: SglangRequest, now: int) -> None:
         """Let a request go whose last token is known."""
         request.is_over, request.holds_place = True, False
+        self._asked -= request.prompt + request.max_new
         if not request.is_refused:
             self._over(request, now)
             return

@@ -57,7 +57,7 @@ class Sglang(AdmittingSglang):
         cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
     ) -> IntColumn:
         limits = Limits(max_model_len, num_blocks * block_size, block_size)
-        return np.array([max(1, limits.clip(1 << 40, tokens)) for tokens in prompt.tolist()], np.int64)
+        return np.maximum(1, np.minimum(*limits.rooms(prompt)))
 
     @classmethod
     def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
@@ -129,6 +129,7 @@ class Sglang(AdmittingSglang):
         self.is_full = False
         self._in_flight, self._pending = [], []
         self._ending = {}
+        self._asked = 0
         self._lags = frozenset()
         self._stale = self._joining_stale = 0
         self._joining_only = False
@@ -159,7 +160,9 @@ class Sglang(AdmittingSglang):
             self.chunked.start = self.chunked.end
         if self.overlaps:
             self.note_ending()
-        self._join()
+        if self._left_chunk or self.joining:
+            self._join()
+        self._lingers = False
         self._ran_prompts = self.prefill(batch)
         if self._ran_prompts:
             self.entries.processed += batch.tokens
@@ -177,16 +180,15 @@ class Sglang(AdmittingSglang):
         """Let those join the running batch whose prompt ran in the iteration before."""
         if self._left_chunk:
             self._left_chunk = self.is_full = False  # one of them stays behind
-        joining, only, lingers = self.joining, self._joining_only, self._lingers
-        self._lingers = False
+        joining, only = self.joining, self._joining_only
         if not joining:
             return
         self.joining = []
-        if self.batch or lingers:
+        if self.batch or self._lingers:
             self.batch += joining
             self._only_prompts = self._only_prompts and only
         else:
-            self.batch, self.is_full = joining, False
+            self.batch, self.is_full = list(joining), False
             self._stale, self._only_prompts = self._joining_stale, only
 
     def finish(self, now: int) -> list[EngineRequest]:
@@ -254,6 +256,7 @@ class Sglang(AdmittingSglang):
         self._ran_prompts = False
         self._pending, self._in_flight = self._in_flight, []
         self._join()
+        self._lingers = False
         if steps > 1 or not self.overlaps:
             # What the first step evicts, it evicts first; but none of it is on the way to what is cached.
             self.cache_prompts()
@@ -264,8 +267,10 @@ class Sglang(AdmittingSglang):
         if self.tree is not None:
             self.tree.evict_ahead(steps, len(self.batch))
         super().advance(steps)
-        self.decay_ratio(steps)
-        self.entries.processed += self._stale * steps
+        if self.new_token_ratio != self._least_ratio:
+            self.decay_ratio(steps)
+        if self._stale:
+            self.entries.processed += self._stale * steps
         self._lags = None if self.overlaps else frozenset()
 
     def arrival_matters(self) -> bool:
@@ -288,6 +293,7 @@ class Sglang(AdmittingSglang):
             if not request.decodes:
                 self.resting -= 1
                 self.resting_context -= request.tokens
+        self._asked -= request.prompt + request.max_new
         generated = super()._abort_running(request)
         request.is_over, request.holds_place = True, False
         if request is self.chunked:
