@@ -78,6 +78,9 @@ class RadixKV(CountedKV):
         """Pages that are neither held nor in the tree."""
         return self.free_blocks - self._cached
 
+    def blocks_needed(self, steps: int = 1) -> int:
+        return self._per_period * steps if self.block_size == 1 else super().blocks_needed(steps)
+
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         if holder.content is None:
             return 0
@@ -102,14 +105,15 @@ class RadixKV(CountedKV):
 
         Then no count of pages changes where ``cache_tokens`` inserts it.
         """
-        page, begin = self.block_size, set()
+        page = self.block_size
+        begin: set[tuple[Node, int]] = set()
         for holder in holders:
-            node = holder.kv.node
+            node: Node = holder.kv.node
             key = holder.content.key_at(node.end + page)
-            if key in node.children:
+            if key in node.children or (node, key) in begin:
                 return False
             begin.add((node, key))
-        return len(begin) == len(holders)
+        return True
 
     def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
         locks: dict[Node, int] = {}
@@ -131,8 +135,8 @@ class RadixKV(CountedKV):
         self._found = None
         holder.kv = place = self._new_place(node)
         if node.end:
+            self._named += node.end // self.block_size
             self._hold(place)
-            self._name(node.end)
 
     def unprotect(self, holder: Holder) -> None:
         """Hold no longer what is protected for a holder that is not admitted."""
@@ -140,13 +144,11 @@ class RadixKV(CountedKV):
         holder.kv = None
 
     def admit(self, holder: Holder, tokens: int) -> None:
-        place: Place | None = holder.kv
-        if place is None:
+        if holder.kv is None:
             blocks = self.blocks_to_admit(holder, tokens)
             self._check_room(blocks)
             self.protect(holder)
-            place = holder.kv
-        assert place is not None
+        place: Place = holder.kv
         holder.tokens = tokens
         self._take_pages(-(-tokens // self.block_size) - place.protected // self.block_size)
 
@@ -197,24 +199,29 @@ class RadixKV(CountedKV):
             tokens: how many.
             over: whether no token of the holder will be computed any more.
         """
-        page, place = self.block_size, holder.kv
-        end = max(tokens - tokens % page, place.protected)
+        page, tree = self.block_size, self.tree
+        place: Place = holder.kv
+        above, protected, before = place.node, place.protected, tree.evictable
+        end = tokens - tokens % page
+        if end < protected:
+            end = protected
         if not end:
             return
-        tree, above, before = self.tree, place.node, self.tree.evictable
         there = self._insert(holder, end)
         # Its own pages are so many fewer: some the tree had already, the others are the tree's now.
-        self.free_blocks += (there - place.protected) // page
-        self._named += (end - place.protected) // page
+        if there != protected:
+            self.free_blocks += (there - protected) // page
+        self._named += (end - protected) // page
         place.protected = end
         if end > place.seen:
             place.seen = end
-        prompt = holder.prompt - holder.prompt % page
-        if self.cuts_answers and 0 < prompt < end:
-            if above.end == prompt:
-                tree.touch_again(above, prompt)
-            else:
-                tree.insert(holder.content, prompt, prompt)
+        if self.cuts_answers:
+            prompt = holder.prompt - holder.prompt % page
+            if 0 < prompt < end:
+                if above.end == prompt:
+                    tree.touch_again(above, prompt)
+                else:
+                    tree.insert(holder.content, prompt, prompt)
         self._note(before)
 
     def release(self, holder: Holder) -> None:
@@ -317,22 +324,16 @@ class RadixKV(CountedKV):
     def _note(self, before: int) -> None:
         """Note that the evictable tokens were so many before."""
         tree, page = self.tree, self.block_size
-        if tree.evictable != before:
-            pages = (tree.evictable - before) // page
-            self._cached += pages
-            self.free_blocks += pages
+        more = tree.evictable - before
+        if more:
+            self._cached += more // page
+            self.free_blocks += more // page
         self.shared_blocks = self._named - tree.protected // page
-
-    def _name(self, tokens: int) -> None:
-        """Note that so many further tokens of the tree are held by a sequence."""
-        pages = tokens // self.block_size
-        self._named += pages
-        self.shared_blocks += pages
 
     def _forget(self, holder: Holder) -> None:
         """Hold nothing in the tree for a holder any more."""
         place: Place = holder.kv
-        self._name(-place.protected)
+        self._named -= place.protected // self.block_size
         self._let(place)
 
     def _take_pages(self, pages: int) -> None:

@@ -152,9 +152,11 @@ class AdmittingSglang(DecodingSglang):
     def _fit(self, request: SglangRequest, admitted: list[SglangRequest], budget: Budget) -> Verdict | None:
         """Charge a request if it fits, and say up to where it runs; return why it does not."""
         found = request.start
-        left = request.length - found
-        known = request.length - request.prompt
-        to_come = min(max(request.max_new - known, 0), CLIP)
+        length, max_new = request.length, request.max_new
+        left = length - found
+        to_come = min(max_new + request.prompt - length, CLIP)
+        if to_come < 0:
+            to_come = 0
         if not budget.has_room(left, to_come):
             return Verdict.NO_ROOM
         if budget.chunk is None and admitted and budget.whole_pages(left) >= budget.prompts:
@@ -165,7 +167,7 @@ class AdmittingSglang(DecodingSglang):
                 return Verdict.NO_BUDGET
             budget.charge(tokens, 0)
         else:
-            budget.charge(tokens, min(request.max_new, CLIP))
+            budget.charge(tokens, max_new if max_new < CLIP else CLIP)
         request.end = found + tokens
         return None
 
@@ -255,7 +257,6 @@ class AdmittingSglang(DecodingSglang):
         """Give a request that was admitted a place and its memory."""
         request.order = order = self._orders
         self._orders = order + 1
-        request.last_step = -1
         request.was_retracted, request.holds_place = False, True
         request.cached = request.start
         self._asked += request.prompt + request.max_new

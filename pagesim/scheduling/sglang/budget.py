@@ -84,7 +84,8 @@ class Budget:
 
     def verdict(self) -> Verdict:
         """Say whether the next request may be tried."""
-        if not self.leaves(0) or self._memory.free_blocks * self._page <= self.current:
+        free = self._memory.free_blocks * self._page
+        if free <= self.current or (free <= self._promised and not self.leaves(0)):
             return Verdict.NO_ROOM
         if self.prompts <= 0 or (self.chunk is not None and self.chunk <= 0):
             return Verdict.NO_BUDGET
@@ -107,9 +108,10 @@ class Budget:
         """Take what a request computes off, and what it is going to generate."""
         page = self._page
         taken = -(-tokens // page) * page
-        self._promised += taken + page + to_come
+        promised = taken + page + to_come
+        self._promised += promised
         if self._sums_up is not None:
-            self._charged.append(taken + page + to_come)
+            self._charged.append(promised)
         self.current += taken + page
         self.prompts -= taken
         if self.chunk is not None:
@@ -128,7 +130,7 @@ class Budget:
     def cut(self, found: int, tokens: int, to_come: int) -> int:
         """Return how many of so many tokens behind those found run: all, or whole pages of a chunk."""
         most, page = self.most_of(tokens, to_come), self._page
-        if most is None or self.whole_pages(tokens) <= most:
+        if most is None or -(-tokens // page) * page <= most:
             return tokens
         return (found + most // page * page) // page * page - found
 

@@ -246,10 +246,14 @@ class DecodingSglang(Scheduler):
         finishing, steps = self._finishing, self.memory.steps
         if self._pending:
             self.cache_prompts()  # which were computed when the fast-forward of one step was over
-        self._pending, self._in_flight = self._in_flight, []
+        self._pending = self._in_flight
+        if self._in_flight:
+            self._in_flight = []
         if not finishing or finishing[0][0] > steps:
             return
-        ending: dict[EngineRequest, None] = {}
+        request = finishing.pop(0)[2]
+        request.last_step = -1
+        ending = {request: None}
         while finishing and finishing[0][0] <= steps:
             request = finishing.pop(0)[2]
             request.last_step = -1
@@ -286,8 +290,9 @@ class DecodingSglang(Scheduler):
     def cache_prompts(self) -> None:
         """Cache the prompts that ran in the oldest iteration in flight."""
         pending, self._pending = self._pending, []
-        for request in pending:
-            self._cache_prompt(request)
+        if self.tree is not None:
+            for request in pending:
+                self._cache_prompt(request)
 
     def _cache_prompt(self, request: SglangRequest) -> None:
         if self.tree is not None and request.holds_place and not request.was_retracted:

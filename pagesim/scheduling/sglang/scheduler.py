@@ -38,7 +38,7 @@ class Sglang(AdmittingSglang):
         prices: not looked at.
     """
 
-    __slots__ = ("_left_chunk", "_only_prompts", "_ran_prompts", "limits", "options")
+    __slots__ = ("_asks_for", "_left_chunk", "_only_prompts", "_ran_prompts", "limits", "options")
 
     Options = SglangOptions
     samples = "one"
@@ -116,6 +116,7 @@ class Sglang(AdmittingSglang):
         self.most_prompts = options.prefill_max_requests
         self.spares_shorter = options.schedule_policy == "shortest-prefill-first"
         self.ignores_stops = options.ignore_eos
+        self._asks_for = 0 if options.ignore_eos else options.max_new_tokens or 0
         self.overlaps = not options.disable_overlap_schedule
         self.in_flight = 2 if self.overlaps else 1
         memory.lag = self.in_flight - 1
@@ -143,11 +144,11 @@ class Sglang(AdmittingSglang):
 
     def _prepare(self, request: SglangRequest) -> None:
         """Clip what a request asks for, or refuse it, as the front end does."""
-        asked = request.output
-        if not self.ignores_stops and self.options.max_new_tokens is not None:
-            asked = max(asked, self.options.max_new_tokens)
-        request.max_new = self.limits.clip(asked, request.prompt)
-        if self.limits.refuses(request.prompt):
+        asked, limits = request.output, self.limits
+        if asked < self._asks_for:
+            asked = self._asks_for
+        request.max_new = limits.clip(asked, request.prompt)
+        if limits.refuses(request.prompt):
             request.refuse()
 
     # Decisions
@@ -214,7 +215,8 @@ class Sglang(AdmittingSglang):
             return 0
         if self.queue.waiting and not self.is_full:
             return 0
-        if self._ending and len(self._ending) > self.resting:
+        ending = self._ending
+        if ending and len(ending) > self.resting:
             return 0
         steps = finishing[0][0] - self.memory.steps
         if self._ran_prompts and (steps <= 0 or not self._joins_quietly()):
@@ -224,13 +226,11 @@ class Sglang(AdmittingSglang):
             self.must_replan = not steps
             return steps
         # They can rest in a step, if that is known of all of them.
-        self.must_replan = not self._end_by_length()
+        self.must_replan = bool(ending) or not self._end_by_length()
         return 0
 
     def _end_by_length(self) -> bool:
         """Say whether the requests whose last token is in flight are known to end with it."""
-        if self._ending:
-            return False
         now = self.memory.steps
         for step, _, request in self._finishing:
             if step > now:
