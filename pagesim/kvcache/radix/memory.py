@@ -215,13 +215,27 @@ class RadixKV(CountedKV):
         place.protected = end
         if end > place.seen:
             place.seen = end
-        if self.cuts_answers:
-            prompt = holder.prompt - holder.prompt % page
-            if 0 < prompt < end:
-                if above.end == prompt:
-                    tree.touch_again(above, prompt)
-                else:
-                    tree.insert(holder.content, prompt, prompt)
+        if holder.prompt < end and self.cuts_answers:
+            self._cut_answer(holder, above)
+        self._note(before)
+
+    def end(self, holder: Holder, tokens: int) -> None:
+        """Insert the first tokens of a holder that is over into the tree, whole pages, and release it."""
+        if holder.decodes:
+            self.stop_decoding(holder)
+        page, tree = self.block_size, self.tree
+        place: Place = holder.kv
+        above, protected, before = place.node, place.protected, tree.evictable
+        end = tokens - tokens % page
+        if end <= protected:
+            self.cache_tokens(holder, protected)
+            self.drop(holder)
+            return
+        there, _ = tree.insert(holder.content, end, place.seen, held=above, over=True)
+        self.free_blocks += -(-holder.tokens // page) + (there - protected - end) // page
+        self._named -= protected // page
+        if holder.prompt < end and self.cuts_answers:
+            self._cut_answer(holder, above)
         self._note(before)
 
     def release(self, holder: Holder) -> None:
@@ -306,6 +320,19 @@ class RadixKV(CountedKV):
         place: Place = holder.kv
         there, place.node = self.tree.insert(holder.content, end, place.seen, held=place.node)
         return there
+
+    def _cut_answer(self, holder: Holder, above: Node) -> None:
+        """Make the end of a prompt, of which more than whole pages was inserted, the end of a node.
+
+        Args:
+            holder: whose prompt.
+            above: with which the part ends that was in the tree before.
+        """
+        prompt = holder.prompt - holder.prompt % self.block_size
+        if above.end == prompt > 0:
+            self.tree.touch_again(above, prompt)
+        elif prompt:
+            self.tree.insert(holder.content, prompt, prompt)
 
     def _hold(self, place: Place) -> None:
         before = self.tree.evictable

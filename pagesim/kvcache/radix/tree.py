@@ -139,6 +139,7 @@ class RadixTree:
         met: Callable[[Node, bool], None] | None = None,
         *,
         held: Node | None = None,
+        over: bool = False,
     ) -> tuple[int, Node]:
         """Insert some first tokens, whole pages; every node on the way is touched, the last one last.
 
@@ -149,6 +150,7 @@ class RadixTree:
             met: called with each node on the way, and whether it is new; it may split the node.
             held: with which a part of these tokens ends that the sequence holds: nothing is compared up to
                 there, and the sequence holds all of them then.
+            over: whether it holds nothing any more instead, where it held a part.
 
         Returns:
             The tokens that were there already, and the node with which the others end.
@@ -172,25 +174,29 @@ class RadixTree:
                 met(node, False)
             if at > seen:
                 node.hits += 1
-            if held is not None:
+            if held is not None and not over:
                 self._lock_one(node)
         if at == tokens:
+            if held is not None and over:
+                self.unlock(held)
             return at, node
         self.touches += 1.0
         leaf = self.kind(content, at, tokens, node, self.touches)
         leaf.key = key
         node.children[key] = leaf
-        if held is not None:
-            if tokens > seen:
-                leaf.hits = 1
+        if held is None or over:
+            self.evictable += tokens - at
+        else:
             leaf.locks = 1
             self.protected += tokens - at
-            return at, leaf
-        self.evictable += tokens - at
         if met is not None:
             met(leaf, True)
-        leaf.hits = int(tokens > seen)
-        self._order.offer(leaf)
+        if tokens > seen:
+            leaf.hits = 1
+        if not leaf.locks:
+            self._order.offer(leaf)
+        if held is not None and over:
+            self.unlock(held)
         return at, leaf
 
     def touch_again(self, node: Node, seen: int) -> None:

@@ -312,8 +312,11 @@ class DecodingSglang(Scheduler):
 
     def _let_go(self, request: EngineRequest) -> None:
         assert isinstance(request, SglangRequest)
-        if self.tree is not None:
-            length = self.memory.length(request)
-            known = length if request.is_refused else min(length, request.final_length)
-            self.tree.cache_tokens(request, known, over=True)
-        self._drop_pages(request)
+        if self.tree is None:
+            self.memory.release(request)
+        else:
+            known = self.memory.length(request)
+            if known > request.final_length and not request.is_refused:
+                known = request.final_length
+            self.tree.end(request, known)
+        request.kv = None
