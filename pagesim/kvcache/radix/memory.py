@@ -78,8 +78,18 @@ class RadixKV(CountedKV):
         """Pages that are neither held nor in the tree."""
         return self.free_blocks - self._cached
 
+    # Where a page is a token each step takes as many.
+
     def blocks_needed(self, steps: int = 1) -> int:
         return self._per_period * steps if self.block_size == 1 else super().blocks_needed(steps)
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        if self.block_size > 1:
+            return super().steps_that_fit(steps, spare)
+        room, each = self.free_blocks - spare, self._per_period
+        if steps * each <= room:
+            return steps
+        return room // each if room > 0 else 0
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         if holder.content is None:
@@ -134,8 +144,8 @@ class RadixKV(CountedKV):
         node = self._found_for(holder)
         self._found = None
         holder.kv = place = self._new_place(node)
-        if node.end:
-            self._named += node.end // self.block_size
+        if place.protected:
+            self._named += place.protected // self.block_size
             self._hold(place)
 
     def unprotect(self, holder: Holder) -> None:
