@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, overload
 
 from pagesim.kvcache.radix import Node
 from pagesim.scheduling.content import Content
 from pagesim.scheduling.request import EngineRequest, Family
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
-
-Tokens = TypeVar("Tokens", int, IntColumn)
 
 REFUSED = -1
 """The name of the one token that a refused prompt becomes."""
@@ -107,7 +105,13 @@ class Limits:
         model, cache = self.rooms(prompt)
         return max(0, min(asked, model, cache))
 
-    def rooms(self, prompt: Tokens) -> tuple[Tokens, Tokens]:
+    @overload
+    def rooms(self, prompt: int) -> tuple[int, int]: ...
+
+    @overload
+    def rooms(self, prompt: IntColumn) -> tuple[IntColumn, IntColumn]: ...
+
+    def rooms(self, prompt: Any) -> tuple[Any, Any]:
         """Return how many tokens behind a prompt the model and the cache have room for; may be below 0."""
         page = self._page
         return self.longest - prompt - 1, self._capacity - -(-prompt // page) * page - page - 1
