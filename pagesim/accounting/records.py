@@ -120,7 +120,8 @@ class Recorder(Observer):
         self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
         self._rare: dict[str, tuple[array[int], array[int]]] = {}
         self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks, blocks_taken
-        self._late = array("q")  # pairs of a gap and how many sequences it is of
+        # Pairs of a gap and how many sequences it is of; fewer than 0 where a row counts gaps that are none.
+        self._late = array("q")
         # When the last token was there: of requests that lost their place, and, while decoding stands still
         # for prompts, of everything that decodes and of what joined meanwhile.
         self._away_since: dict[int, int] = {}
@@ -146,7 +147,8 @@ class Recorder(Observer):
             if self._stalled_since is None:
                 self._stalled_since = start
         elif self._stalled_since is not None:
-            self._go_on(batch, end)
+            stood = batch.decoding - sum([request.samples for request in batch.resumed])
+            self._go_on(self._stalled_since, stood, end)
             continuing = 0
         if batch.prompts:
             self._admitted(batch, now, end)
@@ -191,6 +193,10 @@ class Recorder(Observer):
         scheduler, memory = self.scheduler, self.memory
         sequences = run.sequences
         tokens = sequences * scheduler.growth
+        if self._stalled_since is not None:
+            # The row counts a gap of its first step to the iteration before, in which these stood still.
+            self._late.fromlist([run.first, -sequences])
+            self._go_on(self._stalled_since, sequences, run.start + run.first)
         # fmt: off
         self._rows.frombytes(_pack_row(
             0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1,
@@ -367,14 +373,18 @@ class Recorder(Observer):
             returning += request.samples
         return returning
 
-    def _go_on(self, batch: Batch, end: int) -> None:
-        """Note the gaps of the first iteration after a stall, which decodes until ``end``."""
-        assert self._stalled_since is not None
-        stood = batch.decoding - sum([request.samples for request in batch.resumed])
+    def _go_on(self, since: int, stood: int, end: int) -> None:
+        """Note the gaps of the first iteration after a stall, which decodes so many sequences until ``end``.
+
+        Args:
+            since: when those that stood still had their last token.
+            stood: how many, those that joined meanwhile included.
+            end: see there.
+        """
         for joined, request in self._joined_at.values():
             self._late.fromlist([end - joined, request.samples])
             stood -= request.samples
-        self._late.fromlist([end - self._stalled_since, stood])
+        self._late.fromlist([end - since, stood])
         self._stalled_since = None
         self._joined_at.clear()
 

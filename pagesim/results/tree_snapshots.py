@@ -112,6 +112,9 @@ class TreeSnapshots(Observer):
         self._clock(run.decided)  # what was touched was so before
         self._iterations += run.steps
 
+    def advanced(self, run: FastForward) -> None:
+        self._clock(run.start)  # when prompts were cached that ran as the first step was decided
+
     def idle(self, now: int, until: int) -> None:
         self._clock(now)
         if self.next_look() < until:

@@ -25,12 +25,11 @@ class PipelinedEngine(Engine):
     no length, which is in flight as any other.
     """
 
-    __slots__ = ("_arrivals", "_first_at", "_forwards", "_in_flight", "_is_settled", "_waits")
+    __slots__ = ("_first_at", "_forwards", "_in_flight", "_is_settled", "_waits")
 
     def _prepare(self) -> None:
-        self._in_flight: deque[int] = deque()  # when each batch in flight is over
-        # The jobs that were over when each of them was launched.
-        self._arrivals: deque[Sequence[Job]] = deque()
+        # When each batch in flight is over, and the jobs that were over when it was launched.
+        self._in_flight: deque[tuple[int, Sequence[Job]]] = deque()
         self._waits = False  # whether the turn at hand waits for the oldest of them
         # Where more than two are in flight each iteration is planned.
         self._forwards = self.fast_forward and self.scheduler.in_flight == 2
@@ -40,8 +39,8 @@ class PipelinedEngine(Engine):
         self._is_settled = False
 
     def decide(self, now: int) -> bool:
-        scheduler, queue, in_flight = self.scheduler, self.scheduler.queue, self._in_flight
-        if queue.next_arrival <= now or self.aborts:
+        scheduler, in_flight = self.scheduler, self._in_flight
+        if scheduler.queue.next_arrival <= now or self.aborts:
             self._let_in(now)
         if self._tiers is not None:
             self._tiers.advance(now)
@@ -58,54 +57,54 @@ class PipelinedEngine(Engine):
                 self._give_up(batch, now)
             if batch.tokens or not batch.stuck or not scheduler.empty_turns:
                 break
-        is_empty = not batch.tokens
+        is_empty, transfers = not batch.tokens, batch.transfers
         if is_empty and not scheduler.empty_turns:
             return self._has_nothing(now)
         ticks = 0 if is_empty else self.executor.execute(batch)
-        busy = max(now, in_flight[-1]) if in_flight else now
-        launched = now if batch.transfers is None else self.copies.before(batch.transfers, now, busy)
-        if in_flight and launched > in_flight[0] and not self._naps:
-            self.events.held_up(in_flight[0], launched)
-        start = launched if is_empty else max(launched, busy)
+        launched = busy = now
+        if in_flight and in_flight[-1][0] > now:
+            busy = in_flight[-1][0]
+        if transfers is not None:
+            launched = self.copies.before(transfers, now, busy)
+        if in_flight and launched > in_flight[0][0] and not self._naps:
+            self.events.held_up(in_flight[0][0], launched)
+        start = launched if is_empty or launched > busy else busy
         end = start + ticks
         self.events.planned(batch, now, start, ticks)
         arrived: Sequence[Job] = ()
-        if batch.transfers is not None:
-            arrived = self.copies.after(batch.transfers, launched, max(busy, end), naps=is_empty)
-        in_flight.append(end)
-        self._arrivals.append(arrived)
-        if batch.transfers is not None:
-            self._due = 0 if any(self._arrivals) else self.copies.due
+        if transfers is not None:
+            arrived = self.copies.after(transfers, launched, max(busy, end), naps=is_empty)
+        in_flight.append((end, arrived))
+        if transfers is not None:
+            self._due = 0 if any(jobs for _, jobs in in_flight) else self.copies.due
         self._is_settled = not is_empty
-        now = launched
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
-            self._wait(now, naps=is_empty)
+            self._wait(launched, naps=is_empty)
             if self._forwards and self.chains and not (is_empty or scheduler.resting or batch.recomputed):
                 # No request is over with the oldest batch: what follows it may be known.
-                self._first_at = self.over_at
                 steps = scheduler.steps_until_next_decision()
-                self._fast_forward(steps, self.over_at, in_flight[-1], 1)
+                if steps > 0:
+                    self._first_at = self.over_at
+                    self._fast_forward(steps, self.over_at, end, 1)
         else:
             self._waits, self._naps = False, is_empty
-            self.over_at = now
+            self.over_at = launched
         return True
 
     def complete(self, now: int) -> int:
         run, scheduler = self.run, self.scheduler
         arrived: Sequence[Job] = ()
         if run.steps:
-            self.events.fast_forwarded(run)
+            events, in_flight = self.events, self._in_flight
+            events.fast_forwarded(run)
             scheduler.advance(run.steps)
-            self.events.advanced(run)
-            self._in_flight.clear()
-            self._in_flight.append(run.end)
-            self._arrivals.clear()
-            self._arrivals.append(self._learned())
+            events.advanced(run)
+            in_flight.clear()
+            in_flight.append((run.end, () if self._due == NEVER else self._learned()))
             if not run.resting:
                 return now
         elif self._waits:
-            self._in_flight.popleft()
-            arrived = self._arrivals.popleft()
+            arrived = self._in_flight.popleft()[1]
         else:
             return now + NAP if self._naps and scheduler.has_work else now
         if self.aborts and scheduler.drops_last_token:
@@ -117,7 +116,7 @@ class PipelinedEngine(Engine):
         return now + NAP if self._naps and scheduler.has_work else now
 
     def end(self) -> None:
-        for over_at in self._in_flight:
+        for over_at, _ in self._in_flight:
             self.scheduler.let_ending_rest()
             self.scheduler.finish(over_at)
         super().end()
@@ -171,12 +170,13 @@ class PipelinedEngine(Engine):
     def _wait(self, now: int, *, naps: bool) -> None:
         """Let the turn at hand end with the oldest batch in flight."""
         self._waits, self._naps = True, naps
-        self.over_at = max(now, self._in_flight[0])
+        over_at = self._in_flight[0][0]
+        self.over_at = over_at if over_at > now else now
 
     def _fast_forwards(self, now: int) -> bool:
         """Take the next iterations at once, if that can be; say whether it could."""
-        scheduler = self.scheduler
-        if self._naps or not self._in_flight:
+        scheduler, in_flight = self.scheduler, self._in_flight
+        if self._naps or not in_flight:
             return False
         if not self._is_settled and (scheduler.queue.waiting or scheduler.swapped):
             return False
@@ -187,19 +187,18 @@ class PipelinedEngine(Engine):
             scheduler.let_ending_rest()
             steps = min(scheduler.steps_until_next_decision(), 1)
         self._first_at = now
-        self._fast_forward(steps, now, self._in_flight[-1], 1)
+        self._fast_forward(steps, now, in_flight[-1][0], 1)
         return self.run.steps > 0
 
     def _goes_on(self) -> bool:
         """Take the step in which some requests rest, and what follows it, in one decision; return True."""
-        now, queue = self.over_at, self.scheduler.queue
-        if not self.chains or self._looks or now > self.until:
+        now, queue, run = self.over_at, self.scheduler.queue, self.run
+        if queue.next_arrival <= now or not self.chains or self._looks or now > self.until:
             return True
-        due = self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER
-        if queue.next_arrival <= now or due <= now:
+        if self.aborts and self.next_abort <= now:
             return True
         self.complete(now)
-        self.run.steps, self.run.decided = 0, now
+        run.steps, run.decided = 0, now
         self._waits = self._naps = False
         if queue.next_arrival > now:  # a client may have sent a request because another one is over
             self._fast_forwards(now)

@@ -63,10 +63,14 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy
             longer = Prompt(start + tokens, page)
             whole = len(longer.tokens) - len(longer.tokens) % page
             seen = rnd.randint(0, whole)
-            there, held[place] = tree.insert(longer, whole, seen, held=held[place])
+            over = rnd.random() < 0.5
+            there, held[place] = tree.insert(longer, whole, seen, held=held[place], over=over)
             assert there == slow.insert(longer.tokens[:whole], seen)
             slow.lock(start, -1)
-            slow.lock(longer.tokens[:whole])
+            if not over:
+                slow.lock(longer.tokens[:whole])
+            else:
+                held.pop(place)
         elif change == "let go" and held:
             node = held.pop(rnd.randrange(len(held)))
             tree.unlock(node)
@@ -191,3 +195,70 @@ def test_steps_taken_at_once_evict_in_the_steps_in_which_single_ones_do(page: in
         assert (ahead.free_blocks, ahead.cached_blocks) == (single.free_blocks, single.cached_blocks)
         evicted += len(found)
     assert evicted > 50
+
+
+def counts(memory: RadixKV) -> tuple[int, ...]:
+    return memory.free_blocks, memory.cached_blocks, memory.shared_blocks
+
+
+def admitted(lives: Random, memory: RadixKV) -> Holder | None:
+    """Return a holder of random tokens, of which a part may be no prompt's, if there is room for it."""
+    content = text(lives, memory.block_size)
+    holder = Holder(lives.randint(1, len(content.tokens)))
+    holder.content = content
+    holder.prompt = lives.randint(0, holder.tokens)
+    memory.match_prefix(holder, holder.tokens)
+    if not memory.can_admit(holder, holder.tokens):
+        return None
+    memory.admit(holder, holder.tokens)
+    return holder
+
+
+@pytest.mark.parametrize("policy", get_args(EvictionPolicy))
+@pytest.mark.parametrize("page", [1, 4])
+def test_the_end_of_a_sequence_inserts_it_and_releases_it(page: int, policy: EvictionPolicy) -> None:
+    lives = [Random(page), Random(page)]
+    memories = [RadixKV(60, page, policy=policy) for _ in lives]
+    held: list[list[Holder]] = [[], []]
+    ends = 0
+    for turn in range(400):
+        for life, memory, holders in zip(lives, memories, held, strict=True):
+            holder = admitted(life, memory)
+            if holder is not None:
+                holders.append(holder)
+                if life.random() < 0.5:
+                    memory.cache_tokens(holder, life.randint(0, holder.tokens))
+            if len(holders) > 3 or (holders and holder is None):
+                over = holders.pop(life.randrange(len(holders)))
+                tokens = life.randint(0, over.tokens)
+                if memory is memories[0]:
+                    memory.end(over, tokens)
+                else:
+                    memory.cache_tokens(over, tokens)
+                    memory.drop(over)
+                ends += 1
+            memory.check_integrity()
+        assert counts(memories[0]) == counts(memories[1]), turn
+        assert state(memories[0].tree) == state(memories[1].tree), turn
+    assert ends > 400
+    assert memories[0].evicted == memories[1].evicted > 100
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_what_is_cached_apart_changes_no_count(page: int) -> None:
+    rnd = Random(page)
+    apart = changed = 0
+    for _ in range(600):
+        memory = RadixKV(200, page)
+        for _ in range(rnd.randint(0, 3)):
+            if (cached := admitted(rnd, memory)) is not None:
+                memory.release(cached)
+        holders = [each for _ in range(2) if (each := admitted(rnd, memory)) is not None]
+        is_apart, before = memory.caches_apart(holders), counts(memory)
+        for holder in holders:
+            memory.cache_tokens(holder, holder.tokens)
+        apart += is_apart
+        changed += counts(memory) != before
+        assert not is_apart or counts(memory) == before
+    assert apart > 50
+    assert changed > 50

@@ -86,6 +86,9 @@ class SglangDetails(Observer):
         tree, memory = self.scheduler.tree, self.scheduler.memory
         if tree is None:
             return
+        # Prompts that ran before these are cached while the first one runs; without overlap, before it does.
+        for step in self._steps[len(self._steps) - run.steps + self.scheduler.overlaps :]:
+            step["protected_tokens"] = tree.tree.protected
         for steps, pages in tree.evicted_in_steps:
             ahead = memory.steps - steps  # of the last iteration
             if ahead >= run.steps:

@@ -78,6 +78,19 @@ class RadixKV(CountedKV):
         """Pages that are neither held nor in the tree."""
         return self.free_blocks - self._cached
 
+    # Where a page is a token each step takes as many.
+
+    def blocks_needed(self, steps: int = 1) -> int:
+        return self._per_period * steps if self.block_size == 1 else super().blocks_needed(steps)
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        if self.block_size > 1:
+            return super().steps_that_fit(steps, spare)
+        room, each = self.free_blocks - spare, self._per_period
+        if steps * each <= room:
+            return steps
+        return room // each if room > 0 else 0
+
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         if holder.content is None:
             return 0
@@ -96,6 +109,21 @@ class RadixKV(CountedKV):
 
     def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
+
+    def caches_apart(self, holders: Sequence[Holder]) -> bool:
+        """Say whether nothing that holders computed is in the tree already, nor the same for two of them.
+
+        Then no count of pages changes where ``cache_tokens`` inserts it.
+        """
+        page = self.block_size
+        begin: set[tuple[Node, int]] = set()
+        for holder in holders:
+            node: Node = holder.kv.node
+            key = holder.content.key_at(node.end + page)
+            if key in node.children or (node, key) in begin:
+                return False
+            begin.add((node, key))
+        return True
 
     def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
         locks: dict[Node, int] = {}
@@ -116,9 +144,9 @@ class RadixKV(CountedKV):
         node = self._found_for(holder)
         self._found = None
         holder.kv = place = self._new_place(node)
-        if node.end:
+        if place.protected:
+            self._named += place.protected // self.block_size
             self._hold(place)
-            self._name(node.end)
 
     def unprotect(self, holder: Holder) -> None:
         """Hold no longer what is protected for a holder that is not admitted."""
@@ -126,13 +154,11 @@ class RadixKV(CountedKV):
         holder.kv = None
 
     def admit(self, holder: Holder, tokens: int) -> None:
-        place: Place | None = holder.kv
-        if place is None:
+        if holder.kv is None:
             blocks = self.blocks_to_admit(holder, tokens)
             self._check_room(blocks)
             self.protect(holder)
-            place = holder.kv
-        assert place is not None
+        place: Place = holder.kv
         holder.tokens = tokens
         self._take_pages(-(-tokens // self.block_size) - place.protected // self.block_size)
 
@@ -183,24 +209,43 @@ class RadixKV(CountedKV):
             tokens: how many.
             over: whether no token of the holder will be computed any more.
         """
-        page, place = self.block_size, holder.kv
-        end = max(tokens - tokens % page, place.protected)
+        page, tree = self.block_size, self.tree
+        place: Place = holder.kv
+        above, protected, before = place.node, place.protected, tree.evictable
+        end = tokens - tokens % page
+        if end < protected:
+            end = protected
         if not end:
             return
-        tree, above, before = self.tree, place.node, self.tree.evictable
         there = self._insert(holder, end)
         # Its own pages are so many fewer: some the tree had already, the others are the tree's now.
-        self.free_blocks += (there - place.protected) // page
-        self._named += (end - place.protected) // page
+        if there != protected:
+            self.free_blocks += (there - protected) // page
+        self._named += (end - protected) // page
         place.protected = end
         if end > place.seen:
             place.seen = end
-        prompt = holder.prompt - holder.prompt % page
-        if self.cuts_answers and 0 < prompt < end:
-            if above.end == prompt:
-                tree.touch_again(above, prompt)
-            else:
-                tree.insert(holder.content, prompt, prompt)
+        if holder.prompt < end and self.cuts_answers:
+            self._cut_answer(holder, above)
+        self._note(before)
+
+    def end(self, holder: Holder, tokens: int) -> None:
+        """Insert the first tokens of a holder that is over into the tree, whole pages, and release it."""
+        if holder.decodes:
+            self.stop_decoding(holder)
+        page, tree = self.block_size, self.tree
+        place: Place = holder.kv
+        above, protected, before = place.node, place.protected, tree.evictable
+        end = tokens - tokens % page
+        if end <= protected:
+            self.cache_tokens(holder, protected)
+            self.drop(holder)
+            return
+        there, _ = tree.insert(holder.content, end, place.seen, held=above, over=True)
+        self.free_blocks += -(-holder.tokens // page) + (there - protected - end) // page
+        self._named -= protected // page
+        if holder.prompt < end and self.cuts_answers:
+            self._cut_answer(holder, above)
         self._note(before)
 
     def release(self, holder: Holder) -> None:
@@ -286,6 +331,19 @@ class RadixKV(CountedKV):
         there, place.node = self.tree.insert(holder.content, end, place.seen, held=place.node)
         return there
 
+    def _cut_answer(self, holder: Holder, above: Node) -> None:
+        """Make the end of a prompt, of which more than whole pages was inserted, the end of a node.
+
+        Args:
+            holder: whose prompt.
+            above: with which the part ends that was in the tree before.
+        """
+        prompt = holder.prompt - holder.prompt % self.block_size
+        if above.end == prompt > 0:
+            self.tree.touch_again(above, prompt)
+        elif prompt:
+            self.tree.insert(holder.content, prompt, prompt)
+
     def _hold(self, place: Place) -> None:
         before = self.tree.evictable
         self.tree.lock(place.node)
@@ -303,22 +361,16 @@ class RadixKV(CountedKV):
     def _note(self, before: int) -> None:
         """Note that the evictable tokens were so many before."""
         tree, page = self.tree, self.block_size
-        if tree.evictable != before:
-            pages = (tree.evictable - before) // page
-            self._cached += pages
-            self.free_blocks += pages
+        more = tree.evictable - before
+        if more:
+            self._cached += more // page
+            self.free_blocks += more // page
         self.shared_blocks = self._named - tree.protected // page
-
-    def _name(self, tokens: int) -> None:
-        """Note that so many further tokens of the tree are held by a sequence."""
-        pages = tokens // self.block_size
-        self._named += pages
-        self.shared_blocks += pages
 
     def _forget(self, holder: Holder) -> None:
         """Hold nothing in the tree for a holder any more."""
         place: Place = holder.kv
-        self._name(-place.protected)
+        self._named -= place.protected // self.block_size
         self._let(place)
 
     def _take_pages(self, pages: int) -> None:

@@ -139,6 +139,7 @@ class RadixTree:
         met: Callable[[Node, bool], None] | None = None,
         *,
         held: Node | None = None,
+        over: bool = False,
     ) -> tuple[int, Node]:
         """Insert some first tokens, whole pages; every node on the way is touched, the last one last.
 
@@ -149,17 +150,18 @@ class RadixTree:
             met: called with each node on the way, and whether it is new; it may split the node.
             held: with which a part of these tokens ends that the sequence holds: nothing is compared up to
                 there, and the sequence holds all of them then.
+            over: whether it holds nothing any more instead, where it held a part.
 
         Returns:
             The tokens that were there already, and the node with which the others end.
         """
-        page, node, at = self.page, self.root, 0
+        page, key = self.page, 0
         if held is None:
+            node, at = self.root, 0
             node.used = self._tick()
         else:
             node, at = held, held.end
             self.touch_again(held, seen)
-        key = 0
         while at < tokens:
             key = content.key_at(at + page)
             child = node.children.get(key)
@@ -172,38 +174,47 @@ class RadixTree:
                 met(node, False)
             if at > seen:
                 node.hits += 1
-            if held is not None:
+            if held is not None and not over:
                 self._lock_one(node)
         if at == tokens:
+            if held is not None and over:
+                self.unlock(held)
             return at, node
-        leaf = self.kind(content, at, tokens, node, self._tick())
+        self.touches += 1.0
+        leaf = self.kind(content, at, tokens, node, self.touches)
         leaf.key = key
         node.children[key] = leaf
-        if held is not None:
-            leaf.hits = int(tokens > seen)
+        if held is None or over:
+            self.evictable += tokens - at
+        else:
             leaf.locks = 1
             self.protected += tokens - at
-            return at, leaf
-        self.evictable += tokens - at
         if met is not None:
             met(leaf, True)
-        leaf.hits = int(tokens > seen)
-        self._order.offer(leaf)
+        if tokens > seen:
+            leaf.hits = 1
+        if not leaf.locks:
+            self._order.offer(leaf)
+        if held is not None and over:
+            self.unlock(held)
         return at, leaf
 
     def touch_again(self, node: Node, seen: int) -> None:
         """Touch a node that is inserted again, each above it before the one below; see ``insert``."""
-        path = [node]
-        while (parent := node.parent) is not None:
-            node = parent
-            path.append(node)
-        touches = self.touches
-        for each in reversed(path):
+        above, touches = node.parent, self.touches + 1.0
+        while above is not None:
+            above = above.parent
             touches += 1.0
-            each.used = touches
-            if each.end > seen:
-                each.hits += 1
         self.touches = touches
+        while True:
+            node.used = touches
+            if node.end > seen:
+                node.hits += 1
+            above = node.parent
+            if above is None:
+                return
+            touches -= 1.0
+            node = above
 
     def lock(self, node: Node) -> None:
         """Hold a prefix: nothing of it is evicted."""
@@ -213,14 +224,17 @@ class RadixTree:
 
     def unlock(self, node: Node) -> None:
         """Hold a prefix no longer."""
-        while (parent := node.parent) is not None:
-            node.locks -= 1
-            if not node.locks:
-                self.evictable += node.end - node.start
-                self.protected -= node.end - node.start
+        gone = 0
+        parent = node.parent
+        while parent is not None:
+            node.locks = locks = node.locks - 1
+            if not locks:
+                gone += node.end - node.start
                 if not node.children:
                     self._order.offer(node)
-            node = parent
+            node, parent = parent, parent.parent
+        self.evictable += gone
+        self.protected -= gone
 
     def unlocked(self, node: Node) -> int:
         """Return the tokens of a prefix that no sequence holds."""
@@ -254,14 +268,15 @@ class RadixTree:
 
     def _touch(self, node: Node) -> None:
         """Touch a node that was found, and those above it, each a hair before the one below."""
-        used, each = self._tick(), node
+        self.touches += 1.0
+        used = self.touches
         while True:
-            each.used = used
-            parent = each.parent
+            node.used = used
+            parent = node.parent
             if parent is None:
                 return
             used -= _HAIR
-            each = parent
+            node = parent
 
     def _lock_one(self, node: Node) -> None:
         if not node.locks:

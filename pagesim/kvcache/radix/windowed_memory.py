@@ -189,6 +189,10 @@ class WindowedRadixKV(RadixKV):
             self.cache_tokens(holder, self.length(holder) - holder.unknown, over=True)
         self.drop(holder)
 
+    def end(self, holder: Holder, tokens: int) -> None:
+        self.cache_tokens(holder, tokens, over=True)
+        self.drop(holder)
+
     def drop(self, holder: Holder) -> None:
         self.blank_window_blocks += self.own_window_blocks(holder)
         super().drop(holder)

@@ -6,6 +6,7 @@ Source: SGLang 0.5.23, ``Scheduler._get_new_batch_prefill_raw`` and ``PrefillAdd
 from __future__ import annotations
 
 from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.sglang.budget import CLIP, Budget, Verdict
 from pagesim.scheduling.sglang.decoding import DecodingSglang
 from pagesim.scheduling.sglang.future import KnownFuture, Stay
@@ -45,8 +46,8 @@ class AdmittingSglang(DecodingSglang):
             self.is_full = False
         if (self.is_full or not self.queue.waiting) and self.chunked is None:
             return False
-        if self._places() <= 0 and self.chunked is None:
-            self.is_full = True
+        if self.chunked is None and len(self.running) >= self.max_running_requests:
+            self.is_full = True  # also of requests whose last token is in flight
             return False
         self.order.sort()
         prompts = self._admit()
@@ -54,11 +55,6 @@ class AdmittingSglang(DecodingSglang):
             return False
         self._run_prompts(prompts, batch)
         return True
-
-    def _places(self) -> int:
-        """Return how many further requests may run; those whose last token is in flight have theirs still."""
-        most = self.max_running_requests
-        return min(most - len(self.batch), most - len(self.running))
 
     # Who runs
 
@@ -70,7 +66,8 @@ class AdmittingSglang(DecodingSglang):
             self.memory,
             self.max_prefill_tokens - beside,
             None if self.chunk is None else self.chunk - beside,
-            beside + self.promised(ratio),
+            beside + self.most_promised(ratio),
+            lambda: beside + self.promised(ratio),
             beside,
         )
         admitted: list[SglangRequest] = []
@@ -81,14 +78,12 @@ class AdmittingSglang(DecodingSglang):
             if going_on.end > going_on.start:
                 admitted.append(going_on)
         # Of the requests that are admitted only the one that goes on has a place among those that run.
-        places = self._places() + len(admitted)
-        places = min(self.max_running_requests - len(self.batch), places)
+        places = self.max_running_requests - len(self.running) + len(admitted)
         queue, future = self.entries, KnownFuture()
         tried, verdict = 0, budget.verdict()
         while tried < queue.waiting and verdict is not Verdict.NO_BUDGET:
-            if len(admitted) >= places:
+            if self.is_full or len(admitted) >= places:
                 self.is_full = True
-            if self.is_full:
                 break
             request = queue.at(tried)
             verdict = self._try(request, admitted, budget, future)
@@ -157,9 +152,11 @@ class AdmittingSglang(DecodingSglang):
     def _fit(self, request: SglangRequest, admitted: list[SglangRequest], budget: Budget) -> Verdict | None:
         """Charge a request if it fits, and say up to where it runs; return why it does not."""
         found = request.start
-        left = request.length - found
-        known = request.length - request.prompt
-        to_come = min(max(request.max_new - known, 0), CLIP)
+        length, max_new = request.length, request.max_new
+        left = length - found
+        to_come = min(max_new + request.prompt - length, CLIP)
+        if to_come < 0:
+            to_come = 0
         if not budget.has_room(left, to_come):
             return Verdict.NO_ROOM
         if budget.chunk is None and admitted and budget.whole_pages(left) >= budget.prompts:
@@ -170,7 +167,7 @@ class AdmittingSglang(DecodingSglang):
                 return Verdict.NO_BUDGET
             budget.charge(tokens, 0)
         else:
-            budget.charge(tokens, min(request.max_new, CLIP))
+            budget.charge(tokens, max_new if max_new < CLIP else CLIP)
         request.end = found + tokens
         return None
 
@@ -207,19 +204,24 @@ class AdmittingSglang(DecodingSglang):
         """Take memory for prompts and let them run, the running batch beside them where it may."""
         memory, page = self.memory, self.memory.block_size
         chunked = self.chunked
-        chunks = [(request, request.end - request.start) for request in prompts]
-        tokens = sum([computed for _, computed in chunks])
+        chunks: list[tuple[EngineRequest, int]] = []
+        tokens = context = pairs = 0
+        only = True
+        for request in prompts:
+            start, end = request.start, request.end
+            computed = end - start
+            chunks.append((request, computed))
+            tokens += computed
+            context += end
+            pairs += computed * start + computed * (computed + 1) // 2
+            if request.max_new:
+                only = False
         ahead = len(prompts) * page if page > 1 else 0  # more than is taken
         self.make_blank(-(-(tokens + ahead) // page))
         self.pools.before_prompts(prompts)
         fresh: list[SglangRequest] = []
-        context = pairs = 0
-        only = True
-        for request, computed in chunks:
+        for request in prompts:
             end = request.end
-            context += end
-            pairs += computed * request.start + computed * (computed + 1) // 2
-            only = only and request.max_new == 0
             if request.holds_place:
                 self.events.interval_ended(request)
                 self.context += end - request.tokens
@@ -231,12 +233,12 @@ class AdmittingSglang(DecodingSglang):
         batch.query_key_pairs, batch.context_tokens = pairs, context
         batch.prompts, batch.chunks, batch.decodes = tuple(fresh), tuple(chunks), False
         self._joining_only = only
-        joining = list(prompts)
+        joining = prompts
         if self.mixes and self.batch:
-            joining += self._decode_beside(batch)
-            self._joining_only = self._joining_only and not batch.decoding
+            joining = prompts + self._decode_beside(batch)
+            self._joining_only = only and not batch.decoding
         batch.tokens = batch.batched_tokens = self._joining_stale = tokens + batch.decoding
-        whole = [request for request in prompts if request is not chunked]
+        whole = prompts if chunked is None else [request for request in prompts if request is not chunked]
         for request in whole:
             self.start_decoding(request)
             request.limit = request.max_new + request.prompt - request.base
@@ -255,9 +257,9 @@ class AdmittingSglang(DecodingSglang):
         """Give a request that was admitted a place and its memory."""
         request.order = order = self._orders
         self._orders = order + 1
-        request.last_step = -1
         request.was_retracted, request.holds_place = False, True
         request.cached = request.start
+        self._asked += request.prompt + request.max_new
         self.memory.admit(request, request.end)
         self.running[order] = request
         self.running_sequences += 1

@@ -5,6 +5,7 @@ Source: SGLang 0.5.23, ``srt/managers/schedule_policy.py``, ``PrefillAdder``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
 from pagesim.kvcache import KVCache
@@ -28,36 +29,53 @@ class Verdict(Enum):
 class Budget:
     """The tokens that are left of an iteration's and of memory's, in one pass.
 
-    What requests that run are going to generate counts against memory, but only a share of it: ``promised``
-    is a float, summed up in their order, because every comparison is made with that sum.
+    What requests that run are going to generate counts against memory, but only a share of it, a float that
+    is summed up in their order, because every comparison is made with that sum. It is summed up once a bound
+    on it leaves no room: where there is room beside the bound, there is room.
 
     Args:
         memory: what is free there is asked anew each time.
         prompts: tokens of prompts that may be admitted.
         chunk: tokens that prompts may compute; None where they are not cut.
-        promised: tokens that running requests are going to take.
+        most: tokens that running requests are going to take, or more.
+        sums_up: returns as many as they are going to take.
         current: those of them that they take in the iteration at hand.
     """
 
-    __slots__ = ("_memory", "_page", "chunk", "current", "promised", "prompts")
+    __slots__ = ("_charged", "_memory", "_page", "_promised", "_sums_up", "chunk", "current", "prompts")
 
     looks_ahead = True
     """Whether requests of known length are walked through to the end (`KnownFuture`)."""
 
     def __init__(
-        self, memory: KVCache, prompts: int, chunk: int | None, promised: float, current: int
+        self,
+        memory: KVCache,
+        prompts: int,
+        chunk: int | None,
+        most: float,
+        sums_up: Callable[[], float],
+        current: int,
     ) -> None:
         self._memory = memory
         self._page = memory.block_size
         self.prompts = prompts
         self.chunk = chunk
-        self.promised = promised
         self.current = current
+        self._promised = most
+        self._sums_up: Callable[[], float] | None = sums_up
+        self._charged: list[int] = []  # since then, as long as it is not summed up
+
+    def leaves(self, tokens: int) -> bool:
+        """Say whether more tokens of memory than so many are neither held nor promised."""
+        free = self._memory.free_blocks * self._page
+        if tokens < free - self._promised:
+            return True
+        return self._sums_up is not None and tokens < free - self._sum_up()
 
     @property
     def total_left(self) -> float:
         """Tokens of memory that are neither held nor promised."""
-        return self._memory.free_blocks * self._page - self.promised
+        return self._memory.free_blocks * self._page - self._sum_up()
 
     @property
     def current_left(self) -> int:
@@ -67,7 +85,7 @@ class Budget:
     def verdict(self) -> Verdict:
         """Say whether the next request may be tried."""
         free = self._memory.free_blocks * self._page
-        if not (free - self.promised > 0 and free - self.current > 0):
+        if free <= self.current or (free <= self._promised and not self.leaves(0)):
             return Verdict.NO_ROOM
         if self.prompts <= 0 or (self.chunk is not None and self.chunk <= 0):
             return Verdict.NO_BUDGET
@@ -80,7 +98,7 @@ class Budget:
 
     def has_room(self, tokens: int, to_come: int) -> bool:
         """Say whether a request fits that computes so many tokens and may generate so many."""
-        return tokens + to_come + self._page < self.total_left
+        return self.leaves(tokens + to_come + self._page)
 
     def has_room_for_known(self, tokens: int, to_come: int) -> bool:
         """Say whether the next iteration has room for one of known length."""
@@ -90,7 +108,10 @@ class Budget:
         """Take what a request computes off, and what it is going to generate."""
         page = self._page
         taken = -(-tokens // page) * page
-        self.promised += taken + page + to_come
+        promised = taken + page + to_come
+        self._promised += promised
+        if self._sums_up is not None:
+            self._charged.append(promised)
         self.current += taken + page
         self.prompts -= taken
         if self.chunk is not None:
@@ -109,9 +130,18 @@ class Budget:
     def cut(self, found: int, tokens: int, to_come: int) -> int:
         """Return how many of so many tokens behind those found run: all, or whole pages of a chunk."""
         most, page = self.most_of(tokens, to_come), self._page
-        if most is None or self.whole_pages(tokens) <= most:
+        if most is None or -(-tokens // page) * page <= most:
             return tokens
         return (found + most // page * page) // page * page - found
+
+    def _sum_up(self) -> float:
+        """Return the tokens that are promised, summed up in their order."""
+        if self._sums_up is not None:
+            promised = self._sums_up()
+            for tokens in self._charged:
+                promised += tokens
+            self._promised, self._sums_up = promised, None
+        return self._promised
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -123,7 +153,7 @@ class WindowBudget(Budget):
 
     Args:
         memory: see `Budget`.
-        prompts, chunk, promised, current: see `Budget`.
+        prompts, chunk, most, sums_up, current: see `Budget`.
     """
 
     __slots__ = ("_taken", "_windowed")
@@ -131,9 +161,15 @@ class WindowBudget(Budget):
     looks_ahead = False
 
     def __init__(
-        self, memory: KVCache, prompts: int, chunk: int | None, promised: float, current: int
+        self,
+        memory: KVCache,
+        prompts: int,
+        chunk: int | None,
+        most: float,
+        sums_up: Callable[[], float],
+        current: int,
     ) -> None:
-        super().__init__(memory, prompts, chunk, promised, current)
+        super().__init__(memory, prompts, chunk, most, sums_up, current)
         assert isinstance(memory, WindowedRadixKV)
         self._windowed = memory
         self._taken = 0

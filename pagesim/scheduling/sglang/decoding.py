@@ -35,6 +35,7 @@ class DecodingSglang(Scheduler):
     """
 
     __slots__ = (
+        "_asked",
         "_decay",
         "_ending",
         "_in_flight",
@@ -76,6 +77,7 @@ class DecodingSglang(Scheduler):
     _lags: frozenset[SglangRequest] | None
     # Whether what joins next joins the batch that there was, though all of it may be over by now.
     _lingers: bool
+    _asked: int  # tokens that those that run have in the end if they generate all that they may
     _stale: int  # tokens of the prompts with which the running batch began
     _joining_stale: int  # the same of those that join
     _joining_only: bool  # whether these may generate nothing
@@ -110,6 +112,14 @@ class DecodingSglang(Scheduler):
             total += (to_come if to_come < CLIP else CLIP) * ratio
         return total
 
+    def most_promised(self, ratio: float) -> float:
+        """Return no less than ``promised``, without a look at each request.
+
+        One whose tokens are all there may count for less than nothing, and each addition of floats rounds.
+        """
+        to_come = max(0, self._asked - self.context + 2 * len(self.running))
+        return to_come * ratio * (1 + 1e-9) + 1
+
     # An iteration of decodes
 
     def decode(self, batch: Batch) -> None:
@@ -143,7 +153,7 @@ class DecodingSglang(Scheduler):
             memory.stop_decoding(request)
             self.resting += 1
             self.resting_context += request.tokens
-        self.batch = [request for request in self.batch if request.decodes]
+            self.batch.remove(request)
         return self.resting
 
     def fits(self) -> bool:
@@ -214,6 +224,7 @@ class DecodingSglang(Scheduler):
     def _lose_place(self, request: SglangRequest) -> None:
         """Take a running request's memory; nothing of it is cached."""
         known = self.generated(request)
+        self._asked -= request.prompt + request.max_new
         self.context -= self.memory.length(request)
         self._stop(request)
         self._drop_pages(request)
@@ -233,10 +244,16 @@ class DecodingSglang(Scheduler):
     def note_ending(self) -> None:
         """Note which requests have their last token in the iteration that is in flight, in its order."""
         finishing, steps = self._finishing, self.memory.steps
-        self._pending, self._in_flight = self._in_flight, []
+        if self._pending:
+            self.cache_prompts()  # which were computed when the fast-forward of one step was over
+        self._pending = self._in_flight
+        if self._in_flight:
+            self._in_flight = []
         if not finishing or finishing[0][0] > steps:
             return
-        ending: dict[EngineRequest, None] = {}
+        request = finishing.pop(0)[2]
+        request.last_step = -1
+        ending = {request: None}
         while finishing and finishing[0][0] <= steps:
             request = finishing.pop(0)[2]
             request.last_step = -1
@@ -247,32 +264,44 @@ class DecodingSglang(Scheduler):
 
     def learn(self, now: int) -> Sequence[EngineRequest]:
         """Take in what the oldest iteration in flight gave: cache its prompts, let those go that are over."""
-        pending, ending = self._pending, self._ending
-        if not (pending or ending):
+        ending = self._ending
+        if not ending:
+            if self._pending:
+                self.cache_prompts()
             return ()
-        self._pending, self._ending, rested = [], {}, self.resting
+        pending, rested = self._pending, self.resting
+        self._pending, self._ending = [], {}
         self.resting = self.resting_context = 0
         for request in pending:
-            if request.was_retracted or not request.holds_place:
-                continue
-            if request in ending:
+            if request in ending and request.holds_place and not request.was_retracted:
                 self._end(request, now)
-            elif self.tree is not None:
-                self.tree.cache_tokens(request, request.end)
+            else:
+                self._cache_prompt(request)
         for request in ending:
             if not request.is_over:
                 self._end(request, now)
-        if ending:
-            self.is_full = False
-            self._lingers = bool(self.batch)
-            if len(ending) > rested:  # what rests is in neither
-                self.batch = [request for request in self.batch if not request.is_over]
-                self.joining = [request for request in self.joining if not request.is_over]
+        self.is_full = False
+        self._lingers = bool(self.batch)
+        if len(ending) > rested:  # what rests is in neither
+            self.batch = [request for request in self.batch if not request.is_over]
+            self.joining = [request for request in self.joining if not request.is_over]
         return tuple(ending)
+
+    def cache_prompts(self) -> None:
+        """Cache the prompts that ran in the oldest iteration in flight."""
+        pending, self._pending = self._pending, []
+        if self.tree is not None:
+            for request in pending:
+                self._cache_prompt(request)
+
+    def _cache_prompt(self, request: SglangRequest) -> None:
+        if self.tree is not None and request.holds_place and not request.was_retracted:
+            self.tree.cache_tokens(request, request.end)
 
     def _end(self, request: SglangRequest, now: int) -> None:
         """Let a request go whose last token is known."""
         request.is_over, request.holds_place = True, False
+        self._asked -= request.prompt + request.max_new
         if not request.is_refused:
             self._over(request, now)
             return
@@ -283,8 +312,11 @@ class DecodingSglang(Scheduler):
 
     def _let_go(self, request: EngineRequest) -> None:
         assert isinstance(request, SglangRequest)
-        if self.tree is not None:
-            length = self.memory.length(request)
-            known = length if request.is_refused else min(length, request.final_length)
-            self.tree.cache_tokens(request, known, over=True)
-        self._drop_pages(request)
+        if self.tree is None:
+            self.memory.release(request)
+        else:
+            known = self.memory.length(request)
+            if known > request.final_length and not request.is_refused:
+                known = request.final_length
+            self.tree.end(request, known)
+        request.kv = None

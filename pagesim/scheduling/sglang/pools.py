@@ -43,7 +43,8 @@ class OnePool:
         Before each as many pages are made blank as requests decode; leaves that are evicted for it decide
         nothing.
         """
-        return scheduler.memory.steps_that_fit(steps, len(scheduler.batch))
+        decoding = len(scheduler.batch) + len(scheduler.joining)
+        return scheduler.memory.steps_that_fit(steps, decoding)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

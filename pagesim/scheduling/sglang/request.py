@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, overload
+
 from pagesim.kvcache.radix import Node
 from pagesim.scheduling.content import Content
 from pagesim.scheduling.request import EngineRequest, Family
 from pagesim.setup.compiled import mypyc_attr
+from pagesim.workloads.trace import IntColumn
 
 REFUSED = -1
 """The name of the one token that a refused prompt becomes."""
@@ -99,6 +102,16 @@ class Limits:
 
     def clip(self, asked: int, prompt: int) -> int:
         """Return how many tokens a request may generate that asks for so many."""
+        model, cache = self.rooms(prompt)
+        return max(0, min(asked, model, cache))
+
+    @overload
+    def rooms(self, prompt: int) -> tuple[int, int]: ...
+
+    @overload
+    def rooms(self, prompt: IntColumn) -> tuple[IntColumn, IntColumn]: ...
+
+    def rooms(self, prompt: Any) -> tuple[Any, Any]:
+        """Return how many tokens behind a prompt the model and the cache have room for; may be below 0."""
         page = self._page
-        most = min(asked, self.longest - prompt - 1)
-        return max(0, min(max(0, most), self._capacity - -(-prompt // page) * page - page - 1))
+        return self.longest - prompt - 1, self._capacity - -(-prompt // page) * page - page - 1

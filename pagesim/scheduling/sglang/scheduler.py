@@ -38,7 +38,7 @@ class Sglang(AdmittingSglang):
         prices: not looked at.
     """
 
-    __slots__ = ("_left_chunk", "_only_prompts", "_stood", "limits", "options")
+    __slots__ = ("_asks_for", "_left_chunk", "_only_prompts", "_ran_prompts", "limits", "options")
 
     Options = SglangOptions
     samples = "one"
@@ -57,7 +57,7 @@ class Sglang(AdmittingSglang):
         cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
     ) -> IntColumn:
         limits = Limits(max_model_len, num_blocks * block_size, block_size)
-        return np.array([max(1, limits.clip(1 << 40, tokens)) for tokens in prompt.tolist()], np.int64)
+        return np.maximum(1, np.minimum(*limits.rooms(prompt)))
 
     @classmethod
     def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
@@ -116,6 +116,7 @@ class Sglang(AdmittingSglang):
         self.most_prompts = options.prefill_max_requests
         self.spares_shorter = options.schedule_policy == "shortest-prefill-first"
         self.ignores_stops = options.ignore_eos
+        self._asks_for = 0 if options.ignore_eos else options.max_new_tokens or 0
         self.overlaps = not options.disable_overlap_schedule
         self.in_flight = 2 if self.overlaps else 1
         memory.lag = self.in_flight - 1
@@ -129,12 +130,13 @@ class Sglang(AdmittingSglang):
         self.is_full = False
         self._in_flight, self._pending = [], []
         self._ending = {}
+        self._asked = 0
         self._lags = frozenset()
         self._stale = self._joining_stale = 0
         self._joining_only = False
         self._lingers = False
         self._left_chunk = False  # whether a prompt in chunks ran in the iteration before, and goes on
-        self._stood = False  # whether the running batch stood still for prompts in the iteration before
+        self._ran_prompts = False  # whether prompts ran in the iteration before
         self._only_prompts = False  # whether the running batch has only requests that may generate nothing
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
@@ -142,11 +144,11 @@ class Sglang(AdmittingSglang):
 
     def _prepare(self, request: SglangRequest) -> None:
         """Clip what a request asks for, or refuse it, as the front end does."""
-        asked = request.output
-        if not self.ignores_stops and self.options.max_new_tokens is not None:
-            asked = max(asked, self.options.max_new_tokens)
-        request.max_new = self.limits.clip(asked, request.prompt)
-        if self.limits.refuses(request.prompt):
+        asked, limits = request.output, self.limits
+        if asked < self._asks_for:
+            asked = self._asks_for
+        request.max_new = limits.clip(asked, request.prompt)
+        if limits.refuses(request.prompt):
             request.refuse()
 
     # Decisions
@@ -159,8 +161,11 @@ class Sglang(AdmittingSglang):
             self.chunked.start = self.chunked.end
         if self.overlaps:
             self.note_ending()
-        self._join()
-        if self.prefill(batch):
+        if self._left_chunk or self.joining:
+            self._join()
+        self._lingers = False
+        self._ran_prompts = self.prefill(batch)
+        if self._ran_prompts:
             self.entries.processed += batch.tokens
             self._left_chunk = self.chunked is not None
         elif self.batch and not self._only_prompts:
@@ -169,7 +174,6 @@ class Sglang(AdmittingSglang):
             self.entries.processed += self._stale if batch.tokens else 0
         if not batch.tokens:
             self._lags = frozenset()
-        self._stood = not batch.decodes
         batch.sequences = self.running_sequences
         return batch
 
@@ -177,16 +181,15 @@ class Sglang(AdmittingSglang):
         """Let those join the running batch whose prompt ran in the iteration before."""
         if self._left_chunk:
             self._left_chunk = self.is_full = False  # one of them stays behind
-        joining, only, lingers = self.joining, self._joining_only, self._lingers
-        self._lingers = False
+        joining, only = self.joining, self._joining_only
         if not joining:
             return
         self.joining = []
-        if self.batch or lingers:
+        if self.batch or self._lingers:
             self.batch += joining
             self._only_prompts = self._only_prompts and only
         else:
-            self.batch, self.is_full = joining, False
+            self.batch, self.is_full = list(joining), False
             self._stale, self._only_prompts = self._joining_stale, only
 
     def finish(self, now: int) -> list[EngineRequest]:
@@ -208,25 +211,26 @@ class Sglang(AdmittingSglang):
     def steps_until_next_decision(self) -> int:
         finishing = self._finishing
         self.must_replan = True
-        if self.joining or self._stood or self._pending or self._in_flight or not finishing:
+        if not finishing or self._pending or self.chunked is not None:
             return 0
-        if self.chunked is not None or (self.queue.waiting and not self.is_full):
+        if self.queue.waiting and not self.is_full:
             return 0
-        if self._ending and len(self._ending) > self.resting:
+        ending = self._ending
+        if ending and len(ending) > self.resting:
             return 0
         steps = finishing[0][0] - self.memory.steps
+        if self._ran_prompts and (steps <= 0 or not self._joins_quietly()):
+            return 0
         if steps > 0:
             steps = self.pools.steps_alike(self, steps)
             self.must_replan = not steps
             return steps
         # They can rest in a step, if that is known of all of them.
-        self.must_replan = not self._end_by_length()
+        self.must_replan = bool(ending) or not self._end_by_length()
         return 0
 
     def _end_by_length(self) -> bool:
         """Say whether the requests whose last token is in flight are known to end with it."""
-        if self._ending:
-            return False
         now = self.memory.steps
         for step, _, request in self._finishing:
             if step > now:
@@ -236,12 +240,37 @@ class Sglang(AdmittingSglang):
                 return False
         return True
 
+    def _joins_quietly(self) -> bool:
+        """Say whether nothing is decided where those join whose prompt ran in the iteration before.
+
+        Nothing is, if the batch that they join stays as full as it is, and what is cached of their prompts
+        while the step after it runs changes no count of memory.
+        """
+        if self._left_chunk or self._ending or self.pools.retries or (self.is_full and not self.batch):
+            return False
+        tree = self.tree
+        return tree is None or tree.caches_apart(self._in_flight)
+
+    def _join_quietly(self, steps: int) -> None:
+        """Do what the plan of the first of some steps would, and what becomes known while it runs."""
+        self._ran_prompts = False
+        self._pending, self._in_flight = self._in_flight, []
+        self._join()
+        self._lingers = False
+        if steps > 1 or not self.overlaps:
+            # What the first step evicts, it evicts first; but none of it is on the way to what is cached.
+            self.cache_prompts()
+
     def advance(self, steps: int) -> None:
+        if self._ran_prompts:
+            self._join_quietly(steps)
         if self.tree is not None:
             self.tree.evict_ahead(steps, len(self.batch))
         super().advance(steps)
-        self.decay_ratio(steps)
-        self.entries.processed += self._stale * steps
+        if self.new_token_ratio != self._least_ratio:
+            self.decay_ratio(steps)
+        if self._stale:
+            self.entries.processed += self._stale * steps
         self._lags = None if self.overlaps else frozenset()
 
     def arrival_matters(self) -> bool:
@@ -264,12 +293,14 @@ class Sglang(AdmittingSglang):
             if not request.decodes:
                 self.resting -= 1
                 self.resting_context -= request.tokens
+        self._asked -= request.prompt + request.max_new
         generated = super()._abort_running(request)
         request.is_over, request.holds_place = True, False
         if request is self.chunked:
             self.chunked = None
         self.batch = [each for each in self.batch if each is not request]
         self.joining = [each for each in self.joining if each is not request]
+        self._in_flight = [each for each in self._in_flight if each is not request]
         self.is_full = False
         return generated
 
