@@ -95,10 +95,11 @@ class PipelinedEngine(Engine):
         run, scheduler = self.run, self.scheduler
         arrived: Sequence[Job] = ()
         if run.steps:
-            events, in_flight = self.events, self._in_flight
-            events.fast_forwarded(run)
+            in_flight = self._in_flight
+            self.events.fast_forwarded(run)
             scheduler.advance(run.steps)
-            events.advanced(run)
+            if self._tells_growth:
+                self.events.advanced(run)
             in_flight.clear()
             in_flight.append((run.end, () if self._due == NEVER else self._learned()))
             if not run.resting:
