@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from pagesim.errors import PagesimError
+
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
 
@@ -39,12 +41,22 @@ class KeptFrames:
         return kept
 
     def add(self, frame: pd.DataFrame) -> None:
-        """Put a frame at the end; the first one says which columns there are."""
+        """Put a frame at the end; the first one says which columns there are.
+
+        Raises:
+            PagesimError: there is no room for the temporary file.
+        """
         self._frames.append(frame)
         self.rows += len(frame)
         self._kept += len(frame)
         if self._kept > MOST_ROWS:
-            self._move_to_file()
+            try:
+                self._move_to_file()
+            except OSError as error:
+                raise PagesimError(
+                    f"{tempfile.gettempdir()}: cannot keep the {self.rows} steps of a long run "
+                    f"({error.strerror or error}); name a folder with room in TMPDIR, or keep no steps"
+                ) from None
 
     def frame(self) -> pd.DataFrame:
         """Return the whole table, in memory; it has to have had a frame."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 from pathlib import Path
 
@@ -61,6 +62,15 @@ def test_no_more_rows_stay_in_memory_than_fit() -> None:
     for frame in frames(*[3] * 40):
         table.add(frame)
         assert sum(map(len, table._frames)) <= 10
+
+
+def test_a_full_disk_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**how: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(ps.PagesimError, match=r"cannot keep the 11 steps .* \(No space left .* TMPDIR"):
+        kept(11)
 
 
 def test_a_result_is_the_same_wherever_its_steps_were_kept(
