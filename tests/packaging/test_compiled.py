@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -56,28 +58,35 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a function that runs Python where the compiled form is found; it returns what is printed."""
     if not any(map(shutil.which, COMPILERS)):
         pytest.skip(f"there is no C compiler: none of {', '.join(COMPILERS)}")
-    tree = tmp_path_factory.mktemp("compiled")
-    for name in ("pagesim", "kernels", "workloads", "tests", "docs"):
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
-        shutil.copy(ROOT / name, tree)
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # of all workers: the first one builds it, the others wait
+    tree = base / "compiled-form"
 
     def run(*arguments: object, **environment: str) -> str:
-        import os
-
         done = subprocess.run(
             [sys.executable, *map(str, arguments)],
             cwd=tree,
             env={**os.environ, "PYTHONPATH": str(tree), **environment},
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=1800,
             check=False,
         )
         assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
         return done.stdout
 
-    run("setup.py", "-q", "build_ext", "--inplace", PAGESIM_COMPILE="1")
+    with (base / "compiled-form.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (tree / "is built").exists():
+            shutil.rmtree(tree, ignore_errors=True)
+            for name in ("pagesim", "kernels", "workloads", "tests", "docs"):
+                unwanted = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=unwanted)
+            for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+                shutil.copy(ROOT / name, tree)
+            run("setup.py", "-q", "build_ext", "--inplace", PAGESIM_COMPILE="1")
+            (tree / "is built").touch()
     return run
 
 
