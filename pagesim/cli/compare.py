@@ -26,7 +26,7 @@ def command(
     from pagesim.results.plots import save_comparison_figures
     from pagesim.results.result import to_json
     from pagesim.setup.files import check_target, publish
-    from pagesim.setup.scenario import to_toml
+    from pagesim.setup.scenario_files import to_toml
 
     if out is not None:
         check_target(out)

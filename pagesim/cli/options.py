@@ -12,16 +12,8 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from pagesim.cli.completion import complete
-from pagesim.setup.scenario import (
-    SCHEDULER_FIELDS,
-    Scenario,
-    System,
-    absolute_paths,
-    check_needs,
-    checked,
-    plugin_fields,
-    read_scenario,
-)
+from pagesim.setup.scenario import SCHEDULER_FIELDS, Scenario, System, checked, plugin_fields
+from pagesim.setup.scenario_files import absolute_paths, check_needs, read_scenario
 
 SCENARIO = Annotated[
     Path | None,

@@ -23,8 +23,8 @@ from pagesim.experiments.clusters import ClusterResult, run_cluster, run_pools
 from pagesim.results.result import Result, to_json
 from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.files import put
-from pagesim.setup.prepare import ProgressCallback
 from pagesim.setup.scenario import APART, Cluster, Comparison, Scenario
+from pagesim.setup.server import ProgressCallback
 from pagesim.workloads import LengthModel
 from pagesim.workloads.trace import Trace
 

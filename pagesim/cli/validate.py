@@ -233,7 +233,7 @@ def _store(
 
     from pagesim.results.plots import predicted_iterations, save
     from pagesim.results.result import to_json
-    from pagesim.setup.scenario import to_toml
+    from pagesim.setup.scenario_files import to_toml
 
     (folder / "summary.json").write_text(to_json(summary), encoding="utf-8")
     profile.save(folder / "profile.json")

@@ -21,7 +21,8 @@ from pagesim.results.step_table import STEP_COLUMNS
 from pagesim.scheduling.request import Status
 from pagesim.setup.files import publish
 from pagesim.setup.reading import parse_json, read_parquet
-from pagesim.setup.scenario import Scenario, System, read_scenario, read_toml, to_toml
+from pagesim.setup.scenario import Scenario, System
+from pagesim.setup.scenario_files import read_scenario, read_toml, to_toml
 from pagesim.sim.clock import to_seconds, to_tick_column
 from pagesim.workloads.trace import Trace
 

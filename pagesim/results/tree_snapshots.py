@@ -22,8 +22,9 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.sglang import Sglang
 from pagesim.setup.equip import keeps_tree, options_of
-from pagesim.setup.prepare import PreparedSystem, Server
+from pagesim.setup.prepare import PreparedSystem
 from pagesim.setup.presets import parts_of
+from pagesim.setup.server import Server
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
 Column = npt.NDArray[np.int64]

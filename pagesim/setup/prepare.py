@@ -1,35 +1,28 @@
-"""Prepare: a system made ready for a trace, and one engine of it with its memory and its accounts."""
+"""Prepare: a system made ready for a trace, which its engines have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.ledger import LedgerShape
-from pagesim.accounting.metrics import MemoryMeans, TokenGaps, latencies, prefix_hits, throughput
-from pagesim.accounting.records import Recorder
+from pagesim.accounting.metrics import latencies, prefix_hits, throughput
 from pagesim.accounting.request_log import RequestLog
-from pagesim.accounting.tier_history import TierHistory
 from pagesim.costs import Assuming, CostModel, PreemptionPrices
 from pagesim.costs.specs import Capacity, PoolPlan
 from pagesim.errors import PagesimError
-from pagesim.kvcache import TabledKV
 from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.core import Pool, Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.observer import Observer
-from pagesim.scheduling.offload.scheduler import OffloadingV1
 from pagesim.scheduling.options import SchedulerOptions
-from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.request import Status
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.equip import asked_of, equip, keeps_tree, options_of, sizing_of
-from pagesim.setup.offload import chain_of, copies_of, link_notes, loads_in, traffic_of, with_chunks
+from pagesim.setup.offload import chain_of, copies_of, link_notes, loads_in, with_chunks
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.reaches import let_follow, unfollowed
 from pagesim.setup.registry import SCHEDULERS
@@ -39,22 +32,11 @@ from pagesim.setup.served import served_model
 from pagesim.setup.sizes import static_notes, static_sizes
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
-from pagesim.sim.closed_loop import ClosedLoop, SentArrivals
+from pagesim.sim.closed_loop import SentArrivals
 from pagesim.sim.copies import CopyEngine
-from pagesim.sim.engine import Engine, StrictCompatError
-from pagesim.sim.executors import Executor, PredictedExecutor
-from pagesim.sim.pipelined import PipelinedEngine
+from pagesim.sim.engine import StrictCompatError
 from pagesim.sim.tier_copies import TierCopies
 from pagesim.workloads.trace import IntColumn, Trace
-
-ProgressCallback = Callable[[int], None]
-"""Called now and then with the number of requests that are over."""
-
-MakeExecutor = Callable[[Scheduler, Capacity, Trace], Executor]
-"""Makes what carries out iterations, from the scheduler with its empty memory, the memory's size, and the
-requests that are served."""
-
-Consume = Callable[[Chunk], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,157 +299,6 @@ def check(system: System) -> None:
     sized, max_model_len, cost = equip(system, policy)
     options = with_chunks(options_of(system, policy), sized)
     _new_scheduler(system, policy, sized, options, max_model_len, cost)
-
-
-class ProgressObserver(Observer):
-    """Counts the requests that are over, for a progress bar.
-
-    Args:
-        callback: called with their number.
-    """
-
-    def __init__(self, callback: ProgressCallback) -> None:
-        self.callback = callback
-        self.over = 0
-
-    def finished(self, request: EngineRequest, now: int) -> None:
-        self.left(request.row, now, Status.FINISHED)
-
-    def left(self, row: int, now: int, status: Status) -> None:
-        self.over += 1
-        self.callback(self.over)
-
-
-class Server:
-    """One engine of a system, its memory, and the accounts that are kept of it.
-
-    Args:
-        setting: what it has in common with others.
-        log: where requests' times go.
-        arrivals: the requests that it serves.
-        consume: called with each chunk of its records.
-        aborts: when clients go away that do not send them, see `Engine`.
-        executor: what carries out the iterations; left out, the system's cost model predicts them. One that
-            is an `Observer` is one of them.
-        observers: further ones, called after the recorder.
-        tables: whether blocks must have numbers, because an observer reads them.
-    """
-
-    def __init__(
-        self,
-        setting: PreparedSystem,
-        log: RequestLog,
-        arrivals: Arrivals,
-        *,
-        consume: Sequence[Consume] = (),
-        aborts: Sequence[tuple[int, int]] = (),
-        executor: MakeExecutor | None = None,
-        observers: Sequence[Observer] = (),
-        tables: bool = False,
-    ) -> None:
-        system = setting.system
-        self.setting = setting
-        self.scheduler = setting.new_scheduler(tables=tables)
-        self.scheduler.expect(arrivals)
-        window, memory = system.window_s, self.scheduler.memory
-        self.means = MemoryMeans(
-            LedgerShape.of(memory, self.scheduler.parks),
-            reserves=setting.reserves,
-            window=None if window is None else (to_ticks(window[0]), to_ticks(window[1])),
-        )
-        self.gaps = TokenGaps()
-        accounts: list[Consume] = [self.means.add]
-        if setting.streams:
-            accounts.append(self.gaps.add)
-        accounts += consume
-
-        def account_for(chunk: Chunk) -> None:
-            for account in accounts:
-                account(chunk)
-
-        self.recorder = Recorder(self.scheduler, log, account_for)
-        reaches = self.scheduler.reaches
-        carrying_out: Executor = PredictedExecutor(setting.cost, None if reaches is None else reaches.ahead)
-        if executor is not None:
-            carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))
-            if isinstance(carrying_out, Observer):
-                observers = [carrying_out, *observers]
-        self.arrivals = arrivals
-        if isinstance(arrivals, SentArrivals):
-            observers = [ClosedLoop(arrivals, self.scheduler.queue), *observers]
-            log.sent, log.due = arrivals.clients.sent, arrivals.clients.due
-        if isinstance(memory, TabledKV):
-            memory.notes_moves = executor is not None
-        self.tiers: TierHistory | None = None
-        if isinstance(self.scheduler, OffloadingV1):
-            self.tiers = TierHistory()
-            observers = [self.tiers, *observers]
-        engine = Engine if self.scheduler.in_flight == 1 else PipelinedEngine
-        self.engine = engine(
-            self.scheduler,
-            carrying_out,
-            self.recorder,
-            observers=observers,
-            fast_forward=system.fast_forward,
-            until=None if system.until is None else to_ticks(system.until),
-            aborts=aborts,
-            strict_compat=system.strict_compat,
-            copies=setting.copies(self.scheduler),
-        )
-
-    def replay(self) -> None:
-        """Replay everything that arrives; see `Engine.replay`."""
-        arrivals = self.arrivals
-        if isinstance(arrivals, SentArrivals):
-            arrivals.abort_at = self.engine.abort_at
-        self.engine.replay()
-        if self.tiers is not None:
-            self.tiers.end(self.means.end)
-        if isinstance(arrivals, SentArrivals):
-            arrivals.abort_at = None  # or engine and arrivals would keep one another
-            if self.engine.ends_early:
-                arrivals.send_until(self.engine.until)  # what came after the last decision
-
-    def traffic(self) -> dict[str, Any]:
-        """Return what each tier of the engine did, see `traffic_of`."""
-        return traffic_of(self.scheduler, self.setting.sized, self.setting.options)
-
-    def summary(self) -> dict[str, Any]:
-        """Return what of a summary is about one engine."""
-        recorder, sized, drafts = self.recorder, self.setting.sized, self.scheduler.speculation
-        memory, means = self.scheduler.memory, self.means.summary()
-        groups = {
-            name: {
-                "block_size": group.block_size,
-                "layers": group.layers,
-                "filled_bytes": group.filled,
-                **means.pop(name),
-            }
-            for name, group in zip(self.means.shape.groups, memory.groups, strict=False)
-        }
-        tiers = self.traffic()
-        return {
-            "dead_ends": {dead_end.key: self.engine.dead_ends[dead_end] for dead_end in DeadEnd},
-            "itl": self.gaps.summary(),
-            "batch": {"mean": self.means.mean_batch},
-            "iterations": recorder.iterations,
-            "preemptions": {"recompute": recorder.recomputed_total, "swap": recorder.swapped_total},
-            **({} if drafts is None else {"speculation": drafts.summary()}),
-            "aborted_tokens": self.engine.aborted_tokens,
-            "swapped_blocks": {"in": recorder.blocks_in, "out": recorder.blocks_out},
-            "memory": {
-                "num_blocks": memory.num_blocks,
-                "block_size": sized.block_size,
-                "cpu_blocks": sized.cpu_blocks,
-                **({"capacity_bytes": memory.capacity_bytes} if memory.is_hybrid else {}),
-                **({"page_bytes": memory.page_bytes} if memory.is_hybrid and memory.equal_blocks else {}),
-                **means,
-                **({"groups": groups} if groups else {}),
-                **({} if self.tiers is None else {"tiers": self.tiers.summary()}),
-            },
-            "sharing": {"saving": self.means.saving},
-            **({"tiers": tiers} if tiers else {}),
-        }
 
 
 def _new_scheduler(

@@ -26,8 +26,9 @@ from pagesim.kvcache import KVCache
 from pagesim.kvcache.radix import RadixKV
 from pagesim.results.result import request_columns
 from pagesim.results.step_table import StepTable
-from pagesim.setup.prepare import Server, prepare
+from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import System, checked
+from pagesim.setup.server import Server
 from pagesim.workloads.trace import Trace
 
 POLICIES = (

@@ -15,8 +15,9 @@ from pagesim.results.step_table import StepTable
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
-from pagesim.setup.prepare import Server, prepare
+from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import System, checked
+from pagesim.setup.server import Server
 
 OPTIONS: dict[str, Any] = {"steps": "iterations", "fast_forward": False, "cost": "affine:0.02,1e-4,1e-6"}
 

@@ -10,8 +10,9 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest
-from pagesim.setup.prepare import Server, prepare
+from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import System, checked
+from pagesim.setup.server import Server
 
 
 class LastTokens(Observer):

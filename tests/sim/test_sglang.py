@@ -18,8 +18,9 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.sglang import Sglang
 from pagesim.scheduling.sglang.budget import Budget
-from pagesim.setup.prepare import Server, prepare
+from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import System
+from pagesim.setup.server import Server
 from pagesim.workloads.trace import Trace
 
 COST = "affine:0.01,1e-5,0"

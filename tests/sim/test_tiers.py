@@ -11,8 +11,9 @@ import pytest
 import pagesim as ps
 from pagesim.costs.transfers import LinkQueue
 from pagesim.scheduling.observer import Observer
-from pagesim.setup.prepare import Server, prepare
+from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import System, checked
+from pagesim.setup.server import Server
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.sim.tier_copies import TierCopies
 from pagesim.workloads.trace import Trace

@@ -150,7 +150,8 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
 def test_a_run_of_a_pool_is_repeated_from_its_scenario(
     pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pagesim.setup.scenario import Scenario, absolute_paths
+    from pagesim.setup.scenario import Scenario
+    from pagesim.setup.scenario_files import absolute_paths
 
     monkeypatch.chdir(pool.parent)
     found = absolute_paths(Scenario(trace=f"servegen:{pool.name}@600", duration=60.0))

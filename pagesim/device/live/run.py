@@ -16,10 +16,10 @@ from pagesim.results.result import Result
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.equip import equip, options_of
-from pagesim.setup.prepare import ProgressCallback
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import System
+from pagesim.setup.server import ProgressCallback
 from pagesim.sim.executors import Executor
 from pagesim.workloads.trace import Trace
 

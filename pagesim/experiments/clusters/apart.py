@@ -26,8 +26,9 @@ from pagesim.experiments.clusters.run import (
     replica_table,
     together,
 )
-from pagesim.setup.prepare import PreparedSystem, ProgressCallback, prepare
+from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.scenario import LEASE_S, System, checked
+from pagesim.setup.server import ProgressCallback
 from pagesim.sim.clock import BEYOND_THE_CLOCK, TICKS_PER_SECOND, to_seconds
 from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads.trace import Trace

@@ -25,7 +25,8 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Content, Contents
 from pagesim.scheduling.core import Pool
 from pagesim.scheduling.request import Status
-from pagesim.setup.prepare import Consume, PreparedSystem, ProgressCallback, Server
+from pagesim.setup.prepare import PreparedSystem
+from pagesim.setup.server import Consume, ProgressCallback, Server
 from pagesim.sim.clock import to_ticks
 
 MakeAccount = Callable[[PreparedSystem, int, AddedArrivals], Consume]

@@ -16,7 +16,8 @@ from pagesim.experiments.clusters.instants import ArrivalEvent
 from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import Router
 from pagesim.scheduling.added import AddedArrivals
-from pagesim.setup.prepare import PreparedSystem, ProgressCallback, ProgressObserver, Server
+from pagesim.setup.prepare import PreparedSystem
+from pagesim.setup.server import ProgressCallback, ProgressObserver, Server
 from pagesim.workloads.trace import IntColumn, Trace
 
 Replayed = tuple[list[Server], IntColumn]

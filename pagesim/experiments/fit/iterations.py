@@ -11,8 +11,9 @@ from pagesim.costs import CostModel, Profiled
 from pagesim.experiments.fit.loads import Floats, Ints, Load, Rows
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import FastForward, Observer
-from pagesim.setup.prepare import Server, prepare
+from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import System
+from pagesim.setup.server import Server
 from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
 from pagesim.sim.executors import shape_of
 

@@ -12,7 +12,8 @@ from typing import Any
 import pagesim
 import pagesim.workloads
 from pagesim.costs.specs import model
-from pagesim.setup.scenario import Scenario, System, plugin_sources
+from pagesim.setup.scenario import Scenario, System
+from pagesim.setup.scenario_files import plugin_sources
 
 TRACE_OPTIONS = tuple(
     name

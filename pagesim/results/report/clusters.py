@@ -20,7 +20,8 @@ from pagesim.results.report.pack import pack, pack_times
 from pagesim.results.report.tables import distributions
 from pagesim.setup.files import put
 from pagesim.setup.reading import parse_json, read_parquet
-from pagesim.setup.scenario import Cluster, System, read_scenario, read_toml
+from pagesim.setup.scenario import Cluster, System
+from pagesim.setup.scenario_files import read_scenario, read_toml
 
 Column = npt.NDArray[np.float64]
 

@@ -9,7 +9,8 @@ from pagesim.results.replay import NotReplayed, replayed
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result
 from pagesim.scheduling.arrivals import NEVER
-from pagesim.setup.prepare import Consume, PreparedSystem, Server
+from pagesim.setup.prepare import PreparedSystem
+from pagesim.setup.server import Consume, Server
 
 
 def snapshots_of(result: Result, instants: Sequence[int]) -> Snapshots:
