@@ -1,10 +1,12 @@
 """What people run: each load of docs/performance.md by one command, and where its time goes.
 
     python tests/speed/loads.py --conversations conversation.jsonl
+    python tests/speed/loads.py --only sglang --requests 1200 --instructions
     python tests/speed/loads.py --only sglang --only gpt-oss --profile 8
 
-The first prints what a request takes, in bare SimPy timeouts; the second profiles each load, and prints the
-share of each room of pagesim and the functions that take most.
+The first prints what a request takes, in bare SimPy timeouts; the second counts it, in thousands of machine
+instructions and over those of a bare timeout; the third profiles each load, and prints the share of each room
+of pagesim and the functions that take most.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from instructions import NEEDED, can_count, instructions_per_request, instructions_per_timeout
 from measure import Row, arguments, measure_apart, points, replay_of
 
 _V1 = "--policies vllm-v1"
@@ -118,8 +121,10 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="loads whose names hold this; again for more")
     parser.add_argument("--conversations", help="Mooncake's trace; without it those loads are left out")
     parser.add_argument("--requests", type=int, help="how many, instead of each load's own")
-    parser.add_argument("--profile", type=int, metavar="N", help="say where time goes: rooms, N functions")
-    parser.add_argument("--commands", action="store_true", help="print the command of each load instead")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--instructions", action="store_true", help="count machine instructions with valgrind")
+    how.add_argument("--profile", type=int, metavar="N", help="say where time goes: rooms, N functions")
+    how.add_argument("--commands", action="store_true", help="print the command of each load instead")
     given = parser.parse_args()
     wanted = [each.lower() for each in given.only or [""]]
     chosen = {
@@ -130,6 +135,8 @@ def main() -> None:
     }
     if not chosen:
         sys.exit(f"no load is left; there are: {'; '.join(LOADS)}; Mooncake's need --conversations")
+    if given.instructions and not can_count():
+        sys.exit(f"instructions are counted by {' and '.join(NEEDED)}: install valgrind")
     for name, command in chosen.items():
         if given.commands:
             print(f"{name}: python tests/speed/measure.py {LOADS[name]}")
@@ -137,6 +144,11 @@ def main() -> None:
         asked = point_of(command)
         if given.requests is not None:
             asked["requests"] = given.requests
+        if given.instructions:
+            counted = instructions_per_request(asked)
+            in_timeouts = counted / instructions_per_timeout()
+            print(f"| {name} | {counted / 1e3:.1f} | {in_timeouts:.1f} |", flush=True)
+            continue
         if given.profile is None:
             row = measure_apart(asked)
             print(f"| {name} | {row['timeouts_per_request']:.1f} | {row['peak_rss_mb']:.0f} |", flush=True)

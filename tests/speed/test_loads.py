@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +45,14 @@ def test_a_load_is_measured() -> None:
     assert name == "gpt-oss-20b, prefix caching"
     assert 1 < float(timeouts) < 100_000
     assert float(memory) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
+def test_the_instructions_of_a_load_are_the_same_each_time() -> None:
+    asked = ("--only", "ShareGPT, vllm-sosp", "--requests", 300, "--instructions")
+    counted = [[float(cell) for cell in said(*asked).strip("| \n").split(" | ")[1:]] for _ in range(2)]
+    assert counted[0] == pytest.approx(counted[1], rel=0.005)
+    thousands, in_timeouts = counted[0]
+    assert 20 < thousands < 2000
+    assert 2 < in_timeouts < 200
