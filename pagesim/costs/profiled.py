@@ -14,6 +14,12 @@ from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import to_ticks
 
+MOST_PROMPTS = 1 << 16
+"""Of so many prompts it is kept what attention takes: many requests have prompts of one length."""
+
+_OfTokens = tuple[float, float, float, float, float]
+"""Seconds of linear layers, cache writes and experts, of all-reduces, and of those with a prompt."""
+
 
 class Profiled:
     """Seconds = what a profile's terms take together: computing, all-reduces, transfers, overhead.
@@ -70,16 +76,21 @@ class Profiled:
         self._within = [terms.reached[_name(reach)] for reach in reaches]
         self._lines_within = [TickLines(each.decode) for each in self._within]
         self._ranges = profile.ranges
-        self._most_decode = (0, 0)
-        if "decode" in profile.ranges:
-            self._most_decode = profile.ranges["decode"].most, profile.ranges["decode"].most_context
+        decode = profile.ranges.get("decode")
+        self._most_decoding = decode.most if decode is not None and decode.most else UNBOUNDED
+        self._longest = decode.most_context if decode is not None and decode.most else UNBOUNDED
         self._host_decode, self._host_prompt, self._host_mixed = (
             to_ticks(seconds)
             for seconds in (terms.launching.decode_s, terms.launching.prompt_s, terms.launching.mixed_s)
         )
         # Iterations with a prompt of so many tokens are launched by graphs.
         self._graphed = engine.graphs_to if terms.launching.unless_graphed else 0
-        self._fixed: dict[tuple[int, int, bool], tuple[int, int]] = {}
+        # What was worked out: see `_OfTokens`, by tokens; seconds and the overhead's ticks, by those that are
+        # sampled; what both take where sequences only decode, by those; ticks, by prompts' tokens and pairs.
+        self._by_tokens: dict[int, _OfTokens] = {}
+        self._by_sampled: dict[int, tuple[float, int]] = {}
+        self._decoding: dict[int, tuple[int, int]] = {}
+        self._prompts: dict[tuple[int, int], int] = {}
         self.beyond: dict[str, int] = {}
         measured = profile.origins["linear"] in ("measured", "imported")
         self.notes = () if measured else of_experts(model, f"profile:{profile.name}")
@@ -103,7 +114,8 @@ class Profiled:
         if shape.decoding:
             lines = self._mixed if shape.query_key_pairs else self._decode
             attention += self._attend(shape.decoding, shape.decode_context, lines)[0]
-            attention += self._look_back(shape)
+            if self.reaches is not None:
+                attention += self._look_back(shape)
         device, overhead = self._of(shape.tokens, shape.sampled, shape.query_key_pairs > 0)
         return moving + overhead + max(host, device + attention)
 
@@ -138,7 +150,8 @@ class Profiled:
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
         if self.reaches is None:
-            return self._run(sequences, *self._attend(sequences, context, self._decode))
+            attention, a_token, steps = self._attend(sequences, context, self._decode)
+            return self._from(sequences, attention, a_token * sequences, steps)
         # Everything is within reach.
         everywhere = [(context, sequences, UNBOUNDED)] * len(self._within)
         return self.decode_reached(sequences, context, everywhere)
@@ -158,12 +171,12 @@ class Profiled:
             attention += to_ticks(self._terms.states.decode(sequences))
         return self._from(sequences, attention, increment, steps)
 
-    def _run(self, sequences: int, attention: int, a_token: int, steps: int) -> DecodeRun:
-        return self._from(sequences, attention, a_token * sequences, steps)
-
     def _from(self, sequences: int, attention: int, increment: int, steps: int) -> DecodeRun:
         """Return the run whose first step's attention takes so many ticks, and each later one's more."""
-        device, overhead = self._of(sequences, sequences, False)
+        fixed = self._decoding.get(sequences)
+        if fixed is None:
+            fixed = self._decoding[sequences] = self._of(sequences, sequences, False)
+        device, overhead = fixed
         first, host = device + attention, self._host_decode
         if first >= host:
             return overhead + first, increment, steps
@@ -176,7 +189,15 @@ class Profiled:
 
     def _of_prompts(self, shape: AnyShape, prompt: int) -> int:
         """Return ticks of prompts' attention and states."""
-        ticks = to_ticks(self._prefill(prompt, shape.query_key_pairs))
+        known = self._prompts.get((prompt, shape.query_key_pairs))
+        if known is None:
+            if len(self._prompts) == MOST_PROMPTS:
+                self._prompts.clear()
+            known = to_ticks(self._prefill(prompt, shape.query_key_pairs))
+            self._prompts[prompt, shape.query_key_pairs] = known
+        ticks = known
+        if self.reaches is None:
+            return ticks
         pairs = shape.reached_pairs or (shape.query_key_pairs,) * len(self._within)
         for each, within in zip(self._within, pairs, strict=True):
             ticks += to_ticks(each.prefill(prompt, within))
@@ -198,36 +219,43 @@ class Profiled:
         """Return ticks of decode attention, ticks a token of context, and for how many steps these hold."""
         ticks, a_token, until = lines(sequences, context)
         mean = context // sequences
-        batch, longest = self._most_decode
-        if batch:
-            if sequences > batch:
-                self._note("decode", "sequences that decode", sequences)
-            if mean > longest:
-                self.beyond["mean context"] = max(mean, self.beyond.get("mean context", 0))
+        if sequences > self._most_decoding:
+            self._note("decode", "sequences that decode", sequences)
+        if mean > self._longest:
+            self.beyond["mean context"] = max(mean, self.beyond.get("mean context", 0))
         return ticks, a_token, UNBOUNDED if until is None else until - mean + 1
 
     def _of(self, tokens: int, sampled: int, prompted: bool) -> tuple[int, int]:
         """Return the device's ticks, and the overhead's, that depend on neither context nor blocks."""
-        known = self._fixed.get((tokens, sampled, prompted))
+        known = self._by_tokens.get(tokens)
         if known is None:
-            terms = self._terms
-            seconds = terms.linear(tokens) + terms.head(sampled) + terms.write(tokens)
-            if terms.experts is not None:
-                seconds += terms.experts(tokens)
-            device = to_ticks(seconds + self._reduce(tokens, prompted))
-            overhead = max(self._overhead(sampled), 1 - device)
-            known = self._fixed[tokens, sampled, prompted] = device, overhead
-            self._note("linear", "tokens in an iteration", tokens)
-            self._note("write", "tokens written to the cache at once", tokens)
-            self._note("head", "sequences that get a token", sampled)
-        return known
+            known = self._by_tokens[tokens] = self._of_tokens(tokens)
+        of_sampled = self._by_sampled.get(sampled)
+        if of_sampled is None:
+            of_sampled = self._by_sampled[sampled] = self._of_sampled(sampled)
+        head, overhead = of_sampled
+        linear, write, experts, reduce, reduce_prompted = known
+        seconds = linear + head + write + experts
+        device = to_ticks(seconds + (reduce_prompted if prompted else reduce))
+        return device, overhead if overhead + device > 0 else 1 - device
 
-    def _overhead(self, sampled: int) -> int:
-        """Return the ticks that the engine takes for itself."""
-        own = self._terms.overhead
-        if own is not None:
-            return to_ticks(own(max(1, sampled)))
-        return to_ticks(self._engine.iteration_s + self._engine.sequence_s * sampled)
+    def _of_tokens(self, tokens: int) -> _OfTokens:
+        terms = self._terms
+        self._note("linear", "tokens in an iteration", tokens)
+        self._note("write", "tokens written to the cache at once", tokens)
+        experts = 0.0 if terms.experts is None else terms.experts(tokens)
+        reduces = self._reduce(tokens, False), self._reduce(tokens, True)
+        return terms.linear(tokens), terms.write(tokens), experts, *reduces
+
+    def _of_sampled(self, sampled: int) -> tuple[float, int]:
+        """Return the seconds of the LM head, and the ticks that the engine takes for itself."""
+        self._note("head", "sequences that get a token", sampled)
+        terms, engine = self._terms, self._engine
+        if terms.overhead is not None:
+            own = terms.overhead(max(1, sampled))
+        else:
+            own = engine.iteration_s + engine.sequence_s * sampled
+        return terms.head(sampled), to_ticks(own)
 
     def _reduce(self, tokens: int, prompted: bool) -> float:
         """Return the seconds of all-reduces."""

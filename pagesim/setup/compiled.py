@@ -13,6 +13,8 @@ MODULES = (
     "accounting.request_log",
     "accounting.residency",
     "costs.affine",
+    "costs.lines",
+    "costs.profiled",
     "kvcache.base",
     "kvcache.counted",
     "kvcache.groups",

@@ -49,6 +49,9 @@ LOADS = {
         f"{_CONVERSATIONS} --num-blocks 60000 --block-size 16 --requests 1500 {_TIER}"
     ),
     "Llama-3.1-8B, prefix caching": f"{_H100} --model llama-3.1-8b --enable-prefix-caching",
+    "Llama-3.1-8B, prefix caching, a profile's costs": (
+        f"{_H100} --model llama-3.1-8b --enable-prefix-caching --cost auto"
+    ),
     "gpt-oss-20b": f"{_H100} --model gpt-oss-20b",
     "gpt-oss-20b, prefix caching": f"{_H100} --model gpt-oss-20b --enable-prefix-caching",
     "Gemma 3 27B": f"{_H100} --model gemma3-27b",

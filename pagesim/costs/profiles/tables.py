@@ -113,7 +113,9 @@ class PrefillTable(Strict):
         right = min(left + 1, len(self.lengths) - 1)
         # Parts of longer prompts than these tokens make take no less than as many of whole prompts.
         whole = max(0, bisect_right(self.lengths, tokens) - 1)
-        low = max(self._of(row, tokens) for row in range(min(whole, left), left + 1))
+        low = self._of(left, tokens)
+        for row in range(whole, left):
+            low = max(low, self._of(row, tokens))
         high = self._of(right, tokens)
         if right > whole:
             high = max(low, high)
