@@ -32,7 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Make slow what is slow only at times: Hypothesis tests where they are thorough, cases but a few."""
+    """Make slow what is slow only at times: Hypothesis tests where they are thorough, cases but a few.
+
+    What takes minutes begins first: at the end the other workers would wait for it.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("takes_minutes") is None)
     for item in items:
         quick = item.get_closest_marker("slow_but")
         if quick is not None and item.callspec.id not in quick.args:

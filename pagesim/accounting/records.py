@@ -118,7 +118,8 @@ class Recorder(Observer):
         self.full_at = self._chunk_iterations
         self._rows = array("q")
         self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
-        self._rare: dict[str, tuple[array[int], array[int]]] = {}
+        # Of fields that are 0 in most rows, where one is not: how long ``_rows`` is then, and its value.
+        self._rare: dict[str, array[int]] = {name: array("q") for name in RARE_FIELDS}
         self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks, blocks_taken
         # Pairs of a gap and how many sequences it is of; fewer than 0 where a row counts gaps that are none.
         self._late = array("q")
@@ -301,9 +302,8 @@ class Recorder(Observer):
         columns = dict(zip(ROW_FIELDS, np.ascontiguousarray(table.T), strict=True))
         for name in RARE_FIELDS:
             columns[name] = column = np.zeros(len(table), np.int64)
-            if name in self._rare:
-                places, values = self._rare[name]
-                column[np.array(places)] = values
+            behind, values = np.array(self._rare[name], np.int64).reshape(-1, 2).T
+            column[behind // len(ROW_FIELDS) - 1] = values
         if self._cache_rows:
             state = np.array(self._cache_rows, np.int64).reshape(-1, 3).T
             columns |= zip(("shared_blocks", "cached_blocks", "blocks_taken"), state, strict=True)
@@ -314,7 +314,8 @@ class Recorder(Observer):
         columns["iteration"] = self._chunk_start + np.cumsum(columns["iterations"]) - columns["iterations"]
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += len(table)
-        self._rows, self._cache_rows, self._rare, self._late = array("q"), array("q"), {}, array("q")
+        self._rows, self._cache_rows, self._late = array("q"), array("q"), array("q")
+        self._rare = {name: array("q") for name in RARE_FIELDS}
         begin, self._chunk_start = self._chunk_start, self.iterations
         self.full_at = self.iterations + self._chunk_iterations
         gaps = np.array(self._parked_gaps, np.int64).reshape(-1, 2 + len(self._parks))
@@ -408,12 +409,7 @@ class Recorder(Observer):
     def _note(self, name: str, value: int) -> None:
         """Note a rare field of the row at hand."""
         if value:
-            noted = self._rare.get(name)
-            if noted is None:
-                noted = self._rare[name] = array("q"), array("q")
-            places, values = noted
-            places.append(len(self._rows) // len(ROW_FIELDS) - 1)
-            values.append(value)
+            self._rare[name].fromlist([len(self._rows), value])
 
     def _note_state(self, sequences: int, external: int, end: int) -> None:
         """Note what samples, swaps, placements, prefix caches and requests that do not run make of memory.
@@ -476,7 +472,7 @@ class Recorder(Observer):
                 held = memory.length(request)
                 end = held + -held % size
                 slack += copies * (end - held)
-                lost = sorted(max(0, end - final) for final in request.finals)
+                lost = sorted([max(0, end - final) for final in request.finals])
                 # Samples of different lengths all share one block, which the longest fills most.
                 rounding += sum(lost[-copies:])
         self._note("shared_slack", slack)

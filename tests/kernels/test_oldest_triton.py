@@ -17,6 +17,7 @@ FOLDER = ROOT / "out" / f"triton-{OLDEST}"
 MISSING = [package for package in ("torch", "triton") if find_spec(package) is None]
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.takes_minutes,
     pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} not installed"),
 ]
 

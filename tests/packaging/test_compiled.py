@@ -14,7 +14,7 @@ import pytest
 
 from pagesim.setup.compiled import MODULES, form
 
-pytestmark = pytest.mark.slow  # a C compiler over the core
+pytestmark = [pytest.mark.slow, pytest.mark.takes_minutes]  # a C compiler over the core
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILERS = ("cc", "gcc", "clang")
