@@ -13,7 +13,7 @@ from struct import Struct
 
 import numpy as np
 
-from pagesim.accounting.chunks import RARE_FIELDS, ROW_FIELDS, Chunk, Rows
+from pagesim.accounting.chunks import RARE_FIELDS, ROW_FIELDS, Chunk, Rows, keep_freed
 from pagesim.accounting.group_residency import GroupResidency
 from pagesim.accounting.ledger import LedgerError
 from pagesim.accounting.request_log import Move, RequestLog
@@ -86,6 +86,7 @@ class Recorder(Observer):
     )
 
     def __init__(self, scheduler: Scheduler, log: RequestLog, consume: Callable[[Chunk], None]) -> None:
+        keep_freed()
         self.scheduler = scheduler
         self.memory = scheduler.memory
         self.log = log

@@ -86,11 +86,11 @@ class Profiled:
         # Iterations with a prompt of so many tokens are launched by graphs.
         self._graphed = engine.graphs_to if terms.launching.unless_graphed else 0
         # What was worked out: see `_OfTokens`, by tokens; seconds and the overhead's ticks, by those that are
-        # sampled; what both take where sequences only decode, by those; ticks, by prompts' tokens and pairs.
+        # sampled; what both take where sequences only decode, by those; and ticks of prompts' attention.
         self._by_tokens: dict[int, _OfTokens] = {}
         self._by_sampled: dict[int, tuple[float, int]] = {}
         self._decoding: dict[int, tuple[int, int]] = {}
-        self._prompts: dict[tuple[int, int], int] = {}
+        self._prompts: dict[tuple[int, int, tuple[int, ...]], int] = {}
         self.beyond: dict[str, int] = {}
         measured = profile.origins["linear"] in ("measured", "imported")
         self.notes = () if measured else of_experts(model, f"profile:{profile.name}")
@@ -157,16 +157,20 @@ class Profiled:
         return self.decode_reached(sequences, context, everywhere)
 
     def decode_reached(self, sequences: int, context: int, reached: Sequence[ReachAhead]) -> DecodeRun:
-        attention, increment, steps = self._attend(sequences, context, self._decode)
-        increment *= sequences
+        attention, a_token, steps = self._attend(sequences, context, self._decode)
+        increment = a_token * sequences
         for lines, (tokens, growth, holds) in zip(self._lines_within, reached, strict=True):
             ticks, a_token, until = lines(sequences, tokens)
             attention += ticks
-            increment += a_token * growth
-            steps = min(steps, holds)
-            if until is not None and growth:
-                # The mean is beyond it once this many tokens more are within reach.
-                steps = min(steps, -(-((until + 1) * sequences - tokens) // growth))
+            if holds < steps:
+                steps = holds
+            if growth:
+                increment += a_token * growth
+                if until is not None:
+                    # The mean is beyond it once this many tokens more are within reach.
+                    holds = -(-((until + 1) * sequences - tokens) // growth)
+                    if holds < steps:
+                        steps = holds
         if self._terms.states is not None:
             attention += to_ticks(self._terms.states.decode(sequences))
         return self._from(sequences, attention, increment, steps)
@@ -189,17 +193,17 @@ class Profiled:
 
     def _of_prompts(self, shape: AnyShape, prompt: int) -> int:
         """Return ticks of prompts' attention and states."""
-        known = self._prompts.get((prompt, shape.query_key_pairs))
+        key = prompt, shape.query_key_pairs, shape.reached_pairs
+        known = self._prompts.get(key)
         if known is None:
             if len(self._prompts) == MOST_PROMPTS:
                 self._prompts.clear()
-            known = to_ticks(self._prefill(prompt, shape.query_key_pairs))
-            self._prompts[prompt, shape.query_key_pairs] = known
-        ticks = known
-        if self.reaches is None:
-            return ticks
-        pairs = shape.reached_pairs or (shape.query_key_pairs,) * len(self._within)
-        for each, within in zip(self._within, pairs, strict=True):
+            known = self._prompts[key] = self._attend_in_prompts(*key)
+        return known
+
+    def _attend_in_prompts(self, prompt: int, pairs: int, reached: tuple[int, ...]) -> int:
+        ticks = to_ticks(self._prefill(prompt, pairs))
+        for each, within in zip(self._within, reached or (pairs,) * len(self._within), strict=True):
             ticks += to_ticks(each.prefill(prompt, within))
         if self._terms.states is not None:
             ticks += to_ticks(self._terms.states.prefill(prompt))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 import time
@@ -30,6 +31,26 @@ def test_where_no_request_is_preempted_rows_do_not_grow_with_the_outputs() -> No
         trace = ps.make_trace(f"fixed:100,{output}", arrivals="all-at-once", num_requests=200)
         rows.append(ps.simulate(trace, "orca-oracle", steps="none").summary["sim"]["rows"])
     assert rows[1] <= 2 * rows[0]
+
+
+FAULTS = """
+import resource
+import pagesim as ps
+trace = ps.make_trace("sharegpt", arrivals="poisson", rate=0.5, num_requests=3000, seed=1)
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    found = ps.simulate(trace, steps="none", num_blocks=983, cost="affine:0.024,1e-4,8.2e-7")
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(found.summary["iterations"], faults)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only of glibc it is known how it keeps memory")
+def test_the_ledger_of_one_chunk_takes_the_memory_of_the_one_before() -> None:
+    said = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    iterations, faults = map(int, said.stdout.split())
+    assert iterations > 150_000
+    assert faults < iterations / 500
 
 
 @pytest.mark.parametrize("rate", [0.5, 1.95, 4.0])

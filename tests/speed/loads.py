@@ -54,6 +54,9 @@ LOADS = {
     ),
     "gpt-oss-20b": f"{_H100} --model gpt-oss-20b",
     "gpt-oss-20b, prefix caching": f"{_H100} --model gpt-oss-20b --enable-prefix-caching",
+    "gpt-oss-20b, prefix caching, a profile's costs": (
+        f"{_H100} --model gpt-oss-20b --enable-prefix-caching --cost auto"
+    ),
     "Gemma 3 27B": f"{_H100} --model gemma3-27b",
     "Gemma 3 27B, prefix caching": f"{_H100} --model gemma3-27b --enable-prefix-caching",
     "sglang": f"--policies sglang --rate 2 --requests 3000 {_LLAMA} --num-blocks 320000 --block-size 1",
