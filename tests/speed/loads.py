@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import pstats
 import shlex
 import sys
@@ -80,6 +81,7 @@ def profiled(point: Row) -> pstats.Stats:
     """Return the profile of one replay; what is loaded at first use and the trace are left out."""
     trace, replay = replay_of(point)
     replay(trace.take(slice(0, 100)))
+    gc.freeze()  # what earlier loads left is not collected in the middle of this one
     profiler = cProfile.Profile()
     profiler.runcall(replay, trace)
     return pstats.Stats(profiler)
