@@ -16,6 +16,7 @@ import numpy as np
 from pagesim.accounting.chunks import RARE_FIELDS, ROW_FIELDS, Chunk, Rows, keep_freed
 from pagesim.accounting.group_residency import GroupResidency
 from pagesim.accounting.ledger import LedgerError
+from pagesim.accounting.parked import Parked
 from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.accounting.residency import PlainResidency, Residency
 from pagesim.accounting.sums import Column
@@ -63,10 +64,6 @@ class Recorder(Observer):
         "_notes_more",
         "_notes_state",
         "_parked",
-        "_parked_blocks",
-        "_parked_gaps",
-        "_parked_until",
-        "_parks",
         "_rare",
         "_residency",
         "_rows",
@@ -131,13 +128,7 @@ class Recorder(Observer):
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
         # Where iterations give tokens that are known only when they are over: when requests had their last.
         self._answered_at: dict[int, int] = {}
-        # Where requests hold blocks that do not run: these blocks from when to when between iterations, and
-        # up to when that is written down.
-        self._parks = scheduler.parks
-        self._parked_gaps: list[tuple[int, ...]] = []
-        self._parked: list[EngineRequest] = []
-        self._parked_blocks: list[int] = []
-        self._parked_until = 0
+        self._parked = Parked(scheduler)
 
     # Iterations
 
@@ -242,11 +233,7 @@ class Recorder(Observer):
             self.log.choices.append((request.row, now, swaps, request.length, blocks, swap, recompute))
 
     def parked_changes(self, now: int) -> None:
-        since = self._parked_until
-        if now > since:
-            self._count_parked()
-            self._parked_gaps.append((since, now, *self._parked_blocks))
-            self._parked_until = now
+        self._parked.changes(now)
 
     # Requests
 
@@ -319,9 +306,7 @@ class Recorder(Observer):
         self._rare = {name: array("q") for name in RARE_FIELDS}
         begin, self._chunk_start = self._chunk_start, self.iterations
         self.full_at = self.iterations + self._chunk_iterations
-        gaps = np.array(self._parked_gaps, np.int64).reshape(-1, 2 + len(self._parks))
-        self._parked_gaps = []
-        self.consume(self._expand(Rows(columns), begin, late, gaps))
+        self.consume(self._expand(Rows(columns), begin, late, self._parked.take_gaps()))
 
     # Inside
 
@@ -421,14 +406,17 @@ class Recorder(Observer):
             end: when the row's iterations are over, in ticks.
         """
         scheduler, memory = self.scheduler, self.memory
-        if self._parks:
-            self._count_parked()
-            self._note_parked(end)
+        parked = self._parked
+        if parked.names:
+            parked.count()
+            parked.written_until(end)
+            if parked.requests:
+                for name, blocks in zip(parked.names, parked.blocks, strict=True):
+                    self._note(name, blocks)
         if memory.caches_prefixes:
             shared = memory.shared_blocks
-            if self._parked:
-                # Only what running requests name counts: what others name beyond what only they hold is off.
-                shared += sum(self._parked_blocks) - sum([memory.held_blocks(each) for each in self._parked])
+            if parked.requests:
+                shared -= parked.shared_otherwise()  # only what running requests name counts
             # Those of a hybrid cache its residency notes, which need not know them at once.
             cached = 0 if memory.is_hybrid else memory.cached_blocks
             self._cache_rows.fromlist([shared, cached, memory.blocks_taken])
@@ -444,24 +432,6 @@ class Recorder(Observer):
             self._note("shared_blocks", memory.shared_blocks)
             if memory.copies_on_write:
                 self._note_shared_tails()
-
-    def _note_parked(self, end: int) -> None:
-        """Note the blocks that only requests hold that do not run, of a row that is over at ``end``."""
-        if self._parked:
-            for name, blocks in zip(self._parks, self._parked_blocks, strict=True):
-                self._note(name, blocks)
-        self._parked_until = max(self._parked_until, end)
-
-    def _count_parked(self) -> None:
-        """Count the blocks that only requests hold that do not run, for each of `Scheduler.parks`."""
-        parked = self.scheduler.parked()
-        if not any(parked):
-            if self._parked or not self._parked_blocks:
-                self._parked, self._parked_blocks = [], [0] * len(parked)
-            return
-        self._parked = [request for each in parked for request in each]
-        exclusive = self.memory.exclusive_blocks
-        self._parked_blocks = [exclusive(each) if each else 0 for each in parked]
 
     def _note_shared_tails(self) -> None:
         """Note what last blocks that several samples share hold too often: see `ledger.Sharing`."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 MODULES = (
     "accounting.group_residency",
+    "accounting.parked",
     "accounting.records",
     "accounting.request_log",
     "accounting.residency",
