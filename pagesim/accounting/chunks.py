@@ -9,7 +9,7 @@ import numpy as np
 from pagesim.accounting.ledger import PARKED_ENTRIES, Column, Ledger
 
 KEPT_BYTES = 16 << 20
-"""Twice as much freed memory stays with the process: more than the columns of a chunk take."""
+"""A piece of memory; twice as much is more than the columns of a chunk take."""
 
 ROW_FIELDS = (
     "planned",
@@ -153,6 +153,7 @@ def keep_freed() -> None:
     """Let the process keep what the columns of a chunk took, for those of the next.
 
     glibc gives freed memory back beyond twice the largest piece that was mapped and freed (mallopt(3),
-    M_MMAP_THRESHOLD), and each of its pages costs a fault when it is used again. Elsewhere this does nothing.
+    M_MMAP_THRESHOLD), and each of its pages costs a fault when it is used again. So one piece is mapped and
+    freed here; no page of it is used. Elsewhere this does nothing.
     """
     np.empty(KEPT_BYTES, np.uint8)

@@ -46,8 +46,8 @@ class Parked:
         exclusive = self._scheduler.memory.exclusive_blocks
         self.blocks = [exclusive(each) if each else 0 for each in parked]
 
-    def shared_otherwise(self) -> int:
-        """Return how much less than all requests name those that run do, of blocks that several have."""
+    def further_names(self) -> int:
+        """Return how often these requests name a block beyond once each that only they have."""
         held = self._scheduler.memory.held_blocks
         return sum([held(request) for request in self.requests]) - sum(self.blocks)
 

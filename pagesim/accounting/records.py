@@ -416,7 +416,7 @@ class Recorder(Observer):
         if memory.caches_prefixes:
             shared = memory.shared_blocks
             if parked.requests:
-                shared -= parked.shared_otherwise()  # only what running requests name counts
+                shared -= parked.further_names()  # only what running requests name counts
             # Those of a hybrid cache its residency notes, which need not know them at once.
             cached = 0 if memory.is_hybrid else memory.cached_blocks
             self._cache_rows.fromlist([shared, cached, memory.blocks_taken])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagesim.costs import EngineTime, IterationShape, Profiled, Reach
+from pagesim.costs import EngineTime, IterationShape, Profiled, Reach, profiled
 from pagesim.costs.profiles import (
     ANY_BLOCK,
     Curve,
@@ -109,6 +109,26 @@ def test_an_iteration_is_the_sum_of_all_terms_each_over_what_it_depends_on() -> 
     assert cost.iteration(shape) == pytest.approx(seconds * 1e12, rel=1e-6)
     assert sum(cost.parts(shape).values()) == pytest.approx(cost.iteration(shape), abs=8)
     assert cost.reaches == (Reach("window", 1024),)
+
+
+def shapes_with_prompts() -> list[IterationShape]:
+    """Return iterations of which any two differ in one of the numbers that a price may depend on."""
+    one = IterationShape(
+        40, 40, 936, 900, 666, 0, 0, 0, 4, 5, computed_prompts=1, reached=(800,), reached_pairs=(600,)
+    )
+    changes = ("tokens", 41), ("query_key_pairs", 700), ("decode_context", 950), ("sampled", 6)
+    others = ("decoding", 5), ("reached", (700,)), ("reached_pairs", (400,)), ("reached_pairs", ())
+    return [one, *(one._replace(**{name: value}) for name, value in (*changes, *others))]
+
+
+@pytest.mark.parametrize("most", [2, 1000])
+def test_an_iteration_takes_the_same_whatever_was_asked_before(most: int, monkeypatch) -> None:
+    monkeypatch.setattr(profiled, "MOST_PROMPTS", most)
+    used, shapes = mixed(), shapes_with_prompts()
+    alone = [mixed().iteration(shape) for shape in shapes]
+    assert len(set(alone)) == len(shapes)
+    for _ in range(2):
+        assert [used.iteration(shape) for shape in shapes] == alone
 
 
 @given(

@@ -65,7 +65,10 @@ def measure(call: Call) -> dict[str, float]:
     """Return the seconds, the processor seconds and the memory in MB that a command takes."""
     with tempfile.TemporaryFile() as said:
         started = time.perf_counter()
-        process = subprocess.Popen(call.command, cwd=call.folder, stdout=said, stderr=said)
+        try:
+            process = subprocess.Popen(call.command, cwd=call.folder, stdout=said, stderr=said)
+        except OSError as error:
+            sys.exit(f"{call.command[0]} cannot be started in {call.folder}: {error.strerror}")
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)

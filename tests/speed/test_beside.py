@@ -83,3 +83,9 @@ def test_a_simulator_that_fails_is_named_with_what_it_said(blis: Path) -> None:
     assert done.returncode == 1
     assert "blis replay" in done.stderr
     assert "no model of that name" in done.stderr
+
+
+def test_a_simulator_that_is_not_there_is_said(tmp_path: Path) -> None:
+    done = run(*LOAD, *OURS, "--vidur", tmp_path / "nowhere")
+    assert "cannot be started in" in done.stderr
+    assert "Traceback" not in done.stderr
