@@ -157,7 +157,8 @@ WINDOW = '{ kind = "window", kv_heads = 2, head_dim = 64, window = 200 }'
         pytest.param([FULL, WINDOW], 1, 512 // 16 + 13, id="equal blocks"),
         # No one length at which loads end.
         pytest.param(
-            *([FULL, SMALL_FULL, WINDOW], 1, 512 // 16 + 512 // 32 + 512 // 16), id="two kinds of full attention"
+            *([FULL, SMALL_FULL, WINDOW], 1, 512 // 16 + 512 // 32 + 512 // 16),
+            id="two kinds of full attention",
         ),
     ],
 )
@@ -175,6 +176,22 @@ def test_of_a_window_every_chunk_is_stored_where_its_block_is_no_divisor_of_the_
         kv_offloading_link="1GB/s",
     )
     assert result.summary["tiers"]["host"]["chunks"]["stored"] == stored
+
+
+def test_where_prefixes_are_not_cached_a_chunk_is_loaded_for_several_requests_at_once() -> None:
+    """As vLLM 0.33.0's ``_chunks_being_loaded``, None without prefix caching, defers none of them."""
+    trace = Trace(
+        np.array([0.0, 10.0, 10.0]), np.full(3, 64), np.full(3, 2), hash_ids=[(1,)] * 3, hash_block_size=64
+    )
+    result = run(
+        trace,
+        async_scheduling=False,
+        enable_prefix_caching=False,
+        kv_offloading_chunks=100,
+        kv_offloading_link="1GB/s:1ms",
+    )
+    assert result.requests["loaded_tokens"].tolist() == [0, 64, 64]
+    assert result.steps["loading"].max() == 2 * 64
 
 
 def test_what_a_running_request_shares_of_a_window_with_one_that_was_aborted_counts_once() -> None:
