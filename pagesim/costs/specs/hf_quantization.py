@@ -6,25 +6,26 @@ reads them (vllm/model_executor/layers/quantization).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pagesim.costs.specs.hf_config import HfConfig
-from pagesim.costs.specs.hf_modules import Module, is_named
+from pagesim.costs.specs.hf_modules import Module
+from pagesim.costs.specs.hf_patterns import find
 from pagesim.costs.specs.weights import BF16, DTYPES, GROUPS, Compute, WeightDtype, Weights, with_scales
 from pagesim.errors import PagesimError, brief
 
 DtypeOf = Callable[[Module], WeightDtype]
 """Says which dtype a module has that is not ignored."""
 
+Reader = Callable[[HfConfig, Mapping[str, Any], Sequence[Module]], DtypeOf]
+"""Reads a ``quantization_config`` of a model with these linear layers."""
+
 _IGNORED = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
 
 _FP8 = DTYPES["fp8"]
 _NVFP4 = DTYPES["nvfp4"]
 _MXFP8 = WeightDtype("mxfp8", with_scales(8, 32, 8), "fp8")
-
-NOTHING = Module("head", 0)
 
 MODELOPT: dict[str, WeightDtype] = {
     "FP8": _FP8,
@@ -57,16 +58,15 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
         raise config.error("quantization_config", section, "an object")
     nested = section.get("quantization")
     section = {**section, **nested} if isinstance(nested, Mapping) else section
-    dtype_of = _reader(config, section)(config, section)
-    ignored = [pattern for key in _IGNORED for pattern in _texts(config, section, key)]
-
-    def found(module: Module) -> WeightDtype:
-        return BF16 if any(is_named(module, pattern) for pattern in ignored) else dtype_of(module)
-
+    linear = tuple(modules)
+    dtype_of = _reader(config, section)(config, section, linear)
+    ignored: dict[Module, bool] = {}
+    for key in _IGNORED:
+        ignored |= find(linear, [(name, True) for name in _texts(config, section, key)], _error(config, key))
     by_group: dict[str, dict[WeightDtype, int]] = {}
-    for module in modules:
+    for module in linear:
         sizes = by_group.setdefault(module.group, {})
-        dtype = found(module)
+        dtype = BF16 if module in ignored else dtype_of(module)
         sizes[dtype] = sizes.get(dtype, 0) + module.parameters
     mixed = tuple(group for group in GROUPS if len(by_group.get(group, ())) > 1)
     return Weights(**{group: _joined(sizes) for group, sizes in by_group.items()}, mixed=mixed)
@@ -81,7 +81,7 @@ def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
     return WeightDtype(most.name, bits, most.compute)
 
 
-def _reader(config: HfConfig, section: Mapping[str, Any]) -> Callable[[HfConfig, Mapping[str, Any]], DtypeOf]:
+def _reader(config: HfConfig, section: Mapping[str, Any]) -> Reader:
     method = section.get("quant_method")
     if method is None and section.get("quant_algo") is not None:
         method = "modelopt"  # which wrote none at first
@@ -99,12 +99,11 @@ def _texts(config: HfConfig, section: Mapping[str, Any], key: str) -> list[str]:
         return []
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise config.error(f"quantization_config.{key}", value, "a list of names")
-    for name in value:
-        try:
-            is_named(NOTHING, name)
-        except re.error:
-            raise config.error(f"quantization_config.{key}", name, "a name or a regular expression") from None
     return value
+
+
+def _error(config: HfConfig, key: str) -> Callable[[str, str], PagesimError]:
+    return lambda pattern, wanted: config.error(f"quantization_config.{key}", pattern, wanted)
 
 
 def _number(config: HfConfig, section: Mapping[str, Any], keys: tuple[str, ...], default: int) -> int:
@@ -129,7 +128,7 @@ def _but_head(dtype: WeightDtype) -> DtypeOf:
     return lambda module: BF16 if module.group == "head" else dtype
 
 
-def _fp8(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+def _fp8(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
     if section.get("quant_algo") is not None or section.get("moe_quant_algo") is not None:
         algorithm = section.get("quant_algo") or section.get("moe_quant_algo")
         raise config.error("quantization_config.quant_algo", algorithm, "left out where quant_method is fp8")
@@ -145,7 +144,7 @@ def _fp8(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
     return _but_head(WeightDtype("fp8_block", with_scales(8, block[0] * block[1], 32), "fp8"))
 
 
-def _gptq(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+def _gptq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
     if section.get("dynamic"):
         raise config.error("quantization_config.dynamic", section["dynamic"], "empty: it is not read here")
     bits = _number(config, section, ("bits",), 4)
@@ -154,18 +153,18 @@ def _gptq(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
     return (lambda _: dtype) if section.get("lm_head") else _but_head(dtype)
 
 
-def _awq(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+def _awq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
     bits = _number(config, section, ("bits", "w_bit"), 4)
     group = _number(config, section, ("group_size", "q_group_size"), 128)
     return _but_head(_integers(bits, group, zero_points=section.get("zero_point") is not False))
 
 
-def _mxfp4(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+def _mxfp4(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
     """Experts alone, whatever the modules that are not converted."""
     return lambda module: DTYPES["mxfp4"] if module.group == "experts" else BF16
 
 
-def _modelopt(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+def _modelopt(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
     algorithm = section.get("quant_algo")
     if algorithm == "MIXED_PRECISION":
         layers = section.get("quantized_layers")
@@ -175,12 +174,8 @@ def _modelopt(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
             name: _of_modelopt(config, entry.get("quant_algo") if isinstance(entry, Mapping) else entry)
             for name, entry in layers.items()
         }
-        by_last = [(dtype, name) for name, dtype in named.items()]
-
-        def of(module: Module) -> WeightDtype:
-            return next((dtype for dtype, name in by_last if is_named(module, name)), BF16)
-
-        return of
+        found = find(modules, named.items(), _error(config, "quantized_layers"))
+        return lambda module: found.get(module, BF16)
     dtype = _of_modelopt(config, algorithm)
     return _but_head(dtype)
 
@@ -194,7 +189,7 @@ def _of_modelopt(config: HfConfig, algorithm: object) -> WeightDtype:
     return known
 
 
-def _compressed(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
+def _compressed(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
     groups = section.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise config.error("quantization_config.config_groups", groups, "an object of groups")
@@ -210,11 +205,8 @@ def _compressed(config: HfConfig, section: Mapping[str, Any]) -> DtypeOf:
                 everywhere = dtype
             else:
                 named.append((target, dtype))
-
-    def of(module: Module) -> WeightDtype:
-        return next((dtype for target, dtype in named if is_named(module, target)), everywhere)
-
-    return of
+    found = find(modules, named, _error(config, "targets"))
+    return lambda module: found.get(module, everywhere)
 
 
 def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightDtype:
@@ -249,7 +241,7 @@ def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightD
     )
 
 
-METHODS: dict[str, Callable[[HfConfig, Mapping[str, Any]], DtypeOf]] = {
+METHODS: dict[str, Reader] = {
     "awq": _awq,
     "compressed-tensors": _compressed,
     "fbgemm_fp8": _fp8,
