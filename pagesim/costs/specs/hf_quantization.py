@@ -7,19 +7,27 @@ reads them (vllm/model_executor/layers/quantization).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pagesim.costs.specs.hf_config import HfConfig
 from pagesim.costs.specs.hf_modules import Module
 from pagesim.costs.specs.hf_patterns import find
 from pagesim.costs.specs.weights import BF16, DTYPES, GROUPS, Compute, WeightDtype, Weights, with_scales
-from pagesim.errors import PagesimError, brief
+from pagesim.errors import PagesimError, brief, reason
+from pagesim.setup.reading import parse_json
 
 DtypeOf = Callable[[Module], WeightDtype]
 """Says which dtype a module has that is not ignored."""
 
 Reader = Callable[[HfConfig, Mapping[str, Any], Sequence[Module]], DtypeOf]
 """Reads a ``quantization_config`` of a model with these linear layers."""
+
+FILE = "hf_quant_config.json"
+"""Where ModelOpt wrote the quantization before it did so in ``config.json``."""
+
+FILED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECISION")
+"""The algorithms of such a file that vLLM 0.33.0 reads."""
 
 _IGNORED = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
 
@@ -33,7 +41,6 @@ MODELOPT: dict[str, WeightDtype] = {
     "FP8_PB_WO": DTYPES["fp8_block"],
     "MXFP8": _MXFP8,
     "NVFP4": _NVFP4,
-    "NVFP4_AWQ": _NVFP4,
     "W4A16_NVFP4": WeightDtype("nvfp4", _NVFP4.bits),
 }
 """The weight dtypes of ModelOpt, by ``quant_algo``."""
@@ -51,13 +58,11 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
     Raises:
         PagesimError: the checkpoint is quantized in a way that is not known here; the message names it.
     """
-    section = config.get("quantization_config")
+    section = _section(config)
     if not section:
         return Weights()
-    if not isinstance(section, Mapping):
-        raise config.error("quantization_config", section, "an object")
-    nested = section.get("quantization")
-    section = {**section, **nested} if isinstance(nested, Mapping) else section
+    if "quant_method" not in section:
+        return Weights(passed_over=True)
     linear = tuple(modules)
     dtype_of = _reader(config, section)(config, section, linear)
     ignored: dict[Module, bool] = {}
@@ -69,7 +74,8 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
         dtype = BF16 if module in ignored else dtype_of(module)
         sizes[dtype] = sizes.get(dtype, 0) + module.parameters
     mixed = tuple(group for group in GROUPS if len(by_group.get(group, ())) > 1)
-    return Weights(**{group: _joined(sizes) for group, sizes in by_group.items()}, mixed=mixed)
+    found: dict[str, Any] = {group: _joined(sizes) for group, sizes in by_group.items()}
+    return Weights(**found, mixed=mixed)
 
 
 def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
@@ -81,10 +87,120 @@ def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
     return WeightDtype(most.name, bits, most.compute)
 
 
+def cache_dtype(config: HfConfig) -> str:
+    """Return the dtype that a checkpoint says its KV cache has: fp8, nvfp4, or '' for that of the model.
+
+    As vLLM resolves ``--kv-cache-dtype auto`` (vllm/utils/torch_utils.py and attention.py of 0.33.0):
+    ModelOpt's checkpoints say so, and those of compressed-tensors, whose latent attention stays as it is.
+    """
+    section = _section(config)
+    method = section.get("quant_method")
+    scheme = section.get("kv_cache_scheme")
+    if not isinstance(method, str):
+        return ""
+    if method.startswith("modelopt"):
+        asked = scheme or section.get("kv_cache_quant_algo")
+        if isinstance(asked, Mapping):
+            of_8 = "fp8" if asked.get("dynamic") is False else ""
+            bits = asked.get("num_bits") if asked.get("type") == "float" else None
+            asked = "nvfp4" if bits == 4 else of_8 if bits == 8 else ""
+        known = asked.lower() if isinstance(asked, str) else ""
+        return known if known in ("fp8", "nvfp4") else ""
+    if method == "compressed-tensors" and scheme is not None and config.get("kv_lora_rank") is None:
+        if not isinstance(scheme, Mapping) or (scheme.get("type"), scheme.get("num_bits")) != ("float", 8):
+            raise config.error("quantization_config.kv_cache_scheme", scheme, "null, or a float of 8 bits")
+        return "fp8"
+    return ""
+
+
+def _section(config: HfConfig) -> dict[str, Any]:
+    """Return a ``quantization_config`` with its method, which ModelOpt's older files leave to their reader.
+
+    Raises:
+        PagesimError: it is no object, or such a file names an algorithm that vLLM does not read.
+    """
+    section = config.get("quantization_config")
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise config.error("quantization_config", section, "an object")
+    nested, producer = section.get("quantization"), section.get("producer")
+    found = {**section, **nested} if isinstance(nested, Mapping) else dict(section)
+    if isinstance(nested, Mapping) and isinstance(producer, Mapping) and producer.get("name") == "modelopt":
+        algorithm = nested.get("quant_algo")
+        if algorithm is not None:
+            if str(algorithm).upper() not in FILED:
+                raise config.error("quant_algo", algorithm, f"one of {', '.join(FILED)}")
+            found["quant_method"] = "modelopt"
+    method = found.get("quant_method")
+    if isinstance(method, str):
+        found["quant_method"] = method.lower().replace("compressed_tensors", "compressed-tensors")
+    return found
+
+
+def with_file(content: Mapping[str, Any], folder: Path | None = None) -> tuple[Mapping[str, Any], str]:
+    """Return a config whose ``quantization_config`` is the one that counts, and where else it was read.
+
+    It is the config's own, else what `FILE` beside it holds, else ``compression_config``, else what
+    ``text_config`` has; ModelOpt's KV cache counts in the first two alone. Layers in several dtypes are also
+    looked for in the file (vllm/transformers_utils/config.py, model_loader/weight_utils.py of 0.33.0).
+
+    Args:
+        content: of a ``config.json``.
+        folder: where it stands, if it is a file.
+
+    Raises:
+        PagesimError: the file beside it cannot be read.
+    """
+    text = content.get("text_config")
+    inner = text.get("quantization_config") if isinstance(text, Mapping) else None
+    section, beside = content.get("quantization_config"), ""
+    if section is None and (section := _filed(folder)) is not None:
+        beside = f" with {FILE}"
+    elif section is None:
+        section = content.get("compression_config")
+        section = inner if section is None else section
+        if isinstance(section, Mapping) and str(section.get("quant_method")).lower().startswith("modelopt"):
+            section = {key: value for key, value in section.items() if not key.startswith("kv_cache_")}
+    elif isinstance(section, Mapping) and _lacks_layers(section) and (filed := _filed(folder)) is not None:
+        of_cache = {key: section.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo")}
+        section = {**filed, **dict(filed.get("quantization") or {}), "quantization": None, **of_cache}
+        section["quant_method"], beside = "modelopt", f" with {FILE}"
+    if section is None:
+        return content, ""
+    content = {**content, "quantization_config": section}
+    if isinstance(text, Mapping) and inner is not None:
+        content["text_config"] = {key: text[key] for key in text if key != "quantization_config"}
+    return content, beside
+
+
+def _lacks_layers(section: Mapping[str, Any]) -> bool:
+    mixed = str(section.get("quant_algo")).upper() == "MIXED_PRECISION"
+    return (
+        mixed
+        and str(section.get("quant_method")).startswith("modelopt")
+        and not section.get("quantized_layers")
+    )
+
+
+def _filed(folder: Path | None) -> Mapping[str, Any] | None:
+    """Return what ModelOpt's file beside a config holds, None where there is none."""
+    path = folder and folder / FILE
+    if path is None or not path.exists():
+        return None
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PagesimError(f"cannot read {path}: {error.strerror}; it stands beside config.json") from error
+    except (ValueError, RecursionError) as error:
+        raise PagesimError(f"{path} is not JSON: {reason(error)}") from error
+    if not isinstance(found, Mapping):
+        raise PagesimError(f"{path} holds a {type(found).__name__}; a {FILE} holds an object")
+    return found
+
+
 def _reader(config: HfConfig, section: Mapping[str, Any]) -> Reader:
     method = section.get("quant_method")
-    if method is None and section.get("quant_algo") is not None:
-        method = "modelopt"  # which wrote none at first
     if not isinstance(method, str) or method not in METHODS:
         raise PagesimError(
             f"{config.where}: quant_method is {brief(method)}; the bytes of such weights are not known here, "
@@ -250,6 +366,7 @@ METHODS: dict[str, Reader] = {
     "modelopt": _modelopt,
     "modelopt_fp4": _modelopt,
     "modelopt_mixed": _modelopt,
+    "modelopt_mxfp8": _modelopt,
     "mxfp4": _mxfp4,
 }
 """The readers of ``quantization_config``, by ``quant_method``."""

@@ -118,6 +118,7 @@ class ModelSpec:
         embedding: width of the token table, 0 when it is ``hidden``; otherwise projected in and out.
         tied: the token table serves as the LM head too.
         weights: dtypes of the linear layers, as served.
+        kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
         mla: latent attention, or None.
         moe: mixture of experts, or None.
         recurrence: what the recurrent layers hold, or None.
@@ -160,6 +161,7 @@ class ModelSpec:
     embedding: int = 0
     tied: bool = False
     weights: Weights = ALL_BF16
+    kv_dtype: str = ""
     mla: LatentAttention | None = None
     moe: MixtureOfExperts | None = None
     recurrence: Recurrence | None = None
@@ -271,12 +273,7 @@ class ModelSpec:
                 f"model {self.name} has recurrent layers whose weights are not known: its weights are an "
                 "estimate"
             )
-        if self.weights.mixed:
-            found.append(
-                f"layers of {self.name} differ in weight dtype ({', '.join(self.weights.mixed)}): each such "
-                "group is counted in the mean of its bits"
-            )
-        return tuple(found)
+        return (*found, *self.weights.notes(self.name))
 
     @property
     def estimated(self) -> bool:

@@ -83,6 +83,7 @@ class Weights:
         experts: the others.
         head: the LM head, where it is not the token table.
         mixed: those of these groups in which some layers have another dtype: bits are then their mean.
+        passed_over: the config says that weights are quantized, in a way that the engine does not look at.
     """
 
     attention: WeightDtype = BF16
@@ -92,6 +93,7 @@ class Weights:
     experts: WeightDtype = BF16
     head: WeightDtype = BF16
     mixed: tuple[str, ...] = ()
+    passed_over: bool = False
 
     def of(self, group: str) -> WeightDtype | None:
         """Return the dtype of a group of layers, None of what is never quantized."""
@@ -102,10 +104,25 @@ class Weights:
         dtype = self.of(group)
         return parameters * (REST_BYTES if dtype is None else dtype.bits / 8)
 
+    def notes(self, name: str) -> tuple[str, ...]:
+        """Return what a user of a model of that name should know of them, a sentence each."""
+        found = []
+        if self.passed_over:
+            found.append(
+                f"quantization_config of {name} has no quant_method, so vLLM passes it over: its weights are "
+                "counted in bf16"
+            )
+        if self.mixed:
+            found.append(
+                f"layers of {name} differ in weight dtype ({', '.join(self.mixed)}): each such group is "
+                "counted in the mean of its bits"
+            )
+        return tuple(found)
+
 
 ALL_BF16 = Weights()
 
-GROUPS = tuple(f.name for f in fields(Weights) if f.name != "mixed")
+GROUPS = tuple(f.name for f in fields(Weights) if f.type == "WeightDtype")
 """Groups of layers that may have a dtype of their own."""
 
 

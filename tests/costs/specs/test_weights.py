@@ -139,8 +139,9 @@ SECTIONS = {
         ("fp8", 8, "fp8"),
     ),
     "modelopt nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4", 4.5, "fp4")),
+    "modelopt in capitals": ({"quant_method": "ModelOpt", "quant_algo": "fp8"}, ("fp8", 8, "fp8")),
     "modelopt before it named itself": (
-        {"quant_algo": "FP8", "producer": {"name": "modelopt"}},
+        {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}},
         ("fp8", 8, "fp8"),
     ),
     "modelopt of weights alone": (
@@ -157,6 +158,14 @@ def test_a_quantization_config_is_read_with_its_scales(section) -> None:
     for dtype in (weights.attention, weights.mlp):
         assert (dtype.name, dtype.bits, dtype.compute) == (name, bits, compute)
     assert (weights.head.name, weights.mixed) == ("bf16", ())
+
+
+def test_a_section_without_a_method_is_passed_over_as_vllm_does() -> None:
+    for section in ({"quant_algo": "FP8", "producer": {"name": "modelopt"}}, {"bits": 4}):
+        spec = read(section)
+        assert spec.weight_bytes == 2 * (ATTENTION + MLP + HEAD + REST)
+        assert any("has no quant_method, so vLLM passes it over" in note for note in spec.notes)
+    assert read({}).notes == ()
 
 
 @pytest.mark.parametrize("method", ["bitsandbytes", "quark", "torchao", "gguf", "", None, 4])
