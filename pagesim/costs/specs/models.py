@@ -118,7 +118,6 @@ class ModelSpec:
         embedding: width of the token table, 0 when it is ``hidden``; otherwise projected in and out.
         tied: the token table serves as the LM head too.
         weights: dtypes of the linear layers, as served.
-        kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
         mla: latent attention, or None.
         moe: mixture of experts, or None.
         recurrence: what the recurrent layers hold, or None.
@@ -128,6 +127,7 @@ class ModelSpec:
         base: the model of which it is a quantized release, by name.
         unverified: the release's ``config.json`` was not seen, nor a copy of it.
         approximate: the family is not known here; parameters are counted as if it were LLaMA.
+        kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
     nor a roofline, and serves where the blocks or the bytes of the cache are given.
@@ -161,7 +161,6 @@ class ModelSpec:
     embedding: int = 0
     tied: bool = False
     weights: Weights = ALL_BF16
-    kv_dtype: str = ""
     mla: LatentAttention | None = None
     moe: MixtureOfExperts | None = None
     recurrence: Recurrence | None = None
@@ -170,6 +169,7 @@ class ModelSpec:
     unverified: bool = False
     approximate: bool = False
     base: str = ""
+    kv_dtype: str = ""
 
     def __post_init__(self) -> None:
         self._check(self)
@@ -310,7 +310,7 @@ class ModelSpec:
             PagesimError: there is no such weight dtype.
         """
         groups = [group for group, shares in count(self).items() if any(shares)]
-        return replace(self, weights=usual_weights(name, groups))
+        return replace(self, weights=usual_weights(name, groups), kv_dtype="")
 
     @property
     def weights_in_words(self) -> str:
