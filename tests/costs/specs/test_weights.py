@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pagesim.costs.roofline import Roofline
-from pagesim.costs.specs import from_hf_config, gpu, model
+from pagesim.costs.specs import divide, from_hf_config, gpu, model
+from pagesim.costs.specs.gpus import GIB
 from pagesim.costs.specs.weights import DTYPES, GROUPS
 from pagesim.errors import PagesimError
 
@@ -317,3 +318,47 @@ def test_a_bit_less_a_weight_is_a_bit_less_to_read() -> None:
     linear = spec.layer_weight_bytes, spec.with_weights("int4").layer_weight_bytes
     norms = 2 * 65 * 4096
     assert (linear[1] - norms) / (linear[0] - norms) == pytest.approx(4.125 / 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "weight_bytes"),
+    [
+        ("gpt-oss-20b", "h100", 13_761_264_768),
+        *(("gpt-oss-20b", each, 14_679_227_520) for each in ("b200", "a100-80gb", "l40s", "rtx-4090")),
+        ("gpt-oss-20b", "rtx-5090", 14_679_227_520),
+        ("gpt-oss-120b", "h100", 60.77 * GIB),
+        ("gpt-oss-120b", "b200", 65.90 * GIB),
+        ("gpt-oss-120b", "a100-80gb", 65.90 * GIB),
+    ],
+)
+def test_experts_in_mxfp4_are_as_wide_as_their_kernel_takes_them(name, device, weight_bytes) -> None:
+    """The parameters of vLLM 0.33.0, built for that GPU."""
+    exact = 0 if isinstance(weight_bytes, int) else 0.005 * GIB
+    assert divide(model(name), gpu(device)).weights == pytest.approx(weight_bytes, rel=0, abs=exact)
+
+
+@pytest.mark.parametrize(
+    ("device", "tp", "hidden", "width"),
+    [
+        ("h100", 2, 2880, 1472),
+        ("h100", 4, 2880, 768),
+        ("b200", 2, 3072, 1536),
+        ("a100-80gb", 4, 3072, 768),
+        ("mi300x", 1, 3072, 3072),
+        ("mi355x", 2, 3072, 1536),
+    ],
+)
+def test_the_share_of_a_gpu_is_padded(device: str, tp: int, hidden: int, width: int) -> None:
+    spec = model("gpt-oss-20b")
+    inner = 2880 // tp
+    weights = 24 * 32 * 3 * (hidden * width - 2880 * inner) * 4.25 / 8
+    biases = 24 * 32 * (2 * (width - inner) + hidden - 2880) * 2
+    padded = divide(spec, gpu(device), tp=tp).weights - spec.weight_bytes_per_gpu(tp)
+    assert padded == weights + biases
+
+
+def test_experts_of_other_dtypes_and_widths_are_not_padded() -> None:
+    wide = model("qwen3-30b-a3b").with_weights("mxfp4")
+    for spec in (wide, model("gpt-oss-20b").with_weights("bf16"), model("llama-3.1-8b")):
+        assert divide(spec, gpu("b200"), tp=2).weights == spec.weight_bytes_per_gpu(2)
+    assert divide(wide, gpu("b200"), tp=4).weights > wide.weight_bytes_per_gpu(4)  # 768 / 4 is no 128
