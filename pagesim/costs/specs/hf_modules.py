@@ -43,6 +43,9 @@ _FUSED = {
 }
 
 
+WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "indexer.wq_b", "indexer.wk")
+"""Of attention, what every GPU has whole."""
+
 HEAD_NAMES = ("lm_head", "model.lm_head", "language_model.lm_head", "embed_out", "output")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pagesim.costs.specs.hf_config import HfConfig
-from pagesim.costs.specs.hf_modules import Module
+from pagesim.costs.specs.hf_modules import WHOLE, Module
 from pagesim.costs.specs.hf_patterns import find
 from pagesim.costs.specs.weights import BF16, DTYPES, GROUPS, Compute, WeightDtype, Weights, with_scales
 from pagesim.errors import PagesimError, brief, reason
@@ -70,11 +70,14 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
         ignored |= find(linear, [(name, True) for name in _texts(config, section, key)], _error(config, key))
     by_group: dict[str, dict[WeightDtype, int]] = {}
     for module in linear:
-        sizes = by_group.setdefault(module.group, {})
+        sizes = by_group.setdefault("latent" if module.name in WHOLE else module.group, {})
         dtype = BF16 if module in ignored else dtype_of(module)
         sizes[dtype] = sizes.get(dtype, 0) + module.parameters
-    mixed = tuple(group for group in GROUPS if len(by_group.get(group, ())) > 1)
     found: dict[str, Any] = {group: _joined(sizes) for group, sizes in by_group.items()}
+    if found.get("latent") == found.get("attention"):
+        found.pop("latent", None)
+    kinds = {**by_group, "attention": {**by_group.get("attention", {}), **by_group.get("latent", {})}}
+    mixed = tuple(group for group in GROUPS if len(kinds.get(group, ())) > 1)
     return Weights(**found, mixed=mixed)
 
 

@@ -338,7 +338,7 @@ class ModelSpec:
         return {
             group: ceil(
                 self.weights.bytes(
-                    group, -(-shares.split // tp) + shares.kv // self.kv_heads * kv_heads + shares.whole
+                    group, -(-shares.split // tp) + shares.kv // self.kv_heads * kv_heads, shares.whole
                 )
             )
             for group, shares in count(self).items()

@@ -362,3 +362,19 @@ def test_experts_of_other_dtypes_and_widths_are_not_padded() -> None:
     for spec in (wide, model("gpt-oss-20b").with_weights("bf16"), model("llama-3.1-8b")):
         assert divide(spec, gpu("b200"), tp=2).weights == spec.weight_bytes_per_gpu(2)
     assert divide(wide, gpu("b200"), tp=4).weights > wide.weight_bytes_per_gpu(4)  # 768 / 4 is no 128
+
+
+def test_what_every_gpu_has_whole_keeps_a_dtype_of_its_own() -> None:
+    """Latent attention with the output projection alone quantized, as NVIDIA released DeepSeek-V3.1."""
+    ranks = {"kv_lora_rank": 512, "q_lora_rank": 1536}
+    heads = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    ignored = ["lm_head", *(f"model.layers.{i}.self_attn.{q}" for i in range(32) for q in ("q_*", "kv_*"))]
+    section = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ignored}
+    spec = read(section, model_type="deepseek_v3", **ranks, **heads)
+    down = 4096 * (1536 + 512 + 64)
+    up = 1536 * 32 * 192 + 512 * 32 * 256
+    out = 32 * 128 * 4096
+    for tp in (1, 2, 8):
+        by_hand = 32 * (2 * down + 2 * up / tp + 4.5 / 8 * out / tp)
+        assert spec.weight_bytes_by_group(tp)["attention"] == pytest.approx(by_hand, abs=1)
+    assert spec.weights.mixed == ("attention",)
