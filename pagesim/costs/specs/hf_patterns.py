@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import numpy as np
+
 from pagesim.costs.specs.hf_modules import HEAD_NAMES, Module, names
 from pagesim.errors import PagesimError
 
@@ -182,8 +184,8 @@ class _Names:
     def __init__(self, modules: Sequence[Module]) -> None:
         lines = [(name, module) for module in modules for name in module.names]
         self._modules = [module for _, module in lines]
-        self._text = "".join(f"{name}\n" for name, _ in lines)
-        self._backwards = self._text[::-1].encode("ascii")
+        text = "".join(f"{name}\n" for name, _ in lines)
+        self._text = np.frombuffer(text.encode("ascii"), np.uint8)
         self._longest = 1 + max((len(name) for name, _ in lines), default=0)
         self._masks: dict[Any, int] = {}
         self._ends = self._where("\n".__eq__)
@@ -196,13 +198,9 @@ class _Names:
 
     def modules(self, hits: int) -> list[Module]:
         """Return the modules of such names."""
-        line, at, found = 0, -1, []
-        bits = f"{hits:b}"[::-1]
-        while (place := bits.find("1", at + 1)) >= 0:
-            line += self._text.count("\n", at + 1, place)
-            found.append(self._modules[line])
-            line, at = line + 1, place
-        return found
+        packed = np.frombuffer(hits.to_bytes(len(self._text) // 8 + 1, "little"), np.uint8)
+        lines = np.cumsum(self._text == ord("\n"))[np.flatnonzero(np.unpackbits(packed, bitorder="little"))]
+        return [self._modules[line - 1] for line in lines.tolist()]
 
     def steps(self, tree: Any) -> int:
         """Return how many operations a pattern takes at most."""
@@ -276,8 +274,8 @@ class _Names:
         return self._masks[key]
 
     def _where(self, holds: Callable[[str], bool]) -> int:
-        table = bytes(ord("1" if holds(chr(code)) else "0") for code in range(256))
-        return int(b"0" + self._backwards.translate(table), 2)
+        table = np.array([holds(chr(code)) for code in range(128)])
+        return int.from_bytes(np.packbits(table[self._text], bitorder="little").tobytes(), "little")
 
 
 def _holds(kind: Any, arg: Any, letter: str) -> bool:

@@ -67,7 +67,10 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
     dtype_of = _reader(config, section)(config, section, linear)
     ignored: dict[Module, bool] = {}
     for key in _IGNORED:
-        ignored |= find(linear, [(name, True) for name in _texts(config, section, key)], _error(config, key))
+        names = _texts(config, section, key)
+        if METHODS[section["quant_method"]] is _modelopt:  # a name there is also about what goes on behind it
+            names = [*names, *(f"{name}*" for name in names if not name.endswith("*"))]
+        ignored |= find(linear, [(name, True) for name in names], _error(config, key))
     by_group: dict[str, dict[WeightDtype, int]] = {}
     for module in linear:
         sizes = by_group.setdefault("latent" if module.name in WHOLE else module.group, {})

@@ -378,3 +378,12 @@ def test_what_every_gpu_has_whole_keeps_a_dtype_of_its_own() -> None:
         by_hand = 32 * (2 * down + 2 * up / tp + 4.5 / 8 * out / tp)
         assert spec.weight_bytes_by_group(tp)["attention"] == pytest.approx(by_hand, abs=1)
     assert spec.weights.mixed == ("attention",)
+
+
+@pytest.mark.parametrize(("method", "kept"), [("modelopt", 11), ("fp8", 1)])
+def test_a_name_that_modelopt_excludes_may_be_the_beginning_of_one(method: str, kept: int) -> None:
+    """``exclude_module in prefix`` in vLLM's modelopt.py: layers 1 and 10 to 19."""
+    names = ["lm_head", "model.layers.1"]
+    algorithm = {"quant_algo": "FP8"} if method == "modelopt" else {}
+    spec = read({"quant_method": method, "ignored_layers": names, **algorithm})
+    assert spec.weights.mlp.bits == pytest.approx(8 + 8 * kept / 32)
