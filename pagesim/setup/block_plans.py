@@ -39,7 +39,6 @@ def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blo
             f"layers of {model.name} differ in what they keep, and what drafts take of them is in no log of "
             "vLLM's decisions; leave speculative_tokens out"
         )
-    off = options.disable_hybrid_kv_cache_manager
     plan = plan_blocks(
         model.cache_layers,
         max_model_len=system.max_model_len or model.max_model_len,
@@ -49,7 +48,7 @@ def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blo
         tp=system.tensor_parallel_size,
         block_size=system.block_size or (None if groups_layers else BLOCK_SIZE),
         prefix_caching=options.enable_prefix_caching,
-        hybrid=None if off is None else not off,
+        hybrid=not options.disable_hybrid_kv_cache_manager,
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
     return plan

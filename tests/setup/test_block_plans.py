@@ -65,14 +65,14 @@ def test_prefix_caching_says_how_states_are_kept():
     assert planned("qwen3-next-80b", enable_prefix_caching=False).state_mode == "none"
 
 
-def test_the_hybrid_manager_is_as_asked_for_or_else_as_the_layers_are():
+def test_the_hybrid_manager_is_on_unless_it_is_asked_to_be_off():
     def kinds(name: str, off: bool | None) -> set[str]:
         return {group.kind for group in planned(name, disable_hybrid_kv_cache_manager=off).groups}
 
     assert kinds("gpt-oss-20b", None) == kinds("gpt-oss-20b", False) == {"window", "full"}
     assert kinds("gpt-oss-20b", True) == {"full"}
-    assert kinds("llama4-scout", None) == kinds("llama4-scout", True) == {"full"}
-    assert kinds("llama4-scout", False) == {"chunk", "full"}
+    assert kinds("llama4-scout", None) == kinds("llama4-scout", False) == {"chunk", "full"}
+    assert kinds("llama4-scout", True) == {"full"}
 
 
 def test_gpus_block_size_and_type_of_the_cache_take_part():

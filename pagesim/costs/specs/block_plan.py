@@ -219,7 +219,7 @@ def plan_blocks(
     tp: int = 1,
     block_size: int | None = None,
     prefix_caching: bool = True,
-    hybrid: bool | None = None,
+    hybrid: bool = True,
 ) -> BlockPlan:
     """Plan the blocks of a cache, as vLLM 0.33.0 does on a Hopper GPU.
 
@@ -234,7 +234,7 @@ def plan_blocks(
         tp: GPUs over which heads and states are divided.
         block_size: tokens of a block, as far as the layers let it be; the kernels' own when left out.
         prefix_caching: whether prompts are found that were computed before.
-        hybrid: whether windows and chunks get groups of their own; when left out unless there are chunks.
+        hybrid: whether windows and chunks get groups of their own.
 
     Raises:
         CapacityError: ``cache_bytes`` is less than a block.
@@ -250,8 +250,6 @@ def plan_blocks(
     )
     if (num_blocks is None) == (cache_bytes is None):
         raise PagesimError("a block plan needs num_blocks or cache_bytes, and only one of them: give one")
-    if hybrid is None:
-        hybrid = not any(isinstance(layer, ChunkLayer) for layer in layers)
     states = [layer for layer in layers if isinstance(layer, StateLayer)]
     mode: StateMode = "align" if states and prefix_caching else "none"
     pages = _pages(layers, block_size or _kernels_block(layers, kv_dtype), kv_dtype, tp, mode, max_model_len)
