@@ -206,6 +206,16 @@ def test_a_size_is_so_many_chunks_each_rounded_up_to_a_page() -> None:
         run(kv_offloading_size=0.001)
 
 
+def test_latent_vectors_that_all_gpus_hold_are_on_the_host_once() -> None:
+    served = {"model": "deepseek-v3", "gpu": "h200", "tensor_parallel_size": 8, "max_model_len": 8192}
+    result = run(kv_offloading_size=100.0, **served)
+    # Of vLLM 0.33.0 on eight GPUs: 100 GiB in chunks of 16 tokens, 61 layers of 576 numbers of two bytes.
+    assert result.summary["options"]["defaults"]["kv_offloading_chunks"] == 95_325
+    divided = {"model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel_size": 8, "max_model_len": 8192}
+    result = run(kv_offloading_size=100.0, **divided)
+    assert result.summary["options"]["defaults"]["kv_offloading_chunks"] == (100 << 30) // (16 * 131_072)
+
+
 def test_a_copy_on_which_no_request_that_waits_depends_asks_for_no_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -103,6 +103,7 @@ class BlockPlan:
             ``none`` keeps one a sequence.
         max_model_len: tokens of the longest request.
         in_flight_tokens: tokens that are scheduled and not yet computed at most.
+        host_copies: GPUs of which a tier on the host keeps a block: see `host_copies`.
     """
 
     groups: tuple[BlockGroup, ...]
@@ -113,6 +114,7 @@ class BlockPlan:
     state_mode: StateMode
     max_model_len: int
     in_flight_tokens: int
+    host_copies: int = 1
 
     @property
     def block_size(self) -> int:
@@ -301,7 +303,21 @@ def plan_blocks(
         state_mode=mode,
         max_model_len=max_model_len,
         in_flight_tokens=in_flight_tokens,
+        host_copies=host_copies(layers, tp),
     )
+
+
+def host_copies(layers: Sequence[Layer], tp: int) -> int:
+    """Return of how many GPUs vLLM's tier on the host keeps a block: of one where all hold the same.
+
+    They do where every layer keeps latent vectors or what an indexer reads (``replicated_layout`` in
+    distributed/kv_transfer/kv_connector/v1/offloading/config.py, on one machine).
+
+    Args:
+        layers: what each layer keeps.
+        tp: GPUs that share the model.
+    """
+    return 1 if all(isinstance(layer, LatentLayer | IndexerLayer) for layer in layers) else tp
 
 
 def _check(**counts: int | None) -> None:
