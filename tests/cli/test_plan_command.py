@@ -88,7 +88,7 @@ def of_layers(name: str, *flags: str, gib: float = 40) -> tuple[object, ...]:
             ("qwen3-next-80b", ["none"], ["--no-enable-prefix-caching"], 40, (3212, 13369344, "50.19", 50)),
             ("jamba-1.5-mini", (), (), 40, (32768, 1310720, "77.28", 77)),
             ("deepseek-v3", (), (), 40, (38199, 1124352, "18.65", 18)),
-            ("deepseek-v3.2", (), (), 40, (13961, 3076352, "27.27", 27)),
+            ("deepseek-v3.2", (), ["--kv-cache-dtype", "fp8"], 40, (13961, 3076352, "27.27", 27)),
         ]
     ],
 )

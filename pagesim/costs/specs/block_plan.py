@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import Literal
 
+from pagesim.costs.specs.kernels import HOPPER, KERNEL_BLOCK, as_kept, kernels_block
 from pagesim.costs.specs.layer_groups import Page, grouped
 from pagesim.costs.specs.layers import (
     ChunkLayer,
@@ -21,15 +22,8 @@ from pagesim.costs.specs.layers import (
     Layer,
     StateLayer,
     WindowLayer,
-    kv_element_bytes,
 )
 from pagesim.errors import CapacityError, PagesimError
-
-KERNEL_BLOCK = 16
-"""Tokens of which the attention kernels of a Hopper GPU take any multiple as a block."""
-
-LATENT_BLOCK = 64
-"""The same of the kernels for sparse latent attention, and for latent vectors in fp8."""
 
 LATENT_HYBRID_BLOCK = 128
 """What blocks of latent vectors beside states are a multiple of."""
@@ -222,8 +216,9 @@ def plan_blocks(
     block_size: int | None = None,
     prefix_caching: bool = True,
     hybrid: bool = True,
+    capability: int | None = None,
 ) -> BlockPlan:
-    """Plan the blocks of a cache, as vLLM 0.33.0 does on a Hopper GPU.
+    """Plan the blocks of a cache, as vLLM 0.33.0 does.
 
     Args:
         layers: what each layer keeps, in order (`ModelSpec.cache_layers`).
@@ -237,6 +232,7 @@ def plan_blocks(
         block_size: tokens of a block, as far as the layers let it be; the kernels' own when left out.
         prefix_caching: whether prompts are found that were computed before.
         hybrid: whether windows and chunks get groups of their own.
+        capability: of the GPU (`GpuSpec.capability`), which decides what kernels run; Hopper's when left out.
 
     Raises:
         CapacityError: ``cache_bytes`` is less than a block.
@@ -252,9 +248,12 @@ def plan_blocks(
     )
     if (num_blocks is None) == (cache_bytes is None):
         raise PagesimError("a block plan needs num_blocks or cache_bytes, and only one of them: give one")
+    capability = HOPPER if capability is None else capability
+    layers = as_kept(layers, capability)
     states = [layer for layer in layers if isinstance(layer, StateLayer)]
     mode: StateMode = "align" if states and prefix_caching else "none"
-    pages = _pages(layers, block_size or _kernels_block(layers, kv_dtype), kv_dtype, tp, mode, max_model_len)
+    block_size = block_size or kernels_block(layers, kv_dtype, capability)
+    pages = _pages(layers, block_size, kv_dtype, tp, mode, max_model_len)
     leave_states = all(state.checkpoint is not None for state in states)
     groups = []
     for members in grouped(pages, hybrid=hybrid):
@@ -324,13 +323,6 @@ def _check(**counts: int | None) -> None:
     for name, value in counts.items():
         if value is not None and value < 1:
             raise PagesimError(f"{name} is {value}; it must be at least 1")
-
-
-def _kernels_block(layers: Sequence[Layer], kv_dtype: str) -> int:
-    """Return the block that the attention kernels of all these layers take."""
-    sparse = any(isinstance(layer, IndexerLayer) for layer in layers)
-    latent = any(isinstance(layer, LatentLayer) for layer in layers)
-    return LATENT_BLOCK if sparse or (latent and kv_element_bytes(kv_dtype) == 1) else KERNEL_BLOCK
 
 
 def _pages(
