@@ -16,7 +16,7 @@ from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan
+from pagesim.setup.block_plans import block_plan, kernel_notes
 from pagesim.setup.equip import memory_of, options_of
 from pagesim.setup.kv_dtypes import kv_notes
 from pagesim.setup.presets import parts_of
@@ -214,7 +214,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
         sized=sized,
         blocks=blocks,
         keeps_all=spec.keeps_all,
-        notes=(*spec.notes, *kv_notes(system)),
+        notes=(*spec.notes, *kv_notes(system), *kernel_notes(system, spec)),
         estimated=spec.estimated,
     )
 

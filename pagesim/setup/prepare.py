@@ -11,7 +11,7 @@ from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import latencies, prefix_hits, throughput
 from pagesim.accounting.request_log import RequestLog
 from pagesim.costs import Assuming, CostModel, PreemptionPrices
-from pagesim.costs.specs import Capacity, PoolPlan
+from pagesim.costs.specs import BlockPlan, Capacity, PoolPlan
 from pagesim.errors import PagesimError
 from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
@@ -20,6 +20,7 @@ from pagesim.scheduling.core import Pool, Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import Status
+from pagesim.setup.block_plans import kernel_notes
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.equip import asked_of, equip, keeps_tree, options_of, sizing_of
 from pagesim.setup.kv_dtypes import kv_notes
@@ -234,12 +235,15 @@ class PreparedSystem:
         of_policy = (
             [f"{self.system.policy}: {self.policy.note}"] if self.policy.note and self.sized.plan else []
         )
-        of_model = (*served_model(self.system).notes, *kv_notes(self.system))
+        spec = served_model(self.system)
+        of_model = (*spec.notes, *kv_notes(self.system))
+        of_kernels = kernel_notes(self.system, spec) if isinstance(self.sized.plan, BlockPlan) else ()
         links = link_notes(self.system, self.cost)
         sizes = (*as_served, *static_notes(self.system, self.policy, self.sized))
         return (
             *self.trace.notes,
             *of_model,
+            *of_kernels,
             *assumed,
             *blind,
             *beyond,
