@@ -53,7 +53,7 @@ def test_a_gpu_computes_and_reads_as_its_datasheet_says(name: str) -> None:
             assert rate == pytest.approx(printed / sparse * 1e12, rel=ROUNDED)
 
 
-# GT/s a lane and lanes; 128 of 130 bits are data up to 5.0, and 242 of 256 bytes of a flit in 6.0.
+# GT/s of 16 pairs of wires; 128 of 130 bits are data up to 5.0, and 242 of 256 bytes of a flit in 6.0.
 WIRES = {"PCIe 4.0": 16 * 16 * 128 / 130 / 8, "PCIe 5.0": 32 * 16 * 128 / 130 / 8, "PCIe 6.0": 64 * 16 / 8}
 HOSTS = {
     **dict.fromkeys(("a100-40gb", "a100-80gb", "l4", "rtx-4090", "rtx-3090", "l40s", "a10g"), "PCIe 4.0"),
@@ -96,8 +96,8 @@ def test_tiers_are_as_fast_as_announced() -> None:
     assert RDMA.bytes_per_s == 200e9 / 8
 
 
-# Milliseconds an iteration and microseconds a sequence. Of the paper's engine docs/reproduction.md has them; those
-# of vLLM 0.2 others measured; the rest was fitted (docs/accuracy.md, docs/roofline.md).
+# Milliseconds an iteration and microseconds a sequence. Of the paper's engine docs/reproduction.md has them;
+# those of vLLM 0.2 others measured; the rest was fitted (docs/accuracy.md, docs/roofline.md).
 @pytest.mark.parametrize(
     ("scheduler", "release", "ahead", "iteration_ms", "sequence_us"),
     [
