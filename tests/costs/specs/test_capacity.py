@@ -250,8 +250,8 @@ def test_known_bytes_are_divided_by_those_of_a_block() -> None:
         with pytest.raises(CapacityError) as caught:
             capacity(spec, A100, sizing=sizing, cache_bytes=2 * mib - 1)
         assert str(caught.value) == (
-            "a KV block of llama-3.1-8b takes 2097152 bytes on each GPU, more than the 2097151 that are left for "
-            "the cache: give it more, or take a smaller block_size"
+            "a KV block of llama-3.1-8b takes 2097152 bytes on each GPU, more than the 2097151 that are left "
+            "for the cache: give it more, or take a smaller block_size"
         )
     assert capacity(spec, A100, sizing="vllm", tp=2, cache_bytes=2 * mib, max_model_len=1).num_blocks == 2
 
