@@ -172,6 +172,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
     blocks = block_plan(system, options, spec)
     longest = blocks.max_model_len
     how = memory_of(system.model_copy(update={"sizing": "vllm"}), policy)
+    enforce_eager |= options.max_cudagraph_capture_size == 0
     how["cuda_graphs"] &= not enforce_eager
     sized = capacity(
         spec,

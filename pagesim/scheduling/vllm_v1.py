@@ -130,7 +130,8 @@ class VllmV1(RunningByPriorityV1):
 
     @classmethod
     def counts_cuda_graphs(cls, options: VllmV1Options) -> bool:
-        return RELEASES[options.vllm_version].counts_cuda_graphs
+        # A server that captures none leaves nothing for them.
+        return RELEASES[options.vllm_version].counts_cuda_graphs and options.max_cudagraph_capture_size != 0
 
     @classmethod
     def reuses_unhashed_first(cls, options: VllmV1Options) -> bool:
