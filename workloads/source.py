@@ -78,8 +78,8 @@ def _piped(path: Path) -> bytes:
     # Opened so, a pipe without a writer does not block; reading it ends at once.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:  # noqa: PTH123
         if not select.select([pipe], [], [], WRITER_WITHIN_S)[0]:
-            chunk = pipe.read(1 << 20)  # nothing at all, and not merely nothing yet, where there is no writer
-            if chunk == b"":
+            chunk = pipe.read(1 << 20)
+            if chunk == b"":  # the end, as there is no writer; nothing yet would be None
                 raise TraceError(
                     f"{path}: is a pipe, and in {WRITER_WITHIN_S} s nothing has begun to write to it"
                 )
