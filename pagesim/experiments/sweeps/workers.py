@@ -83,7 +83,7 @@ class Workers:
         The arguments are taken from the iterable some calls before workers are free for them.
 
         Raises:
-            PagesimError: a worker was killed, for want of memory perhaps; or the machine does not start so many.
+            PagesimError: a worker was killed, for want of memory perhaps; or one cannot be started.
         """
         try:
             return self._done(self._pool.call(function, calls))
