@@ -129,7 +129,7 @@ def test_a_cluster_that_does_not_answer_is_waited_for_so_long_and_no_longer(stan
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:99999", "x" * 9000 + ":6379", "no.such.host.invalid:6379"])
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "x" * 9000 + ":6379"])
 def test_an_address_that_is_none_is_said(address, stand_in, refused):
     assert "no Ray cluster there (" in refused(*REFUSED, address)
 
