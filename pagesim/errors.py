@@ -49,5 +49,8 @@ def brief(value: object, most: int = 60) -> str:
 
 def reason(error: BaseException) -> str:
     """Return what a library says went wrong, for a message: its first line, a long one cut."""
-    text = str(error).strip().splitlines()
+    try:
+        text = str(error).strip().splitlines()
+    except Exception:  # a plug-in's own kind of error may fail at this, too
+        text = []
     return text[0][:200] if text else type(error).__name__

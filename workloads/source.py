@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import select
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,12 @@ from pagesim.errors import TraceError, reason
 from pagesim.setup.reading import read_parquet
 from pagesim.workloads.rows import OnBadRow, Rows, listed, shown
 from pagesim.workloads.values import Column
+
+MOST_PIPED = 1 << 30
+"""Bytes that are read from a pipe at most; one that does not end would fill all memory."""
+
+WRITER_WITHIN_S = 5
+"""Seconds that a pipe without a writer is waited on."""
 
 PAIR = ("in", "out")
 """The columns of a JSON list of ``[in, out]`` pairs."""
@@ -45,9 +53,12 @@ def _bytes(path: Path) -> bytes:
     try:
         if not path.exists():
             raise TraceError(f"{path}: there is no such file")
-        if not path.is_file():
+        if path.is_fifo():
+            data = _piped(path)
+        elif not path.is_file():
             raise TraceError(f"{path}: is not a regular file; give the path of one trace file")
-        data = path.read_bytes()
+        else:
+            data = path.read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, TraceError):
             raise
@@ -55,6 +66,33 @@ def _bytes(path: Path) -> bytes:
     if not data:
         raise TraceError(f"{path}: the file is empty")
     return data
+
+
+def _piped(path: Path) -> bytes:
+    """Return what comes through a pipe until its writers close it.
+
+    Raises:
+        TraceError: nothing writes to it, or more comes than `MOST_PIPED`.
+    """
+    found = bytearray()
+    # Opened so, a pipe without a writer does not block; reading it ends at once.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:  # noqa: PTH123
+        if not select.select([pipe], [], [], WRITER_WITHIN_S)[0]:
+            chunk = pipe.read(1 << 20)
+            if chunk == b"":  # the end, as there is no writer; nothing yet would be None
+                raise TraceError(
+                    f"{path}: is a pipe, and in {WRITER_WITHIN_S} s nothing has begun to write to it"
+                )
+            found += chunk or b""
+        os.set_blocking(pipe.fileno(), True)
+        while chunk := pipe.read(1 << 20):
+            found += chunk
+            if len(found) > MOST_PIPED:
+                raise TraceError(
+                    f"{path}: is a pipe through which more than {MOST_PIPED >> 20} MiB came; a trace that is "
+                    "larger is read from a file"
+                )
+    return bytes(found)
 
 
 def _text(path: Path, data: bytes) -> str:
@@ -169,7 +207,21 @@ def _records(
         wanted = "an object with named values"
     rows = Rows(path, columns, labels.__getitem__, on_bad_row)
     rows.reject(wrong, lambda row: broken.get(row, f"the value {shown(values[row])}; it must be {wanted}"))
+    for name in [name for name in columns if name.endswith(("_id", " id"))]:
+        rows.reject_values(
+            name,
+            np.array([not isinstance(value, str) or _is_text(value) for value in columns[name]], bool),
+            "text: JSON can spell half a surrogate pair, and no file can store it",
+        )
     return rows
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _reason(error: Exception) -> str:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagesim.errors import TraceError
-from pagesim.workloads import FORMATS, NO_ARRIVALS, has_recorded_arrivals, load, tables
+from pagesim.workloads import FORMATS, NO_ARRIVALS, has_recorded_arrivals, load, save, tables
 from pagesim.workloads.trace import Trace
 
 
@@ -362,3 +362,17 @@ def test_alpaca_texts_have_the_lengths_that_were_published_for_them(shared: Path
 def test_conversations_without_answers_are_refused_in_a_sentence(shared: Path):
     with pytest.raises(TraceError, match="without a question and its answer"):
         load(shared / "data" / "raw" / "ml_energy_ShareGPT_V3_filtered_500.json")
+
+
+@pytest.mark.parametrize("name", ["request_id", "session_id"])
+def test_an_id_that_no_file_can_store_is_a_bad_row(name, tmp_path):
+    # RFC 8259, 8.2: JSON can spell half a surrogate pair, and UTF-8 has no bytes for it.
+    path = tmp_path / "t.jsonl"
+    row = '{"%s": "%s", "prompt_tokens": 5, "output_tokens": 4}'
+    path.write_text(row % (name, r"\ud800") + "\n" + row % (name, r"\ud83d\ude00"))
+    with pytest.raises(TraceError, match=rf"row 1 \(line 1\): {name} is '.ud800'; it must be text"):
+        load(path)
+    kept = load(path, on_bad_row="skip")
+    assert getattr(kept, name).tolist() == ["\N{GRINNING FACE}"]
+    save(kept, tmp_path / "t.parquet")
+    assert getattr(load(tmp_path / "t.parquet"), name).tolist() == ["\N{GRINNING FACE}"]
