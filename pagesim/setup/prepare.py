@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,12 +187,26 @@ class PreparedSystem:
         }
         of_requests = {
             "requests": requests,
+            "rejections": self._rejections(
+                np.flatnonzero((status == Status.REJECTED) | (status == Status.IGNORED))
+            ),
             "options": self.settled(),
             **latencies(columns),
             "throughput": throughput(columns),
             "prefix": prefix_hits(columns),
         }
         return of_requests, columns
+
+    def _rejections(self, rows: IntColumn) -> dict[str, int]:
+        """Return how many of the rejected requests exceed each limit, by the sentence that names it."""
+        found: Counter[str] = Counter()
+        if len(rows):
+            scheduler, trace = self.new_scheduler(), self.trace
+            samples = np.maximum(trace.n, trace.beam_width)
+            shapes = (trace.prompt_tokens, trace.output_tokens, samples)
+            for shape, count in Counter(zip(*(each[rows].tolist() for each in shapes), strict=True)).items():
+                found[scheduler.refusal(*shape)] += count
+        return dict(found)
 
     def settled(self) -> dict[str, dict[str, Any]]:
         """Return the options that decide on memory and scheduling: those ``given``, and the ``defaults``."""

@@ -142,6 +142,11 @@ class Sglang(AdmittingSglang):
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         return samples == 1
 
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        if samples > 1:
+            return "it is of several samples, which this engine serves as requests of their own"
+        return self.limits.refusal(prompt_tokens)
+
     def _prepare(self, request: SglangRequest) -> None:
         """Clip what a request asks for, or refuse it, as the front end does."""
         asked, limits = request.output, self.limits
