@@ -181,6 +181,10 @@ class Scheduler(SchedulerTraits):
         accepted = self.accepts(prompt_tokens, output_tokens, samples)
         return "" if accepted else f"the scheduler, {type(self).__name__}, does not accept it"
 
+    def never_fits(self, prompt_tokens: int) -> bool:
+        """Whether the engine takes such a prompt in, never has room for it, and serves none behind it."""
+        return False
+
     def no_room(self) -> str:
         """Return the sentence for a request that needs more blocks than there are."""
         memory = self.memory

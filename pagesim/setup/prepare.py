@@ -27,7 +27,7 @@ from pagesim.setup.offload import chain_of, copies_of, link_notes, loads_in, wit
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.reaches import let_follow, unfollowed
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.requests import aborts, accepted_rows, take_in
+from pagesim.setup.requests import aborts, accepted_rows, blocking, take_in
 from pagesim.setup.scenario import System
 from pagesim.setup.served import served_model
 from pagesim.setup.sizes import static_notes, static_sizes
@@ -293,7 +293,10 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
     setting = PreparedSystem(
         system, policy, sized, options, max_model_len, cost, trace, np.arange(len(trace)), request_of
     )
-    accepted = accepted_rows(trace, setting.new_scheduler())
+    empty = setting.new_scheduler()
+    accepted = accepted_rows(trace, empty)
+    if note := blocking(trace, empty):
+        setting = replace(setting, trace=trace.with_columns({}, note))
     if system.strict_compat:
         takes_in = scheduler.takes_in(trace.prompt_tokens, trace.output_tokens, max_model_len)
         entering = np.flatnonzero(takes_in)

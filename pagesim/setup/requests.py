@@ -102,6 +102,21 @@ def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
     return np.flatnonzero(verdicts[kind_of])
 
 
+def blocking(trace: Trace, scheduler: Scheduler) -> str:
+    """Return a note of the prompts that the engine takes in and never has room for; empty where none is."""
+    prompts, where = np.unique(trace.prompt_tokens, return_inverse=True)
+    never = np.array([scheduler.never_fits(tokens) for tokens in prompts.tolist()], bool)[where]
+    if not never.any():
+        return ""
+    row, page = int(np.argmax(never)), scheduler.memory.block_size
+    return (
+        f"{int(never.sum())} prompts are accepted and never fit, the first that of request "
+        f"{trace.request_id[row]}, {trace.prompt_tokens[row]} tokens: the engine leaves a page of {page} "
+        f"tokens free beside a prompt, and the KV cache has {scheduler.memory.num_blocks * page}; such a "
+        "request and all behind it wait until its client goes away, in the real engine, too"
+    )
+
+
 def aborts(trace: Trace, client_timeout: float | None) -> list[tuple[int, int]]:
     """Return when clients of requests go away, (ticks, row), in order; rows of equal instants in theirs."""
     when = np.full(len(trace), np.inf) if trace.abort_s is None else trace.abort_s
