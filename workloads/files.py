@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 
 from pagesim.errors import PagesimError, TraceError
-from pagesim.workloads.formats import TextOptions, recognise
+from pagesim.workloads.formats import TextOptions, not_used, recognise
 from pagesim.workloads.rows import OnBadRow
 from pagesim.workloads.source import open_rows
 from pagesim.workloads.texts import TurnChoice
@@ -69,7 +69,7 @@ def load(
     if not len(rows):
         raise TraceError(f"{path}: the file has a header but no rows")
     columns = format.read(rows, TextOptions(turns, tokenizer))
-    notes = list(rows.notes)
+    notes = [*rows.notes, *not_used(rows, format)]
     if "arrival_s" not in columns:
         columns["arrival_s"] = np.zeros(len(columns["prompt_tokens"]))
         notes.append(NO_ARRIVALS)

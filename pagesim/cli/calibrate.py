@@ -17,7 +17,7 @@ def command(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda; unless given, cuda where there is one.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Whose costs; see pagesim models.")] = "opt-13b",
+    model: Annotated[str, typer.Option(help="Whose costs; see pagesim list models.")] = "opt-13b",
     tensor_parallel_size: Annotated[int, typer.Option(help="Tensor parallel degree: 1.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points, each for a shorter time.")] = False,
     block_sizes: Annotated[str, typer.Option(help="Tokens a block, separated by commas.")] = "16",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
 from pagesim.setup.scenario import Comparison
 
@@ -23,6 +25,7 @@ def command(
     """
     chosen = scenario_from(Comparison, scenario, flags)
     from pagesim.cli import show
+    from pagesim.cli.runs import all_rejected
     from pagesim.results.plots import save_comparison_figures
     from pagesim.results.result import to_json
     from pagesim.setup.files import check_target, publish
@@ -43,9 +46,12 @@ def command(
 
     if out is not None:
         publish(out, store)
+    rejected = all_rejected(summaries["runs"].values())
     show.say_notes(tuple(dict.fromkeys(note for result in results.values() for note in result.notes)))
     if json:
         show.as_json(summaries)
     else:
         show.side_by_side(summaries["runs"])
         show.stored(out)
+    if rejected:
+        raise typer.Exit(1)

@@ -389,7 +389,7 @@ def _outcome(summary: Summary) -> str:
     requests = summary["requests"]
     parts = [f"{requests['finished']} of {requests['total']} requests finished"]
     if requests["rejected"]:
-        parts.append(f"{requests['rejected']} rejected (longer than the model or the memory can hold)")
+        parts.append(f"{requests['rejected']} rejected ({'; '.join(summary['rejections'])})")
     if requests["stuck"]:
         why = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in summary["dead_ends"].items() if v)
         parts.append(f"{requests['stuck']} given up ({why})")

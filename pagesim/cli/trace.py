@@ -80,13 +80,20 @@ def convert(
 
 
 def _recorded(source: Path, target: Path, error: TraceError) -> dict[Path, Trace]:
-    """Return the requests of recorded runs, by the file that each goes into; else the error it is."""
+    """Return the requests of recorded runs, by the file that each goes into.
+
+    Raises:
+        PagesimError: what is wrong with the runs, or, where there are none, with the trace.
+    """
     from pagesim.errors import PagesimError
-    from pagesim.experiments.recorded.find import read
+    from pagesim.experiments.recorded.find import FORMATS, read
+    from pagesim.workloads.formats import UNKNOWN
 
     try:
         runs = read(source)
-    except PagesimError:
+    except PagesimError as why:
+        if UNKNOWN in str(error) and not str(why).endswith(FORMATS):
+            raise
         raise error from None
     files = (
         [target]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from pagesim.setup.offload import chain_of, copies_of, link_notes, loads_in, wit
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.reaches import let_follow, unfollowed
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.requests import aborts, accepted_rows, take_in
+from pagesim.setup.requests import aborts, accepted_rows, blocking, take_in
 from pagesim.setup.scenario import System
 from pagesim.setup.served import served_model
 from pagesim.setup.sizes import static_notes, static_sizes
@@ -188,12 +189,26 @@ class PreparedSystem:
         }
         of_requests = {
             "requests": requests,
+            "rejections": self._rejections(
+                np.flatnonzero((status == Status.REJECTED) | (status == Status.IGNORED))
+            ),
             "options": self.settled(),
             **latencies(columns),
             "throughput": throughput(columns),
             "prefix": prefix_hits(columns),
         }
         return of_requests, columns
+
+    def _rejections(self, rows: IntColumn) -> dict[str, int]:
+        """Return how many of the rejected requests exceed each limit, by the sentence that names it."""
+        found: Counter[str] = Counter()
+        if len(rows):
+            scheduler, trace = self.new_scheduler(), self.trace
+            samples = np.maximum(trace.n, trace.beam_width)
+            shapes = (trace.prompt_tokens, trace.output_tokens, samples)
+            for shape, count in Counter(zip(*(each[rows].tolist() for each in shapes), strict=True)).items():
+                found[scheduler.refusal(*shape)] += count
+        return dict(found)
 
     def settled(self) -> dict[str, dict[str, Any]]:
         """Return the options that decide on memory and scheduling: those ``given``, and the ``defaults``."""
@@ -285,7 +300,10 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
     setting = PreparedSystem(
         system, policy, sized, options, max_model_len, cost, trace, np.arange(len(trace)), request_of
     )
-    accepted = accepted_rows(trace, setting.new_scheduler())
+    empty = setting.new_scheduler()
+    accepted = accepted_rows(trace, empty)
+    if note := blocking(trace, empty):
+        setting = replace(setting, trace=trace.with_columns({}, note))
     if system.strict_compat:
         takes_in = scheduler.takes_in(trace.prompt_tokens, trace.output_tokens, max_model_len)
         entering = np.flatnonzero(takes_in)

@@ -69,7 +69,7 @@ class ClusterResult(Stored):
 
 def simulate_cluster(
     trace: Trace | pd.DataFrame | str | PathLike[str],
-    policy: str = "vllm-sosp",
+    policy: str = "vllm-v1",
     *,
     replicas: int,
     router: str | Router = "round-robin",
