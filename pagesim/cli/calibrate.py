@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -67,7 +67,10 @@ def command(
         )
     done.profile.save(target)
     # The profile holds every measurement now.
-    shutil.rmtree(journal, ignore_errors=True)
+    for name in ("rows.jsonl", "rows.json", "rows.parquet"):
+        (journal / name).unlink(missing_ok=True)
+    with suppress(OSError):  # it holds something else
+        journal.rmdir()
     show_profile.terms(done.profile)
     show.say_notes(done.profile.notes)
     before = f", {done.stored} were measured before" if done.stored else ""

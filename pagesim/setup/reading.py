@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import stat
+from pathlib import Path
 from typing import Any
 
 ROOM = 128 << 20
 """Bytes of memory that any table may take. A larger one may take `SWELLS` times what its file has."""
 
 SWELLS = 100
+
+MOST_TEXT = 64 << 20
+"""Bytes of a file of JSON or TOML: a hundred times those of any that there are."""
 
 _BATCH = 1 << 16
 """Rows that are read before their size is looked at."""
@@ -28,6 +34,33 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_file(path: Path) -> bytes:
+    """Return what a regular file holds.
+
+    Raises:
+        OSError: it cannot be read, or is a folder, a FIFO or a device, which may never end.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        names = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder"}
+        what = names.get(stat.S_IFMT(mode), "a device or a socket")
+        raise OSError(errno.EINVAL, f"it is {what} and no regular file", str(path))
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """Return a regular file's text.
+
+    Raises:
+        OSError: see `read_file`; or it is longer than `MOST_TEXT`.
+        ValueError: it is not in UTF-8.
+    """
+    size = path.stat().st_size
+    if size > MOST_TEXT:
+        raise OSError(errno.EFBIG, f"it has {size} bytes, and at most {MOST_TEXT} are read", str(path))
+    return read_file(path).decode("utf-8")
 
 
 def read_parquet(data: bytes) -> Any:

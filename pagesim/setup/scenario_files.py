@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pagesim.errors import PagesimError, reason
 from pagesim.setup.plugins import HOMES, needs, plugins
 from pagesim.setup.presets import POLICY_PLUGINS
+from pagesim.setup.reading import read_text
 from pagesim.setup.scenario import M, Scenario, checked
 
 NEEDS = "needs"
@@ -26,7 +27,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         PagesimError: it cannot be read or is no TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path))
     except OSError as error:
         raise PagesimError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:  # not only of TOML: a number may have too many digits

@@ -14,7 +14,7 @@ from pagesim.costs.profiles.samples import TERMS, Sample
 from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
-from pagesim.setup.files import put
+from pagesim.setup.files import put_text
 from pagesim.setup.reading import parse_json
 
 SCHEMA = 1
@@ -300,7 +300,7 @@ class Profile(Strict):
             PagesimError: the file cannot be written.
         """
         text = self.model_dump_json(by_alias=True, exclude_none=True, indent=None if compact else 1) + "\n"
-        put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
+        put_text(file, text)
 
 
 def load_profile(file: Path) -> Profile:
