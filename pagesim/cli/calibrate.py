@@ -43,11 +43,13 @@ def command(
     from pagesim.device.calibration import calibrate
     from pagesim.errors import PagesimError
     from pagesim.kernels.bench import selection
+    from pagesim.setup.files import check_file
 
     if target.suffix != ".json":
         raise PagesimError(f"OUT.json is {target}; it must end in .json, or no command would find it")
     if not target.absolute().parent.is_dir():
         raise PagesimError(f"{target}: cannot be written, {target.absolute().parent} is not a folder")
+    check_file(target, "profile")
     journal = target.with_name(f"{target.stem}.rows")
     with show_bench.progress() as progress:
         done = calibrate(

@@ -227,7 +227,7 @@ def check_file(file: Path, kind: str, *, force: bool | None = None, begins: str 
     try:
         if not file.is_file():
             what = "a folder" if file.is_dir() else "no regular file"
-            raise PagesimError(f"{file}: is {what}; name a file")
+            raise PagesimError(f"{file}: cannot be written (it is {what}); name a file")
         with file.open("rb") as opened:
             head = opened.read(_SEEN)
             opened.seek(-min(_SEEN, file.stat().st_size), os.SEEK_END)

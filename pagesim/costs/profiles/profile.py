@@ -14,7 +14,7 @@ from pagesim.costs.profiles.samples import TERMS, Sample
 from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
-from pagesim.setup.files import put_text
+from pagesim.setup.files import check_file, put_text
 from pagesim.setup.reading import parse_json
 
 SCHEMA = 1
@@ -290,15 +290,16 @@ class Profile(Strict):
         return self.model_copy(update={"terms": terms, "origins": {**self.origins, "overhead": "given"}})
 
     def save(self, file: Path, *, compact: bool = False) -> None:
-        """Write the profile, whole or not at all.
+        """Write the profile, whole or not at all, in the place of no other file but a profile.
 
         Args:
             file: where.
             compact: in one line.
 
         Raises:
-            PagesimError: the file cannot be written.
+            PagesimError: the file cannot be written, or is there and is no profile.
         """
+        check_file(file, "profile")
         text = self.model_dump_json(by_alias=True, exclude_none=True, indent=None if compact else 1) + "\n"
         put_text(file, text)
 

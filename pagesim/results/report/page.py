@@ -81,7 +81,7 @@ def write_report(
     if instants is not None and instants != 0 and not 2 <= instants <= MOST_INSTANTS:
         raise PagesimError(f"instants is {instants}; it must be 0 or from 2 to {MOST_INSTANTS}")
     if out.is_dir():
-        raise PagesimError(f"{out}: is a folder; name a file")
+        raise PagesimError(f"{out}: cannot be written (it is a folder); name a file")
     clusters = [folder for folder in folders if is_cluster(folder)]
     if clusters:
         if len(clusters) < len(folders):
