@@ -15,7 +15,7 @@ from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.setup.files import check_file, put_text
-from pagesim.setup.reading import parse_json
+from pagesim.setup.reading import parse_json, read_text
 
 SCHEMA = 1
 """Raised whenever a field changes its meaning."""
@@ -313,7 +313,7 @@ def load_profile(file: Path) -> Profile:
     try:
         if file.stat().st_size > MOST_BYTES:
             raise PagesimError(f"{file}: has {file.stat().st_size} bytes; no profile is so long")
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
     except OSError as error:
         raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
