@@ -15,7 +15,7 @@ from pagesim.costs.specs.hf_parts import experts, latent, mlp_layers, recurrence
 from pagesim.costs.specs.hf_quantization import cache_dtype, weights, with_file
 from pagesim.costs.specs.models import ModelSpec
 from pagesim.errors import PagesimError, reason
-from pagesim.setup.reading import parse_json
+from pagesim.setup.reading import parse_json, read_text
 
 _BIASES = ("qkv_bias", "out_bias", "mlp_bias")
 
@@ -40,7 +40,7 @@ def from_hf_config(config: str | Path | Mapping[str, Any], name: str | None = No
     path = Path(config)
     path = path / "config.json" if path.is_dir() else path
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = parse_json(read_text(path))
     except OSError as error:
         raise PagesimError(f"cannot read {path}: {error.strerror}; name a model's config.json") from error
     except ValueError as error:
