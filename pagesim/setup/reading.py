@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 ROOM = 128 << 20
 """Bytes of memory that any table may take. A larger one may take `SWELLS` times what its file has."""
 
 SWELLS = 100
+
+SMALL = 64 << 20
+"""Bytes of the longest file that `read_small` reads: configs of quantized models that name every module have
+about one MiB."""
 
 _BATCH = 1 << 16
 """Rows that are read before their size is looked at."""
@@ -18,16 +23,37 @@ _OBJECT = 64
 """Bytes of an object of Python's, about."""
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
     """Return what a text of JSON holds.
 
+    Args:
+        text: the text.
+        finite: refuse ``Infinity`` and ``NaN``, which are no JSON, but which Python writes and reads.
+
     Raises:
-        ValueError: it is no JSON, is nested too deeply, or holds a number that is not finite.
+        ValueError: it is no JSON, is nested too deeply, or holds a number that may not be there.
     """
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+        number = _finite if finite else float
+        return json.loads(text, parse_constant=number, parse_float=number)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_small(path: Path) -> str:
+    """Return the text of a file that a person could have written, such as a model's ``config.json``.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe or a device, which may never end.
+        ValueError: it is longer than `SMALL`, or is not UTF-8.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(None, "it is no file" if not path.is_dir() else "it is a folder")
+    with path.open("rb") as file:
+        content = file.read(SMALL + 1)
+    if len(content) > SMALL:
+        raise ValueError(f"it has more than {SMALL >> 20} MiB")
+    return content.decode()
 
 
 def read_parquet(data: bytes) -> Any:

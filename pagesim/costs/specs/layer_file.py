@@ -20,7 +20,7 @@ from pagesim.costs.specs.layers import (
 from pagesim.costs.specs.models import MOST_PARTS, LatentAttention, MixtureOfExperts, ModelSpec
 from pagesim.costs.specs.weights import GROUPS, Weights, weight_dtype
 from pagesim.errors import PagesimError, brief, reason
-from pagesim.setup.reading import parse_json
+from pagesim.setup.reading import parse_json, read_small
 
 KINDS: dict[str, type[Layer]] = {
     "full": FullLayer,
@@ -42,7 +42,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "str": (str, "a text"),
 }
 _PARTS = {"mla": LatentAttention, "moe": MixtureOfExperts}
-_OWN = ("cached", "source", "recurrence")
+_OWN = ("cached", "source", "recurrence", "left_out", "unread")
 
 Spec = TypeVar("Spec")
 
@@ -52,7 +52,7 @@ def is_layer_file(path: str) -> bool:
     if path.endswith(".toml"):
         return True
     try:
-        content = parse_json(Path(path).read_text(encoding="utf-8"))
+        content = parse_json(read_small(Path(path)), finite=False)
     except (OSError, ValueError):
         return False
     return isinstance(content, Mapping) and isinstance(content.get("layers"), list)
@@ -76,7 +76,7 @@ def from_layers(path: str | Path) -> ModelSpec:
     path = Path(path)
     language = "TOML" if path.suffix == ".toml" else "JSON"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path)
         content = tomllib.loads(text) if language == "TOML" else parse_json(text)
     except OSError as error:
         raise PagesimError(
