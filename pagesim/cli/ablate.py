@@ -207,13 +207,13 @@ def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked
     from pagesim.setup.served import served_model
 
     spec = served_model(chosen)
-    profile = find_profile(name, model=spec, tp=chosen.tensor_parallel_size, kv_dtype=chosen.kv_cache_dtype)
+    profile = find_profile(name, model=spec, tp=chosen.tensor_parallel_size, kv_dtype=chosen.kv_dtype)
     if profile.kind == "analytic" and profile.gpu is not None:  # made for whatever is asked
         profile = analytic_profile(
             gpu(profile.gpu),
             spec,
             tp=chosen.tensor_parallel_size,
-            kv_dtype=chosen.kv_cache_dtype,
+            kv_dtype=chosen.kv_dtype,
             block_sizes=sizes or SIZES,
         )
     file = Path(name)
@@ -237,7 +237,7 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
             tp=chosen.tensor_parallel_size,
             quick=asked.quick,
             block_sizes=sizes or MEASURED_SIZES,
-            kv_dtype=chosen.kv_cache_dtype,
+            kv_dtype=chosen.kv_dtype,
             seed=chosen.seed,
             journal=out / "rows",
             progress=progress,

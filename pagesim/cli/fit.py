@@ -105,6 +105,6 @@ def _start(name: str | None, system: System) -> Profile | None:
         name,
         model=served_model(system),
         tp=system.tensor_parallel_size,
-        kv_dtype=system.kv_cache_dtype,
+        kv_dtype=system.kv_dtype,
         block_size=system.block_size or 16,
     )

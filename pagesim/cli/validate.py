@@ -171,7 +171,7 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
             asked.profile,
             model=served_model(chosen),
             tp=chosen.tensor_parallel_size,
-            kv_dtype=chosen.kv_cache_dtype,
+            kv_dtype=chosen.kv_dtype,
             block_size=chosen.block_size or 16,
         )
         return found, str(file.resolve()) if file.is_file() else asked.profile
@@ -186,7 +186,7 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
             tp=chosen.tensor_parallel_size,
             quick=True,
             block_sizes=(chosen.block_size or 16,),
-            kv_dtype=chosen.kv_cache_dtype,
+            kv_dtype=chosen.kv_dtype,
             cuda_graphs=bool(asked.cuda_graphs),
             swap=asked.swap or "gather",
             seed=chosen.seed,

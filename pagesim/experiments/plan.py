@@ -18,6 +18,7 @@ from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan
 from pagesim.setup.equip import memory_of, options_of
+from pagesim.setup.kv_dtypes import kv_notes
 from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
 from pagesim.setup.served import served_model
@@ -177,7 +178,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
         device,
         **how,
         sizing="vllm",
-        kv_dtype=system.kv_cache_dtype,
+        kv_dtype=system.kv_dtype,
         cache_bytes=cache_bytes,
         blocks=blocks,
     )
@@ -187,7 +188,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
     settled = {
         "tensor_parallel_size": system.tensor_parallel_size,
         **({"weight_dtype": spec.weights_in_words} if spec.has_weights else {}),
-        "kv_cache_dtype": system.kv_cache_dtype,
+        "kv_cache_dtype": system.kv_dtype,
         "gpu_memory_utilization": how["gpu_memory_utilization"],
         "max_model_len": longest,
         **options.model_dump(include={"vllm_version", "max_num_batched_tokens", "max_num_seqs"}),
@@ -213,7 +214,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
         sized=sized,
         blocks=blocks,
         keeps_all=spec.keeps_all,
-        notes=spec.notes,
+        notes=(*spec.notes, *kv_notes(system)),
         weights_are=spec.weights_are,
     )
 

@@ -45,7 +45,7 @@ def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blo
         max_model_len=system.max_model_len or model.max_model_len,
         in_flight_tokens=_in_flight(options),
         num_blocks=num_blocks,
-        kv_dtype=system.kv_cache_dtype,
+        kv_dtype=system.kv_dtype,
         tp=system.tensor_parallel_size,
         block_size=system.block_size or (None if groups_layers else BLOCK_SIZE),
         prefix_caching=options.enable_prefix_caching,
@@ -78,7 +78,7 @@ def type_plan(system: System, options: VllmV1Options, model: ModelSpec, layout: 
         layout,
         max_model_len=system.max_model_len or model.max_model_len,
         in_flight_tokens=_in_flight(options),
-        kv_dtype=system.kv_cache_dtype,
+        kv_dtype=system.kv_dtype,
         tp=system.tensor_parallel_size,
         block_size=system.block_size,
     )
@@ -107,7 +107,7 @@ def pool_plan(system: System, options: SglangOptions, model: ModelSpec, block_si
         model,
         block_size=block_size,
         ratio=options.swa_full_tokens_ratio,
-        kv_dtype=system.kv_cache_dtype,
+        kv_dtype=system.kv_dtype,
         tp=system.tensor_parallel_size,
     )
 
@@ -118,7 +118,7 @@ def check_kv_dtype(system: System, options: SchedulerOptions) -> None:
     Raises:
         PagesimError: it is not known of this engine or release.
     """
-    if system.kv_cache_dtype not in KV_SCALE_BYTES:
+    if system.kv_dtype not in KV_SCALE_BYTES:
         return
     known = ", ".join(version for version, release in RELEASES.items() if release.scales_tokens)
     given = f"policy {system.policy}"
@@ -128,7 +128,7 @@ def check_kv_dtype(system: System, options: SchedulerOptions) -> None:
             return
         given, remedy = f"vLLM {options.vllm_version}", f"choose vllm_version {known}"
     raise PagesimError(
-        f"kv_cache_dtype is {system.kv_cache_dtype}, and what a block of {given} takes with a scale of each "
+        f"kv_cache_dtype is {system.kv_dtype}, and what a block of {given} takes with a scale of each "
         f"token and head is not known: {remedy}"
     )
 

@@ -22,6 +22,7 @@ from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import Status
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.equip import asked_of, equip, keeps_tree, options_of, sizing_of
+from pagesim.setup.kv_dtypes import kv_notes
 from pagesim.setup.offload import chain_of, copies_of, link_notes, loads_in, with_chunks
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.reaches import let_follow, unfollowed
@@ -201,6 +202,8 @@ class PreparedSystem:
             **self.options.model_dump(exclude_none=True),
             "max_model_len": self.max_model_len,
         }
+        if kv_notes(system):
+            values["kv_cache_dtype"] = system.kv_dtype
         if system.num_blocks is None:
             values["sizing"] = sizing
             if sizing == "vllm":
@@ -231,7 +234,7 @@ class PreparedSystem:
         of_policy = (
             [f"{self.system.policy}: {self.policy.note}"] if self.policy.note and self.sized.plan else []
         )
-        of_model = served_model(self.system).notes
+        of_model = (*served_model(self.system).notes, *kv_notes(self.system))
         links = link_notes(self.system, self.cost)
         sizes = (*as_served, *static_notes(self.system, self.policy, self.sized))
         return (

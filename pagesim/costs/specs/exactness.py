@@ -60,12 +60,7 @@ def notes(spec: ModelSpec) -> tuple[str, ...]:
             f"the weights of {name} include its vision tower of {spec.tower + spec.tower_whole:,} "
             "parameters, which a server with --language-model-only does not load"
         )
-    if spec.weights.mixed:
-        found.append(
-            f"layers of {name} differ in weight dtype ({', '.join(spec.weights.mixed)}): each such group is "
-            "counted in the mean of its bits"
-        )
-    return tuple(found)
+    return (*found, *spec.weights.notes(name))
 
 
 def _lacks_recurrence(spec: ModelSpec) -> bool:

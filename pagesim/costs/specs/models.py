@@ -25,11 +25,10 @@ MOST_PARTS = 65_536
 """Likewise more layers, heads or experts than this."""
 
 _SIZES = ("window", "chunk")
-_TOWER = ("tower", "tower_whole")
 _MAY_BE_0 = (
     *("position_rows", "embedding", "q_lora_rank", "shared_experts", "shared_ffn", "dense_layers"),
     *("mlp_layers", "index_heads", "index_head_dim", "index_topk", "latent", "act_numbers"),
-    *_TOWER,
+    *("tower", "tower_whole"),
 )
 _OF_WEIGHTS = ("hidden", "ffn", "vocab")
 """What may be 0, all of it, where only what a model keeps is known."""
@@ -69,8 +68,7 @@ class MixtureOfExperts:
         dense_layers: layers that have one plain MLP of the model's ``ffn`` instead.
         correction_bias: the router has a bias by which it balances the load.
         biases: the router and the experts' matrices have biases.
-        latent: what the experts that are not shared take and give, where that is narrower than the residual
-            stream; two projections a layer, whole on every GPU, lead there and back. 0 where it is not.
+        latent: width of what experts that are not shared take and give, between two projections; 0 without.
     """
 
     experts: int
@@ -137,6 +135,7 @@ class ModelSpec:
         tower_whole: those of it that every GPU keeps.
         left_out: parts beside the language model that are not counted, such as "audio tower".
         unread: keys of its config that may change its weights and are not read.
+        kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
     nor a roofline, and serves where the blocks or the bytes of the cache are given.
@@ -183,6 +182,7 @@ class ModelSpec:
     tower_whole: int = 0
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    kv_dtype: str = ""
 
     def __post_init__(self) -> None:
         self._check(self)
@@ -223,7 +223,7 @@ class ModelSpec:
                 continue
             value = getattr(part, f.name)
             least = 0 if f.name in may_be_0 else 1
-            most = MOST_PARTS if f.name in _PARTS else MOST << 8 if f.name in _TOWER else MOST
+            most = MOST_PARTS if f.name in _PARTS else MOST
             if not least <= value <= most:
                 raise PagesimError(
                     f"model {self.name}: {f.name} is {brief(value)}; it must be a positive number, at most "
@@ -317,7 +317,7 @@ class ModelSpec:
             PagesimError: there is no such weight dtype.
         """
         groups = [group for group, shares in count(self).items() if any(shares)]
-        return replace(self, weights=usual_weights(name, groups))
+        return replace(self, weights=usual_weights(name, groups), kv_dtype="")
 
     @property
     def weights_in_words(self) -> str:
@@ -345,7 +345,7 @@ class ModelSpec:
         return {
             group: ceil(
                 self.weights.bytes(
-                    group, -(-shares.split // tp) + shares.kv // self.kv_heads * kv_heads + shares.whole
+                    group, -(-shares.split // tp) + shares.kv // self.kv_heads * kv_heads, shares.whole
                 )
             )
             for group, shares in count(self).items()

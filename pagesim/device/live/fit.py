@@ -56,9 +56,9 @@ def check_options(
         raise PagesimError(
             f"weight_dtype is {system.weight_dtype}; pagesim live has fp16 or bf16 (and fp32 on a CPU)"
         )
-    if system.kv_cache_dtype not in ("fp16", "bf16"):
+    if system.kv_dtype not in ("fp16", "bf16"):
         raise PagesimError(
-            f"kv_cache_dtype is {system.kv_cache_dtype}; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)"
+            f"kv_cache_dtype is {system.kv_dtype}; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)"
         )
     if system.option("speculative_tokens") is not None:
         raise PagesimError("pagesim live has no drafts to verify: leave speculative_tokens out")

@@ -91,7 +91,7 @@ def run_live(
     if device == "cpu":
         dtype = torch.float32
     else:
-        dtype = torch.bfloat16 if system.kv_cache_dtype == "bf16" else torch.float16
+        dtype = torch.bfloat16 if system.kv_dtype == "bf16" else torch.float16
     notes: tuple[str, ...] = ()
     if "async_scheduling" in SCHEDULERS.find(policy.scheduler).Options.model_fields:
         system = system.model_copy(update={"async_scheduling": False})
