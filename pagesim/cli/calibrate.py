@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -43,11 +43,13 @@ def command(
     from pagesim.device.calibration import calibrate
     from pagesim.errors import PagesimError
     from pagesim.kernels.bench import selection
+    from pagesim.setup.files import check_file
 
     if target.suffix != ".json":
         raise PagesimError(f"OUT.json is {target}; it must end in .json, or no command would find it")
     if not target.absolute().parent.is_dir():
         raise PagesimError(f"{target}: cannot be written, {target.absolute().parent} is not a folder")
+    check_file(target, "profile")
     journal = target.with_name(f"{target.stem}.rows")
     with show_bench.progress() as progress:
         done = calibrate(
@@ -67,7 +69,10 @@ def command(
         )
     done.profile.save(target)
     # The profile holds every measurement now.
-    shutil.rmtree(journal, ignore_errors=True)
+    for name in ("rows.jsonl", "rows.json", "rows.parquet"):
+        (journal / name).unlink(missing_ok=True)
+    with suppress(OSError):  # it holds something else
+        journal.rmdir()
     show_profile.terms(done.profile)
     show.say_notes(done.profile.notes)
     before = f", {done.stored} were measured before" if done.stored else ""

@@ -31,10 +31,10 @@ def command(
     from pagesim.setup.files import check_target, publish
 
     if out is not None:
-        check_target(out)
+        check_target(out, "cluster")
     result = show.replay_cluster(chosen, stored=out is not None)
     if out is not None:
-        publish(out, lambda folder: _store(result, folder))
+        publish(out, lambda folder: _store(result, folder), "cluster")
     show.say_notes(result.notes)
     if json:
         show.as_json(result.summary)

@@ -25,11 +25,11 @@ def command(
     from pagesim.cli import show
     from pagesim.results.plots import save_comparison_figures
     from pagesim.results.result import to_json
-    from pagesim.setup.files import check_target, publish
+    from pagesim.setup.files import check_target, publish, seal
     from pagesim.setup.scenario_files import to_toml
 
     if out is not None:
-        check_target(out)
+        check_target(out, "comparison")
     results = show.replay_all(chosen, stored=out is not None)
     summaries = {"runs": {policy: result.summary for policy, result in results.items()}}
 
@@ -39,10 +39,11 @@ def command(
         for policy, result in results.items():
             (folder / policy).mkdir()
             result.write(folder / policy)
+            seal(folder / policy, "run")
         save_comparison_figures(summaries["runs"], folder)
 
     if out is not None:
-        publish(out, store)
+        publish(out, store, "comparison")
     show.say_notes(tuple(dict.fromkeys(note for result in results.values() for note in result.notes)))
     if json:
         show.as_json(summaries)

@@ -50,14 +50,14 @@ def command(
     from pagesim.setup.files import check_target, publish
 
     if out is not None:
-        check_target(out)
+        check_target(out, "run")
 
     def run(system: Any, trace: Any, *, progress: Any, steps: Any) -> Any:
         return run_live(system, trace, progress=progress, **how)
 
     result = show.replay(chosen, stored=True, run=run)
     if out is not None:
-        publish(out, lambda folder: store(result, folder))
+        publish(out, lambda folder: store(result, folder), "run")
     show.say_notes(result.notes)
     if json:
         show.as_json(result.summary)

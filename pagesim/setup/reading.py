@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import re
+import stat
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +16,19 @@ ROOM = 128 << 20
 
 SWELLS = 100
 
-SMALL = 64 << 20
-"""Bytes of the longest file that `read_small` reads: configs of quantized models that name every module have
-about one MiB."""
+MOST_TEXT = 64 << 20
+"""Bytes of a file of JSON or TOML: a hundred times those of any that there are."""
+
+MOST_TOML = 4 << 20
+"""Characters of a text of TOML; Python's reader takes a second for a quarter of them."""
+
+MOST_PARTS = 64
+"""Parts of a dotted key of TOML: Python's reader takes the square of their number in time and memory."""
+
+_MANY_PARTS = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){"""
+    f"{MOST_PARTS - 1}}}"
+)
 
 _BATCH = 1 << 16
 """Rows that are read before their size is looked at."""
@@ -40,20 +54,48 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def read_small(path: Path) -> str:
-    """Return the text of a file that a person could have written, such as a model's ``config.json``.
+def read_file(path: Path) -> bytes:
+    """Return what a regular file holds.
 
     Raises:
-        OSError: it cannot be read, or is a pipe or a device, which may never end.
-        ValueError: it is longer than `SMALL`, or is not UTF-8.
+        OSError: it cannot be read, or is a folder, a FIFO or a device, which may never end.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(None, "it is no file" if not path.is_dir() else "it is a folder")
-    with path.open("rb") as file:
-        content = file.read(SMALL + 1)
-    if len(content) > SMALL:
-        raise ValueError(f"it has more than {SMALL >> 20} MiB")
-    return content.decode()
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        names = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder"}
+        what = names.get(stat.S_IFMT(mode), "a device or a socket")
+        raise OSError(errno.EINVAL, f"it is {what} and no regular file", str(path))
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """Return a regular file's text.
+
+    Raises:
+        OSError: see `read_file`; or it is longer than `MOST_TEXT`.
+        ValueError: it is not in UTF-8.
+    """
+    size = path.stat().st_size
+    if size > MOST_TEXT:
+        raise OSError(errno.EFBIG, f"it has {size} bytes, and at most {MOST_TEXT} are read", str(path))
+    return read_file(path).decode("utf-8")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return what a text of TOML holds.
+
+    Raises:
+        ValueError: it is no TOML, is nested too deeply, or is longer than any that there are.
+    """
+    if len(text) > MOST_TOML:
+        raise ValueError(f"it has {len(text)} characters, and at most {MOST_TOML} are read")
+    if (long := _MANY_PARTS.search(text)) is not None:
+        line = text.count("\n", 0, long.start()) + 1
+        raise ValueError(f"line {line} has a key of {MOST_PARTS} parts or more")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def read_parquet(data: bytes) -> Any:

@@ -17,7 +17,7 @@ from pagesim.costs.specs.hf_unread import unread
 from pagesim.costs.specs.hf_vision import parts
 from pagesim.costs.specs.models import ModelSpec
 from pagesim.errors import PagesimError, reason
-from pagesim.setup.reading import parse_json, read_small
+from pagesim.setup.reading import parse_json, read_text
 
 _FFN: dict[str, tuple[str, ...]] = {
     "falcon": ("ffn_hidden_size",),
@@ -53,7 +53,7 @@ def from_hf_config(config: str | Path | Mapping[str, Any], name: str | None = No
     path = Path(config)
     path = path / "config.json" if path.is_dir() else path
     try:
-        content = parse_json(read_small(path), finite=False)
+        content = parse_json(read_text(path), finite=False)
     except OSError as error:
         raise PagesimError(f"cannot read {path}: {error.strerror}; name a model's config.json") from error
     except ValueError as error:

@@ -49,6 +49,8 @@ class ClusterResult(Stored):
         steps: of prefill apart from decode, what each replica did; see `PoolSteps`.
     """
 
+    _kind = "cluster"
+
     replica_columns: Mapping[str, npt.NDArray[Any]]
     notes: tuple[str, ...] = ()
     steps: pd.DataFrame | None = None

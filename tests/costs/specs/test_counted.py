@@ -269,9 +269,9 @@ def test_a_file_that_is_too_deep_or_too_long_or_no_file_is_refused(tmp_path: Pat
         from_hf_config(path)
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(PagesimError, match="it has more than 64 MiB"):
+    with pytest.raises(PagesimError, match=r"cannot read .*: it has 1099511627776 bytes"):
         from_hf_config(path)
     path.unlink()
     path.symlink_to("/dev/zero")
-    with pytest.raises(PagesimError, match=r"cannot read .*: it is no file"):
+    with pytest.raises(PagesimError, match=r"cannot read .*: it is a device or a socket"):
         from_hf_config(path)

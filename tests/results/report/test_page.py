@@ -158,7 +158,7 @@ def test_what_is_no_result_is_refused_in_a_sentence(tmp_path: Path, refused: Any
     assert "instants is 1; it must be 0 or from 2 to 5000" in refused(good, *out, "--instants", 1)
     assert "window is '5:1'" in refused(good, *out, "--window", "5:1")
     assert "window is '5:5': it must have a length" in refused(good, *out, "--window", "5:5")
-    assert "is a folder; name a file" in refused(good, "--out", tmp_path)
+    assert "is a folder); name a file" in refused(good, "--out", tmp_path)
     assert "13 results are too many" in refused(*[good] * 13, *out)
     ps.simulate_cluster("fixed:10,10", replicas=2).save(tmp_path / "cluster")
     assert "is the result of a cluster, and others are not" in refused(tmp_path / "cluster", good, *out)
