@@ -25,7 +25,11 @@ from pagesim.costs.specs.layers import (
 from pagesim.costs.specs.models import MOST_PARTS, LatentAttention
 from pagesim.errors import PagesimError, brief
 
+NO_KIND = ("compress_ratios", "index_kpool", "cross_attention_layers", "is_encoder_decoder")
+"""Signs of something that no kind of layer here can stand for, in a layer file neither."""
+
 SIGNS = (
+    *NO_KIND,
     *("sliding_window", "sliding_window_size", "sliding_window_pattern", "sliding_window_layers"),
     *("window_size", "attention_window", "local_attention_window", "global_attn_every_n_layers"),
     *("attention_chunk_size", "attention_types", "attn_type_list", "attention_layers"),
@@ -33,10 +37,9 @@ SIGNS = (
     *("attn_layer_period", "attn_layer_indices", "full_attention_interval", "full_attn_idxs"),
     *("linear_attn_config", "linear_num_value_heads", "mamba_d_state", "mamba_d_ssm", "mamba_num_heads"),
     *("ssm_cfg", "ssm_state_size", "state_size", "conv_L_cache", "rwkv_head_size", "lru_width"),
-    *("kv_lora_rank", "index_topk", "index_head_dim", "compress_ratios", "indexer_types"),
+    *("kv_lora_rank", "index_topk", "index_head_dim", "indexer_types"),
     *("num_kv_shared_layers", "kv_shared_layers", "global_head_dim", "num_global_key_value_heads"),
     *("blocksparse_params", "sparse_attention_config", "use_bidirectional_attention"),
-    *("cross_attention_layers", "is_encoder_decoder"),
 )
 """Keys by which a config says that some layer keeps other than every token's keys and values by head."""
 
@@ -206,9 +209,10 @@ def _refuse_unknown_signs(config: HfConfig, named: bool) -> None:
             continue
         if key == "indexer_types" and isinstance(value, list) and value == ["full"] * len(value):
             continue
+        advice = "no kind of layer here stands for it: choose another model" if key in NO_KIND else LAYER_FILE
         raise PagesimError(
             f"{config.where}: {key} is {brief(value)}, and what the layers of model_type {config.family} "
-            f"then keep is not known here; {LAYER_FILE}"
+            f"then keep is not known here; {advice}"
         )
 
 
