@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ORACLE := .venv-oracle
 
-.PHONY: demo test test-all golden fuzz lint notebooks picture gallery clean
+.PHONY: demo test test-all golden fuzz hostile lint notebooks picture gallery clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +66,10 @@ notebooks: $(VENV)/.test
 
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/run.py --files 100000 --seed 1
+
+# CHECKOUT=folder tries another one.
+hostile: $(VENV)/.test
+	$(BIN)/python tests/fuzz/hostile.py --seed 1 $(if $(CHECKOUT),--checkout $(CHECKOUT))
 
 clean:
 	rm -rf $(VENV) $(ORACLE) out build dist *.egg-info
