@@ -88,7 +88,7 @@ def examine() -> Iterator[Finding]:
         yield Finding(name, State.FINE if there else State.ABSENT, detail)
     for name, (extra, distribution, what) in EXTRAS.items():
         there = installed(name)
-        detail = _version(distribution) if there else f"pip install 'pagesim[{extra}]'"
+        detail = _version(distribution) if there else f"pip install '.[{extra}]' in the checkout"
         yield Finding(name, State.FINE if there else State.ABSENT, f"{detail} ({what})")
 
 

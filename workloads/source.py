@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.errors import TraceError, reason
+from pagesim.errors import TraceError, brief, reason
 from pagesim.setup.reading import read_parquet
 from pagesim.workloads.rows import OnBadRow, Rows, listed, shown
 from pagesim.workloads.values import Column
@@ -27,6 +27,24 @@ WRITER_WITHIN_S = 5
 
 PAIR = ("in", "out")
 """The columns of a JSON list of ``[in, out]`` pairs."""
+
+
+class _Repeated(ValueError):
+    """A JSON object has a key twice, of which Python would silently keep the last."""
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object of its keys and values.
+
+    Raises:
+        _Repeated: a key occurs twice.
+    """
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise _Repeated(f"the key {brief(twice)} occurs twice in one object")
+    return made
 
 
 def open_rows(path: Path, on_bad_row: OnBadRow) -> Rows:
@@ -143,11 +161,13 @@ def _csv(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
 
 def _json(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
     try:
-        values = json.loads(text)
+        values = json.loads(text, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:
         raise TraceError(
             f"{path}: line {error.lineno}: is not complete JSON ({error.msg} at column {error.colno})"
         ) from error
+    except _Repeated as error:
+        raise TraceError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: is not JSON that can be read ({_reason(error)})") from error
     if not values:
@@ -164,7 +184,10 @@ def _json_lines(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
         if not line.strip():
             continue
         try:
-            values.append(json.loads(line))
+            values.append(json.loads(line, object_pairs_hook=_distinct))
+        except _Repeated as error:
+            broken[len(values)] = str(error)
+            values.append(None)
         except (ValueError, RecursionError) as error:
             broken[len(values)] = f"is not a complete JSON object ({_reason(error)})"
             values.append(None)
@@ -187,7 +210,7 @@ def _records(
     on_bad_row: OnBadRow,
     broken: dict[int, str] | None = None,
 ) -> Rows:
-    broken = broken or {}
+    broken = dict(broken or {})
     if sum(isinstance(v, list) for v in values) > len(values) / 2:
         pairs = [v if isinstance(v, list) and len(v) == 2 else None for v in values]
         columns: dict[str, Column] = {
@@ -205,6 +228,9 @@ def _records(
         columns = {name: [r.get(name) if r else None for r in records] for name in found}
         wrong = np.array([r is None for r in records], bool)
         wanted = "an object with named values"
+        for row, (record, value) in enumerate(zip(records, values, strict=True)):
+            if isinstance(value, dict) and record is not None and len(record) < len(value):
+                wrong[row], broken[row] = True, "two of its keys differ in capital letters alone"
     rows = Rows(path, columns, labels.__getitem__, on_bad_row)
     rows.reject(wrong, lambda row: broken.get(row, f"the value {shown(values[row])}; it must be {wanted}"))
     for name in [name for name in columns if name.endswith(("_id", " id"))]:

@@ -16,8 +16,9 @@ from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan
+from pagesim.setup.block_plans import block_plan, kernel_notes
 from pagesim.setup.equip import memory_of, options_of
+from pagesim.setup.kv_dtypes import kv_notes
 from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
 from pagesim.setup.served import served_model
@@ -171,13 +172,14 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
     blocks = block_plan(system, options, spec)
     longest = blocks.max_model_len
     how = memory_of(system.model_copy(update={"sizing": "vllm"}), policy)
+    enforce_eager |= options.max_cudagraph_capture_size == 0
     how["cuda_graphs"] &= not enforce_eager
     sized = capacity(
         spec,
         device,
         **how,
         sizing="vllm",
-        kv_dtype=system.kv_cache_dtype,
+        kv_dtype=system.kv_dtype,
         cache_bytes=cache_bytes,
         blocks=blocks,
     )
@@ -187,7 +189,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
     settled = {
         "tensor_parallel_size": system.tensor_parallel_size,
         **({"weight_dtype": spec.weights_in_words} if spec.has_weights else {}),
-        "kv_cache_dtype": system.kv_cache_dtype,
+        "kv_cache_dtype": system.kv_dtype,
         "gpu_memory_utilization": how["gpu_memory_utilization"],
         "max_model_len": longest,
         **options.model_dump(include={"vllm_version", "max_num_batched_tokens", "max_num_seqs"}),
@@ -213,7 +215,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
         sized=sized,
         blocks=blocks,
         keeps_all=spec.keeps_all,
-        notes=spec.notes,
+        notes=(*spec.notes, *kv_notes(system), *kernel_notes(system, spec)),
         estimated=spec.estimated,
     )
 

@@ -193,7 +193,7 @@ def block_bytes(system: System, policy: Policy) -> int:
     if blocks is not None:
         return blocks.bytes_per_block
     block_size, page_bytes = block_of(system, policy)
-    kv_dtype, tp = system.kv_cache_dtype, system.tensor_parallel_size
+    kv_dtype, tp = system.kv_dtype, system.tensor_parallel_size
     if page_bytes is not None:
         return paged_block(spec, page_bytes, kv_dtype=kv_dtype, tp=tp).bytes
     return block_size * spec.kv_bytes_per_token(kv_dtype, tp)
@@ -251,7 +251,7 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
         **static_memory(system, policy),
         block_size=block_size,
         page_bytes=page_bytes,
-        kv_dtype=system.kv_cache_dtype,
+        kv_dtype=system.kv_dtype,
         sizing=sizing,
         max_model_len=max_model_len if checks_length else None,
         num_blocks=system.num_blocks,
@@ -286,7 +286,7 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
         gpu=device,
         tp=system.tensor_parallel_size,
         block_size=sized.block_size,
-        kv_dtype=system.kv_cache_dtype,
+        kv_dtype=system.kv_dtype,
         engine=engine_of(system, policy),
         release=release_of(system, policy),
     )

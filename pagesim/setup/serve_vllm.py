@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagesim.costs.specs.layers import KV_SCALE_BYTES
 from pagesim.errors import PagesimError
-from pagesim.setup.serve_values import Reader, choice, number, quantized
+from pagesim.setup.serve_values import Reader, check_kernels, choice, number, quantized
 from pagesim.setup.serve_vllm_flags import (
     ALIASES,
     FLAGS,
@@ -87,11 +87,32 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     for name in flags:
         _TABLE.check(name, flags[name])
     options = {"model": known_model(models[0]), **_TABLE.options(flags, _READERS)}
+    options |= _graphs(flags, options.pop("enforce_eager", False))
+    check_kernels(options["model"], "moe-backend", flags)
+    check_kernels(options["model"], "kernel-config", flags)
     if "quantization" in flags:
         options |= quantized(options["model"], flags["quantization"][-1], QUANTIZATIONS)
     check_length(options, "max-model-len", "vLLM")
     _TABLE.check_layers(options["model"], flags)
     return {**FIXED, **options}, _TABLE.without_effect(variables, flags)
+
+
+def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:
+    """Return the tokens of the largest CUDA graph where flags besides its own say them: 0 for none."""
+    if eager:
+        return {"max_cudagraph_capture_size": 0}
+    name, largest = "cudagraph-capture-sizes", "max-cudagraph-capture-size"
+    read = number("max_cudagraph_capture_size", int)
+    sizes = [read(name, size)["max_cudagraph_capture_size"] for size in flags.get(name, ())]
+    if not sizes:
+        return {}
+    said = read(largest, flags[largest][-1])["max_cudagraph_capture_size"] if largest in flags else max(sizes)
+    if said != max(sizes):
+        raise PagesimError(
+            f"--serve: --{largest} is {said}, and the largest of --{name} is {max(sizes)}; vLLM does not "
+            "start so: leave one of them out"
+        )
+    return {"max_cudagraph_capture_size": max(sizes)}
 
 
 def readable(text: str) -> int:
@@ -132,6 +153,8 @@ _READERS: dict[str, Reader] = {
     "num-gpu-blocks-override": number("num_blocks", int),
     "max-num-batched-tokens": number("max_num_batched_tokens", readable),
     "max-num-seqs": number("max_num_seqs", int),
+    "max-cudagraph-capture-size": number("max_cudagraph_capture_size", int),
+    "kv-offloading-size": number("kv_offloading_size", float),
     "long-prefill-token-threshold": number("long_prefill_token_threshold", int),
     "watermark": number("watermark", float),
     "scheduling-policy": number("scheduling_policy", str),

@@ -137,4 +137,4 @@ def test_an_address_that_is_none_is_said(address, stand_in, refused):
 def test_without_ray_the_executor_says_how_to_get_it(cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     outcome = cli("sweep", "--executor", "ray", "--num-requests", "2")
-    assert outcome.err == "pagesim: executor ray needs Ray; pip install 'pagesim[ray]'\n"
+    assert outcome.err == "pagesim: executor ray needs Ray; pip install '.[ray]' in the checkout\n"

@@ -112,7 +112,7 @@ def test_a_cost_model_is_told_what_it_prices_and_what_follows_its_name(trace) ->
 
 def test_a_result_names_the_module_that_registered_a_part(trace, tmp_path) -> None:
     ps.register("placement", "mine", paged)
-    result = ps.simulate(trace, placement="mine", num_blocks=300)
+    result = ps.simulate(trace, "vllm-sosp", placement="mine", num_blocks=300)
     folder = result.save(tmp_path / "out")
     needs = (folder / "scenario.toml").read_text().partition("[needs.placement]\n")[2]
     assert needs == f'"mine" = "registered in Python from module {__name__}"\n'
@@ -203,7 +203,7 @@ def broken(pool: Pool) -> KVCache:
 def test_memory_that_does_not_go_with_the_rest_is_refused(trace, make, options, sentence) -> None:
     ps.register("placement", "mine", make)
     with pytest.raises(ps.PagesimError, match=sentence):
-        ps.simulate(trace, **{"num_blocks": 300, "placement": "mine", **options})
+        ps.simulate(trace, **{"policy": "vllm-sosp", "num_blocks": 300, "placement": "mine", **options})
 
 
 class Unsayable(Exception):
@@ -279,7 +279,9 @@ def test_a_sweep_takes_names_in_any_case() -> None:
 def test_a_sweep_refuses_what_only_this_process_has() -> None:
     ps.register("placement", "mine", paged)
     with pytest.raises(ps.PagesimError, match=r"placement mine was registered in this process"):
-        ps.sweep("fixed:10,10", grid={"rate": [1.0]}, num_requests=5, placement="mine", jobs=1)
+        ps.sweep(
+            "fixed:10,10", policy="vllm-sosp", grid={"rate": [1.0]}, num_requests=5, placement="mine", jobs=1
+        )
 
 
 def test_names_are_pagesims_own_first() -> None:

@@ -171,8 +171,8 @@ def _layers(config: HfConfig, kind: str, shape: Shape) -> tuple[Layer, ...]:
 def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]:
     """Return the latent vector and the indexer of DeepSeek's sparse attention.
 
-    The vector is kept in fp8 with a scale in fp32 for each 128 elements, its rotary part in bf16, and so are
-    the indexer's keys (FlashMLA's and DeepGEMM's layouts, as in vLLM).
+    In fp8 the vector is kept with a scale in fp32 for each 128 elements, its rotary part in bf16; so are the
+    indexer's keys whatever the type of the cache (FlashMLA's and DeepGEMM's layouts, as in vLLM).
     """
     if mla is None or config.family != "deepseek_v32":
         raise PagesimError(
@@ -182,7 +182,7 @@ def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]
     latent = mla.kv_lora_rank + 4 * -(-mla.kv_lora_rank // 128) + 2 * mla.qk_rope_head_dim
     keys = config.number("index_head_dim")
     return (
-        LatentLayer(mla.kv_lora_rank + mla.qk_rope_head_dim, latent),
+        LatentLayer(mla.kv_lora_rank + mla.qk_rope_head_dim, fp8_bytes=latent),
         IndexerLayer(keys + 4 * -(-keys // 128)),
     )
 

@@ -12,10 +12,10 @@ from pagesim.costs.specs.hf_config import HfConfig
 from pagesim.costs.specs.hf_layers import Shape, cached, kinds
 from pagesim.costs.specs.hf_modules import modules
 from pagesim.costs.specs.hf_parts import experts, latent, mlp_layers, recurrence
-from pagesim.costs.specs.hf_quantization import weights
+from pagesim.costs.specs.hf_quantization import cache_dtype, weights, with_file
 from pagesim.costs.specs.models import ModelSpec
 from pagesim.errors import PagesimError, reason
-from pagesim.setup.reading import parse_json
+from pagesim.setup.reading import parse_json, read_text
 
 _BIASES = ("qkv_bias", "out_bias", "mlp_bias")
 
@@ -36,18 +36,19 @@ def from_hf_config(config: str | Path | Mapping[str, Any], name: str | None = No
             that the layers keep something that is not known here (`hf_layers.SIGNS`).
     """
     if isinstance(config, Mapping):
-        return _spec(HfConfig(config, "the config"), name)
+        return _spec(HfConfig(with_file(config)[0], "the config"), name)
     path = Path(config)
     path = path / "config.json" if path.is_dir() else path
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = parse_json(read_text(path))
     except OSError as error:
         raise PagesimError(f"cannot read {path}: {error.strerror}; name a model's config.json") from error
     except ValueError as error:
         raise PagesimError(f"{path} is not JSON: {reason(error)}") from error
     if not isinstance(content, Mapping):
         raise PagesimError(f"{path} holds a {type(content).__name__}; a config.json holds an object")
-    return _spec(HfConfig(content, str(path)), name or path.resolve().parent.name)
+    content, beside = with_file(content, path.parent)
+    return _spec(HfConfig(content, f"{path}{beside}"), name or path.resolve().parent.name)
 
 
 def _spec(config: HfConfig, name: str | None) -> ModelSpec:
@@ -83,7 +84,8 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     of_layers = list(enumerate(kinds(config)))
     attending = [layer for layer, kind in of_layers if kind not in ("state", "none")]
     recurring = [layer for layer, kind in of_layers if kind in ("state", "both")]
-    return replace(spec, weights=weights(config, modules(spec, attending, recurring)))
+    weighed = weights(config, modules(spec, attending, recurring))
+    return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
 
 
 def _ffn(config: HfConfig, hidden: int) -> int:

@@ -127,6 +127,7 @@ class ModelSpec:
         base: the model of which it is a quantized release, by name.
         unverified: the release's ``config.json`` was not seen, nor a copy of it.
         approximate: the family is not known here; parameters are counted as if it were LLaMA.
+        kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
     nor a roofline, and serves where the blocks or the bytes of the cache are given.
@@ -168,6 +169,7 @@ class ModelSpec:
     unverified: bool = False
     approximate: bool = False
     base: str = ""
+    kv_dtype: str = ""
 
     def __post_init__(self) -> None:
         self._check(self)
@@ -271,12 +273,7 @@ class ModelSpec:
                 f"model {self.name} has recurrent layers whose weights are not known: its weights are an "
                 "estimate"
             )
-        if self.weights.mixed:
-            found.append(
-                f"layers of {self.name} differ in weight dtype ({', '.join(self.weights.mixed)}): each such "
-                "group is counted in the mean of its bits"
-            )
-        return tuple(found)
+        return (*found, *self.weights.notes(self.name))
 
     @property
     def estimated(self) -> bool:
@@ -313,7 +310,7 @@ class ModelSpec:
             PagesimError: there is no such weight dtype.
         """
         groups = [group for group, shares in count(self).items() if any(shares)]
-        return replace(self, weights=usual_weights(name, groups))
+        return replace(self, weights=usual_weights(name, groups), kv_dtype="")
 
     @property
     def weights_in_words(self) -> str:
@@ -341,7 +338,7 @@ class ModelSpec:
         return {
             group: ceil(
                 self.weights.bytes(
-                    group, -(-shares.split // tp) + shares.kv // self.kv_heads * kv_heads + shares.whole
+                    group, -(-shares.split // tp) + shares.kv // self.kv_heads * kv_heads, shares.whole
                 )
             )
             for group, shares in count(self).items()

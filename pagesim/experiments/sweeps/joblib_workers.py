@@ -142,7 +142,7 @@ class _Connection:
             import ray
             from ray.util.joblib.ray_backend import RayBackend
         except ImportError:
-            raise PagesimError("executor ray needs Ray; pip install 'pagesim[ray]'") from None
+            raise PagesimError("executor ray needs Ray; pip install '.[ray]' in the checkout") from None
 
         class Streaming(RayBackend):
             """Ray's backend for joblib, handing over each result when it is there.

@@ -163,9 +163,10 @@ def test_a_gated_delta_net_keeps_a_matrix_a_head_and_leaves_states_behind_every_
     assert state.state_dtype == "fp32"
 
 
-def test_sparse_attention_keeps_a_packed_vector_and_its_indexers_keys() -> None:
+def test_sparse_attention_keeps_a_vector_that_is_packed_in_fp8_and_its_indexers_keys() -> None:
     spec = read("deepseek_v32", **LATENT, index_head_dim=128)
-    assert spec.cached[:2] == (LatentLayer(576, token_bytes=656), IndexerLayer(132))
+    assert spec.cached[:2] == (LatentLayer(576, fp8_bytes=656), IndexerLayer(132))
+    assert [spec.cached[0].bytes_per_token(dtype) for dtype in ("bf16", "fp8")] == [2 * 576, 656]
 
 
 def test_layers_that_are_an_mlp_alone_keep_nothing() -> None:
