@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import random
-import re
 import shlex
 import shutil
 import subprocess
@@ -163,7 +162,7 @@ def judged(case: Case, ended: dict[str, Any], lost: list[str]) -> str | None:
         return f"memory: {ended['resident'] >> 20} MiB"
     if lost:
         return f"lost or changed: {lost[0]!r}"
-    if code not in (0, 1, 2):
+    if code not in (0, 1, 2, 130):  # the last where a plug-in says that the user has interrupted it
         return f"exit code {code}"
     if code and not ended["err"].strip() and case.closed != 2:
         return f"exit code {code} without a sentence"
@@ -224,7 +223,7 @@ def run(
                     number, case = left.pop()
                 finding, seconds = tried(worker, number, case)
                 with lock:
-                    key = (case.kind, re.sub(r" [a-z]+ when| at import", "", case.name))
+                    key = (case.kind, case.name)
                     counts[key] += 1
                     slowest = max(slowest, (seconds, f"{case.kind}:{number}"))
                     if counts.total() % 200 == 0:
@@ -232,6 +231,9 @@ def run(
                     if finding is not None:
                         bad[key] += 1
                         findings.append(finding)
+                        last = (finding.detail.strip().splitlines() or [""])[-1][:160]
+                        say(f"{case.kind}: {case.name}: {finding.wrong}: {last}")
+                        say(f"    {finding.reproducer(seed)}")
 
         threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
         for thread in threads:
@@ -300,10 +302,6 @@ def main() -> int:
         asked.seed, tuple(asked.kinds.split(",")), count=asked.count, python=python, checkout=checkout,
         processes=asked.processes, say=lambda text: print(text, flush=True),
     )  # fmt: skip
-    for finding in findings:
-        last = (finding.detail.strip().splitlines() or [""])[-1][:160]
-        print(f"{finding.case.kind}: {finding.case.name}: {finding.wrong}: {last}")
-        print(f"    {finding.reproducer(asked.seed)}")
     return 1 if findings else 0
 
 

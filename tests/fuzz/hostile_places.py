@@ -265,9 +265,7 @@ def _plugin(rng: random.Random) -> Case:
     }
     command = ("cluster", "--replicas", "2") if option == "router" else ("run",)
     argv = (*command, "--trace", "fixed:20,5", "--num-requests", "5", "--rate", "2", f"--{option}", "hostile")
-    return _case(
-        f"a plug-in {what}", argv, "refused", files=files, env={"PYTHONPATH": "{}/site:{PYTHONPATH}"}
-    )
+    return _case("a plug-in", argv, "refused", files=files, env={"PYTHONPATH": "{}/site:{PYTHONPATH}"})
 
 
 MAKERS: tuple[Callable[[random.Random], Case], ...] = (
