@@ -13,6 +13,10 @@ _MOST = 2000
 """Characters of a sentence. One that lists all metrics has 1,500."""
 
 
+PACKAGES = {"re2": "google-re2", "yaml": "pyyaml"}
+"""What is installed by another name than it is imported by."""
+
+
 class PagesimError(ValueError):
     """Something in the user's input or options is off; the message says what, where and what is allowed.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from pagesim.errors import PagesimError, escaped, reason
+from pagesim.errors import PACKAGES, PagesimError, escaped, reason
 
 
 def app() -> None:
@@ -121,8 +121,8 @@ def _run() -> None:
             raise
         if sys.argv[1:2] != ["doctor"]:
             raise PagesimError(
-                f"{name} is not installed and this command needs it: pip install {name}; pagesim doctor "
-                "shows what else is missing"
+                f"{name} is not installed and this command needs it: pip install {PACKAGES.get(name, name)}; "
+                "pagesim doctor shows what else is missing"
             ) from missing
         from pagesim.cli.doctor import command
 

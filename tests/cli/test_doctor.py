@@ -73,7 +73,8 @@ def test_whatever_required_thing_is_missing_every_line_is_there(name, without):
     assert done.returncode == 1, done.stderr
     assert not done.stderr
     said = {line[:24].strip(): line[25:] for line in done.stdout.splitlines()}
-    assert said[f"✗ {name}"] == f"not installed: pip install {name}"
+    package = {"re2": "google-re2"}.get(name, name)  # as in pyproject.toml
+    assert said[f"✗ {name}"] == f"not installed: pip install {package}"
     assert {line[2:] for line in said} >= {"python", "pagesim", *REQUIRED, *PEERS, *EXTRAS}
 
 
