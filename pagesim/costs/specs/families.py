@@ -140,6 +140,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "moe_num_experts": 64,
         "moe_num_shared_experts": 2,
     },
+    "falcon": {"multi_query": True},
     "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 1024, "num_key_value_heads": 8},
     "gemma": {"head_dim": 256},
     "gemma2": {"head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2},
@@ -158,6 +159,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "index_topk": 2048,
         "topk_method": "noaux_tc",
     },
+    "gpt_bigcode": {"multi_query": True},
     "gpt_oss": {
         "attention_bias": True,
         "head_dim": 64,
