@@ -190,7 +190,7 @@ def test_a_method_that_is_not_known_is_refused_by_name(method) -> None:
             compressed({"weights": {"type": "float", "strategy": "block", "block_structure": "128x128"}}),
             r"weights.block_structure is '128x128'; it must be two whole numbers",
         ),
-        (compressed(INT4_GROUP, "re:(("), "ignore is .*a name or a regular expression"),
+        (compressed(INT4_GROUP, "re:(("), "ignore is .*a name, or a pattern that RE2 takes"),
         ("awq", "quantization_config is 'awq'; it must be an object"),
     ],
 )
