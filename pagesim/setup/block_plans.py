@@ -14,7 +14,7 @@ from pagesim.costs.specs import (
 )
 from pagesim.costs.specs.layers import KV_SCALE_BYTES, LatentLayer, StateLayer
 from pagesim.costs.specs.type_plan import Layout
-from pagesim.errors import PagesimError
+from pagesim.errors import CapacityError, PagesimError
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_releases import RELEASES
@@ -140,6 +140,45 @@ def check_kv_dtype(system: System, options: SchedulerOptions) -> None:
         f"kv_cache_dtype is {system.kv_cache_dtype}, and what a block of {given} takes with a scale of each "
         f"token and head is not known: {remedy}"
     )
+
+
+def check_longest(system: System, blocks: BlockPlan) -> None:
+    """Refuse, as the engine does when it starts, a cache in which not even one longest request fits.
+
+    Raises:
+        CapacityError: it does not.
+    """
+    if blocks.starts:
+        return
+    longest = blocks.longest
+    shorter = f"lower max_model_len to at most {longest}, or " if longest else ""
+    remedy = "raise gpu_memory_utilization or tensor_parallel_size"
+    if system.num_blocks is not None:
+        remedy = f"raise num_blocks to at least {blocks.most_blocks + 1}"
+    raise CapacityError(
+        f"max_model_len is {blocks.max_model_len} tokens, but a request of {system.model} can have at most "
+        f"{longest} in the {blocks.num_blocks} KV blocks on {system.tensor_parallel_size} × {system.gpu}, "
+        f"one of them the null block: {shorter}{remedy}"
+    )
+
+
+def check_graphs(options: VllmV1Options, blocks: BlockPlan) -> None:
+    """Refuse more sequences than the engine starts with where it captures full CUDA graphs.
+
+    Raises:
+        CapacityError: see `BlockPlan.beyond_graphs`.
+    """
+    for refusal in graph_notes(options, blocks):
+        raise CapacityError(refusal)
+
+
+def graph_notes(options: SchedulerOptions, blocks: object) -> tuple[str, ...]:
+    """Return that the engine does not start with so many sequences; nothing where it does."""
+    if not isinstance(options, VllmV1Options) or not isinstance(blocks, BlockPlan):
+        return ()
+    refusal = blocks.beyond_graphs(options.max_num_seqs or 0)
+    captures = options.max_cudagraph_capture_size != 0
+    return (f"{refusal}, or give --enforce-eager",) if refusal and captures else ()
 
 
 def kernel_notes(system: System, model: ModelSpec) -> tuple[str, ...]:

@@ -24,12 +24,14 @@ class Served:
         options: of a system, by name.
         notes: what of the line has no effect here.
         engine: whose line it is.
+        full_graphs: whether CUDA graphs hold whole iterations.
         refuses: says why the line does not go with the options beside it; None where it does.
     """
 
     options: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     engine: str = "vLLM"
+    full_graphs: bool = True
     refuses: Callable[[Mapping[str, Any]], str | None] = lambda given: None
 
     def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,13 +73,13 @@ def read_serve(line: str) -> Served:
     command = PurePosixPath(words[0]).name if words else ""
     module = words[2] if re.fullmatch(r"python[\d.]*", command) and words[1:2] == ["-m"] and words[2:] else ""
     if (command == "vllm" and words[1:2] == ["serve"]) or module == serve_vllm.MODULE:
-        options, notes = serve_vllm.read(variables, words[3 if module else 2 :])
-        return Served(options, notes)
+        options, notes, full_graphs = serve_vllm.read(variables, words[3 if module else 2 :])
+        return Served(options, notes, full_graphs=full_graphs)
     if (command == "sglang" and words[1:2] == ["serve"]) or module == serve_sglang.MODULE:
         options, notes, refuses = serve_sglang.read(
             variables, words[3 if module else 2 :], first_is_model=not module
         )
-        return Served(options, notes, "SGLang", refuses)
+        return Served(options, notes, "SGLang", refuses=refuses)
     raise PagesimError(
         f"--serve is {brief(' '.join(words), 80)}; it must begin with vllm serve, sglang serve, or python -m "
         f"{serve_vllm.MODULE} or {serve_sglang.MODULE}"

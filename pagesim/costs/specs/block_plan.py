@@ -187,6 +187,20 @@ class BlockPlan:
                 f"{self.scheduler_block} tokens of a block, 0, or -1"
             )
 
+    def beyond_graphs(self, max_num_seqs: int) -> str:
+        """Return why the engine does not start with so many sequences and full CUDA graphs; empty if it does.
+
+        Source: ``resolve_cudagraph_mode_and_sizes`` (config/compilation.py).
+        """
+        states = any(isinstance(layer, StateLayer) for group in self.groups for layer in group.layers)
+        if not states or max_num_seqs <= self.num_blocks:
+            return ""
+        return (
+            f"max_num_seqs is {max_num_seqs}, more than the {self.num_blocks} KV blocks; beside recurrent "
+            "states vLLM captures full CUDA graphs only if each sequence can have a block, and does not "
+            f"start so: lower max_num_seqs to at most {self.num_blocks}"
+        )
+
     def check_start(self) -> None:
         """Refuse, as the engine does when it starts, a cache that does not hold one longest request.
 
