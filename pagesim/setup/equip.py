@@ -209,7 +209,7 @@ def block_bytes(system: System, policy: Policy) -> int:
 def _blocks_of(system: System, policy: Policy, spec: ModelSpec) -> BlockPlan | PoolPlan | TypePlan | None:
     """Return the plan of a system's blocks; None where layers keep alike, or are kept so."""
     layout = TYPED.get(policy.placement)
-    check_kv_dtype(system, options_of(system, policy))
+    check_kv_dtype(system, options_of(system, policy), spec)
     if spec.is_plain and layout is None:
         return None
     options = options_of(system, policy)

@@ -257,3 +257,32 @@ def test_a_line_says_whether_cuda_graphs_hold_whole_iterations(flags, full):
             check_served(of, full_graphs=graphs)
         of = served(f"{line} --max-num-seqs 876")[0]
     check_served(of, full_graphs=graphs)
+
+
+@pytest.mark.parametrize(
+    ("name", "on", "what"),
+    [
+        ("gpt-oss-20b", "a100-80gb", "attention sinks"),  # the planner of 0.33.0 refuses it so
+        ("gemma3-27b", "rtx-3090", "images that are attended to both ways"),
+        ("deepseek-v3", "a100-80gb", "latent vectors"),
+        ("opt-2.7b", "a10g", "heads of 80"),
+    ],
+)
+def test_before_ada_fp8_is_refused_where_layers_need_triton_and_bf16_is_what_helps(name, on, what):
+    of = System(policy="vllm-v1", model=name, gpu=on, max_model_len=2048, kv_cache_dtype="fp8")
+    said = rf"kv_cache_dtype is fp8, and {on} has compute capability 8\.[06]; {name} has {what}, .*bf16"
+    with pytest.raises(PagesimError, match=said):
+        block_bytes(of, parts_of("vllm-v1"))
+    assert block_bytes(of.model_copy(update={"kv_cache_dtype": "bf16"}), parts_of("vllm-v1"))
+    for newer in ("l40s", "h100", "b200", "mi300x"):
+        assert block_bytes(of.model_copy(update={"gpu": newer}), parts_of("vllm-v1"))
+
+
+def test_before_ada_fp8_is_taken_where_flashinfer_has_a_kernel():
+    for name in ("qwen3-next-80b", "llama-3.1-8b", "qwen3-8b", "llama4-scout"):
+        of = System(policy="vllm-v1", model=name, gpu="a100-80gb", kv_cache_dtype="fp8")
+        assert block_bytes(of, parts_of("vllm-v1"))
+    of = of.model_copy(update={"kv_cache_dtype": "fp8_per_token_head"})
+    with pytest.raises(PagesimError, match="a scale of each token and head, for which vLLM has Triton"):
+        block_bytes(of, parts_of("vllm-v1"))
+    assert block_bytes(of.model_copy(update={"kv_cache_dtype": "int8_per_token_head"}), parts_of("vllm-v1"))

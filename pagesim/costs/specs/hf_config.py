@@ -16,6 +16,9 @@ class HfConfig:
     read as if they stood at the top. A key that is missing has the value that the family's code gives it
     (`families.DEFAULTS`); one that is null is null.
 
+    Attributes:
+        is_part: whether it is of a model of images or sound too.
+
     Args:
         content: of the file.
         where: the file, for the errors.
@@ -27,6 +30,7 @@ class HfConfig:
     def __init__(self, content: Mapping[str, Any], where: str) -> None:
         self.where = where
         text = content.get("text_config")
+        self.is_part = text is not None
         if text is not None:
             if not isinstance(text, Mapping):
                 raise self.error("text_config", text, "an object")

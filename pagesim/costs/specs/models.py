@@ -114,6 +114,7 @@ class ModelSpec:
         wide_qk_norm: likewise, but over all heads together.
         output_gate: the query projection gives a gate for attention's output, too.
         sinks: a learned weight a head for attending to nothing.
+        image_prefixes: tokens of an image attend to one another both ways (Gemma 3).
         position_rows: rows of a learned position table, 0 without one.
         embedding: width of the token table, 0 when it is ``hidden``; otherwise projected in and out.
         tied: the token table serves as the LM head too.
@@ -156,6 +157,7 @@ class ModelSpec:
     wide_qk_norm: bool = False
     output_gate: bool = False
     sinks: bool = False
+    image_prefixes: bool = False
     position_rows: int = 0
     embedding: int = 0
     tied: bool = False

@@ -330,3 +330,16 @@ def test_minimax_attends_to_all_tokens_in_every_layer() -> None:
 def test_queries_and_keys_normed_over_all_heads_have_a_weight_a_channel() -> None:
     spec = read("minimax_m2")
     assert spec.parameters - read("llama").parameters == 8 * (spec.heads + spec.kv_heads) * spec.head_dim
+
+
+def test_gemma_3_attends_both_ways_within_an_image_where_it_takes_images() -> None:
+    text = {
+        **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 6, "num_attention_heads": 4},
+        **{"vocab_size": 100, "max_position_embeddings": 128, "sliding_window": 32, "head_dim": 32},
+    }
+    assert not from_hf_config({"model_type": "gemma3_text", **text}).image_prefixes
+    of_both = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **text}}
+    assert from_hf_config(of_both).image_prefixes
+    assert not from_hf_config(
+        {"model_type": "llama", "text_config": {**text, "sliding_window": None}}
+    ).image_prefixes
