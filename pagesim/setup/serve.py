@@ -24,15 +24,15 @@ class Served:
         options: of a system, by name.
         notes: what of the line has no effect here.
         engine: whose line it is.
-        full_graphs: whether CUDA graphs hold whole iterations.
         refuses: says why the line does not go with the options beside it; None where it does.
+        full_graphs: whether CUDA graphs hold whole iterations.
     """
 
     options: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     engine: str = "vLLM"
-    full_graphs: bool = True
     refuses: Callable[[Mapping[str, Any]], str | None] = lambda given: None
+    full_graphs: bool = True
 
     def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options that were given otherwise with the line's put over them.
@@ -79,7 +79,7 @@ def read_serve(line: str) -> Served:
         options, notes, refuses = serve_sglang.read(
             variables, words[3 if module else 2 :], first_is_model=not module
         )
-        return Served(options, notes, "SGLang", refuses=refuses)
+        return Served(options, notes, "SGLang", refuses)
     raise PagesimError(
         f"--serve is {brief(' '.join(words), 80)}; it must begin with vllm serve, sglang serve, or python -m "
         f"{serve_vllm.MODULE} or {serve_sglang.MODULE}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import Literal
 
-from pagesim.costs.specs.kernels import HOPPER, KERNEL_BLOCK, as_kept, kernels_block
+from pagesim.costs.specs.kernels import HOPPER, KERNEL_BLOCK, OTHER_VENDOR, as_kept, kernels_block
 from pagesim.costs.specs.layer_groups import Page, grouped
 from pagesim.costs.specs.layers import (
     ChunkLayer,
@@ -316,7 +316,7 @@ def plan_blocks(
         state_mode=mode,
         max_model_len=max_model_len,
         in_flight_tokens=in_flight_tokens,
-        host_copies=host_copies(layers, tp),
+        host_copies=tp if capability == OTHER_VENDOR else host_copies(layers, tp),
     )
 
 
@@ -324,7 +324,7 @@ def host_copies(layers: Sequence[Layer], tp: int) -> int:
     """Return of how many GPUs vLLM's tier on the host keeps a block: of one where all hold the same.
 
     They do where every layer keeps latent vectors or what an indexer reads (``replicated_layout`` in
-    distributed/kv_transfer/kv_connector/v1/offloading/config.py, on one machine).
+    distributed/kv_transfer/kv_connector/v1/offloading/config.py), on one machine with NVIDIA's GPUs.
 
     Args:
         layers: what each layer keeps.

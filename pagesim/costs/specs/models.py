@@ -114,7 +114,6 @@ class ModelSpec:
         wide_qk_norm: likewise, but over all heads together.
         output_gate: the query projection gives a gate for attention's output, too.
         sinks: a learned weight a head for attending to nothing.
-        image_prefixes: tokens of an image attend to one another both ways (Gemma 3).
         position_rows: rows of a learned position table, 0 without one.
         embedding: width of the token table, 0 when it is ``hidden``; otherwise projected in and out.
         tied: the token table serves as the LM head too.
@@ -128,6 +127,7 @@ class ModelSpec:
         base: the model of which it is a quantized release, by name.
         unverified: the release's ``config.json`` was not seen, nor a copy of it.
         approximate: the family is not known here; parameters are counted as if it were LLaMA.
+        image_prefixes: tokens of an image attend to one another both ways (Gemma 3).
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
     nor a roofline, and serves where the blocks or the bytes of the cache are given.
@@ -157,7 +157,6 @@ class ModelSpec:
     wide_qk_norm: bool = False
     output_gate: bool = False
     sinks: bool = False
-    image_prefixes: bool = False
     position_rows: int = 0
     embedding: int = 0
     tied: bool = False
@@ -170,6 +169,7 @@ class ModelSpec:
     unverified: bool = False
     approximate: bool = False
     base: str = ""
+    image_prefixes: bool = False
 
     def __post_init__(self) -> None:
         self._check(self)
