@@ -20,6 +20,9 @@ class HfConfig:
     (`families.DEFAULTS`); one that is null is null. Every key that is asked for is noted, so that those that
     are not read can be told (`hf_unread.unread`).
 
+    Attributes:
+        is_part: whether it is of a model of images or sound too.
+
     Args:
         content: of the file.
         where: the file, for the errors.
@@ -34,6 +37,7 @@ class HfConfig:
         self.whole = content
         self.asked: set[str] = set()
         text = content.get("text_config")
+        self.is_part = text is not None
         if text is not None:
             if not isinstance(text, Mapping):
                 raise self.error("text_config", text, "an object")

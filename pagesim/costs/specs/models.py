@@ -136,6 +136,7 @@ class ModelSpec:
         left_out: parts beside the language model that are not counted, such as "audio tower".
         unread: keys of its config that may change its weights and are not read.
         kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
+        image_prefixes: tokens of an image attend to one another both ways (Gemma 3).
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
     nor a roofline, and serves where the blocks or the bytes of the cache are given.
@@ -183,6 +184,7 @@ class ModelSpec:
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     kv_dtype: str = ""
+    image_prefixes: bool = False
 
     def __post_init__(self) -> None:
         self._check(self)

@@ -368,3 +368,16 @@ def test_a_config_that_users_brought_is_refused_for_its_true_cause(name: str, sh
 def test_a_config_that_users_brought_is_counted(name: str, parameters: int, shared: Path) -> None:
     spec = from_hf_config(shared / "inputs" / "threads" / name)
     assert (spec.parameters, spec.weights_are) == (parameters, "exact")
+
+
+def test_gemma_3_attends_both_ways_within_an_image_where_it_takes_images() -> None:
+    text = {
+        **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 6, "num_attention_heads": 4},
+        **{"vocab_size": 100, "max_position_embeddings": 128, "sliding_window": 32, "head_dim": 32},
+    }
+    assert not from_hf_config({"model_type": "gemma3_text", **text}).image_prefixes
+    of_both = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **text}}
+    assert from_hf_config(of_both).image_prefixes
+    assert not from_hf_config(
+        {"model_type": "llama", "text_config": {**text, "sliding_window": None}}
+    ).image_prefixes
