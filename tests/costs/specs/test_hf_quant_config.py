@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,11 @@ def test_compressed_tensors_with_a_cache_scheme_has_an_fp8_cache_unless_it_is_la
     assert from_hf_config({**SHAPE, **latent, "quantization_config": section}).kv_dtype == ""
     with pytest.raises(PagesimError, match=r"kv_cache_scheme is .*; it must be null, or a float of 8 bits"):
         from_hf_config({**SHAPE, "quantization_config": {**section, "kv_cache_scheme": {"num_bits": 4}}})
+
+
+def test_what_is_no_file_is_refused_by_name_at_once(tmp_path: Path) -> None:
+    path = folder(tmp_path, filed("FP8"))
+    (path / "hf_quant_config.json").unlink()
+    os.mkfifo(path / "hf_quant_config.json")
+    with pytest.raises(PagesimError, match=r"cannot read .*hf_quant_config.json: it is a FIFO and no regular"):
+        from_hf_config(path)
