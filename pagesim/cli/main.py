@@ -86,10 +86,11 @@ def _settle_figures() -> None:
     if matplotlib is None or matplotlib.origin is None:
         return
     os.environ["MPLBACKEND"] = "agg"
-    os.environ["MATPLOTLIBRC"] = str(Path(matplotlib.origin).parent / "mpl-data" / "matplotlibrc")
+    own = Path(matplotlib.origin).parent / "mpl-data"
+    os.environ["MATPLOTLIBRC"] = str(own / "matplotlibrc")
     if os.path.lexists("matplotlibrc"):
         here = Path.cwd()
-        os.chdir(Path(matplotlib.origin).parent)
+        os.chdir(own)
         try:
             import_module("matplotlib")
         finally:

@@ -157,12 +157,12 @@ def _check_fp8(system: System, model: ModelSpec) -> None:
     Sources: ``TritonAttentionImpl`` and ``TritonMLAImpl`` (v1/attention/backends), ``FlashInferBackend``.
     """
     capability = _capability(system)
-    if not system.kv_cache_dtype.startswith("fp8") or not capability or capability >= NATIVE_FP8:
+    if not system.kv_dtype.startswith("fp8") or not capability or capability >= NATIVE_FP8:
         return
     heads = {layer.head_dim for layer in model.cache_layers if isinstance(layer, FullLayer)}
     odd = sorted(heads - FLASHINFER_HEADS)
     needs = {
-        "a scale of each token and head": system.kv_cache_dtype in KV_SCALE_BYTES,
+        "a scale of each token and head": system.kv_dtype in KV_SCALE_BYTES,
         "latent vectors": any(isinstance(layer, LatentLayer) for layer in model.cache_layers),
         "attention sinks": model.sinks,
         "images that are attended to both ways": model.image_prefixes,
@@ -171,7 +171,7 @@ def _check_fp8(system: System, model: ModelSpec) -> None:
     for what, is_there in needs.items():
         if is_there:
             raise PagesimError(
-                f"kv_cache_dtype is {system.kv_cache_dtype}, and {system.gpu} has compute capability "
+                f"kv_cache_dtype is {system.kv_dtype}, and {system.gpu} has compute capability "
                 f"{capability / 10:.1f}; {model.name} has {what}, for which vLLM has Triton's kernels alone, "
                 f"and these take fp8 from {NATIVE_FP8 / 10:.1f}: give kv_cache_dtype bf16 (bfloat16)"
             )

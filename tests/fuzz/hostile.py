@@ -164,7 +164,7 @@ def judged(case: Case, ended: dict[str, Any], lost: list[str]) -> str | None:
         return f"lost or changed: {lost[0]!r}"
     if code not in (0, 1, 2, 130):  # the last where a plug-in says that the user has interrupted it
         return f"exit code {code}"
-    if code and not ended["err"].strip() and case.closed != 2:
+    if code not in (0, 130) and not ended["err"].strip() and case.closed != 2:
         return f"exit code {code} without a sentence"
     if code == 2 and len(ended["err"]) > MOST_SENTENCE and "note:" not in ended["err"]:
         return "an endless sentence"

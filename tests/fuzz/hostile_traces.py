@@ -77,7 +77,8 @@ def _no_file(rng: random.Random) -> Case:
             (fifo, "refused"), (folder, "refused"), (link("/dev/zero"), "refused"), (link("trace.csv"),
                                                                                      "refused"),
             (link("/dev/null"), "refused"), (link("/dev/urandom"), "refused"), (link("/dev/full"), "refused"),
-            (link("/proc/self/mem"), "refused"), (link("nowhere"), "refused"), (link("/proc/kmsg"), "any"),
+            (link("/proc/self/mem"), "refused"), (link("nowhere"), "refused"),
+            (link("/proc/self/maps"), "refused"),
             (link("/dev/tty"), "refused"), (link("/proc/self/environ"), "refused"), (fifo, "refused"),
         )
     )  # fmt: skip

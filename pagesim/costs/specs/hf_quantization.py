@@ -15,7 +15,7 @@ from pagesim.costs.specs.hf_modules import WHOLE, Module
 from pagesim.costs.specs.hf_patterns import find
 from pagesim.costs.specs.weights import BF16, DTYPES, GROUPS, Compute, WeightDtype, Weights, with_scales
 from pagesim.errors import PagesimError, brief, reason
-from pagesim.setup.reading import parse_json
+from pagesim.setup.reading import parse_json, read_text
 
 DtypeOf = Callable[[Module], WeightDtype]
 """Says which dtype a module has that is not ignored."""
@@ -201,7 +201,7 @@ def _filed(folder: Path | None) -> Mapping[str, Any] | None:
     if path is None or not path.is_file():
         return None
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        found = parse_json(read_text(path))
     except OSError as error:
         raise PagesimError(f"cannot read {path}: {error.strerror}; it stands beside config.json") from error
     except (ValueError, RecursionError) as error:

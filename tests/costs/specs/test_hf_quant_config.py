@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +179,11 @@ def test_a_model_is_read_once_until_one_of_its_files_changes(tmp_path: Path) -> 
     assert model(str(path)).weight_bytes == BF16
     (path / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": 16}))
     assert model(str(path)).layers == 16
+
+
+def test_what_is_no_file_is_refused_by_name_at_once(tmp_path: Path) -> None:
+    path = folder(tmp_path, filed("FP8"))
+    (path / "hf_quant_config.json").unlink()
+    os.mkfifo(path / "hf_quant_config.json")
+    with pytest.raises(PagesimError, match=r"cannot read .*hf_quant_config.json: it is a FIFO and no"):
+        from_hf_config(path)
