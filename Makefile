@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ORACLE := .venv-oracle
 MUTANTS := .venv-mutants
 
-.PHONY: demo test test-all golden fuzz mutants lint notebooks picture gallery clean
+.PHONY: demo test test-all golden fuzz hostile mutants lint notebooks picture gallery clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -67,6 +67,10 @@ notebooks: $(VENV)/.test
 
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/run.py --files 100000 --seed 1
+
+# CHECKOUT=folder tries another one.
+hostile: $(VENV)/.test
+	$(BIN)/python tests/fuzz/hostile.py --seed 1 $(if $(CHECKOUT),--checkout $(CHECKOUT))
 
 # Draws changes to the sources and lists those that no test finds. It makes them in a copy of what git knows.
 $(MUTANTS)/.ready: tests/mutation/requirements.txt

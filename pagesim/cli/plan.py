@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.options import JSON, with_fields
+from pagesim.cli.options import FORCE, JSON, with_fields
 from pagesim.setup.scenario import System, checked
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def command(
     enforce_eager: EAGER = False,
     plot: PLOT = None,
     page: PAGE = None,
+    force: FORCE = False,
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
@@ -87,7 +88,10 @@ def command(
     from pagesim.costs.specs.gpus import GIB
     from pagesim.errors import PagesimError
     from pagesim.experiments.plan import POLICY, plan
+    from pagesim.setup.files import check_file
 
+    if page is not None:
+        check_file(page, "page", force=force)
     if available_gib is not None and not 0 < available_gib < float("inf"):
         raise PagesimError(f"available_gib is {available_gib}; it must be above 0, in GiB")
     given: dict[str, Any] = {"policy": POLICY, **flags}
@@ -99,7 +103,7 @@ def command(
         given, lines = served.over(flags), served.notes
     cache_bytes = None if available_gib is None else int(available_gib * GIB)
     if grid:
-        _side_by_side(given, grid, cache_bytes, enforce_eager, plot, page, json)
+        _side_by_side(given, grid, cache_bytes, enforce_eager, plot, page, json, force)
         show.say_notes(lines)
         return
     system = checked(System, given)
@@ -108,7 +112,7 @@ def command(
         from pagesim.results.gpu_memory import gpu_memory_bar
 
         parts = {part.name: part.bytes / GIB for part in found.parts}
-        _draw(gpu_memory_bar(parts, f"{system.model} on {system.gpu}"), plot)
+        _draw(gpu_memory_bar(parts, f"{system.model} on {system.gpu}"), plot, force)
     if page is not None:
         _write_page({f"{system.model} on {system.gpu}": found}, page)
     if json:
@@ -118,11 +122,11 @@ def command(
     show.say_notes((*lines, *found.notes))
 
 
-def _draw(figure: Figure, plot: Path) -> None:
+def _draw(figure: Figure, plot: Path, force: bool) -> None:
     from pagesim.cli import show
 
     stem = plot.with_suffix("") if plot.suffix in (".png", ".svg") else plot
-    show.put_figure(figure, stem.parent, stem.name)
+    show.put_figure(figure, stem.parent, stem.name, force)
 
 
 def _write_page(plans: dict[str, Plan], page: Path) -> None:
@@ -142,6 +146,7 @@ def _side_by_side(
     plot: Path | None,
     page: Path | None,
     json: bool,
+    force: bool,
 ) -> None:
     """Show the plans of a grid: a row each, and a bar each where there is a figure."""
     from pagesim.cli import show
@@ -173,7 +178,7 @@ def _side_by_side(
         shared = ", ".join(
             str(given[name]) for name in ("model", "gpu") if name in given and name not in axes
         )
-        _draw(plan_bars(bars, f"{shared}: {varied}" if shared else varied), plot)
+        _draw(plan_bars(bars, f"{shared}: {varied}" if shared else varied), plot, force)
     if page is not None:
         there = {
             ", ".join(str(value) for value in each.point.values()): each.plan

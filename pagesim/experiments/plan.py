@@ -16,7 +16,7 @@ from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan
+from pagesim.setup.block_plans import block_plan, kernel_notes
 from pagesim.setup.equip import memory_of, options_of
 from pagesim.setup.kv_dtypes import kv_notes
 from pagesim.setup.presets import parts_of
@@ -50,7 +50,7 @@ class Plan:
         blocks: its blocks, and the groups of layers that take them.
         keeps_all: whether all layers keep every token, and all of them alike.
         notes: what to know of the model's numbers.
-        estimated: whether the weights are an estimate, too.
+        weights_are: how far to trust the bytes of the weights (`ModelSpec.weights_are`).
     """
 
     system: System
@@ -63,7 +63,7 @@ class Plan:
     blocks: BlockPlan
     keeps_all: bool
     notes: tuple[str, ...] = ()
-    estimated: bool = False
+    weights_are: str = "exact"
 
     @cached_property
     def at_once(self) -> int:
@@ -80,7 +80,7 @@ class Plan:
             return rest, used, Part("KV cache", self.cache_bytes, "from the log")
         return (
             rest,
-            Part("weights", of.weights, "estimated" if self.estimated else "exact"),
+            Part("weights", of.weights, self.weights_are),
             Part("activations", of.activations, "estimated"),
             Part("CUDA graphs", of.graphs, "estimated" if of.graphs else "none counted"),
             Part("other", of.other, "estimated"),
@@ -215,8 +215,8 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
         sized=sized,
         blocks=blocks,
         keeps_all=spec.keeps_all,
-        notes=(*spec.notes, *kv_notes(system)),
-        estimated=spec.estimated,
+        notes=(*spec.notes, *kv_notes(system), *kernel_notes(system, spec)),
+        weights_are=spec.weights_are,
     )
 
 

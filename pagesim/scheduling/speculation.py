@@ -91,12 +91,11 @@ class SpeculativeV1(VllmV1):
         self._runs_any = self._runs_prompts = False
         self._padding = 0  # drafts of the waiting request at hand
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        if not super().accepts(prompt_tokens, output_tokens, samples):
-            return False
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        refusal = super().refusal(prompt_tokens, output_tokens, samples)
         ahead = self.in_flight * self.drafts + self.lookahead
         most = min(prompt_tokens + output_tokens - 1 + ahead, self.max_model_len)
-        return self.memory.blocks_for(most) <= self.memory.num_blocks
+        return refusal or ("" if self.memory.blocks_for(most) <= self.memory.num_blocks else self.no_room())
 
     def stored_length(self, request: EngineRequest) -> int:
         return self._progress[request.row].stored

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from pagesim.costs.specs import BlockPlan, ModelSpec, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
-from pagesim.costs.specs.layers import KV_SCALE_BYTES, StateLayer
+from pagesim.costs.specs import (
+    BlockPlan,
+    ModelSpec,
+    PoolPlan,
+    TypePlan,
+    gpu,
+    plan_blocks,
+    plan_pools,
+    plan_types,
+)
+from pagesim.costs.specs.layers import KV_SCALE_BYTES, LatentLayer, StateLayer
 from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import SchedulerOptions
@@ -39,7 +48,6 @@ def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blo
             f"layers of {model.name} differ in what they keep, and what drafts take of them is in no log of "
             "vLLM's decisions; leave speculative_tokens out"
         )
-    off = options.disable_hybrid_kv_cache_manager
     plan = plan_blocks(
         model.cache_layers,
         max_model_len=system.max_model_len or model.max_model_len,
@@ -49,7 +57,8 @@ def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blo
         tp=system.tensor_parallel_size,
         block_size=system.block_size or (None if groups_layers else BLOCK_SIZE),
         prefix_caching=options.enable_prefix_caching,
-        hybrid=None if off is None else not off,
+        hybrid=not options.disable_hybrid_kv_cache_manager,
+        capability=_capability(system),
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
     return plan
@@ -131,6 +140,24 @@ def check_kv_dtype(system: System, options: SchedulerOptions) -> None:
         f"kv_cache_dtype is {system.kv_dtype}, and what a block of {given} takes with a scale of each "
         f"token and head is not known: {remedy}"
     )
+
+
+def kernel_notes(system: System, model: ModelSpec) -> tuple[str, ...]:
+    """Return that blocks are a Hopper GPU's where a GPU decides and its capability is not known."""
+    decides = any(isinstance(layer, LatentLayer | StateLayer) for layer in model.cache_layers)
+    if not decides or _capability(system) is not None:
+        return ()
+    named = (
+        f"gpu {system.gpu} has no compute capability"
+        if "gpu" in system.model_fields_set
+        else "no gpu is named"
+    )
+    return (f"{named}, by which vLLM chooses kernels: blocks are planned as on a Hopper GPU",)
+
+
+def _capability(system: System) -> int | None:
+    """Return the compute capability of a system's GPU; None where none is named, or it is not known."""
+    return gpu(system.gpu).capability if "gpu" in system.model_fields_set else None
 
 
 def _in_flight(options: VllmV1Options) -> int:

@@ -44,7 +44,7 @@ class SystemFields(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     policy: str = Field(
-        "vllm-sosp", description="Named bundle of scheduler and memory (pagesim list policies)."
+        "vllm-v1", description="Named bundle of scheduler and memory (pagesim list policies)."
     )
     scheduler: str | None = Field(
         None,

@@ -70,7 +70,8 @@ def test_end_to_end_the_crossover_follows_what_transfers_cost(tmp_path):
     """Swaps of small blocks are dear and of large ones cheap; recomputing a token costs the same at all."""
     profile = synthetic(2e-4, 1e-3, token_s=1e-4)
     profile.save(tmp_path / "p.json")
-    system = checked(System, {"model": "tiny", "num_blocks": 40, "cost": f"profile:{tmp_path / 'p.json'}"})
+    options = {"policy": "vllm-sosp", "model": "tiny", "num_blocks": 40}
+    system = checked(System, {**options, "cost": f"profile:{tmp_path / 'p.json'}"})
     trace = ps.Trace(np.zeros(12), np.full(12, 60), np.full(12, 60))
     lines: dict[str, dict[int, float]] = {}
     for way, size, result in serve(system, trace, (1, 8, 32), ("recompute", "swap")):

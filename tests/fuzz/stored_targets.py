@@ -36,7 +36,7 @@ def _results() -> list[Target]:
     found = []
     for name, options in {
         "static": {"policy": "static"},
-        "auto": {"preemption": "auto", "num_blocks": 100},
+        "auto": {"policy": "vllm-sosp", "preemption": "auto", "num_blocks": 100},
     }.items():
         scenario = Scenario(trace="sharegpt", rate=2.0, num_requests=15, max_model_len=1000, **options)
         result = ps.api.run(scenario, ps.api.trace_of(scenario))

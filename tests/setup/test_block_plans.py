@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 
 import pagesim as ps
+from pagesim.api import run
 from pagesim.costs.specs import BlockPlan, capacity, gpu, model, paged_block
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import plan
 from pagesim.setup.block_plans import block_plan
-from pagesim.setup.equip import options_of
+from pagesim.setup.equip import block_bytes, options_of
 from pagesim.setup.prepare import prepare
 from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
@@ -65,14 +67,14 @@ def test_prefix_caching_says_how_states_are_kept():
     assert planned("qwen3-next-80b", enable_prefix_caching=False).state_mode == "none"
 
 
-def test_the_hybrid_manager_is_as_asked_for_or_else_as_the_layers_are():
+def test_the_hybrid_manager_is_on_unless_it_is_asked_to_be_off():
     def kinds(name: str, off: bool | None) -> set[str]:
         return {group.kind for group in planned(name, disable_hybrid_kv_cache_manager=off).groups}
 
     assert kinds("gpt-oss-20b", None) == kinds("gpt-oss-20b", False) == {"window", "full"}
     assert kinds("gpt-oss-20b", True) == {"full"}
-    assert kinds("llama4-scout", None) == kinds("llama4-scout", True) == {"full"}
-    assert kinds("llama4-scout", False) == {"chunk", "full"}
+    assert kinds("llama4-scout", None) == kinds("llama4-scout", False) == {"chunk", "full"}
+    assert kinds("llama4-scout", True) == {"full"}
 
 
 def test_gpus_block_size_and_type_of_the_cache_take_part():
@@ -92,6 +94,28 @@ def test_an_older_release_is_planned_where_all_layers_keep_every_token_alike_and
             PagesimError, match=f"blocks that vLLM {version} makes of them are in no log of its"
         ):
             planned(name, **older)
+
+
+def test_the_gpu_decides_what_a_block_is_and_one_without_a_capability_is_noted(monkeypatch):
+    def on(name: str) -> System:
+        return system("qwen3-next-80b", tensor_parallel_size=2).model_copy(update={"gpu": name})
+
+    def states(of: System) -> int:
+        return plan(of, cache_bytes=20 << 30).blocks.groups[0].most_blocks
+
+    assert (states(on("h200")), states(on("a100-80gb"))) == (3, 2)
+    unnamed = replace(gpu("a100-80gb"), capability=None)
+    monkeypatch.setattr("pagesim.setup.block_plans.gpu", lambda name: unnamed)
+    noted = "gpu a100-80gb has no compute capability"
+    assert states(on("a100-80gb")) == 3
+    assert any(noted in note for note in plan(on("a100-80gb"), cache_bytes=20 << 30).notes)
+    memory = {"num_blocks": 2000, "cost": "affine:0.01,0,0"}
+    assert any(noted in note for note in run(on("a100-80gb").model_copy(update=memory), ONE).notes)
+    nowhere = System(policy="vllm-v1", model=on("h200").model, **memory)
+    assert any("no gpu is named, by which vLLM" in note for note in run(nowhere, ONE).notes)
+    assert block_bytes(nowhere, parts_of("vllm-v1")) == 14_155_776  # as on an H100
+    plain = system("llama3.1-8b").model_copy(update={"gpu": "a100-80gb"})
+    assert not any(noted in note for note in plan(plain, cache_bytes=20 << 30).notes)
 
 
 def test_drafts_are_refused_where_layers_differ():

@@ -179,7 +179,14 @@ def _equipped(
     # v1 never swaps, and what is reserved is never preempted.
     swaps = policy.reservation == "on-demand" and policy.scheduler != "vllm-v1"
     host_blocks = sized.cpu_blocks if swaps else 0
-    check_memory(spec, sized, host_blocks=host_blocks, dtype=dtype, device=device)
+    check_memory(
+        spec,
+        sized,
+        host_blocks=host_blocks,
+        null_blocks=SCHEDULERS.find(policy.scheduler).null_blocks,
+        dtype=dtype,
+        device=device,
+    )
     weights = Model(spec, dtype=dtype, device=device, longest=longest, seed=system.seed)
     pools = KvPools(
         spec,

@@ -24,6 +24,8 @@ def text_of(file: Path) -> str:
         PagesimError: it cannot be read.
     """
     try:
+        if file.exists() and not file.is_file():  # a pipe would block, and a device may never end
+            raise PagesimError(f"{file}: cannot be read (it is no regular file)")
         return file.read_text(encoding="utf-8")
     except OSError as error:
         raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None

@@ -90,10 +90,15 @@ def test_names_and_patterns_as_they_are_released(pattern: str, groups: set[str],
     assert {module.layer for module in modules} == layers
 
 
-def test_a_name_goes_before_its_beginning_and_that_before_a_pattern() -> None:
-    entries = [("re:.*mlp.*", 1), ("*mlp*", 2), ("model.layers.1.mlp", 3), ("layers.1.mlp.gate_proj", 4)]
-    said = find(MODULES, [*entries, ("model.layers.1*", 5)], error)
-    assert [said[Module("mlp", 1, "gate_proj", layer)] for layer in (0, 1, 10)] == [1, 3, 5]
+def test_a_name_goes_before_a_pattern_and_otherwise_the_first_entry_counts() -> None:
+    entries = [
+        ("re:.*s\\.1.*mlp.*", 1),
+        ("*mlp*", 2),
+        ("model.layers.1.mlp", 3),
+        ("layers.1.mlp.gate_proj", 4),
+    ]
+    said = find(MODULES, entries, error)
+    assert [said[Module("mlp", 1, "gate_proj", layer)] for layer in (0, 1, 10)] == [2, 3, 1]
 
 
 SHAPE = {
@@ -155,7 +160,7 @@ HOSTILE = {
     "ahead": ["re:(?=.*a)(?!.*b).*"],
     "flags": ["re:(?i)LM_HEAD"],
     "many": [f"re:.*layers.*{i}.*mlp.*{i}" for i in range(10_000)],
-    "many globs": [f"*{i}*{i}*" for i in range(10_000)],
+    "many globs": [f"*{i}*{i}*" for i in range(5_000)],
     "surrogate": ["\udc80*", "re:\udc80"],
 }
 
@@ -176,23 +181,14 @@ def test_hostile_patterns_are_compared_or_refused_in_one_sentence_at_once(kind: 
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("back", "a regular expression without groupref"),
-        ("ahead", "a regular expression without assert"),
-        ("flags", "a regular expression without flags"),
-        ("no expression", "a name or a regular expression"),
-        ("deep", "a name or a regular expression"),
+        ("back", "a pattern that RE2 takes: without look-around and back-references"),
+        ("ahead", "a pattern that RE2 takes: without look-around and back-references"),
+        ("no expression", "a pattern that RE2 takes"),
+        ("large", "a pattern that RE2 takes"),
         ("long", "at most 10000 characters long"),
-        ("many", "one of fewer or simpler patterns: to compare all with"),
+        ("many", "one of at most 5000 patterns"),
     ],
 )
 def test_what_cannot_be_compared_is_said(kind: str, said: str) -> None:
     with pytest.raises(PagesimError, match=said):
         read({"quant_method": "fp8", "modules_to_not_convert": HOSTILE[kind]})
-
-
-def test_names_in_a_model_of_more_layers_than_any_has_are_refused() -> None:
-    section = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
-    with pytest.raises(
-        PagesimError, match=r"is 'lm_head'; it must be left out: .* at most 10000 linear layers"
-    ):
-        read(section, num_hidden_layers=20_000)
