@@ -63,6 +63,7 @@ FAMILIES = [
     ("olmo3", {}, "WWWFWWWF"),
     ("llama4_text", {}, "CCCFCCCF"),
     ("llama4_text", {"no_rope_layers": [1, 0] * 4}, "CFCFCFCF"),
+    ("llama4_text", {"no_rope_layers": [1, 0] * 5}, "CFCFCFCF"),
     ("llama4_text", {"no_rope_layers": [], "no_rope_layer_interval": 2}, "CFCFCFCF"),
     ("llama4_text", {"attention_chunk_size": None}, "FFFFFFFF"),
     ("qwen2", {"sliding_window": 131072, "use_sliding_window": False, "max_window_layers": 4}, "FFFFFFFF"),

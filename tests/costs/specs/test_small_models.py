@@ -2,8 +2,8 @@
 
 ``small_models.json`` was written with transformers 5.23.0, each model made on the meta device: a config that
 is silent where the family's own class has a default, the elements of all parameters, and the kinds of layers
-that keep something, in order. Of DeepSeek V3 and MiniMax M2 the corrections of the routing are counted as
-well, one for each expert of a layer, which transformers calls a buffer and checkpoints hold.
+that keep something, in order. Of DeepSeek V3 and MiniMax M2 the corrections of routing are counted, too, one
+an expert and layer, which transformers calls a buffer and checkpoints hold.
 """
 
 from __future__ import annotations
