@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ORACLE := .venv-oracle
+MUTANTS := .venv-mutants
 
-.PHONY: demo test test-all golden fuzz lint notebooks picture gallery clean
+.PHONY: demo test test-all golden fuzz hostile mutants lint notebooks picture gallery clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -67,5 +68,25 @@ notebooks: $(VENV)/.test
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/run.py --files 100000 --seed 1
 
+# CHECKOUT=folder tries another one.
+hostile: $(VENV)/.test
+	$(BIN)/python tests/fuzz/hostile.py --seed 1 $(if $(CHECKOUT),--checkout $(CHECKOUT))
+
+# Draws changes to the sources and lists those that no test finds. It makes them in a copy of what git knows.
+$(MUTANTS)/.ready: tests/mutation/requirements.txt
+	$(PYTHON) -m venv $(MUTANTS)
+	$(MUTANTS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+mutants: $(VENV)/.test $(MUTANTS)/.ready
+	rm -rf out/mutants && mkdir -p out/mutants/copy
+	git ls-files -z | tar --create --null --files-from - | tar --extract --directory out/mutants/copy
+	ln -s $(CURDIR)/$(VENV) out/mutants/copy/$(VENV)
+	cd out/mutants/copy && COSMIC=$(CURDIR)/$(MUTANTS)/bin && RAY=tests/mutation/cosmic-ray.toml && \
+	    $$COSMIC/cosmic-ray init $$RAY ../session.sqlite && \
+	    $$COSMIC/python tests/mutation/sample.py ../session.sqlite --mutants $(or $(COUNT),60) --seed $(or $(SEED),1) && \
+	    $$COSMIC/cosmic-ray exec $$RAY ../session.sqlite && \
+	    $$COSMIC/cr-report --surviving-only --show-diff ../session.sqlite
+
 clean:
-	rm -rf $(VENV) $(ORACLE) out build dist *.egg-info
+	rm -rf $(VENV) $(ORACLE) $(MUTANTS) out build dist *.egg-info

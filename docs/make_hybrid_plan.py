@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pagesim.costs.specs import BlockPlan, model, plan_blocks
-from pagesim.costs.specs.layers import Layer, StateLayer
+from pagesim.costs.specs.layers import ChunkLayer, Layer, StateLayer
 from pagesim.experiments.plan import blocks_behind
 
 ROOT = Path(__file__).parents[1]
@@ -75,6 +75,8 @@ class Posted(NamedTuple):
             kv_dtype=self.row.get("kv_cache_dtype", "bf16"),
             tp=int(self.row["tensor_parallel_size"]),
             prefix_caching=found,
+            # The logs with chunks name no release; what they print is that of one which turns the groups off.
+            hybrid=not any(isinstance(layer, ChunkLayer) for layer in self.layers),
         )
 
     def lines(self, num_blocks: int) -> tuple[str, str]:

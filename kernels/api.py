@@ -26,7 +26,7 @@ try:
     import torch  # noqa: F401
 except ModuleNotFoundError as missing:
     raise PagesimError(
-        "pagesim.kernels needs torch, which is not installed: pip install 'pagesim[kernels]'"
+        "pagesim.kernels needs torch, which is not installed: pip install '.[kernels]' in the checkout"
     ) from missing
 
 from pagesim.kernels.attention_ops import (

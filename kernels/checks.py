@@ -65,8 +65,8 @@ def use_triton(backend: str, tensor: Tensor) -> bool:
         return False
     if not _has_triton():
         raise PagesimError(
-            "backend 'triton' needs triton, which is not installed: pip install 'pagesim[kernels]', or take"
-            " backend='reference'"
+            "backend 'triton' needs triton, which is not installed: pip install '.[kernels]' in the "
+            "checkout, or take backend='reference'"
         )
     if tensor.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise PagesimError(

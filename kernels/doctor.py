@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pagesim
+from pagesim.errors import PACKAGES
 from pagesim.kernels.machine import nvidia_smi
 from pagesim.kernels.requirements import INSTALL, Unavailable, installed
 
@@ -31,6 +32,7 @@ REQUIRED = (
     "pydantic",
     "joblib",
     "plotly",
+    "re2",
 )
 
 EXTRAS = {
@@ -88,7 +90,7 @@ def examine() -> Iterator[Finding]:
         yield Finding(name, State.FINE if there else State.ABSENT, detail)
     for name, (extra, distribution, what) in EXTRAS.items():
         there = installed(name)
-        detail = _version(distribution) if there else f"pip install 'pagesim[{extra}]'"
+        detail = _version(distribution) if there else f"pip install '.[{extra}]' in the checkout"
         yield Finding(name, State.FINE if there else State.ABSENT, f"{detail} ({what})")
 
 
@@ -105,7 +107,11 @@ def _library(name: str) -> Finding:
         import_module(name)
     except ImportError as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == name
-        said = f"not installed: pip install {name}" if absent else f"cannot be imported: {_line(error)}"
+        said = (
+            f"not installed: pip install {PACKAGES.get(name, name)}"
+            if absent
+            else f"cannot be imported: {_line(error)}"
+        )
         return Finding(name, State.BROKEN, said, required=True)
     except Exception as error:  # a broken build may raise anything
         return Finding(name, State.BROKEN, f"cannot be imported: {_line(error)}", required=True)

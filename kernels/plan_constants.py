@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
+from pagesim.setup.files import put_text
 
 VARIABLE = "PAGESIM_PLAN_CONSTANTS"
 """The environment variable that names a file of constants."""
@@ -124,13 +125,7 @@ def write_constants(file: Path, constants: PlanConstants, about: Mapping[str, An
         PagesimError: the file cannot be written.
     """
     text = json.dumps({"schema": SCHEMA, "constants": asdict(constants), **about}, indent=1, allow_nan=False)
-    draft = file.with_name(f".{file.name}.draft")
-    try:
-        draft.write_text(text + "\n", encoding="utf-8")
-        draft.replace(file)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
+    put_text(file, text + "\n")
 
 
 DEFAULTS = PlanConstants()

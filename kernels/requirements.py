@@ -9,7 +9,7 @@ from pagesim.errors import PagesimError
 DEVICES = ("cpu", "cuda")
 """Devices by name; CUDA_VISIBLE_DEVICES chooses among several GPUs."""
 
-INSTALL = "pip install 'pagesim[kernels]'"
+INSTALL = "pip install '.[kernels]' in the checkout"
 
 
 class Unavailable(PagesimError):

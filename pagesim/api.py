@@ -37,7 +37,7 @@ Rows = Literal["none", "stretches", "iterations"]
 
 def simulate(
     trace: Trace | pd.DataFrame | str | PathLike[str],
-    policy: str = "vllm-sosp",
+    policy: str = "vllm-v1",
     *,
     steps: Rows = "stretches",
     observers: Sequence[Observer] = (),

@@ -13,6 +13,10 @@ _MOST = 2000
 """Characters of a sentence. One that lists all metrics has 1,500."""
 
 
+PACKAGES = {"re2": "google-re2", "yaml": "pyyaml"}
+"""What is installed by another name than it is imported by."""
+
+
 class PagesimError(ValueError):
     """Something in the user's input or options is off; the message says what, where and what is allowed.
 
@@ -49,5 +53,8 @@ def brief(value: object, most: int = 60) -> str:
 
 def reason(error: BaseException) -> str:
     """Return what a library says went wrong, for a message: its first line, a long one cut."""
-    text = str(error).strip().splitlines()
+    try:
+        text = str(error).strip().splitlines()
+    except Exception:  # a plug-in's own kind of error may fail at this, too
+        text = []
     return text[0][:200] if text else type(error).__name__

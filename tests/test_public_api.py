@@ -133,7 +133,7 @@ def test_a_wrong_option_is_said_in_one_sentence(options, said, trace):
 
 def test_numbers_may_be_numpys(trace):
     ours = ps.simulate(trace, num_blocks=np.int64(500), until=np.float64(30)).summary
-    assert ours["memory"]["num_blocks"] == 500
+    assert ours["memory"]["num_blocks"] == 499  # and vLLM's null block
     assert type(ours["memory"]["num_blocks"]) is int
 
 

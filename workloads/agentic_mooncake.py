@@ -38,11 +38,12 @@ def read_agentic_mooncake(rows: Rows) -> dict[str, Any]:
     for name in ("play_id", "session_id"):
         given = [is_missing(v) for v in rows.column(name)]
         rows.reject_values(name, ~np.array(given, bool), "a name")
-    edges = [_edges(v) for v in rows.columns.get("dependencies", [None] * len(rows))]
+    waits_for = rows.column("dependencies") if "dependencies" in rows.columns else [None] * len(rows)
+    edges = [_edges(v) for v in waits_for]
     rows.reject(
         np.array([e is None for e in edges], bool),
         lambda row: (
-            f"dependencies {shown(rows.columns['dependencies'][row])}; each must be an object with "
+            f"dependencies {shown(waits_for[row])}; each must be an object with "
             f"request_id, trigger (dispatch or completion) and delay_ms from 0 to {MAX_THINK_S * 1000:g}"
         ),
     )
@@ -92,6 +93,7 @@ def _header(rows: Rows) -> int:
             f"{rows.path}: the header's block_size {shown(said.get('block_size'))}; "
             f"it must be a whole number from 1 to {MAX_TOKENS}"
         )
+    rows.used |= {"schema", "version", "block_size"}
     rows.leave_out(np.arange(len(rows)) == 0, "the header")
     return int(size)
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from pagesim.errors import PagesimError, TraceError
-from pagesim.workloads.formats import TextOptions, recognise
+from pagesim.setup.files import put
+from pagesim.workloads.formats import TextOptions, not_used, recognise
 from pagesim.workloads.rows import OnBadRow
 from pagesim.workloads.source import open_rows
 from pagesim.workloads.texts import TurnChoice
@@ -69,7 +68,7 @@ def load(
     if not len(rows):
         raise TraceError(f"{path}: the file has a header but no rows")
     columns = format.read(rows, TextOptions(turns, tokenizer))
-    notes = list(rows.notes)
+    notes = [*rows.notes, *not_used(rows, format)]
     if "arrival_s" not in columns:
         columns["arrival_s"] = np.zeros(len(columns["prompt_tokens"]))
         notes.append(NO_ARRIVALS)
@@ -114,19 +113,7 @@ def save(trace: Trace, path: str | Path) -> None:
         )
     columns = _columns(trace)
     data = _to_csv(columns) if path.suffix.lower() == ".csv" else _to_parquet(columns)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name + ".", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # temporary files are private; a saved trace is not
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise PagesimError(f"{path}: cannot be written ({error.strerror})") from error
+    put(path, lambda out: out.write(data))
 
 
 def _columns(trace: Trace) -> dict[str, list[Any]]:

@@ -143,6 +143,25 @@ FORMATS: dict[str, str] = {name: format.description for name, format in READERS.
 """Name of each format that can be read, and a sentence on it."""
 
 
+UNKNOWN = "the format is not recognised"
+"""What is said of a file that is in none of the formats."""
+
+
+def not_used(rows: Rows, format: Format) -> tuple[str, ...]:
+    """Return notes of the columns that a format did not read, and of another format that they tell."""
+    unused = [name for name in rows.columns if name not in rows.used]
+    if not unused:
+        return ()
+    notes = [f"columns not used: {listed(unused, 300)}"]
+    for name, other in READERS.items():
+        told = {column for group in other.told_by for column in group if column in rows.columns}
+        if other is not format and other.fits(rows) and not told <= rows.used:
+            own = next(known for known, each in READERS.items() if each is format)
+            notes.append(f"the columns are those of two formats, {own} and {name}: read as {own}")
+            break
+    return tuple(notes)
+
+
 def recognise(rows: Rows) -> Format:
     """Return the first format whose columns the file has.
 
@@ -153,6 +172,6 @@ def recognise(rows: Rows) -> Format:
         if format.fits(rows):
             return format
     raise TraceError(
-        f"{rows.path}: the format is not recognised: its columns are {listed(rows.columns)}; "
+        f"{rows.path}: {UNKNOWN}: its columns are {listed(rows.columns)}; "
         f"a trace has prompt_tokens and output_tokens, or is in one of the formats {', '.join(READERS)}"
     )

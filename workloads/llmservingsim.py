@@ -39,6 +39,7 @@ def read_llmservingsim(rows: Rows) -> dict[str, Any]:
     are known, a call of a session extends the one before it if it is long enough.
     """
     starts = rows.seconds("arrival_time_ns", per_second=1e9)
+    rows.used |= {*CALL, "sub_requests", "session_id"}
     sessions: list[list[Call]] = []
     wrong: dict[int, str] = {}
     for row in range(len(rows)):

@@ -108,6 +108,8 @@ class LengthModel:
     def recognises(path: Path) -> bool:
         """Say whether a file looks like a length model rather than a trace."""
         try:
+            if not path.is_file():  # what is read from a pipe is gone, and a pipe may block
+                return False
             with path.open("rb") as file:
                 return f'"schema": "{SCHEMA}"'.encode() in file.read(200)
         except (OSError, ValueError):  # a name with a null byte is no path

@@ -24,6 +24,9 @@ class Rows:
         columns: column name (lower case) to its values.
         label: how a person finds row ``i`` (from 0) in the file, such as ``row 3 (line 4)``.
         on_bad_row: ``"error"`` to raise at the first bad row, ``"skip"`` to leave bad rows out and note it.
+
+    Attributes:
+        used: names of the columns that were read.
     """
 
     def __init__(
@@ -32,6 +35,7 @@ class Rows:
         self.path = path
         self.columns = columns
         self.notes: list[str] = []
+        self.used: set[str] = set()
         self._label = label
         self._on_bad_row = on_bad_row
         size = len(next(iter(columns.values())))
@@ -43,7 +47,8 @@ class Rows:
         return len(self.bad)
 
     def column(self, name: str) -> Column:
-        """Return a column as the file holds it."""
+        """Return a column as the file holds it, and note that it is used."""
+        self.used.add(name)
         return self.columns[name]
 
     def reject(self, bad: Mask, why: Callable[[int], str]) -> None:

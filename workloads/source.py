@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import select
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.errors import TraceError, reason
+from pagesim.errors import TraceError, brief, reason
 from pagesim.setup.reading import read_parquet
 from pagesim.workloads.rows import OnBadRow, Rows, listed, shown
 from pagesim.workloads.values import Column
 
+MOST_PIPED = 1 << 30
+"""Bytes that are read from a pipe at most; one that does not end would fill all memory."""
+
+WRITER_WITHIN_S = 5
+"""Seconds that a pipe without a writer is waited on."""
+
 PAIR = ("in", "out")
 """The columns of a JSON list of ``[in, out]`` pairs."""
+
+
+class _Repeated(ValueError):
+    """A JSON object has a key twice, of which Python would silently keep the last."""
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object of its keys and values.
+
+    Raises:
+        _Repeated: a key occurs twice.
+    """
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise _Repeated(f"the key {brief(twice)} occurs twice in one object")
+    return made
 
 
 def open_rows(path: Path, on_bad_row: OnBadRow) -> Rows:
@@ -45,9 +71,12 @@ def _bytes(path: Path) -> bytes:
     try:
         if not path.exists():
             raise TraceError(f"{path}: there is no such file")
-        if not path.is_file():
+        if path.is_fifo():
+            data = _piped(path)
+        elif not path.is_file():
             raise TraceError(f"{path}: is not a regular file; give the path of one trace file")
-        data = path.read_bytes()
+        else:
+            data = path.read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, TraceError):
             raise
@@ -55,6 +84,33 @@ def _bytes(path: Path) -> bytes:
     if not data:
         raise TraceError(f"{path}: the file is empty")
     return data
+
+
+def _piped(path: Path) -> bytes:
+    """Return what comes through a pipe until its writers close it.
+
+    Raises:
+        TraceError: nothing writes to it, or more comes than `MOST_PIPED`.
+    """
+    found = bytearray()
+    # Opened so, a pipe without a writer does not block; reading it ends at once.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:  # noqa: PTH123
+        if not select.select([pipe], [], [], WRITER_WITHIN_S)[0]:
+            chunk = pipe.read(1 << 20)
+            if chunk == b"":  # the end, as there is no writer; nothing yet would be None
+                raise TraceError(
+                    f"{path}: is a pipe, and in {WRITER_WITHIN_S} s nothing has begun to write to it"
+                )
+            found += chunk or b""
+        os.set_blocking(pipe.fileno(), True)
+        while chunk := pipe.read(1 << 20):
+            found += chunk
+            if len(found) > MOST_PIPED:
+                raise TraceError(
+                    f"{path}: is a pipe through which more than {MOST_PIPED >> 20} MiB came; a trace that is "
+                    "larger is read from a file"
+                )
+    return bytes(found)
 
 
 def _text(path: Path, data: bytes) -> str:
@@ -105,11 +161,13 @@ def _csv(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
 
 def _json(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
     try:
-        values = json.loads(text)
+        values = json.loads(text, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:
         raise TraceError(
             f"{path}: line {error.lineno}: is not complete JSON ({error.msg} at column {error.colno})"
         ) from error
+    except _Repeated as error:
+        raise TraceError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: is not JSON that can be read ({_reason(error)})") from error
     if not values:
@@ -126,7 +184,10 @@ def _json_lines(path: Path, text: str, on_bad_row: OnBadRow) -> Rows:
         if not line.strip():
             continue
         try:
-            values.append(json.loads(line))
+            values.append(json.loads(line, object_pairs_hook=_distinct))
+        except _Repeated as error:
+            broken[len(values)] = str(error)
+            values.append(None)
         except (ValueError, RecursionError) as error:
             broken[len(values)] = f"is not a complete JSON object ({_reason(error)})"
             values.append(None)
@@ -149,7 +210,7 @@ def _records(
     on_bad_row: OnBadRow,
     broken: dict[int, str] | None = None,
 ) -> Rows:
-    broken = broken or {}
+    broken = dict(broken or {})
     if sum(isinstance(v, list) for v in values) > len(values) / 2:
         pairs = [v if isinstance(v, list) and len(v) == 2 else None for v in values]
         columns: dict[str, Column] = {
@@ -167,9 +228,26 @@ def _records(
         columns = {name: [r.get(name) if r else None for r in records] for name in found}
         wrong = np.array([r is None for r in records], bool)
         wanted = "an object with named values"
+        for row, (record, value) in enumerate(zip(records, values, strict=True)):
+            if isinstance(value, dict) and record is not None and len(record) < len(value):
+                wrong[row], broken[row] = True, "two of its keys differ in capital letters alone"
     rows = Rows(path, columns, labels.__getitem__, on_bad_row)
     rows.reject(wrong, lambda row: broken.get(row, f"the value {shown(values[row])}; it must be {wanted}"))
+    for name in [name for name in columns if name.endswith(("_id", " id"))]:
+        rows.reject_values(
+            name,
+            np.array([not isinstance(value, str) or _is_text(value) for value in columns[name]], bool),
+            "text: JSON can spell half a surrogate pair, and no file can store it",
+        )
     return rows
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _reason(error: Exception) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pagesim.workloads.rows import Rows, listed, shown
+from pagesim.workloads.rows import Rows, shown
 from pagesim.workloads.sessions import thinking_between
 from pagesim.workloads.source import PAIR
 from pagesim.workloads.trace import (
@@ -18,7 +18,17 @@ from pagesim.workloads.trace import (
     FloatColumn,
     IntColumn,
 )
-from pagesim.workloads.values import Column, flags, id_list, is_missing, length_list, names, numbers, stamps
+from pagesim.workloads.values import (
+    Column,
+    flags,
+    id_list,
+    is_missing,
+    length_list,
+    names,
+    numbers,
+    stamps,
+    zoned,
+)
 
 PROMPT_NAMES = (
     "prompt_tokens",
@@ -85,10 +95,6 @@ def read_own(rows: Rows) -> dict[str, Any]:
         columns["abort_s"] = _aborts(rows, columns.get("arrival_s", np.zeros(len(rows))))
     if "request_id" in rows.columns:
         columns["request_id"] = rows.distinct("request_id")
-    used = [prompt, output, *(name for name in OPTIONAL if name != "hash_block_size" or constants)]
-    ignored = [name for name in rows.columns if name not in used]
-    if ignored:
-        rows.notes.append(f"columns not used: {listed(ignored, 300)}")
     return {**rows.settled(columns), **constants}
 
 
@@ -101,6 +107,11 @@ def read_azure(rows: Rows) -> dict[str, Any]:
     """Read Azure's CSV: dates with seven digits of a second, which become seconds from the first row."""
     times, good = stamps(rows.column("timestamp"))
     rows.reject_values("timestamp", good, "a date and time such as 2023-11-16 18:15:46.6805900")
+    bare = int((good & ~zoned(rows.column("timestamp"))).sum())
+    if 0 < bare < int(good.sum()):
+        rows.notes.append(
+            f"timestamp: {bare} of {len(rows)} rows name no time zone, and others do: read as UTC"
+        )
     columns = rows.settled(
         {
             "arrival_s": times,
@@ -116,8 +127,8 @@ def read_azure(rows: Rows) -> dict[str, Any]:
 def read_burstgpt(rows: Rows) -> dict[str, Any]:
     """Read BurstGPT's CSV; a request that failed has 0 response tokens there, and is left out.
 
-    Newer files have sessions, and how long each request took: the rest of the time between two turns is
-    ``think_s``. Their times begin at some hour, and are counted from the first request.
+    Times are counted from the first request that is kept. Newer files have sessions, and how long each
+    request took: the rest of the time between two turns is ``think_s``.
     """
     rows.leave_out(
         numbers(rows.column("response tokens")) == 0, "0 response tokens mark a request that failed"
@@ -127,20 +138,21 @@ def read_burstgpt(rows: Rows) -> dict[str, Any]:
         "prompt_tokens": rows.tokens("request tokens"),
         "output_tokens": rows.tokens("response tokens"),
     }
-    if "session id" not in rows.columns:
-        return rows.settled(columns)
-    columns["session_id"] = names(rows.column("session id"))
-    if "elapsed time" in rows.columns:
+    if "session id" in rows.columns:
+        columns["session_id"] = names(rows.column("session id"))
+    if "session id" in rows.columns and "elapsed time" in rows.columns:
         given = [0 if is_missing(v) else v for v in rows.column("elapsed time")]
         rows.columns = {**rows.columns, "elapsed time": given}
         columns["elapsed"] = rows.seconds("elapsed time")
     columns = rows.settled(columns)
+    columns["arrival_s"] = columns["arrival_s"] - columns["arrival_s"].min()
+    if "elapsed" not in columns:
+        return columns
     order = np.argsort(columns["arrival_s"], kind="stable")
     columns = {name: column[order] for name, column in columns.items()}
-    columns["arrival_s"] = start = columns["arrival_s"] - columns["arrival_s"][0]
-    if "elapsed" in columns:
-        over = start + columns.pop("elapsed")
-        columns["think_s"] = thinking_between(columns["session_id"].tolist(), start, over)
+    start = columns["arrival_s"]
+    over = start + columns.pop("elapsed")
+    columns["think_s"] = thinking_between(columns["session_id"].tolist(), start, over)
     return columns
 
 

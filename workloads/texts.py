@@ -8,13 +8,15 @@ it is the previous turn's prompt, its output, and the new question, token for to
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Literal
 
 import numpy as np
 
+from pagesim.errors import brief
+from pagesim.workloads import tokenizer
 from pagesim.workloads.rows import Rows
 from pagesim.workloads.tables import OUTPUT_NAMES, first_name
-from pagesim.workloads.tokenizer import Counter
 
 TurnChoice = Literal["first", "all", "after-completion"]
 """The first turn of a conversation, all of them, or all, each later one sent when the last is over."""
@@ -24,7 +26,7 @@ MODELS = ("gpt", "chatgpt", "assistant", "model", "bing", "bard", "bot")
 EXTRA = "one token added to each prompt (beginning of text) and each output (end)"
 
 
-def read_sharegpt(rows: Rows, count: Counter, turns: TurnChoice) -> dict[str, Any]:
+def read_sharegpt(rows: Rows, count: tokenizer.Counter, turns: TurnChoice) -> dict[str, Any]:
     """Read ShareGPT conversations: their first turn, or each turn with all before it in its prompt."""
     raw = rows.column("conversations")
     talks = [_rounds(value) for value in raw]
@@ -36,7 +38,12 @@ def read_sharegpt(rows: Rows, count: Counter, turns: TurnChoice) -> dict[str, An
     rows.leave_out(
         np.array([talk == [] for talk in talks], bool), "a conversation without a question and its answer"
     )
-    kept = [talks[row] or [] for row in rows.settle()]
+    rows_kept = rows.settle()
+    kept = [talks[row] or [] for row in rows_kept]
+    others = Counter(speaker for row in rows_kept for speaker in _others(raw[row]))
+    if others:
+        turns_of = ", ".join(f"{number} of {brief(name)}" for name, number in sorted(others.items())[:5])
+        rows.notes.append(f"turns that are neither a question nor an answer are left out: {turns_of}")
     if turns == "first":
         kept = [talk[:1] for talk in kept]
     prompts = count([p for talk in kept for p, _ in talk])
@@ -57,7 +64,7 @@ def read_sharegpt(rows: Rows, count: Counter, turns: TurnChoice) -> dict[str, An
     }
 
 
-def read_alpaca(rows: Rows, count: Counter) -> dict[str, Any]:
+def read_alpaca(rows: Rows, count: tokenizer.Counter) -> dict[str, Any]:
     """Read Alpaca records: the prompt is the instruction, a blank line, and the input where there is one."""
     instruction, output = _text(rows, "instruction"), _text(rows, "output")
     extra = _text(rows, "input", optional=True)
@@ -70,17 +77,17 @@ def read_alpaca(rows: Rows, count: Counter) -> dict[str, Any]:
     }
 
 
-def read_lmbenchmark(rows: Rows, count: Counter) -> dict[str, Any]:
+def read_lmbenchmark(rows: Rows, count: tokenizer.Counter) -> dict[str, Any]:
     """Read LMBenchmark turns: the text sent, and the number of tokens to generate."""
     return _prompts(rows, count, "input", "output_length")
 
 
-def read_prompts(rows: Rows, count: Counter) -> dict[str, Any]:
+def read_prompts(rows: Rows, count: tokenizer.Counter) -> dict[str, Any]:
     """Read vLLM's benchmark records: a prompt's text, and the number of tokens to generate."""
     return _prompts(rows, count, "prompt", first_name(rows, OUTPUT_NAMES))
 
 
-def _prompts(rows: Rows, count: Counter, prompt: str, output: str) -> dict[str, Any]:
+def _prompts(rows: Rows, count: tokenizer.Counter, prompt: str, output: str) -> dict[str, Any]:
     text, tokens = _text(rows, prompt), rows.tokens(output)
     kept = rows.settle()
     rows.notes.extend((count.note, EXTRA.replace(" and each output (end)", "")))
@@ -88,11 +95,17 @@ def _prompts(rows: Rows, count: Counter, prompt: str, output: str) -> dict[str, 
 
 
 def _text(rows: Rows, name: str, optional: bool = False) -> list[str]:
-    values = rows.columns.get(name, [None] * len(rows))
+    values = rows.column(name) if name in rows.columns else [None] * len(rows)
     good = [isinstance(v, str) or (optional and v is None) for v in values]
     if name in rows.columns:
         rows.reject_values(name, np.array(good, bool), "text")
     return [v if isinstance(v, str) else "" for v in values]
+
+
+def _others(conversation: Any) -> list[str]:
+    """Return who says each turn of a conversation that is neither a question nor an answer."""
+    speakers = [turn.get("from", turn.get("role")).lower() for turn in conversation]
+    return [name for name in speakers if name not in (*PEOPLE, *MODELS)]
 
 
 def _rounds(conversation: object) -> list[tuple[str, str]] | None:

@@ -128,6 +128,12 @@ def stamps(values: Column) -> tuple[IntColumn, Mask]:
     return times.astype(np.int64) - np.array(shift, np.int64) * 60_000_000_000, ~np.isnat(times)
 
 
+def zoned(values: Column) -> Mask:
+    """Return which of these dates with times name their time zone."""
+    found = [STAMP.fullmatch(v) if isinstance(v, str) else None for v in values]
+    return np.array([m is not None and bool(m.string[m.end(2) :].strip()) for m in found], bool)
+
+
 def _date(text: str) -> np.datetime64:
     try:
         return np.datetime64(text, "ns")

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import pagesim as ps
 
 trace = ps.make_trace("sharegpt", arrivals="poisson", rate=2.0, duration=20)
-common = {"model": "opt-13b", "gpu": "a100-40gb"}
+common = {"policy": "vllm-sosp", "model": "opt-13b", "gpu": "a100-40gb"}
 every = ps.simulate(trace, steps="iterations", until=20.0, **common).steps
 stretches = ps.simulate(trace, steps="stretches", until=20.0, **common).steps
 

@@ -6,14 +6,13 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.kernels.bench.rows import MEASURED, PARAMETERS, SCHEMA, Row, flat
+from pagesim.setup.files import put, put_text
 
 JOURNAL = "rows.jsonl"
 """One row a line, in the order of measuring. A later row of a key replaces an earlier one."""
@@ -81,8 +80,8 @@ class RowStore:
         if self.folder is None:
             return
         text = json.dumps({"schema": SCHEMA, "rows": self.rows}, indent=1, allow_nan=False)
-        _replace(self.folder / "rows.json", lambda file: file.write_text(text + "\n", encoding="utf-8"))
-        _replace(self.folder / "rows.parquet", lambda file: write_parquet(self.rows, file))
+        put_text(self.folder / "rows.json", text + "\n")
+        put(self.folder / "rows.parquet", lambda out: write_parquet(self.rows, out))
 
     def _open(self, folder: Path) -> None:
         journal = folder / JOURNAL
@@ -123,7 +122,7 @@ def read_rows(folder: Path) -> list[Row]:
     return list({row["key"]: row for row in _parse(_whole_lines(content), journal)}.values())
 
 
-def write_parquet(rows: list[Row], file: Path) -> None:
+def write_parquet(rows: list[Row], file: Path | IO[bytes]) -> None:
     """Write rows as one flat table; a column keeps its type where every row leaves it empty."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -156,15 +155,3 @@ def _parse(content: bytes, journal: Path) -> list[Row]:
             )
         rows.append({**dict.fromkeys((*PARAMETERS, *MEASURED)), **row})  # columns that are newer than the row
     return rows
-
-
-def _replace(file: Path, write: Callable[[Path], Any]) -> None:
-    draft = file.with_name(f".{file.name}.draft")
-    try:
-        write(draft)
-        draft.replace(file)
-    except OSError as error:
-        raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
-    finally:
-        with suppress(OSError):
-            draft.unlink()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic import BaseModel, Field
+from pydantic.fields import FieldInfo
 
 from pagesim.cli.ablate_engines import engines
 from pagesim.cli.ablate_hit_rate import hit_rate
@@ -64,10 +65,17 @@ class Undoing(Ablation):
     tokens: int = Field(256, description="Tokens of the context that is swapped or recomputed.")
 
 
+POLICY = "vllm-sosp"
+"""The policy of a sweep over block sizes that names none: that of the figures, which can swap."""
+
 _FIELDS = {
     name: field
     for name, field in Scenario.model_fields.items()
     if name not in ("cost", "preemption", "steps")
+} | {
+    "policy": FieldInfo(
+        annotation=str, default=POLICY, description=Scenario.model_fields["policy"].description
+    )
 }
 
 
@@ -187,6 +195,8 @@ def _prepared(
 
     asked = kind(**{name: flags.pop(name) for name in kind.model_fields if name in flags})
     chosen = scenario_from(Scenario, scenario, flags)
+    if "policy" not in chosen.model_fields_set:
+        chosen = chosen.model_copy(update={"policy": POLICY})
     sizes = None if asked.block_sizes is None else numbers("block_sizes", asked.block_sizes)
     if (asked.profile is None) == (asked.device is None):
         raise PagesimError("either --profile or --device is needed: costs from a file, or measured here")
@@ -207,13 +217,13 @@ def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked
     from pagesim.setup.served import served_model
 
     spec = served_model(chosen)
-    profile = find_profile(name, model=spec, tp=chosen.tensor_parallel_size, kv_dtype=chosen.kv_cache_dtype)
+    profile = find_profile(name, model=spec, tp=chosen.tensor_parallel_size, kv_dtype=chosen.kv_dtype)
     if profile.kind == "analytic" and profile.gpu is not None:  # made for whatever is asked
         profile = analytic_profile(
             gpu(profile.gpu),
             spec,
             tp=chosen.tensor_parallel_size,
-            kv_dtype=chosen.kv_cache_dtype,
+            kv_dtype=chosen.kv_dtype,
             block_sizes=sizes or SIZES,
         )
     file = Path(name)
@@ -237,7 +247,7 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
             tp=chosen.tensor_parallel_size,
             quick=asked.quick,
             block_sizes=sizes or MEASURED_SIZES,
-            kv_dtype=chosen.kv_cache_dtype,
+            kv_dtype=chosen.kv_dtype,
             seed=chosen.seed,
             journal=out / "rows",
             progress=progress,

@@ -68,7 +68,7 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
 
     prompts = prompt_chunks(trace_of(chosen), asked.chunk_tokens)
     chunk = chunk_bytes(
-        model(chosen.model), prompts.tokens, kv_dtype=chosen.kv_cache_dtype, tp=chosen.tensor_parallel_size
+        model(chosen.model), prompts.tokens, kv_dtype=chosen.kv_dtype, tp=chosen.tensor_parallel_size
     )
     future = prompts.future
     if not future.possible_hits:

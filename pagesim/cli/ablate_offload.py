@@ -166,7 +166,8 @@ def _tiers(
     if profile is None:
         return parse_tiers(texts, host_links(device))
     spec = model(servers[0].name)
-    kv_dtype = flags.get("kv_cache_dtype", System.model_fields["kv_cache_dtype"].default)
+    of_cache = {name: flags[name] for name in ("kv_cache_dtype", "weight_dtype") if name in flags}
+    kv_dtype = System(policy="vllm-v1", model=servers[0].name, **of_cache).kv_dtype
     found = find_profile(profile, model=spec, tp=servers[0].tp, kv_dtype=kv_dtype)
     return parse_tiers(texts, host_links(device, found, spec))
 

@@ -46,7 +46,7 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
     prompts = prompt_chunks(trace)
     future = prompts.future
     chunk = chunk_bytes(
-        model(chosen.model), prompts.tokens, kv_dtype=chosen.kv_cache_dtype, tp=chosen.tensor_parallel_size
+        model(chosen.model), prompts.tokens, kv_dtype=chosen.kv_dtype, tp=chosen.tensor_parallel_size
     )
     tokens = int(trace.prompt_tokens.sum())
     rows: list[dict[str, Any]] = []

@@ -92,7 +92,7 @@ class CopyGrid(BaseModel):
 class GemmGrid(BaseModel):
     """What ``bench gemm`` measures; several values are separated by commas."""
 
-    model: str | None = Field(None, description="Whose linear layers; see pagesim models.")
+    model: str | None = Field(None, description="Whose linear layers; see pagesim list models.")
     tokens: str | None = Field(None, description="Tokens of an iteration.")
     dtype: str | None = Field(None, description="fp16, bf16 or fp32.")
 

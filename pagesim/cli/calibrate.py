@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,7 @@ def command(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda; unless given, cuda where there is one.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Whose costs; see pagesim models.")] = "opt-13b",
+    model: Annotated[str, typer.Option(help="Whose costs; see pagesim list models.")] = "opt-13b",
     tensor_parallel_size: Annotated[int, typer.Option(help="Tensor parallel degree: 1.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points, each for a shorter time.")] = False,
     block_sizes: Annotated[str, typer.Option(help="Tokens a block, separated by commas.")] = "16",
@@ -43,11 +43,13 @@ def command(
     from pagesim.device.calibration import calibrate
     from pagesim.errors import PagesimError
     from pagesim.kernels.bench import selection
+    from pagesim.setup.files import check_file
 
     if target.suffix != ".json":
         raise PagesimError(f"OUT.json is {target}; it must end in .json, or no command would find it")
     if not target.absolute().parent.is_dir():
         raise PagesimError(f"{target}: cannot be written, {target.absolute().parent} is not a folder")
+    check_file(target, "profile")
     journal = target.with_name(f"{target.stem}.rows")
     with show_bench.progress() as progress:
         done = calibrate(
@@ -67,7 +69,10 @@ def command(
         )
     done.profile.save(target)
     # The profile holds every measurement now.
-    shutil.rmtree(journal, ignore_errors=True)
+    for name in ("rows.jsonl", "rows.json", "rows.parquet"):
+        (journal / name).unlink(missing_ok=True)
+    with suppress(OSError):  # it holds something else
+        journal.rmdir()
     show_profile.terms(done.profile)
     show.say_notes(done.profile.notes)
     before = f", {done.stored} were measured before" if done.stored else ""

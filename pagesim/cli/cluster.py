@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
 from pagesim.setup.scenario import Cluster
 
@@ -28,19 +30,23 @@ def command(
     """
     chosen = scenario_from(Cluster, scenario, flags)
     from pagesim.cli import show
+    from pagesim.cli.runs import all_rejected
     from pagesim.setup.files import check_target, publish
 
     if out is not None:
-        check_target(out)
+        check_target(out, "cluster")
     result = show.replay_cluster(chosen, stored=out is not None)
     if out is not None:
-        publish(out, lambda folder: _store(result, folder))
+        publish(out, lambda folder: _store(result, folder), "cluster")
+    rejected = all_rejected([result.summary])
     show.say_notes(result.notes)
     if json:
         show.as_json(result.summary)
     else:
         show.cluster(result)
         show.stored(out)
+    if rejected:
+        raise typer.Exit(1)
 
 
 def _store(result: ClusterResult, folder: Path) -> None:

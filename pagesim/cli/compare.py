@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from pagesim.cli.options import JSON, OUT, SCENARIO, scenario_from, with_flags
 from pagesim.setup.scenario import Comparison
 
@@ -23,13 +25,14 @@ def command(
     """
     chosen = scenario_from(Comparison, scenario, flags)
     from pagesim.cli import show
+    from pagesim.cli.runs import all_rejected
     from pagesim.results.plots import save_comparison_figures
     from pagesim.results.result import to_json
-    from pagesim.setup.files import check_target, publish
+    from pagesim.setup.files import check_target, publish, seal
     from pagesim.setup.scenario_files import to_toml
 
     if out is not None:
-        check_target(out)
+        check_target(out, "comparison")
     results = show.replay_all(chosen, stored=out is not None)
     summaries = {"runs": {policy: result.summary for policy, result in results.items()}}
 
@@ -39,13 +42,17 @@ def command(
         for policy, result in results.items():
             (folder / policy).mkdir()
             result.write(folder / policy)
+            seal(folder / policy, "run")
         save_comparison_figures(summaries["runs"], folder)
 
     if out is not None:
-        publish(out, store)
+        publish(out, store, "comparison")
+    rejected = all_rejected(summaries["runs"].values())
     show.say_notes(tuple(dict.fromkeys(note for result in results.values() for note in result.notes)))
     if json:
         show.as_json(summaries)
     else:
         show.side_by_side(summaries["runs"])
         show.stored(out)
+    if rejected:
+        raise typer.Exit(1)

@@ -66,9 +66,12 @@ def command(
     from pagesim.cli import show, show_fit
     from pagesim.errors import PagesimError
     from pagesim.experiments.fit import fitting, reading, result
+    from pagesim.setup.files import check_file
 
     if out is not None and out.suffix != ".json":
         raise PagesimError(f"out is {out}; it must end in .json, or no command would find it")
+    if out is not None:
+        check_file(out, "profile")
     logs, server = reading.split(logs)
     system, loads = reading.read(logs, hold_out or [], flags, server)
     operators = _start(start, system)
@@ -105,6 +108,6 @@ def _start(name: str | None, system: System) -> Profile | None:
         name,
         model=served_model(system),
         tp=system.tensor_parallel_size,
-        kv_dtype=system.kv_cache_dtype,
+        kv_dtype=system.kv_dtype,
         block_size=system.block_size or 16,
     )

@@ -46,18 +46,20 @@ def command(
     how = {name: flags.pop(name) for name in Live.model_fields if name in flags}
     chosen = scenario_from(Scenario, scenario, flags)
     from pagesim.cli import show
+    from pagesim.cli.runs import all_rejected
     from pagesim.device.live import run_live
     from pagesim.setup.files import check_target, publish
 
     if out is not None:
-        check_target(out)
+        check_target(out, "run")
 
     def run(system: Any, trace: Any, *, progress: Any, steps: Any) -> Any:
         return run_live(system, trace, progress=progress, **how)
 
     result = show.replay(chosen, stored=True, run=run)
     if out is not None:
-        publish(out, lambda folder: store(result, folder))
+        publish(out, lambda folder: store(result, folder), "run")
+    rejected = all_rejected([result.summary])
     show.say_notes(result.notes)
     if json:
         show.as_json(result.summary)
@@ -65,5 +67,5 @@ def command(
         show.one(result)
         show.measured(result)
         show.stored(out)
-    if how.get("check") and not result.summary["live"]["check"]["passed"]:
+    if rejected or (how.get("check") and not result.summary["live"]["check"]["passed"]):
         raise typer.Exit(1)

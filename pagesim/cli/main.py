@@ -4,20 +4,40 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from io import TextIOWrapper
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PACKAGES, PagesimError, escaped, reason
 
 
 def app() -> None:
     """Run the command line; what a user can mend is said in one sentence, with exit code 2."""
+    _settle_streams()
+    _settle_figures()
     try:
         try:
+            _check_arguments()
             _run()
         finally:
-            sys.stdout.flush()  # a full disk is noticed here, and not while Python shuts down
+            if sys.stdout is not None:  # it is None where the caller closed it
+                sys.stdout.flush()  # a full disk is noticed here, and not while Python shuts down
     except PagesimError as error:
-        print(f"pagesim: {error}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(str(error))
+    except MemoryError:
+        _refuse(
+            "memory is exhausted: this needs more than is free, or than this process may take (ulimit -v); "
+            "replay fewer requests, keep fewer steps, or free some"
+        )
+    except UnicodeEncodeError as error:
+        # Python holds bytes of a name that are no text as halves of surrogate pairs, and no file takes these.
+        if not any("\udc80" <= each <= "\udcff" for each in error.object):
+            raise
+        _refuse(f"{error.object!r} {_NO_TEXT}")
     except KeyboardInterrupt:  # while typer is not looking out for it: before the command begins, say
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe has seen enough
@@ -25,8 +45,69 @@ def app() -> None:
         sys.exit(1)
     except OSError as error:
         _abandon_stdout()
-        print(f"pagesim: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(f"{error.filename or 'output'}: {error.strerror or error}")
+    except (Exception, SystemExit) as error:
+        blamed = _plugin_of(error.__traceback__)
+        if blamed is None:
+            raise
+        _refuse(f"{blamed} ended the command with {type(error).__name__}: {reason(error)}")
+
+
+_NO_TEXT = (
+    f"holds bytes that are no {sys.getfilesystemencoding().upper()}, and a result could not name it; "
+    "rename it, or make a link to it of another name"
+)
+
+
+def _refuse(sentence: str) -> NoReturn:
+    """End with a sentence; where nothing can be said any more, with the exit code alone."""
+    with suppress(OSError, ValueError):
+        print(f"pagesim: {escaped(sentence)}", file=sys.stderr, flush=True)
+    sys.exit(2)
+
+
+def _settle_streams() -> None:
+    """Let any encoding that the environment names print everything: escaped, or else as UTF-8."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            try:
+                "a – ×\n".encode(stream.encoding, "backslashreplace")
+            except (UnicodeError, LookupError):  # idna, say, which is an encoding and not one of texts
+                stream.reconfigure(encoding="utf-8")
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _settle_figures() -> None:
+    """Let figures be drawn by matplotlib's own settings: not by a folder's, nor for a screen.
+
+    Where matplotlib finds its settings is settled when it is imported: in the working directory first.
+    """
+    matplotlib = find_spec("matplotlib")
+    if matplotlib is None or matplotlib.origin is None:
+        return
+    os.environ["MPLBACKEND"] = "agg"
+    own = Path(matplotlib.origin).parent / "mpl-data"
+    os.environ["MATPLOTLIBRC"] = str(own / "matplotlibrc")
+    if os.path.lexists("matplotlibrc"):
+        here = Path.cwd()
+        os.chdir(own)
+        try:
+            import_module("matplotlib")
+        finally:
+            os.chdir(here)
+
+
+def _check_arguments() -> None:
+    for argument in sys.argv[1:]:
+        if any("\ud800" <= each <= "\udfff" for each in argument):
+            raise PagesimError(f"{argument!r} {_NO_TEXT}")
+
+
+def _plugin_of(trace: TracebackType | None) -> str | None:
+    """Return the plug-in, and its line, in which an error was raised; None if it was raised by none."""
+    plugins = sys.modules.get("pagesim.setup.plugins")
+    found: str | None = None if plugins is None else plugins.blamed(trace)
+    return found
 
 
 def _run() -> None:
@@ -41,8 +122,8 @@ def _run() -> None:
             raise
         if sys.argv[1:2] != ["doctor"]:
             raise PagesimError(
-                f"{name} is not installed and this command needs it: pip install {name}; pagesim doctor "
-                "shows what else is missing"
+                f"{name} is not installed and this command needs it: pip install {PACKAGES.get(name, name)}; "
+                "pagesim doctor shows what else is missing"
             ) from missing
         from pagesim.cli.doctor import command
 

@@ -20,6 +20,9 @@ SCENARIO = Annotated[
     typer.Argument(metavar="SCENARIO.toml", help="Options from a file; flags win over them."),
 ]
 OUT = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Store the result in this folder.")]
+FORCE = Annotated[
+    bool, typer.Option("--force", help="Replace also a file that is not of the kind that is written.")
+]
 JSON = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 
 TRACE, SYSTEM, MEMORY, SCHEDULER, COSTS, OUTPUT = PANELS = (
@@ -95,6 +98,10 @@ def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any], serve
     scenario = checked(kind, given if served is None else served.over(given))
     if file:
         check_needs(file, scenario)
+    if served is not None:
+        from pagesim.setup.equip import check_served
+
+        check_served(scenario, full_graphs=served.full_graphs)
     return scenario.model_copy(update=absolute_paths(scenario))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.options import JSON, with_fields
+from pagesim.cli.options import FORCE, JSON, with_fields
 from pagesim.setup.scenario import System, checked
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def command(
     enforce_eager: EAGER = False,
     plot: PLOT = None,
     page: PAGE = None,
+    force: FORCE = False,
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
@@ -87,28 +88,33 @@ def command(
     from pagesim.costs.specs.gpus import GIB
     from pagesim.errors import PagesimError
     from pagesim.experiments.plan import POLICY, plan
+    from pagesim.setup.files import check_file
 
+    if page is not None:
+        check_file(page, "page", force=force)
     if available_gib is not None and not 0 < available_gib < float("inf"):
         raise PagesimError(f"available_gib is {available_gib}; it must be above 0, in GiB")
     given: dict[str, Any] = {"policy": POLICY, **flags}
     lines: tuple[str, ...] = ()
+    full_graphs = True
     if serve is not None:
         from pagesim.setup.serve import read_serve
 
         served = read_serve(serve)
-        given, lines = served.over(flags), served.notes
+        given, lines, full_graphs = served.over(flags), served.notes, served.full_graphs
     cache_bytes = None if available_gib is None else int(available_gib * GIB)
     if grid:
-        _side_by_side(given, grid, cache_bytes, enforce_eager, plot, page, json)
+        how = {"cache_bytes": cache_bytes, "enforce_eager": enforce_eager, "full_graphs": full_graphs}
+        _side_by_side(given, grid, how, plot, page, json, force)
         show.say_notes(lines)
         return
     system = checked(System, given)
-    found = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager)
+    found = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager, full_graphs=full_graphs)
     if plot is not None:
         from pagesim.results.gpu_memory import gpu_memory_bar
 
         parts = {part.name: part.bytes / GIB for part in found.parts}
-        _draw(gpu_memory_bar(parts, f"{system.model} on {system.gpu}"), plot)
+        _draw(gpu_memory_bar(parts, f"{system.model} on {system.gpu}"), plot, force)
     if page is not None:
         _write_page({f"{system.model} on {system.gpu}": found}, page)
     if json:
@@ -118,11 +124,11 @@ def command(
     show.say_notes((*lines, *found.notes))
 
 
-def _draw(figure: Figure, plot: Path) -> None:
+def _draw(figure: Figure, plot: Path, force: bool) -> None:
     from pagesim.cli import show
 
     stem = plot.with_suffix("") if plot.suffix in (".png", ".svg") else plot
-    show.put_figure(figure, stem.parent, stem.name)
+    show.put_figure(figure, stem.parent, stem.name, force)
 
 
 def _write_page(plans: dict[str, Plan], page: Path) -> None:
@@ -137,11 +143,11 @@ def _write_page(plans: dict[str, Plan], page: Path) -> None:
 def _side_by_side(
     given: dict[str, Any],
     grid: list[str],
-    cache_bytes: int | None,
-    enforce_eager: bool,
+    how: dict[str, Any],
     plot: Path | None,
     page: Path | None,
     json: bool,
+    force: bool,
 ) -> None:
     """Show the plans of a grid: a row each, and a bar each where there is a figure."""
     from pagesim.cli import show
@@ -157,7 +163,7 @@ def _side_by_side(
     size = math.prod(len(values) for values in axes.values())
     if size > MOST_PLANS:
         raise PagesimError(f"the grid has {size} plans; the bound is {MOST_PLANS}")
-    found = plans(given, axes, cache_bytes=cache_bytes, enforce_eager=enforce_eager)
+    found = plans(given, axes, **how)
     if plot is not None:
         from pagesim.results.gpu_memory import plan_bars
 
@@ -173,7 +179,7 @@ def _side_by_side(
         shared = ", ".join(
             str(given[name]) for name in ("model", "gpu") if name in given and name not in axes
         )
-        _draw(plan_bars(bars, f"{shared}: {varied}" if shared else varied), plot)
+        _draw(plan_bars(bars, f"{shared}: {varied}" if shared else varied), plot, force)
     if page is not None:
         there = {
             ", ".join(str(value) for value in each.point.values()): each.plan

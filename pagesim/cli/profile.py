@@ -47,13 +47,13 @@ def show(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json
     if as_json:
         show.as_json(found.model_dump(mode="json", by_alias=True))
         return
-    show_profile.terms(found)
-    show.say_notes(found.notes)
     if out is not None:
         from pagesim.results.plots import profile_fit
 
         show.put_figure(profile_fit(found), out, "profile")
-        show.stored(out)
+    show_profile.terms(found)
+    show.say_notes(found.notes)
+    show.stored(out)
 
 
 @cli.command("compare")

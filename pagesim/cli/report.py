@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pagesim.cli.options import FORCE
 from pagesim.errors import PagesimError
 
 FOLDERS = Annotated[
@@ -29,7 +30,11 @@ PICTURES = Annotated[
 
 
 def command(
-    folders: FOLDERS, out: OUT = Path("report.html"), window: WINDOW = None, instants: PICTURES = None
+    folders: FOLDERS,
+    out: OUT = Path("report.html"),
+    window: WINDOW = None,
+    instants: PICTURES = None,
+    force: FORCE = False,
 ) -> None:
     """Write one HTML page about one or several results; it opens from disk and fetches nothing.
 
@@ -39,8 +44,10 @@ def command(
 
     from pagesim.cli import show
     from pagesim.results.report import write_report
+    from pagesim.setup.files import check_file
     from pagesim.setup.scenario import System, checked
 
+    check_file(out, "page", force=force)
     seconds = None if window is None else checked(System, {"window": window}).window_s
     if seconds is not None and seconds[0] == seconds[1]:
         raise PagesimError(f"window is {window!r}: it must have a length")

@@ -46,23 +46,27 @@ def command(
     from pagesim.accounting.timeline import Timeline
     from pagesim.api import run
     from pagesim.cli import show
+    from pagesim.cli.runs import all_rejected
     from pagesim.errors import PagesimError
     from pagesim.setup.files import check_target, publish
 
     if out is not None:
-        check_target(out)
+        check_target(out, "run")
     elif trace_events:
         raise PagesimError("trace_events needs a folder to store the file in; give --out DIR")
     timeline = Timeline(every=chosen.steps) if trace_events else None
     result = show.replay(chosen, stored=out is not None, run=partial(run, timeline=timeline))
     if out is not None:
-        publish(out, lambda folder: store(result, folder, timeline))
+        publish(out, lambda folder: store(result, folder, timeline), "run")
+    rejected = all_rejected([result.summary])
     show.say_notes((*(() if served is None else served.notes), *result.notes))
     if json:
         show.as_json(result.summary)
     else:
         show.one(result)
         show.stored(out)
+    if rejected:
+        raise typer.Exit(1)
 
 
 def store(result: Any, folder: Path, timeline: Any = None) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -64,6 +64,22 @@ def say_notes(notes: Iterable[str]) -> None:
     more = len(found) - MOST_NOTES
     rest = (f"and {more} notes more, of other runs",) if more > 0 else ()
     show.say_notes((*found[:MOST_NOTES], *rest))
+
+
+def all_rejected(summaries: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether no run served any request; then say so, and why, beside the output and before anything else."""
+    runs = list(summaries)
+    if not all(run["requests"]["rejected"] == run["requests"]["total"] for run in runs):
+        return False
+    why = "; ".join(dict.fromkeys(sentence for run in runs for sentence in run["rejections"]))
+    total = runs[0]["requests"]["total"]
+    sentence = f"pagesim: {total} of {total} requests were rejected: {why}"
+    from rich.console import Console
+
+    from pagesim.errors import escaped
+
+    Console(stderr=True).print(escaped(sentence), highlight=False, markup=False, soft_wrap=True)
+    return True
 
 
 def number(value: float, margin: float = float("nan")) -> str:

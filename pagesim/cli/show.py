@@ -6,9 +6,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,7 +23,7 @@ from pagesim.errors import PagesimError, escaped
 from pagesim.experiments.clusters import ClusterResult, run_cluster, run_pools
 from pagesim.results.result import Result, to_json
 from pagesim.setup.comparison import scenarios_of
-from pagesim.setup.files import put
+from pagesim.setup.files import check_file, put, put_text
 from pagesim.setup.scenario import APART, Cluster, Comparison, Scenario
 from pagesim.setup.server import ProgressCallback
 from pagesim.workloads import LengthModel
@@ -98,23 +99,31 @@ def stored(out: Path | None) -> None:
         say(f"stored in {out}")
 
 
-def put_figure(figure: Figure, folder: Path, name: str) -> None:
+def put_figure(figure: Figure, folder: Path, name: str, force: bool | None = None) -> None:
     """Write a figure into a folder, which need not be there yet, each of its files whole or not at all."""
     from pagesim.results.plots import save
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as drafts:
+        with tempfile.TemporaryDirectory(prefix=".pagesim.", dir=folder) as drafts:
             save(figure, Path(drafts) / name)
-            for draft in sorted(Path(drafts).iterdir()):
-                draft.replace(folder / draft.name)
+            made = sorted(Path(drafts).iterdir())
+            for draft in made:
+                check_file(folder / draft.name, "figure", force=force)
+            for draft in made:
+                put(folder / draft.name, partial(_copy, draft))
     except OSError as error:
         raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
 
 
+def _copy(draft: Path, out: BinaryIO) -> None:
+    out.write(draft.read_bytes())
+
+
 def write_text(file: Path, text: str) -> None:
-    """Write a file, all of it or nothing."""
-    put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
+    """Write a table, all of it or nothing, in the place of no file but one that begins as it does."""
+    check_file(file, "table", begins=text.partition("\n")[0])
+    put_text(file, text)
 
 
 def statistics(table: pd.DataFrame) -> None:
@@ -389,7 +398,7 @@ def _outcome(summary: Summary) -> str:
     requests = summary["requests"]
     parts = [f"{requests['finished']} of {requests['total']} requests finished"]
     if requests["rejected"]:
-        parts.append(f"{requests['rejected']} rejected (longer than the model or the memory can hold)")
+        parts.append(f"{requests['rejected']} rejected ({'; '.join(summary['rejections'])})")
     if requests["stuck"]:
         why = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in summary["dead_ends"].items() if v)
         parts.append(f"{requests['stuck']} given up ({why})")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pagesim.cli.completion import complete
-from pagesim.cli.options import OUT, workload_flags
+from pagesim.cli.options import FORCE, OUT, workload_flags
 
 if TYPE_CHECKING:
     from pagesim.errors import TraceError
@@ -43,11 +43,11 @@ def describe(*, trace: TRACE, out: OUT = None, flags: dict[str, Any]) -> None:
     from pagesim.workloads import make_trace, plot_trace
 
     requests = make_trace(trace, **flags)
-    show.say_notes(requests.notes)
-    show.statistics(statistics(requests))
     if out is not None:
         show.put_figure(plot_trace(requests), out, "trace")
-        show.stored(out)
+    show.say_notes(requests.notes)
+    show.statistics(statistics(requests))
+    show.stored(out)
 
 
 @cli.command("convert")
@@ -56,6 +56,7 @@ def convert(
     *,
     source: Annotated[Path, typer.Argument(metavar="IN", help="A trace file in any format.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="A .parquet or .csv file.")],
+    force: FORCE = False,
     flags: dict[str, Any],
 ) -> None:
     """Read a trace in any format and write it as Parquet or CSV.
@@ -67,12 +68,15 @@ def convert(
     """
     from pagesim.cli import show
     from pagesim.errors import TraceError
+    from pagesim.setup.files import check_file
     from pagesim.workloads import load, save
 
     try:
         found = {target: load(source, **flags)}
     except TraceError as error:
         found = _recorded(source, target, error)
+    for file in found:
+        check_file(file, "trace", force=force)
     for file, requests in found.items():
         save(requests, file)
         show.say_notes(requests.notes)
@@ -80,13 +84,20 @@ def convert(
 
 
 def _recorded(source: Path, target: Path, error: TraceError) -> dict[Path, Trace]:
-    """Return the requests of recorded runs, by the file that each goes into; else the error it is."""
+    """Return the requests of recorded runs, by the file that each goes into.
+
+    Raises:
+        PagesimError: what is wrong with the runs, or, where there are none, with the trace.
+    """
     from pagesim.errors import PagesimError
-    from pagesim.experiments.recorded.find import read
+    from pagesim.experiments.recorded.find import FORMATS, read
+    from pagesim.workloads.formats import UNKNOWN
 
     try:
         runs = read(source)
-    except PagesimError:
+    except PagesimError as why:
+        if UNKNOWN in str(error) and not str(why).endswith(FORMATS):
+            raise
         raise error from None
     files = (
         [target]
@@ -108,6 +119,7 @@ def make(
     *,
     trace: TRACE,
     target: Annotated[Path, typer.Argument(metavar="OUT", help="A .parquet or .csv file.")],
+    force: FORCE = False,
     flags: dict[str, Any],
 ) -> None:
     """Make a trace: lengths from a file, a workload or a distribution, arrivals from a process.
@@ -115,8 +127,10 @@ def make(
     Example: pagesim trace make lognormal:300,1.5,200,1 burst.csv --rate 4 --cv 3 --duration 600
     """
     from pagesim.cli import show
+    from pagesim.setup.files import check_file
     from pagesim.workloads import make_trace, save
 
+    check_file(target, "trace", force=force)
     requests = make_trace(trace, **flags)
     save(requests, target)
     show.say_notes(requests.notes)
@@ -136,6 +150,7 @@ def fit(
     total_below: Annotated[
         int | None, typer.Option(help="Fit only requests with prompt + output below this many tokens.")
     ] = None,
+    force: FORCE = False,
     flags: dict[str, Any],
 ) -> None:
     """Fit a joint model of prompt and output lengths to a trace; --trace OUT.json then samples it.
@@ -143,9 +158,11 @@ def fit(
     Example: pagesim trace fit azure.parquet azure.json --origin AzurePublicDataset --licence CC-BY-4.0
     """
     from pagesim.cli import show
+    from pagesim.setup.files import check_file, put_text
     from pagesim.workloads import Provenance, load
     from pagesim.workloads import fit as fit_model
 
+    check_file(target, "model of lengths", force=force)
     requests = load(source, **flags)
     model = fit_model(
         requests,
@@ -153,7 +170,7 @@ def fit(
         Provenance(description or f"fitted to {source.name}", origin, licence),
         total_below=total_below,
     )
-    show.write_text(target, model.to_json())
+    put_text(target, model.to_json())
     show.say_notes(requests.notes)
     show.closeness(model)
     show.say(f"model {model.name} of {model.rows} requests written to {target}")

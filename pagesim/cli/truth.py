@@ -53,7 +53,7 @@ def truth(
 
     most = bound(within)
     if out is not None:
-        check_target(out)
+        check_target(out, "validation")
     runs = read_all(files)
     found: list[Comparison] = []
     left_out: dict[str, str] = {}
@@ -85,7 +85,7 @@ def truth(
             (folder / "summary.json").write_text(to_json(summary), encoding="utf-8")
             save(measured_against_simulated(found), folder / "validation")
 
-        publish(out, store)
+        publish(out, store, "validation")
     show.say_notes(tuple(dict.fromkeys(note for each in found for note in each.notes)))
     if as_json:
         show.as_json(summary)

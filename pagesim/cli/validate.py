@@ -119,7 +119,7 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
     from pagesim.setup.files import check_target, publish
 
     if out is not None:
-        check_target(out)
+        check_target(out, "validation")
     device = selection.device(asked.device)
     with tempfile.TemporaryDirectory(prefix="pagesim-") as temporary:
         profile, cost = _profile(asked, chosen, device, Path(temporary))
@@ -148,7 +148,7 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
         reports = {case.name: case.report() for case in cases}
         summary = {"profile": profile.name, "kind": profile.kind, "how": how, "cases": list(reports.values())}
         if out is not None:
-            publish(out, lambda folder: _store(folder, chosen, profile, cases, summary))
+            publish(out, lambda folder: _store(folder, chosen, profile, cases, summary), "validation")
     notes = [note for case in cases for note in case.simulated.notes]
     show.say_notes((*_differences(profile, how), *dict.fromkeys(notes), *_without_pressure(cases)))
     if json:
@@ -171,7 +171,7 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
             asked.profile,
             model=served_model(chosen),
             tp=chosen.tensor_parallel_size,
-            kv_dtype=chosen.kv_cache_dtype,
+            kv_dtype=chosen.kv_dtype,
             block_size=chosen.block_size or 16,
         )
         return found, str(file.resolve()) if file.is_file() else asked.profile
@@ -186,7 +186,7 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
             tp=chosen.tensor_parallel_size,
             quick=True,
             block_sizes=(chosen.block_size or 16,),
-            kv_dtype=chosen.kv_cache_dtype,
+            kv_dtype=chosen.kv_dtype,
             cuda_graphs=bool(asked.cuda_graphs),
             swap=asked.swap or "gather",
             seed=chosen.seed,

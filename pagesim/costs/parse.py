@@ -181,5 +181,6 @@ COST_MODELS: Plugins[MakeCost] = Plugins(
     "cost",
     "pagesim.cost_models",
     {"auto": _auto, "roofline": _roofline, "affine": _affine, "profile": _profiled},
+    methods=("iteration", "decode"),
 )
 """Cost models, by the name before the colon."""

@@ -136,7 +136,7 @@ def serve(
         system: but for its block size and preemption; its memory counts in blocks of its own size.
         trace: is replayed each time.
         sizes: of blocks, in tokens.
-        preemptions: ``recompute``, ``swap`` or ``auto``.
+        preemptions: ``default``, ``recompute``, ``swap`` or ``auto``.
 
     Yields:
         Preemption, block size, result.
@@ -146,7 +146,9 @@ def serve(
     """
     for preemption in preemptions:
         for size in sizes:
-            update: dict[str, Any] = {"preemption": preemption, "block_size": size}
+            update: dict[str, Any] = {"block_size": size}
+            if preemption != "default":  # which every policy has, and few as an option
+                update["preemption"] = preemption
             own = system.block_size or 16
             for option in ("num_blocks", "cpu_blocks"):
                 number = getattr(system, option)

@@ -173,7 +173,7 @@ def _case(run: RecordedRun, operators: Operators) -> Case:
         chosen.gpu,
         chosen.tensor_parallel_size,
         chosen.weight_dtype,
-        "bf16" if chosen.kv_cache_dtype == "fp16" else chosen.kv_cache_dtype,
+        "bf16" if chosen.kv_dtype == "fp16" else chosen.kv_dtype,
         degree,
         run.server.get("moe_backend"),
     )

@@ -193,7 +193,7 @@ def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> Served:
     # The last token of a request is never computed upon.
     once = int((served["prompt_tokens"] + served["output_tokens"] - 1 - served["cached_tokens"]).sum())
     tokens = model(result.scenario.model).kv_bytes_per_token(
-        result.scenario.kv_cache_dtype, result.scenario.tensor_parallel_size
+        result.scenario.kv_dtype, result.scenario.tensor_parallel_size
     )
     return Served(
         policy=policy,

@@ -85,4 +85,4 @@ def slot_bytes(result: Result) -> int:
     if "page_bytes" in result.summary["memory"]:
         return 1
     system = result.scenario
-    return model(system.model).kv_bytes_per_token(system.kv_cache_dtype, system.tensor_parallel_size)
+    return model(system.model).kv_bytes_per_token(system.kv_dtype, system.tensor_parallel_size)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,11 @@ from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
 from pagesim.accounting.tree_history import COUNTS, TreeHistory
 from pagesim.errors import PagesimError, reason
+from pagesim.results.checks import check_summary, check_table, check_total
 from pagesim.results.kept_frames import KeptFrames
 from pagesim.results.step_table import STEP_COLUMNS
 from pagesim.scheduling.request import Status
-from pagesim.setup.files import publish
+from pagesim.setup.files import MARKERS, publish, read_sealed
 from pagesim.setup.reading import parse_json, read_parquet
 from pagesim.setup.scenario import Scenario, System
 from pagesim.setup.scenario_files import read_scenario, read_toml, to_toml
@@ -60,9 +61,6 @@ TIER_COLUMNS = ("clock", "tier", "pending", "pinned", "duplicate", "kept", "free
 TREE_COLUMNS = ("clock", *COUNTS[1:], "new_token_ratio")
 """Columns of the tree table: tokens by where they are, `pagesim.accounting.tree_history`."""
 
-TEXT_COLUMNS = ("request_id", "status", "choice", "tier")
-"""Those of them that need not hold numbers."""
-
 STATUS_NAMES = {status: status.name.lower() for status in Status}
 
 
@@ -87,13 +85,16 @@ class Stored:
 
         return pd.DataFrame(self.request_columns)
 
+    _kind: ClassVar[str] = "run"
+    """What a folder that holds it is, see `pagesim.setup.files`."""
+
     def save(self, directory: str | Path) -> Path:
         """Write the result to a folder, all of it or nothing, replacing an older result.
 
         Raises:
             PagesimError: the folder holds something else, or cannot be written.
         """
-        return publish(Path(directory), self.write)
+        return publish(Path(directory), self.write, self._kind)
 
     def write(self, folder: Path) -> None:
         """Write the result's files into an empty folder."""
@@ -164,21 +165,30 @@ def load(directory: str | Path) -> Result:
         PagesimError: the folder is no result, or not the whole of one.
     """
     folder = Path(directory)
-    tables: dict[str, pd.DataFrame] = {}
+    what = "is no result of pagesim run"
+    names = tuple(f"{name}.parquet" for name in TABLES)
+    files = read_result(folder, ("scenario.toml", "summary.json", *names), names[:1], what)
     try:
-        summary = parse_json((folder / "summary.json").read_text(encoding="utf-8"))
-        for name in TABLES:
-            file = folder / f"{name}.parquet"
-            if file.exists():
-                tables[name] = read_parquet(file.read_bytes()).to_pandas()
-    except OSError as error:
-        raise PagesimError(f"{folder}: is no result of pagesim run ({error})") from None
+        summary = check_summary(parse_json(files["summary.json"]))
+        tables = {name: read_table(files[f"{name}.parquet"]) for name in TABLES if f"{name}.parquet" in files}
+        groups = summary["memory"].get("groups", {}) if "page_bytes" in summary["memory"] else {}
+        held = tuple(f"held_blocks_{number}" for number in range(len(groups)))
+        for name, columns in (
+            ("requests", REQUEST_COLUMNS),
+            ("steps", (*STEP_COLUMNS, *held)),
+            ("batches", BATCH_COLUMNS),
+            ("preemptions", PREEMPTION_COLUMNS),
+            ("tiers", TIER_COLUMNS),
+            ("tree", TREE_COLUMNS),
+        ):
+            if name in tables:
+                check_table(name, tables[name], columns)
+        check_total(summary, tables["requests"])
+        if "tiers" in tables and "tiers" not in summary["memory"]:
+            raise ValueError("summary.json knows no tiers, and there is a tiers.parquet")
     except ValueError as error:
-        raise PagesimError(f"{folder}: is no result of pagesim run ({reason(error)})") from None
-    if "requests" not in tables:
-        raise PagesimError(f"{folder}: is no result of pagesim run (requests.parquet is missing)")
+        raise PagesimError(f"{folder}: {what} ({reason(error)})") from None
     requests = tables.pop("requests")
-    _check(folder, summary, requests, tables)
     scenario = folder / "scenario.toml"
     kind = Scenario if "trace" in read_toml(scenario) else System
     return Result(
@@ -193,37 +203,40 @@ def load(directory: str | Path) -> Result:
     )
 
 
+def read_result(folder: Path, names: tuple[str, ...], needed: tuple[str, ...], what: str) -> dict[str, bytes]:
+    """Return the files of a stored result, as they were when it was stored.
+
+    Args:
+        folder: the result's.
+        names: of the files; one that is not there is left out.
+        needed: those of them that must be there, beside the scenario and the summary.
+        what: said of a folder that is none.
+
+    Raises:
+        PagesimError: a file is missing, cannot be read or was changed.
+    """
+    try:
+        return read_sealed(folder, names, (*MARKERS, *needed))
+    except OSError as error:
+        raise PagesimError(f"{folder}: {what} ({error})") from None
+
+
+def read_table(data: bytes) -> pd.DataFrame:
+    """Return the table that a Parquet file holds.
+
+    Raises:
+        ValueError: it is none, or holds what no table of ours does.
+    """
+    table = read_parquet(data)
+    try:
+        frame: pd.DataFrame = table.to_pandas()
+    except Exception as error:  # what pandas cannot hold, it says in many ways: a date out of its range, say
+        raise ValueError(reason(error)) from None
+    return frame
+
+
 def _columns(table: pd.DataFrame | None) -> dict[str, npt.NDArray[Any]] | None:
     return None if table is None else {name: table[name].to_numpy() for name in table.columns}
-
-
-def _check(folder: Path, summary: Any, requests: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Make sure that files belong to a result, and to the same one."""
-    total = summary.get("requests", {}) if isinstance(summary, dict) else None
-    if not isinstance(total, dict) or total.get("total") != len(requests):
-        raise PagesimError(
-            f"{folder}: is no result of pagesim run (summary.json does not count the "
-            f"{len(requests)} rows of requests.parquet)"
-        )
-    for name, table, columns in (
-        ("requests", requests, REQUEST_COLUMNS),
-        ("steps", tables.get("steps"), STEP_COLUMNS),
-        ("batches", tables.get("batches"), BATCH_COLUMNS),
-        ("preemptions", tables.get("preemptions"), PREEMPTION_COLUMNS),
-        ("tiers", tables.get("tiers"), TIER_COLUMNS),
-        ("tree", tables.get("tree"), TREE_COLUMNS),
-    ):
-        if table is None:
-            continue
-        for column in columns:
-            if column not in table:
-                raise PagesimError(
-                    f"{folder}: is no result of pagesim run ({name}.parquet lacks the column {column})"
-                )
-            if column not in TEXT_COLUMNS and table[column].dtype.kind not in "iuf":
-                raise PagesimError(
-                    f"{folder}: is no result of pagesim run ({column} of {name}.parquet holds no numbers)"
-                )
 
 
 def to_json(value: Any) -> str:

@@ -7,6 +7,8 @@ arrival makes room for the others. Rules as in the schedulers of the PagedAttent
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pagesim.kvcache import Holder, KVCache
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
@@ -37,6 +39,9 @@ class ContinuousBatching(Scheduler):
         "max_num_seqs",
     )
 
+    budget_option: ClassVar[str] = "max_num_batched_tokens"
+    """The option that says how many tokens an iteration has at most."""
+
     def __init__(
         self,
         memory: KVCache,
@@ -62,21 +67,29 @@ class ContinuousBatching(Scheduler):
         self.spare_blocks = self.widest  # the rule asks for them even where no new block is due
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        return not self.refusal(prompt_tokens, output_tokens, samples)
+
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         memory = self.memory
-        if prompt_tokens + output_tokens > self.max_model_len or samples > self.max_num_seqs:
-            return False
+        if prompt_tokens + output_tokens > self.max_model_len:
+            return f"prompt and output exceed max_model_len, {self.max_model_len} tokens"
+        if samples > self.max_num_seqs:
+            return f"its samples exceed max_num_seqs, {self.max_num_seqs}"
         if prompt_tokens > self.max_num_batched_tokens:
-            return False
+            return (
+                f"the prompt exceeds {self.budget_option}, {self.max_num_batched_tokens} tokens, and is not "
+                "cut into chunks"
+            )
         probe = self._probe
         probe.output, probe.samples = output_tokens, samples
         if not memory.could_admit(probe, prompt_tokens, self.watermark_blocks):
-            return False
+            return self.no_room()
         if not memory.grows:
-            return True
+            return ""
         # The last token's KV is never stored.
         shared = prompt_tokens // memory.block_size if memory.shares else 0
         longest = memory.blocks_for(prompt_tokens + output_tokens - 1)
-        return shared + samples * (longest - shared) <= memory.num_blocks
+        return "" if shared + samples * (longest - shared) <= memory.num_blocks else self.no_room()
 
     def blocked_externally(self) -> bool:
         if self.memory.grows:

@@ -173,6 +173,26 @@ class Scheduler(SchedulerTraits):
         With a shorter output, what is accepted must be accepted, too: it is not asked again.
         """
 
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        """Return which limit such a request exceeds, with its option and its value; empty where it is served.
+
+        The sentence is the same for all requests that exceed the same limit.
+        """
+        accepted = self.accepts(prompt_tokens, output_tokens, samples)
+        return "" if accepted else f"the scheduler, {type(self).__name__}, does not accept it"
+
+    def never_fits(self, prompt_tokens: int) -> bool:
+        """Whether the engine takes such a prompt in, never has room for it, and serves none behind it."""
+        return False
+
+    def no_room(self) -> str:
+        """Return the sentence for a request that needs more blocks than there are."""
+        memory = self.memory
+        return (
+            f"it needs more than the {memory.num_blocks} blocks of {memory.block_size} tokens that the KV "
+            "cache has for it: see num_blocks"
+        )
+
     def expect(self, arrivals: Arrivals) -> None:
         """Say, once and before anything else happens, which requests are going to arrive.
 

@@ -74,6 +74,7 @@ class Lightllm(ContinuousBatching):
     __slots__ = ("_max_new_tokens",)
 
     Options = LightllmOptions
+    budget_option = "batch_max_tokens"
     samples = "one"
     has_beams = False
     serves_hybrids = False
@@ -102,11 +103,10 @@ class Lightllm(ContinuousBatching):
         super().__init__(memory, limits, max_model_len=max_model_len, prices=prices)
         self._max_new_tokens = options.max_new_tokens or 0
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        if samples > 1 or not super().accepts(prompt_tokens, output_tokens, samples):
-            return False
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        refusal = super().refusal(prompt_tokens, output_tokens, samples)
         longest = prompt_tokens + self._asked(prompt_tokens, output_tokens)
-        return longest + ADDED_OUTPUT < self.memory.num_blocks
+        return refusal or ("" if longest + ADDED_OUTPUT < self.memory.num_blocks else self.no_room())
 
     def plan(self, now: int) -> Batch:
         batch = super().plan(now)

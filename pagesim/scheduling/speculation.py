@@ -60,6 +60,7 @@ class SpeculativeV1(VllmV1):
         "_flights",
         "_padding",
         "_progress",
+        "_runs_any",
         "_runs_prompts",
         "_scheduled_context",
         "_shares",
@@ -86,15 +87,15 @@ class SpeculativeV1(VllmV1):
         self._flights: deque[list[Share]] = deque()  # of each batch in flight what it computes
         self._shares: list[Share] = []  # the same of the batch at hand
         self._scheduled_context = 0  # tokens that its requests have computed once it has run
-        self._runs_prompts = False  # whether it runs chunks of requests that were admitted before
+        # Whether it runs requests that were admitted before, and chunks of such.
+        self._runs_any = self._runs_prompts = False
         self._padding = 0  # drafts of the waiting request at hand
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        if not super().accepts(prompt_tokens, output_tokens, samples):
-            return False
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        refusal = super().refusal(prompt_tokens, output_tokens, samples)
         ahead = self.in_flight * self.drafts + self.lookahead
         most = min(prompt_tokens + output_tokens - 1 + ahead, self.max_model_len)
-        return self.memory.blocks_for(most) <= self.memory.num_blocks
+        return refusal or ("" if self.memory.blocks_for(most) <= self.memory.num_blocks else self.no_room())
 
     def stored_length(self, request: EngineRequest) -> int:
         return self._progress[request.row].stored
@@ -102,7 +103,7 @@ class SpeculativeV1(VllmV1):
     def plan(self, now: int) -> Batch:
         self._shares = []
         self._scheduled_context = 0
-        self._runs_prompts = False
+        self._runs_any = self._runs_prompts = False
         batch = super().plan(now)
         batch.context_tokens = self._scheduled_context
         batch.shares = self._shares
@@ -147,6 +148,7 @@ class SpeculativeV1(VllmV1):
                 self._extend(request, slots, progress.computed + tokens)
                 budget -= tokens
                 place += 1
+        self._runs_any = bool(served)
         self._runs_prompts = any(request.order in self._in_chunks for request in served)
         for request, (tokens, drafts) in served.items():
             self._schedule(request, tokens, drafts, batch, runs=True)
@@ -216,12 +218,16 @@ class SpeculativeV1(VllmV1):
     # Waiting requests
 
     def _chunk(self, request: EngineRequest, start: int, budget: int, whole: bool = False) -> int:
-        """As its parent; what has a single token to compute has drafts beside it, as those that decode."""
+        """As its parent; what has a single token to compute has drafts beside it, as those that decode.
+
+        Not beside a chunk of a prompt, and a prompt's first token only beside requests that were admitted in
+        an earlier iteration: those of this one are not looked at.
+        """
         tokens = request.length - start
         self._padding = 0
-        beside = bool(self._shares) or start > 0
         room = self.max_model_len - start - 1
-        if tokens > 1 or self._runs_prompts or not beside or 1 + self.drafts > room:
+        is_padded = not self._runs_prompts and (self._runs_any or start > 0)
+        if tokens > 1 or not is_padded or 1 + self.drafts > room:
             return super()._chunk(request, start, budget, whole)
         if 1 + self.drafts > budget:
             return 0

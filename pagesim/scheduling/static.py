@@ -86,11 +86,16 @@ class StaticBatching(Scheduler):
         self._padded_output = 0
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        return not self.refusal(prompt_tokens, output_tokens, samples)
+
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         if prompt_tokens + output_tokens > self.max_length:
-            return False
-        return self.memory.blocks_to_admit(Holder(1, output_tokens, samples), prompt_tokens) <= (
-            self.memory.num_blocks
-        )
+            return (
+                f"prompt and output exceed {self.max_length} tokens, which is {SHORT_OF} less than "
+                f"max_model_len, {self.max_model_len}"
+            )
+        needed = self.memory.blocks_to_admit(Holder(1, output_tokens, samples), prompt_tokens)
+        return "" if needed <= self.memory.num_blocks else self.no_room()
 
     def arrival_matters(self) -> bool:
         return not self.running

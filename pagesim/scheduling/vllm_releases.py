@@ -56,6 +56,7 @@ class Release:
         counts_cuda_graphs: whether its server leaves out of the cache what CUDA graphs will take.
         prints_whole_requests: whether "GPU KV cache size" in its log is what requests of the greatest length
             can hold, rather than all slots.
+        follows_checkpoint: whether it is checked that a KV cache of no given dtype has the checkpoint's.
         tiers: what its server takes by GPU, the largest first; the last takes all.
     """
 
@@ -73,6 +74,7 @@ class Release:
     gpu_memory_utilization: float
     counts_cuda_graphs: bool
     prints_whole_requests: bool
+    follows_checkpoint: bool
     tiers: tuple[Tier, ...]
 
     def tier(self, machine: Machine) -> Tier:
@@ -99,6 +101,7 @@ RELEASES = {
         gpu_memory_utilization=0.9,
         counts_cuda_graphs=False,
         prints_whole_requests=False,
+        follows_checkpoint=False,
         tiers=(_LARGE, _SMALL),
     ),
     # Logs prove each decision: v1_019_prefix reserves_full_isl and reuses_unhashed_first, v1_019_threshold
@@ -118,6 +121,7 @@ RELEASES = {
         gpu_memory_utilization=0.9,
         counts_cuda_graphs=False,
         prints_whole_requests=False,
+        follows_checkpoint=False,
         tiers=(_LARGE, _SMALL),
     ),
     "0.33.0": Release(
@@ -135,6 +139,7 @@ RELEASES = {
         gpu_memory_utilization=0.92,
         counts_cuda_graphs=True,
         prints_whole_requests=True,
+        follows_checkpoint=True,
         tiers=(Tier(160, (), 16384, 1024), Tier(70, ("a100", "gb10"), 8192, 1024), _SMALL),
     ),
 }

@@ -130,7 +130,8 @@ class VllmV1(RunningByPriorityV1):
 
     @classmethod
     def counts_cuda_graphs(cls, options: VllmV1Options) -> bool:
-        return RELEASES[options.vllm_version].counts_cuda_graphs
+        # A server that captures none leaves nothing for them.
+        return RELEASES[options.vllm_version].counts_cuda_graphs and options.max_cudagraph_capture_size != 0
 
     @classmethod
     def reuses_unhashed_first(cls, options: VllmV1Options) -> bool:
@@ -181,13 +182,24 @@ class VllmV1(RunningByPriorityV1):
         self._answering = {}
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        return not self.refusal(prompt_tokens, output_tokens, samples)
+
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         # The front end rejects what leaves no room for a token; the check at start-up, a cache that is
         # smaller than the longest sequence.
-        if samples > 1 or prompt_tokens >= self.max_model_len:
-            return False
+        if samples > 1:
+            return "it is of several samples, which this engine serves as requests of their own"
+        if prompt_tokens >= self.max_model_len:
+            return (
+                f"the prompt leaves no room for an output within max_model_len, {self.max_model_len} tokens"
+            )
         if not self.chunked_prefill and prompt_tokens > self.max_num_batched_tokens:
-            return False
-        return self.memory.blocks_for(prompt_tokens + output_tokens - 1) <= self.memory.num_blocks
+            return (
+                f"the prompt exceeds max_num_batched_tokens, {self.max_num_batched_tokens} tokens, and "
+                "enable_chunked_prefill is off"
+            )
+        fits = self.memory.blocks_for(prompt_tokens + output_tokens - 1) <= self.memory.num_blocks
+        return "" if fits else self.no_room()
 
     def plan(self, now: int) -> Batch:
         batch = Batch()

@@ -40,8 +40,7 @@ class VllmV1Options(SchedulerOptions):
     )
     disable_hybrid_kv_cache_manager: bool | None = Field(
         None,
-        description="Whether layers with a window or chunks keep all tokens; when left out those with chunks "
-        "do.",
+        description="Whether layers with a window or chunks keep all tokens; when left out they do not.",
     )
     enable_chunked_prefill: bool = Field(True, description="Whether a prompt may run in chunks.")
     long_prefill_token_threshold: int = Field(

@@ -85,7 +85,7 @@ def _same_memory(asked: System, one: System, own_bytes: int) -> dict[str, int]:
         own_bytes: of its blocks.
     """
     size = asked.block_size or BLOCK_SIZE
-    token_bytes = model(asked.model).kv_bytes_per_token(asked.kv_cache_dtype, asked.tensor_parallel_size)
+    token_bytes = model(asked.model).kv_bytes_per_token(asked.kv_dtype, asked.tensor_parallel_size)
     own = {}
     for option in ("num_blocks", "cpu_blocks"):
         number = getattr(one, option)

@@ -1,42 +1,63 @@
-"""Files: result folders and files appear whole or not at all."""
+"""Files: result folders and files appear whole or not at all, and replace nothing but their like."""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import json
 import os
+import re
+import secrets
 import shutil
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pagesim.errors import PagesimError
+from pagesim.setup.reading import parse_json, read_file
+
+MANIFEST = "manifest.json"
+"""What a result's folder is, and the SHA-256 of each of its files, by path."""
 
 MARKERS = ("scenario.toml", "summary.json")
-"""A folder that holds these is a result of ours and may be replaced."""
+"""A folder that holds these and no manifest is a result of an older version."""
+
+_OLDER = re.compile(
+    r"scenario\.toml|summary\.json|profile\.json|trace-events\.json"
+    r"|(requests|steps|batches|preemptions|tiers|tree|replicas|iterations)\.parquet"
+    r"|(memory|memory_paper_view|service|pools|validation)\.(png|svg)"
+)
+"""The files that an older version put into a result's folder."""
+
+_KINDS = ("run", "comparison", "cluster", "validation")
 
 _EXCHANGE = 2  # Linux: RENAME_EXCHANGE
 _HERE = -100  # AT_FDCWD
 
 
-def check_target(target: Path) -> None:
+def check_target(target: Path, kind: str) -> None:
     """Say at once, before any work, if a result could not be stored there.
 
+    Args:
+        target: the folder.
+        kind: what is to be stored: ``run``, ``comparison``, ``cluster`` or ``validation``.
+
     Raises:
-        PagesimError: it is a file, a folder that holds something else, or below one that cannot be written.
+        PagesimError: it is a file, a folder that holds something else, a file that pagesim did not write or
+            that was changed since, or it is below a folder that cannot be written.
     """
     try:
-        _check(target)
+        _check(target, kind)
     except OSError as error:  # a name that is too long, a folder that cannot be looked into
         raise PagesimError(f"{target}: cannot be written ({error.strerror})") from None
 
 
-def _check(target: Path) -> None:
+def _check(target: Path, kind: str) -> None:
+    assert kind in _KINDS
     if target.is_dir():
-        if any(target.iterdir()) and not all((target / name).is_file() for name in MARKERS):
-            raise PagesimError(
-                f"{target}: is not empty and holds no result of pagesim; choose another folder or empty it"
-            )
+        if any(target.iterdir()):
+            _check_replaceable(target, kind)
     elif target.exists() or target.is_symlink():
         raise PagesimError(f"{target}: exists and is no folder; choose another")
     parent = next(p for p in target.absolute().parents if p.exists())
@@ -44,22 +65,143 @@ def _check(target: Path) -> None:
         raise PagesimError(f"{target}: cannot be written, {parent} is not a folder that you may write to")
 
 
-def publish(target: Path, write: Callable[[Path], None]) -> Path:
+def _check_replaceable(folder: Path, kind: str) -> None:
+    """Make sure that a folder holds a result of this kind and nothing else."""
+    sealed = read_manifest(folder)
+    if sealed is not None:
+        before, files = sealed
+    elif all((folder / name).is_file() for name in MARKERS):
+        before, files = _older(folder)
+    else:
+        raise PagesimError(
+            f"{folder}: is not empty and holds no result of pagesim; choose another folder or empty it"
+        )
+    if before != kind:
+        raise PagesimError(
+            f"{folder}: holds a {before}, which a {kind} does not replace; choose another folder or remove it"
+        )
+    folders = {parent.as_posix() for name in files for parent in Path(name).parents}
+    for path in _inside(folder):
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            known, changed = name in folders, False
+        else:
+            known = name in files and path.is_file() and not path.is_symlink()
+            changed = known and files[name] not in ("", _sha256_of(path))
+        if not known or changed:
+            how = "was changed since pagesim wrote it" if changed else "was not written by pagesim"
+            raise PagesimError(
+                f"{path}: {how} and would be lost; move it away, or choose another folder than {folder}"
+            )
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """Yield all that lies below a folder, but for its manifest; no link is followed."""
+    for above, folders, files in os.walk(folder):
+        for name in sorted((*folders, *files)):
+            path = Path(above, name)
+            if path != folder / MANIFEST:
+                yield path
+
+
+def _older(folder: Path) -> tuple[str, dict[str, str]]:
+    """Return what a folder without a manifest is, and which files of an older version are in it."""
+    try:
+        summary = parse_json(read_file(folder / "summary.json"))
+        runs = summary.get("runs")
+    except (OSError, ValueError, AttributeError):
+        summary, runs = {}, None
+    kind = "cluster" if "cluster" in summary else "validation" if "cases" in summary else "run"
+    parts = [""]
+    if isinstance(runs, dict):
+        kind, parts = "comparison", ["", *(f"{policy}/" for policy in runs)]
+    files = {path.relative_to(folder).as_posix() for path in _inside(folder) if not path.is_dir()}
+    ours = {name for name in files for part in parts if _OLDER.fullmatch(name.removeprefix(part))}
+    return kind, dict.fromkeys(ours, "")
+
+
+def read_manifest(folder: Path) -> tuple[str, dict[str, str]] | None:
+    """Return what a result's folder is and its files' SHA-256; None where it has no manifest.
+
+    Raises:
+        PagesimError: the manifest is damaged.
+    """
+    file = folder / MANIFEST
+    if not os.path.lexists(file):
+        return None
+    try:
+        held = parse_json(read_file(file))
+        kind, files = held["kind"], held["files"]
+        if not isinstance(kind, str) or not all(isinstance(seal, str) and seal for seal in files.values()):
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise PagesimError(
+            f"{file}: is damaged; remove it if the other files are as they should be"
+        ) from None
+    return kind, files
+
+
+def read_sealed(folder: Path, names: tuple[str, ...], needed: tuple[str, ...]) -> dict[str, bytes]:
+    """Return what files of a result's folder hold.
+
+    Args:
+        folder: the result's.
+        names: of the files; one that is not there, and need not be, is left out.
+        needed: those that must be there.
+
+    Raises:
+        PagesimError: a file is not as it was when the result was stored.
+        OSError: a file cannot be read.
+    """
+    sealed = read_manifest(folder)
+    files = {}
+    for name in names:
+        path = folder / name
+        if sealed is not None and (name in sealed[1]) != os.path.lexists(path):
+            how = "is missing" if name in sealed[1] else "was added since the result was stored"
+            raise PagesimError(f"{path}: {how}; run the same again")
+        if name not in needed and not os.path.lexists(path):
+            continue
+        files[name] = read_file(path)
+        if sealed is not None and hashlib.sha256(files[name]).hexdigest() != sealed[1][name]:
+            raise PagesimError(f"{path}: was changed since the result was stored; run the same again")
+    return files
+
+
+def seal(folder: Path, kind: str) -> None:
+    """Write the manifest of a folder that holds a result and nothing else."""
+    files = {
+        path.relative_to(folder).as_posix(): _sha256_of(path) for path in _inside(folder) if not path.is_dir()
+    }
+    text = json.dumps({"kind": kind, "files": files}, indent=2) + "\n"
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def publish(target: Path, write: Callable[[Path], object], kind: str) -> Path:
     """Let ``write`` fill a temporary folder and put it in the target's place in one step.
 
     Raises:
         PagesimError: see ``check_target``; or writing failed, and then nothing is left behind.
     """
-    check_target(target)
+    check_target(target, kind)
     # Through a link the folder that it points to is replaced, and the link stays.
     target = Path(os.path.realpath(target))
     draft = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        draft.chmod(0o755)
+        draft = _draft(target)
+        draft.mkdir()
         write(draft)
+        seal(draft, kind)
+        for path in (*_inside(draft), draft / MANIFEST, draft):
+            _flush(path)
         _put_in_place(draft, target)
+        _flush(target.parent)
     except OSError as error:
         raise PagesimError(f"{target}: cannot be written ({error.strerror or error})") from None
     finally:
@@ -68,22 +210,108 @@ def publish(target: Path, write: Callable[[Path], None]) -> Path:
     return target
 
 
-def put(file: Path, write: Callable[[Path], object]) -> None:
+def check_file(file: Path, kind: str, *, force: bool | None = None, begins: str = "") -> None:
+    """Say, before any work if possible, if a file that a command writes would take the place of another kind.
+
+    Args:
+        file: to be written.
+        kind: what it will be: ``page``, ``trace``, ``profile``, ``model of lengths``, ``figure``, ``table``.
+        force: whether a file of another kind is replaced all the same; None if the command cannot be told so.
+        begins: how such a file begins, of a table its header.
+
+    Raises:
+        PagesimError: there is a folder, a FIFO or a device; or a file that is not of the kind.
+    """
+    if not os.path.lexists(file):
+        return
+    try:
+        if not file.is_file():
+            what = "a folder" if file.is_dir() else "no regular file"
+            raise PagesimError(f"{file}: cannot be written (it is {what}); name a file")
+        with file.open("rb") as opened:
+            head = opened.read(_SEEN)
+            opened.seek(-min(_SEEN, file.stat().st_size), os.SEEK_END)
+            tail = opened.read()
+    except OSError as error:
+        raise PagesimError(f"{file}: cannot be written ({error.strerror})") from None
+    ours = head.startswith(begins.encode()) if kind == "table" else _IS[kind](head, tail)
+    if head and not ours and not force:
+        forced = "" if force is None else ", or give --force to replace it"
+        raise PagesimError(
+            f"{file}: exists and is no {kind} that pagesim wrote; choose another name, move it away{forced}"
+        )
+
+
+_SEEN = 1 << 16
+"""Bytes at a file's beginning and end that tell what it is."""
+
+_COLUMNS = (b"request_id", b"prompt_tokens", b"output_tokens")
+
+
+def _is_trace(head: bytes, tail: bytes) -> bool:
+    if head.startswith(b"PAR1"):
+        return all(name in tail for name in _COLUMNS)
+    return all(name in head.partition(b"\n")[0].strip().split(b",") for name in _COLUMNS)
+
+
+def _is_figure(head: bytes, tail: bytes) -> bool:
+    if head.startswith(b"\x89PNG"):
+        # Between the header and the data a figure of ours has 150 dots an inch, and no name of a program.
+        return head[37:50] == b"pHYs\0\0\x17\x12\0\0\x17\x12\1" and head[58:62] == b"IDAT"
+    return b"<svg" in head and b"dcmitype/StillImage" in head and b"<dc:date>" not in head[:2000]
+
+
+_IS: dict[str, Callable[[bytes, bytes], object]] = {
+    "page": lambda head, tail: b"<title>pagesim report</title>" in head,
+    "trace": _is_trace,
+    "profile": lambda head, tail: re.match(rb'\{\s*"schema":\s*\d+,\s*"name":', head),
+    "model of lengths": lambda head, tail: re.match(rb'\{\s*"schema":\s*"pagesim-lengths"', head),
+    "figure": _is_figure,
+}
+"""Whether a file is of a kind, by its beginning and its end."""
+
+
+def put(file: Path, write: Callable[[BinaryIO], object]) -> None:
     """Let ``write`` write a temporary file and put it in the file's place in one step.
 
     Raises:
         PagesimError: writing failed, and then nothing is left behind.
     """
+    # Through a link the file that it points to is replaced, and the link stays.
+    place = Path(os.path.realpath(file))
     # Two processes may write the same file at the same time.
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft = _draft(place)
     try:
-        write(draft)
-        draft.replace(file)
+        with draft.open("xb") as out:
+            write(out)
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(place)
+        _flush(place.parent)
     except OSError as error:
         raise PagesimError(f"{file}: cannot be written ({error.strerror or error})") from None
     finally:
         with suppress(OSError):
             draft.unlink()
+
+
+def put_text(file: Path, text: str) -> None:
+    """Write a file, all of it or nothing; see `put`."""
+    put(file, lambda out: out.write(text.encode("utf-8")))
+
+
+def _draft(target: Path) -> Path:
+    """Return a name beside the target that cannot be foreseen, so that no link lies there already."""
+    return target.parent / f".pagesim.{secrets.token_hex(8)}"
+
+
+def _flush(path: Path) -> None:
+    """Let a file or a folder be on the disk before what follows."""
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _put_in_place(draft: Path, target: Path) -> None:

@@ -9,12 +9,16 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, reason
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+ENDS = (Exception, SystemExit, GeneratorExit)
+"""What a plug-in may raise that is its own affair: anything but an interrupt, which is the user's."""
 
 HOMES = {
     "policy": "pagesim.setup.presets",
@@ -37,13 +41,22 @@ class Plugins(Generic[T]):
         group: the entry points by which an installed package offers its own.
         own: those that come with pagesim; these cannot be replaced.
         base: of the classes that are registered, where the parts are classes.
+        methods: of what a part makes when it is called, by `make`.
     """
 
-    def __init__(self, option: str, group: str, own: Mapping[str, T], base: type | None = None) -> None:
+    def __init__(
+        self,
+        option: str,
+        group: str,
+        own: Mapping[str, T],
+        base: type | None = None,
+        methods: tuple[str, ...] = (),
+    ) -> None:
         self.option = option
         self.group = group
         self._own = own
         self._base = base
+        self._methods = methods
         self._registered: dict[str, T] = {}
         _KINDS[option] = self
 
@@ -90,27 +103,34 @@ class Plugins(Generic[T]):
             raise PagesimError(f"{self.option} is {name!r}; it must be one of {', '.join(self.names())}")
         try:
             part = point.load()
-        except Exception as error:
-            raise PagesimError(f"{self.option} {name}: {point.value} cannot be loaded ({error})") from error
+        except ENDS as error:
+            raise PagesimError(
+                f"{self.option} {name}: {point.value} cannot be loaded ({_shown(error)})"
+            ) from error
         return self._checked(name, part)
 
     def make(self, name: str, call: Callable[[T], R]) -> R:
         """Return what a call of the part of that name gives; what a plug-in raises names the plug-in.
 
         Raises:
-            PagesimError: there is no such part, or a plug-in raised something.
+            PagesimError: there is no such part, or a plug-in raised something, or made something else.
         """
         part = self.find(name)
         if name in self._own:
             return call(part)
         try:
-            return call(part)
+            made = call(part)
         except PagesimError:
             raise
-        except Exception as error:
-            raise PagesimError(
-                f"{self.option} {name} cannot be made: {type(error).__name__}: {error}"
-            ) from error
+        except ENDS as error:
+            raise PagesimError(f"{self.option} {name} cannot be made: {_shown(error)}") from error
+        for method in self._methods:
+            if not callable(getattr(made, method, None)):
+                raise PagesimError(
+                    f"{self.option} {name} makes a {type(made).__name__}, which has no method {method}; it "
+                    f"must have {' and '.join(self._methods)}"
+                )
+        return made
 
     def origin(self, name: str) -> str | None:
         """Say where a part comes from, in words for a file; None for pagesim's own and for unknown ones."""
@@ -164,6 +184,24 @@ class Plugins(Generic[T]):
         return {point.name: point for point in entry_points(group=self.group)}
 
 
+def blamed(trace: TracebackType | None) -> str | None:
+    """Return the plug-in, and its line, that an error went through; None if it went through none."""
+    found = None
+    points = {
+        point.module.partition(".")[0]: f"{kind.option} {name}"
+        for kind in _KINDS.values()
+        for name, point in kind._installed().items()
+        if point.module in sys.modules
+    }
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        part = points.get(module.partition(".")[0])
+        if part is not None:
+            found = f"{part} ({module}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return found
+
+
 def plugins(option: str) -> Plugins[Any]:
     """Return the parts that an option may name, one of ``HOMES``."""
     # Rooms above this one have them, and a command that needs none shall not wait for their imports.
@@ -204,6 +242,10 @@ def needs(used: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
         if origin is not None:
             found.setdefault(option, {})[name] = origin
     return found
+
+
+def _shown(error: BaseException) -> str:
+    return f"{type(error).__name__}: {reason(error)}"
 
 
 def _module_of(part: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import latencies, prefix_hits, throughput
 from pagesim.accounting.request_log import RequestLog
 from pagesim.costs import Assuming, CostModel, PreemptionPrices
-from pagesim.costs.specs import Capacity, PoolPlan
+from pagesim.costs.specs import BlockPlan, Capacity, PoolPlan
 from pagesim.errors import PagesimError
 from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
@@ -20,13 +21,15 @@ from pagesim.scheduling.core import Pool, Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import Status
+from pagesim.setup.block_plans import graph_notes, kernel_notes
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.equip import asked_of, equip, keeps_tree, options_of, sizing_of
+from pagesim.setup.kv_dtypes import kv_notes
 from pagesim.setup.offload import chain_of, copies_of, link_notes, loads_in, with_chunks
 from pagesim.setup.presets import Policy, parts_of
 from pagesim.setup.reaches import let_follow, unfollowed
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.requests import aborts, accepted_rows, take_in
+from pagesim.setup.requests import aborts, accepted_rows, blocking, take_in
 from pagesim.setup.scenario import System
 from pagesim.setup.served import served_model
 from pagesim.setup.sizes import static_notes, static_sizes
@@ -186,12 +189,26 @@ class PreparedSystem:
         }
         of_requests = {
             "requests": requests,
+            "rejections": self._rejections(
+                np.flatnonzero((status == Status.REJECTED) | (status == Status.IGNORED))
+            ),
             "options": self.settled(),
             **latencies(columns),
             "throughput": throughput(columns),
             "prefix": prefix_hits(columns),
         }
         return of_requests, columns
+
+    def _rejections(self, rows: IntColumn) -> dict[str, int]:
+        """Return how many of the rejected requests exceed each limit, by the sentence that names it."""
+        found: Counter[str] = Counter()
+        if len(rows):
+            scheduler, trace = self.new_scheduler(), self.trace
+            samples = np.maximum(trace.n, trace.beam_width)
+            shapes = (trace.prompt_tokens, trace.output_tokens, samples)
+            for shape, count in Counter(zip(*(each[rows].tolist() for each in shapes), strict=True)).items():
+                found[scheduler.refusal(*shape)] += count
+        return dict(found)
 
     def settled(self) -> dict[str, dict[str, Any]]:
         """Return the options that decide on memory and scheduling: those ``given``, and the ``defaults``."""
@@ -201,6 +218,8 @@ class PreparedSystem:
             **self.options.model_dump(exclude_none=True),
             "max_model_len": self.max_model_len,
         }
+        if kv_notes(system):
+            values["kv_cache_dtype"] = system.kv_dtype
         if system.num_blocks is None:
             values["sizing"] = sizing
             if sizing == "vllm":
@@ -231,12 +250,16 @@ class PreparedSystem:
         of_policy = (
             [f"{self.system.policy}: {self.policy.note}"] if self.policy.note and self.sized.plan else []
         )
-        of_model = served_model(self.system).notes
+        spec = served_model(self.system)
+        of_model = (*spec.notes, *kv_notes(self.system))
+        of_kernels = kernel_notes(self.system, spec) if isinstance(self.sized.plan, BlockPlan) else ()
         links = link_notes(self.system, self.cost)
         sizes = (*as_served, *static_notes(self.system, self.policy, self.sized))
         return (
             *self.trace.notes,
             *of_model,
+            *of_kernels,
+            *graph_notes(self.options, self.sized.plan),
             *assumed,
             *blind,
             *beyond,
@@ -278,7 +301,10 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
     setting = PreparedSystem(
         system, policy, sized, options, max_model_len, cost, trace, np.arange(len(trace)), request_of
     )
-    accepted = accepted_rows(trace, setting.new_scheduler())
+    empty = setting.new_scheduler()
+    accepted = accepted_rows(trace, empty)
+    if note := blocking(trace, empty):
+        setting = replace(setting, trace=trace.with_columns({}, note))
     if system.strict_compat:
         takes_in = scheduler.takes_in(trace.prompt_tokens, trace.output_tokens, max_model_len)
         entering = np.flatnonzero(takes_in)

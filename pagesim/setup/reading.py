@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import re
+import stat
+import tomllib
+from pathlib import Path
 from typing import Any
 
 ROOM = 128 << 20
 """Bytes of memory that any table may take. A larger one may take `SWELLS` times what its file has."""
 
 SWELLS = 100
+
+MOST_TEXT = 64 << 20
+"""Bytes of a file of JSON or TOML: a hundred times those of any that there are."""
+
+MOST_TOML = 4 << 20
+"""Characters of a text of TOML; Python's reader takes a second for a quarter of them."""
+
+MOST_PARTS = 64
+"""Parts of a dotted key of TOML: Python's reader takes the square of their number in time and memory."""
+
+_MANY_PARTS = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){"""
+    f"{MOST_PARTS - 1}}}"
+)
 
 _BATCH = 1 << 16
 """Rows that are read before their size is looked at."""
@@ -18,14 +37,63 @@ _OBJECT = 64
 """Bytes of an object of Python's, about."""
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
     """Return what a text of JSON holds.
 
+    Args:
+        text: the text.
+        finite: refuse ``Infinity`` and ``NaN``, which are no JSON, but which Python writes and reads.
+
     Raises:
-        ValueError: it is no JSON, is nested too deeply, or holds a number that is not finite.
+        ValueError: it is no JSON, is nested too deeply, or holds a number that may not be there.
     """
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+        number = _finite if finite else float
+        return json.loads(text, parse_constant=number, parse_float=number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_file(path: Path) -> bytes:
+    """Return what a regular file holds.
+
+    Raises:
+        OSError: it cannot be read, or is a folder, a FIFO or a device, which may never end.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        names = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder"}
+        what = names.get(stat.S_IFMT(mode), "a device or a socket")
+        raise OSError(errno.EINVAL, f"it is {what} and no regular file", str(path))
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """Return a regular file's text.
+
+    Raises:
+        OSError: see `read_file`; or it is longer than `MOST_TEXT`.
+        ValueError: it is not in UTF-8.
+    """
+    size = path.stat().st_size
+    if size > MOST_TEXT:
+        raise OSError(errno.EFBIG, f"it has {size} bytes, and at most {MOST_TEXT} are read", str(path))
+    return read_file(path).decode("utf-8")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return what a text of TOML holds.
+
+    Raises:
+        ValueError: it is no TOML, is nested too deeply, or is longer than any that there are.
+    """
+    if len(text) > MOST_TOML:
+        raise ValueError(f"it has {len(text)} characters, and at most {MOST_TOML} are read")
+    if (long := _MANY_PARTS.search(text)) is not None:
+        line = text.count("\n", 0, long.start()) + 1
+        raise ValueError(f"line {line} has a key of {MOST_PARTS} parts or more")
+    try:
+        return tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

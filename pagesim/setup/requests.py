@@ -12,6 +12,9 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 from pagesim.workloads.trace import MAX_SAMPLES, MAX_TOKENS, IntColumn, Trace
 
+SHORT_OF_LONGEST = 2
+"""Tokens before max_model_len at which SGLang ends a sequence."""
+
 
 class Intake(NamedTuple):
     """Requests as an engine sees them.
@@ -71,7 +74,11 @@ def take_in(
         intake = intake._replace(trace=trace.with_columns({"sample_tokens": None}, note))
     trace = intake.trace
     most = scheduler.most_output(trace.prompt_tokens, max_model_len, num_blocks, block_size)
-    return intake if most is None else intake._replace(trace=_cut(trace, most))
+    if most is None:
+        return intake
+    longest = scheduler.longest_sequence(max_model_len) or max_model_len
+    cache = f"the KV cache, {num_blocks} blocks of {block_size} tokens"
+    return intake._replace(trace=_cut(trace, most, longest, f"max_model_len, {max_model_len}", cache))
 
 
 def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
@@ -93,6 +100,21 @@ def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
     verdicts = np.repeat(accepted(kinds[longest]), np.diff(longest, prepend=-1))
     verdicts[~verdicts] = accepted(kinds[~verdicts])
     return np.flatnonzero(verdicts[kind_of])
+
+
+def blocking(trace: Trace, scheduler: Scheduler) -> str:
+    """Return a note of the prompts that the engine takes in and never has room for; empty where none is."""
+    prompts, where = np.unique(trace.prompt_tokens, return_inverse=True)
+    never = np.array([scheduler.never_fits(tokens) for tokens in prompts.tolist()], bool)[where]
+    if not never.any():
+        return ""
+    row, page = int(np.argmax(never)), scheduler.memory.block_size
+    return (
+        f"{int(never.sum())} prompts are accepted and never fit, the first that of request "
+        f"{trace.request_id[row]}, {trace.prompt_tokens[row]} tokens: the engine leaves a page of {page} "
+        f"tokens free beside a prompt, and the KV cache has {scheduler.memory.num_blocks * page}; such a "
+        "request and all behind it wait until its client goes away, in the real engine, too"
+    )
 
 
 def aborts(trace: Trace, client_timeout: float | None) -> list[tuple[int, int]]:
@@ -149,11 +171,24 @@ def _split_samples(trace: Trace, name: str) -> Intake:
     return Intake(trace.with_columns(columns, note), rows)
 
 
-def _cut(trace: Trace, most: IntColumn) -> Trace:
-    """Return the trace with the outputs that the engine ends early cut to what it generates."""
+def _cut(trace: Trace, most: IntColumn, longest: int, model: str, cache: str) -> Trace:
+    """Return the trace with the outputs that the engine ends early cut to what it generates.
+
+    Args:
+        trace: the requests.
+        most: tokens that the engine lets each prompt generate, ``[N]``.
+        longest: tokens of a sequence at most, whatever the cache holds.
+        model: the limit behind that, for the note.
+        cache: the limit where the cache holds less, for the note.
+    """
+    ends = trace.prompt_tokens + most
     cut = most < trace.output_tokens
     if not cut.any():
         return trace
-    longest = int((trace.prompt_tokens + most)[cut].max())
-    note = f"{int(cut.sum())} outputs cut: the engine ends a sequence at {longest} tokens"
+    told = cut & (ends <= longest)  # a longer prompt is rejected, and none of its output is generated
+    note = ""
+    if told.any():
+        end = int(ends[told].max())
+        limit = model if end >= longest - SHORT_OF_LONGEST else cache
+        note = f"{int(told.sum())} outputs cut: the engine ends a sequence at {end} tokens, by {limit}"
     return trace.with_outputs_cut(most, note)

@@ -20,6 +20,7 @@ from pagesim.costs.specs.gpu_spec import Link
 from pagesim.errors import PagesimError, brief
 from pagesim.scheduling.beams import DROP as BEAM_DROP
 from pagesim.scheduling.options import MOST
+from pagesim.setup.kv_dtypes import kv_dtype_of
 from pagesim.setup.links import parse_link
 from pagesim.setup.options import converted, declared, declared_by_plugins, fields_of
 from pagesim.setup.presets import (
@@ -43,7 +44,7 @@ class SystemFields(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     policy: str = Field(
-        "vllm-sosp", description="Named bundle of scheduler and memory (pagesim list policies)."
+        "vllm-v1", description="Named bundle of scheduler and memory (pagesim list policies)."
     )
     scheduler: str | None = Field(
         None,
@@ -64,8 +65,12 @@ class SystemFields(BaseModel):
     weight_dtype: WeightDtypeName | None = Field(
         None, description="Type of the weights of linear layers but the LM head; as released when left out."
     )
-    kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] = Field(
-        "fp16", description="Type of the cached keys and values; the last two have a scale a token and head."
+    kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] | None = (
+        Field(
+            None,
+            description="Type of the cached keys and values, the last two with a scale a token and head; "
+            "when left out the checkpoint's under vllm-v1, else fp16.",
+        )
     )
     sizing: Literal["paper", "vllm", "sglang"] | None = Field(
         None,
@@ -181,6 +186,11 @@ class SystemFields(BaseModel):
     def frontend_s(self) -> tuple[float, float]:
         """Seconds that a client waits beside the engine, a request and a token of its prompt."""
         return (0.0, 0.0) if self.frontend is None else _parse_frontend(self.frontend)
+
+    @property
+    def kv_dtype(self) -> str:
+        """The dtype of the KV cache: as given, or as `kv_dtype_of` settles it."""
+        return kv_dtype_of(self)
 
     @property
     def window_s(self) -> tuple[float, float] | None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from pagesim.errors import PagesimError, reason
+from pagesim.errors import PagesimError, brief, reason
 from pagesim.setup.plugins import HOMES, needs, plugins
 from pagesim.setup.presets import POLICY_PLUGINS
+from pagesim.setup.reading import parse_toml, read_text
 from pagesim.setup.scenario import M, Scenario, checked
 
 NEEDS = "needs"
@@ -26,13 +26,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         PagesimError: it cannot be read or is no TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path))
     except OSError as error:
         raise PagesimError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:  # not only of TOML: a number may have too many digits
+    except ValueError as error:
         raise PagesimError(f"{path}: is no TOML file: {reason(error)}") from None
-    except RecursionError:
-        raise PagesimError(f"{path}: is no TOML file: it is nested too deeply") from None
 
 
 def read_scenario(kind: type[M], file: Path) -> M:
@@ -59,6 +57,9 @@ def check_needs(file: Path, model: BaseModel) -> None:
         PagesimError: a plug-in is missing.
     """
     stored = read_toml(file).get(NEEDS, {})
+    tables = stored.values() if isinstance(stored, dict) else [None]
+    if not all(isinstance(each, dict) and all(isinstance(o, str) for o in each.values()) for each in tables):
+        raise PagesimError(f"{file}: {NEEDS} is {brief(stored)}; it must hold tables of texts")
     for option, name in dict.fromkeys(_parts(model)):
         origin = stored.get(option, {}).get(name)
         if origin is not None and name not in plugins(option):

@@ -24,7 +24,7 @@ from pagesim.setup.serve_sglang_flags import (
     TAKEN,
     TOKEN_WISE,
 )
-from pagesim.setup.serve_values import Reader, choice, number, quantized
+from pagesim.setup.serve_values import Reader, check_kernels, choice, number, quantized
 from pagesim.setup.serve_words import (
     FlagTable,
     check_length,
@@ -98,6 +98,7 @@ def read(
         _TABLE.check(name, flags[name])
     known = known_model(models[0])
     options = {"model": known, **_TABLE.options(flags, _READERS)}
+    check_kernels(known, "moe-runner-backend", flags)
     if "attention-backend" in flags:
         options["block_size"] = _page(flags["attention-backend"][-1], options.get("block_size"))
     if "quantization" in flags:

@@ -24,54 +24,50 @@ NOTED = _flags("""
     checkpoint-engine-wait-weights-before-ready! completion-template
     constrained-json-disable-any-whitespace! constrained-json-max-whitespace-cnt
     constrained-json-whitespace-pattern crash-dump-folder cuda-graph-max-seq-len-prefill
-    cuda-graph-prefill-max-context dcp-comm-backend dcp-replicate-q-proj! debug-cuda-graph!
-    decode-log-interval decrypted-config-file decrypted-draft-config-file deepep-config
-    deepep-dispatcher-output-dtype deepep-mode deepep-v2-mode default-chat-template-kwargs
-    delete-ckpt-after-loading! detokenizer-worker-num disable-aiter-allreduce-fusion-in-decode!
-    disable-aiter-allreduce-fusion-in-prefill! disable-attn-tp-gather! disable-chunked-prefix-cache!
-    disable-cuda-graph-padding! disable-custom-all-reduce! disable-fast-image-processor!
-    disable-flashinfer-autotune! disable-flashinfer-cutlass-moe-fp4-allgather! disable-hybrid-swa-memory!
-    disable-outlines-disk-cache! disable-shared-experts-fusion! disable-tokenizer-batch-decode!
-    dist-init-addr dist-timeout download-dir dsa-decode-backend dsa-paged-mqa-logits-backend
-    dsa-prefill-backend dsa-topk-backend dsa-triton-union dsv4-attn-backend dsv4-prefill-backend
-    dynamic-batch-tokenizer-batch-size dynamic-batch-tokenizer-batch-timeout enable-aiter-allreduce-fusion!
-    enable-broadcast-mm-inputs-process! enable-cache-report! enable-cudagraph-gc!
-    enable-custom-logit-processor! enable-decoder-swa-bounded-replay! enable-deepseek-v4-fp4-indexer!
-    enable-dp-lm-head! enable-dsa-fused-indexer! enable-dynamic-batch-tokenizer!
+    cuda-graph-prefill-max-context debug-cuda-graph! decode-log-interval decrypted-config-file
+    default-chat-template-kwargs delete-ckpt-after-loading! detokenizer-worker-num
+    disable-aiter-allreduce-fusion-in-decode! disable-aiter-allreduce-fusion-in-prefill!
+    disable-attn-tp-gather! disable-chunked-prefix-cache! disable-cuda-graph-padding!
+    disable-custom-all-reduce! disable-fast-image-processor! disable-flashinfer-autotune!
+    disable-flashinfer-cutlass-moe-fp4-allgather! disable-hybrid-swa-memory! disable-outlines-disk-cache!
+    disable-shared-experts-fusion! disable-tokenizer-batch-decode! dist-timeout download-dir
+    dsa-paged-mqa-logits-backend dsa-topk-backend dsa-triton-union dsv4-prefill-backend
+    dynamic-batch-tokenizer-batch-size dynamic-batch-tokenizer-batch-timeout
+    enable-aiter-allreduce-fusion! enable-attn-tp-input-scattered! enable-broadcast-mm-inputs-process!
+    enable-cache-report! enable-cudagraph-gc! enable-custom-logit-processor!
+    enable-decoder-swa-bounded-replay! enable-dsa-fused-indexer! enable-dynamic-batch-tokenizer!
     enable-encoder-swa-bounded-replay! enable-flashinfer-allreduce-fusion! enable-forward-pass-metrics!
-    enable-fused-moe-sum-all-reduce! enable-fused-qk-norm-rope! enable-http-worker-reuseport! enable-http2!
-    enable-int8-mamba-checkpoint! enable-layerwise-nvtx-marker! enable-linear-replayssm!
-    enable-linear-replayssm-spec! enable-mamba-cache-stochastic-rounding! enable-memory-saver!
-    enable-metrics! enable-metrics-for-all-schedulers! enable-mfu-metrics! enable-mm-global-cache!
-    enable-mscclpp! enable-nccl-nvls! enable-p2p-check! enable-precise-embedding-interpolation!
-    enable-prefix-mm-cache! enable-profile-cuda-graph! enable-quant-communications!
-    enable-request-time-stats-logging! enable-response-store! enable-return-routed-experts!
-    enable-scattered-sconv! enable-ssl-refresh! enable-strict-thinking! enable-tf32-matmul!
-    enable-tokenizer-batch-encode! enable-torch-compile! enable-torch-compile-debug-mode!
-    enable-torch-symm-mem! enable-tp-lm-head-all-to-all! enable-trace! enable-w4a4-mxfp4-megamoe!
-    enable-watermark! enable-weights-cpu-backup! enforce-disable-flashinfer-allreduce-fusion!
-    enforce-shared-experts-fusion! engine-info-bootstrap-port ep-dispatch-algorithm eplb-algorithm
-    eplb-min-rebalancing-utilization-threshold eplb-rebalance-layers-per-chunk eplb-rebalance-num-iterations
-    expert-balancedness-report-mode expert-distribution-recorder-buffer-size
-    expert-distribution-recorder-mode export-metrics-to-file! export-metrics-to-file-dir extra-metric-labels
-    fastapi-root-path file-storage-path flashinfer-a2a-dispatch-type flashinfer-allreduce-fusion-backend
+    enable-fused-moe-sum-all-reduce! enable-fused-qk-norm-rope! enable-http-worker-reuseport!
+    enable-http2! enable-int8-mamba-checkpoint! enable-layerwise-nvtx-marker! enable-lean-attention!
+    enable-linear-replayssm! enable-linear-replayssm-spec! enable-mamba-cache-stochastic-rounding!
+    enable-memory-saver! enable-metrics! enable-metrics-for-all-schedulers! enable-mfu-metrics!
+    enable-mm-global-cache! enable-mscclpp! enable-nccl-nvls! enable-p2p-check!
+    enable-precise-embedding-interpolation! enable-prefix-mm-cache! enable-profile-cuda-graph!
+    enable-quant-communications! enable-request-time-stats-logging! enable-response-store!
+    enable-return-routed-experts! enable-scattered-sconv! enable-ssl-refresh! enable-strict-thinking!
+    enable-tf32-matmul! enable-tokenizer-batch-encode! enable-torch-compile!
+    enable-torch-compile-debug-mode! enable-torch-symm-mem! enable-trace! enable-watermark!
+    enable-weights-cpu-backup! enforce-disable-flashinfer-allreduce-fusion! enforce-shared-experts-fusion!
+    engine-info-bootstrap-port expert-balancedness-report-mode expert-distribution-recorder-buffer-size
+    expert-distribution-recorder-mode export-metrics-to-file! export-metrics-to-file-dir
+    extra-metric-labels fastapi-root-path file-storage-path flashinfer-allreduce-fusion-backend
     flashinfer-autotune-skip-ops* flashinfer-mla-disable-ragged! flashinfer-mxfp4-moe-precision
     forward-pass-metrics-ipc-name forward-pass-metrics-worker-id fp4-gemm-backend fp8-gemm-backend
     fuseep-mode gated-launch-port gc-threshold* gc-warning-threshold-secs generation-tokens-buckets*
     gpu-id-step grammar-backend grpc-mode! grpc-port grpc-response-timeout-secs hf-chat-template-name host
     http2-initial-connection-window-size http2-max-concurrent-streams image-processor-backend
-    incremental-streaming-output! init-expert-location int8-mamba-ckpt-size kv-events-config
-    limit-mm-data-per-request linear-attn-backend linear-attn-decode-backend linear-attn-prefill-backend
-    linear-attn-verify-backend linear-replayssm-cache-len load-publish-endpoint
-    load-snapshot-publish-interval log-level log-level-http log-requests! log-requests-format
-    log-requests-level log-requests-target* mamba-backend mamba-cache-philox-rounds mamba-full-memory-ratio
-    mamba-max-states-per-path mamba-radix-cache-strategy mamba-ssm-dtype mamba-track-interval
-    max-mamba-cache-size media-url-max-file-size-mb mm-attention-backend mm-enable-dp-encoder!
-    mm-feature-transport mm-global-cache-backend mm-io-worker-num mm-preprocess-cache-size-mb
-    mm-process-config mm-processor-worker-num model-checksum? model-config-parser model-loader-extra-config
-    moe-runner-backend mooncake-ib-device nccl-port numa-node* otlp-service-name otlp-traces-endpoint port
-    pre-warm-nccl! prefill-kv-cache-dequant-dtype prompt-tokens-buckets* qsa-indexer-dtype random-seed
-    reasoning-parser remote-instance-weight-loader-backend remote-instance-weight-loader-seed-instance-ip
+    incremental-streaming-output! int8-mamba-ckpt-size kv-events-config limit-mm-data-per-request
+    linear-attn-backend linear-attn-decode-backend linear-attn-prefill-backend linear-replayssm-cache-len
+    load-publish-endpoint load-snapshot-publish-interval log-level log-level-http log-requests!
+    log-requests-format log-requests-level log-requests-target* mamba-backend mamba-cache-philox-rounds
+    mamba-full-memory-ratio mamba-max-states-per-path mamba-radix-cache-strategy mamba-ssm-dtype
+    mamba-track-interval max-mamba-cache-size media-url-max-file-size-mb mlx-enable-sampling!
+    mm-attention-backend mm-enable-dp-encoder! mm-feature-transport mm-global-cache-backend
+    mm-io-worker-num mm-preprocess-cache-size-mb mm-process-config mm-processor-worker-num model-checksum?
+    model-config-parser model-loader-extra-config moe-runner-backend nccl-port num-continuous-decode-steps
+    numa-node* otlp-service-name otlp-traces-endpoint port pre-warm-nccl! preferred-sampling-params
+    prompt-tokens-buckets* quantization-param-path random-seed reasoning-parser
+    remote-instance-weight-loader-backend remote-instance-weight-loader-seed-instance-ip
     remote-instance-weight-loader-seed-instance-service-port
     remote-instance-weight-loader-send-weights-group-ports
     remote-instance-weight-loader-start-seed-via-transfer-engine! return-input-ids! return-output-ids!
@@ -103,57 +99,64 @@ LAYERED = frozenset(
 
 REFUSED = _flags("""
     abort-on-priority-when-disabled! allow-auto-truncate! config cp-strategy cuda-graph-bs-decode*
-    cuda-graph-bs-prefill* cuda-graph-config custom-weight-loader* debug-tensor-dump-input-file
-    debug-tensor-dump-layers* debug-tensor-dump-output-folder decode-attention-backend
-    decoupled-spec-bind-endpoint decoupled-spec-connect-endpoints decoupled-spec-rank decoupled-spec-role
-    default-priority-value disable-priority-preemption! disaggregation-bootstrap-port
-    disaggregation-decode-allocation-policy disaggregation-decode-enable-offload-kvcache!
-    disaggregation-decode-enable-radix-cache! disaggregation-decode-extra-slots
-    disaggregation-decode-host-receive-threshold disaggregation-decode-polling-interval
-    disaggregation-decode-retraction-backup disaggregation-enable-kv-checksum! disaggregation-ib-device
-    disaggregation-transfer-backend dllm-algorithm dllm-algorithm-config dllm-fdfo! elastic-ep-backend
-    elastic-ep-initial-size elastic-ep-join-mode elastic-ep-join-rank-offset elastic-ep-scale-timeout
-    enable-adaptive-dispatch-to-encoder! enable-amd-monokernel! enable-attn-tp-input-scattered!
-    enable-cp-decode-attn-tp! enable-dense-mlp-attn-tp! enable-deterministic-inference! enable-dp-attention!
-    enable-dp-attention-local-control-broadcast! enable-draft-weights-cpu-backup!
-    enable-dsa-cache-layer-split! enable-dynamic-chunking! enable-elastic-expert-backup! enable-eplb!
-    enable-flexkv! enable-fp32-lm-head! enable-hierarchical-cache! enable-hisparse!
-    enable-kv-cache-sharding! enable-layernorm-sp! enable-lean-attention! enable-linker-mla-dedup!
-    enable-lmcache! enable-lora! enable-lora-overlap-loading! enable-megamoe-for-layernorm-sp! enable-mis!
-    enable-multi-layer-eagle! enable-multimodal! enable-nvidia-megakernel! enable-page-major-kv-layout!
-    enable-paged-experts! enable-pd-role-switch! enable-pdmux! enable-prefill-cp! enable-prefill-delayer!
+    cuda-graph-bs-prefill* cuda-graph-config custom-weight-loader* dcp-comm-backend dcp-replicate-q-proj!
+    debug-tensor-dump-input-file debug-tensor-dump-layers* debug-tensor-dump-output-folder
+    decode-attention-backend decoupled-spec-bind-endpoint decoupled-spec-connect-endpoints
+    decoupled-spec-rank decoupled-spec-role decrypted-draft-config-file deepep-config
+    deepep-dispatcher-output-dtype deepep-mode deepep-v2-mode default-priority-value
+    disable-priority-preemption! disaggregation-bootstrap-port disaggregation-decode-allocation-policy
+    disaggregation-decode-enable-offload-kvcache! disaggregation-decode-enable-radix-cache!
+    disaggregation-decode-extra-slots disaggregation-decode-host-receive-threshold
+    disaggregation-decode-polling-interval disaggregation-decode-retraction-backup
+    disaggregation-enable-kv-checksum! disaggregation-ib-device disaggregation-transfer-backend
+    dist-init-addr dllm-algorithm dllm-algorithm-config dllm-fdfo! dsa-decode-backend dsa-prefill-backend
+    elastic-ep-backend elastic-ep-initial-size elastic-ep-join-mode elastic-ep-join-rank-offset
+    elastic-ep-scale-timeout enable-adaptive-dispatch-to-encoder! enable-amd-monokernel!
+    enable-cp-decode-attn-tp! enable-deepseek-v4-fp4-indexer! enable-dense-mlp-attn-tp!
+    enable-deterministic-inference! enable-dp-attention! enable-dp-attention-local-control-broadcast!
+    enable-dp-lm-head! enable-draft-weights-cpu-backup! enable-dsa-cache-layer-split!
+    enable-dynamic-chunking! enable-elastic-expert-backup! enable-eplb! enable-flexkv!
+    enable-fp32-lm-head! enable-hierarchical-cache! enable-hisparse! enable-kv-cache-sharding!
+    enable-layernorm-sp! enable-linker-mla-dedup! enable-lmcache! enable-lora!
+    enable-lora-overlap-loading! enable-megamoe-for-layernorm-sp! enable-mis! enable-multi-layer-eagle!
+    enable-multimodal! enable-nvidia-megakernel! enable-page-major-kv-layout! enable-paged-experts!
+    enable-pd-role-switch! enable-pdmux! enable-prefill-cp! enable-prefill-delayer!
     enable-priority-scheduling! enable-return-aux-hidden-states! enable-return-hidden-states!
     enable-return-indexer-topk! enable-session-radix-cache! enable-shared-experts-attn-tp!
-    enable-single-batch-overlap! enable-streaming-session! enable-symm-mem! enable-two-batch-overlap!
-    enable-unified-cache-external-linker! enable-unified-memory! enable-waterfill! encoder-bootstrap-port
-    encoder-only! encoder-register-urls* encoder-transfer-backend encoder-urls* ep-num-redundant-experts
-    experts-shared-outer-loras! flexkv-config-file forward-hooks help! hicache-host-memory-fraction
+    enable-single-batch-overlap! enable-streaming-session! enable-symm-mem! enable-tp-lm-head-all-to-all!
+    enable-two-batch-overlap! enable-unified-cache-external-linker! enable-unified-memory!
+    enable-w4a4-mxfp4-megamoe! enable-waterfill! encoder-bootstrap-port encoder-only!
+    encoder-register-urls* encoder-transfer-backend encoder-urls* ep-dispatch-algorithm
+    ep-num-redundant-experts eplb-algorithm eplb-min-rebalancing-utilization-threshold
+    eplb-rebalance-layers-per-chunk eplb-rebalance-num-iterations experts-shared-outer-loras!
+    flashinfer-a2a-dispatch-type flexkv-config-file forward-hooks help! hicache-host-memory-fraction
     hicache-host-memory-mode hicache-io-backend hicache-mem-layout hicache-ratio hicache-storage-backend
     hicache-storage-backend-extra-config hicache-storage-prefetch-policy
     hicache-storage-prefetch-retry-max-attempts hicache-storage-prefetch-retry-poll-interval
-    hicache-write-policy hisparse-config is-embedding! kt-cpuinfer kt-max-deferred-experts-per-token
-    kt-method kt-num-gpu-experts kt-threadpool-count kt-weight-path kv-canary-real-data
-    kv-canary-sweep-interval language-model-only! language-only! lmcache-config-file load-balance-method
-    lora-backend lora-drain-wait-threshold lora-eviction-policy lora-paths* lora-strict-loading!
-    lora-target-modules* lora-use-virtual-experts! max-ep-size max-loaded-loras max-lora-chunk-size
-    max-lora-rank max-loras-per-batch max-queued-requests mlx-enable-sampling! modelexpress-config
-    modelopt-checkpoint-restore-path modelopt-checkpoint-save-path modelopt-export-path modelopt-quant
-    moe-dense-tp-size monokernel-backend? msprobe-dump-config num-reserved-decode-tokens offload-mode
+    hicache-write-policy hisparse-config init-expert-location is-embedding! kt-cpuinfer
+    kt-max-deferred-experts-per-token kt-method kt-num-gpu-experts kt-threadpool-count kt-weight-path
+    kv-canary-real-data kv-canary-sweep-interval language-model-only! language-only!
+    linear-attn-verify-backend lmcache-config-file load-balance-method lora-backend
+    lora-drain-wait-threshold lora-eviction-policy lora-paths* lora-strict-loading! lora-target-modules*
+    lora-use-virtual-experts! max-ep-size max-loaded-loras max-lora-chunk-size max-lora-rank
+    max-loras-per-batch max-queued-requests modelexpress-config modelopt-checkpoint-restore-path
+    modelopt-checkpoint-save-path modelopt-export-path modelopt-quant moe-dense-tp-size
+    monokernel-backend? mooncake-ib-device msprobe-dump-config num-reserved-decode-tokens offload-mode
     offload-num-in-group offload-prefetch-step optimistic-prefill-attempts paged-experts-num-resident
     pdmux-config-path ple-offload-backend ple-offload-dir ple-offload-embedding! pp-async-batch-depth
     pp-max-micro-batch-size prefill-attention-backend prefill-delayer-forward-passes-buckets*
     prefill-delayer-max-delay-ms prefill-delayer-max-delay-passes prefill-delayer-queue-min-ratio
     prefill-delayer-token-usage-low-watermark prefill-delayer-wait-seconds-buckets*
-    prefill-only-disable-kv-cache! priority-scheduling-preemption-threshold quantization-param-path
-    quantize-and-serve! radix-cache-backend radix-eviction-policy-config return-aux-hidden-state-layer-ids*
-    return-hidden-states-mode rl-on-policy-target rl-quant-profile schedule-low-priority-values-first!
-    shared-experts-tp-size sidecar sidecar-args sm-group-num spec-trace-dir speculative-accept-threshold-acc
-    speculative-accept-threshold-single speculative-adaptive! speculative-adaptive-config
-    speculative-algorithm speculative-attention-mode speculative-dflash-block-size
-    speculative-domino-candidate-pool-size speculative-draft-attention-backend
-    speculative-draft-kv-cache-dtype speculative-draft-load-format speculative-draft-model-path
-    speculative-draft-model-quantization speculative-draft-model-revision speculative-draft-sink-size
-    speculative-draft-window-size speculative-dsa-topk-backend
+    prefill-kv-cache-dequant-dtype prefill-only-disable-kv-cache! priority-scheduling-preemption-threshold
+    quantize-and-serve! radix-cache-backend radix-eviction-policy-config
+    return-aux-hidden-state-layer-ids* return-hidden-states-mode rl-on-policy-target rl-quant-profile
+    schedule-low-priority-values-first! shared-experts-tp-size sidecar sidecar-args sm-group-num
+    spec-trace-dir speculative-accept-threshold-acc speculative-accept-threshold-single
+    speculative-adaptive! speculative-adaptive-config speculative-algorithm speculative-attention-mode
+    speculative-dflash-block-size speculative-domino-candidate-pool-size
+    speculative-draft-attention-backend speculative-draft-kv-cache-dtype speculative-draft-load-format
+    speculative-draft-model-path speculative-draft-model-quantization speculative-draft-model-revision
+    speculative-draft-sink-size speculative-draft-window-size speculative-dsa-topk-backend
     speculative-dspark-align-verify-tokens-to-graph-tier! speculative-dspark-block-size
     speculative-dspark-confidence-sts-path speculative-dspark-sps-table-path speculative-eagle-topk
     speculative-enable-w4a4-mxfp4-megamoe! speculative-moe-a2a-backend speculative-moe-runner-backend
@@ -179,6 +182,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "device": ("cuda",),
     "disaggregation-mode": ("null",),
     "dp-size": ("1",),
+    "dsv4-attn-backend": ("auto",),
     "dtype": ("auto", "half", "float16", "bfloat16"),
     "dwdp-size": ("1",),
     "ep-size": ("1",),
@@ -202,12 +206,11 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "moe-dp-size": ("1",),
     "nnodes": ("1",),
     "node-rank": ("0",),
-    "num-continuous-decode-steps": ("1",),
     "offload-group-size": ("-1",),
     "pp-size": ("1",),
-    "preferred-sampling-params": ("{}",),
     "prefill-decode-interval": ("0",),
     "prefill-decode-interval-min-bs": ("0",),
+    "qsa-indexer-dtype": ("auto",),
     "retraction-policy": ("length",),
     "scheduler-recv-interval": ("1",),
     "startup-weight-load-mode": ("serial",),

@@ -71,3 +71,24 @@ def quantized(name: str, method: str, checkpoints: Mapping[str, tuple[str, ...]]
         f"--serve: --quantization {escaped(method)[:80]} would change what is decided, and is not modelled "
         f"for {brief(name, 80)}, whose weights are {spec.weights_in_words}; {remedy}"
     )
+
+
+def check_kernels(name: str, flag: str, given: Mapping[str, list[str]]) -> None:
+    """Refuse a choice of the experts' kernels for a model whose experts are MXFP4: kernels pad such weights.
+
+    Args:
+        name: of the model, or its path.
+        flag: that chooses them.
+        given: flags, with their values.
+
+    Raises:
+        PagesimError: it is given, and is not ``auto``.
+    """
+    if given.get(flag, ["auto"])[-1] == "auto":
+        return
+    dtype = model(name).weights.of("experts")
+    if dtype is not None and dtype.name.startswith("mxfp4"):
+        raise PagesimError(
+            f"--serve: --{flag} {escaped(given[flag][-1])[:80]} would change how far the MXFP4 experts of "
+            f"{brief(name, 80)} are padded, and is not modelled; leave it out"
+        )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagesim.costs.specs.layers import KV_SCALE_BYTES
 from pagesim.errors import PagesimError
-from pagesim.setup.serve_values import Reader, choice, number, quantized
+from pagesim.setup.serve_values import Reader, check_kernels, choice, number, quantized
 from pagesim.setup.serve_vllm_flags import (
     ALIASES,
     FLAGS,
@@ -39,6 +39,7 @@ MODULE = "vllm.entrypoints.openai.api_server"
 
 _READABLE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _SUFFIXES = "kmgt"
+_GRAPH_MODE = re.compile(r"cudagraph_mode\W{1,8}(\w+)")
 
 
 def _spelled(name: str, on: bool = True) -> Iterator[tuple[str, bool]]:
@@ -64,8 +65,8 @@ _TABLE = FlagTable(
 )
 
 
-def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the options that a line decides, and the notes of what has no effect here.
+def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[str, ...], bool]:
+    """Return the options that a line decides, the notes of what has no effect here, and `_full_graphs`.
 
     Args:
         variables: that are set in front of the command, by name.
@@ -87,11 +88,41 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     for name in flags:
         _TABLE.check(name, flags[name])
     options = {"model": known_model(models[0]), **_TABLE.options(flags, _READERS)}
+    options |= _graphs(flags, options.pop("enforce_eager", False))
+    check_kernels(options["model"], "moe-backend", flags)
+    check_kernels(options["model"], "kernel-config", flags)
     if "quantization" in flags:
         options |= quantized(options["model"], flags["quantization"][-1], QUANTIZATIONS)
     check_length(options, "max-model-len", "vLLM")
     _TABLE.check_layers(options["model"], flags)
-    return {**FIXED, **options}, _TABLE.without_effect(variables, flags)
+    return {**FIXED, **options}, _TABLE.without_effect(variables, flags), _full_graphs(words, flags)
+
+
+def _full_graphs(words: list[str], flags: dict[str, list[str]]) -> bool:
+    """Return whether CUDA graphs hold whole iterations: OPTIMIZATION_LEVEL_TO_CONFIG (config/vllm.py)."""
+    if flags.get("enforce-eager", ["false"]) != ["false"]:
+        return False
+    modes = _GRAPH_MODE.findall(" ".join(words))
+    level = flags.get("optimization-level", ["2"])[-1]
+    return modes[-1].lower() not in ("none", "piecewise", "0", "1") if modes else level not in ("0", "1")
+
+
+def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:
+    """Return the tokens of the largest CUDA graph where flags besides its own say them: 0 for none."""
+    if eager:
+        return {"max_cudagraph_capture_size": 0}
+    name, largest = "cudagraph-capture-sizes", "max-cudagraph-capture-size"
+    read = number("max_cudagraph_capture_size", int)
+    sizes = [read(name, size)["max_cudagraph_capture_size"] for size in flags.get(name, ())]
+    if not sizes:
+        return {}
+    said = read(largest, flags[largest][-1])["max_cudagraph_capture_size"] if largest in flags else max(sizes)
+    if said != max(sizes):
+        raise PagesimError(
+            f"--serve: --{largest} is {said}, and the largest of --{name} is {max(sizes)}; vLLM does not "
+            "start so: leave one of them out"
+        )
+    return {"max_cudagraph_capture_size": max(sizes)}
 
 
 def readable(text: str) -> int:
@@ -132,6 +163,8 @@ _READERS: dict[str, Reader] = {
     "num-gpu-blocks-override": number("num_blocks", int),
     "max-num-batched-tokens": number("max_num_batched_tokens", readable),
     "max-num-seqs": number("max_num_seqs", int),
+    "max-cudagraph-capture-size": number("max_cudagraph_capture_size", int),
+    "kv-offloading-size": number("kv_offloading_size", float),
     "long-prefill-token-threshold": number("long_prefill_token_threshold", int),
     "watermark": number("watermark", float),
     "scheduling-policy": number("scheduling_policy", str),

@@ -14,66 +14,53 @@ TAKEN = _flags("""
     num-gpu-blocks-override enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens
     max-num-seqs long-prefill-token-threshold scheduling-policy scheduler-reserve-full-isl! watermark
     async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval quantization
-    kv-offloading-size max-cudagraph-capture-size
+    kv-offloading-size max-cudagraph-capture-size cudagraph-capture-sizes* enforce-eager!
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
 
 NOTED = _flags("""
-    aggregate-engine-logging! all2all-backend allow-credentials! allow-deprecated-quantization!
-    allowed-headers allowed-local-media-path allowed-media-domains* allowed-methods allowed-origins
-    anthropic-disabled-thinking-effort api-key* api-server-count aux-output-config chat-template
+    aggregate-engine-logging! allow-credentials! allow-deprecated-quantization! allowed-headers
+    allowed-local-media-path allowed-media-domains* allowed-methods allowed-origins
+    anthropic-disabled-thinking-effort api-key* api-server-count chat-template
     chat-template-content-format code-revision cohere-format cohere-is-reasoning-model!
-    collect-detailed-traces* compilation-config config-format cp-kv-cache-interleave-size
-    cpu-distributed-timeout-seconds cudagraph-capture-sizes* cudagraph-metrics! custom-histogram-buckets
-    data-parallel-address data-parallel-backend data-parallel-rpc-port data-parallel-supervisor-port
-    dbo-decode-token-threshold dbo-prefill-token-threshold dcp-comm-backend dcp-kv-cache-interleave-size
-    dcp-q-replicate! default-chat-template-kwargs default-mm-loras device-ids
+    collect-detailed-traces* compilation-config config-format cpu-distributed-timeout-seconds
+    cudagraph-metrics! custom-histogram-buckets default-chat-template-kwargs device-ids
     disable-access-log-for-endpoints disable-cascade-attn! disable-chunked-mm-input!
-    disable-custom-all-reduce! disable-fastapi-docs! disable-log-stats!
-    disable-nccl-for-dp-synchronization! disable-sliding-window! disable-uvicorn-access-log!
-    distributed-timeout-seconds download-dir dp-supervisor-probe-failure-threshold
-    dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s dp-sync-interval ec-manager-config
-    elastic-ep-max-dp-size enable-auto-tool-choice! enable-batch-sharded-sampling!
-    enable-cumem-allocator! enable-ep-weight-filter! enable-fault-tolerance!
+    disable-custom-all-reduce! disable-fastapi-docs! disable-log-stats! disable-sliding-window!
+    disable-uvicorn-access-log! distributed-timeout-seconds download-dir ec-manager-config
+    enable-auto-tool-choice! enable-cumem-allocator! enable-fault-tolerance!
     enable-flash-late-interaction! enable-flashinfer-autotune! enable-force-include-usage! enable-hc-sp!
     enable-layerwise-nvtx-tracing! enable-log-deltas! enable-log-outputs! enable-log-requests!
     enable-logging-iteration-details! enable-mamba-cache-stochastic-rounding!
-    enable-mamba-shared-prefix-checkpoint! enable-mfu-metrics! enable-mixed-moe-lora-format!
-    enable-mm-embeds! enable-moe-shared-loras! enable-nccl-comm-suspend! enable-offline-docs!
-    enable-per-request-metrics! enable-prompt-embeds! enable-prompt-tokens-details!
-    enable-request-id-headers! enable-return-routed-experts! enable-scale-out!
-    enable-server-load-tracking! enable-shm-tensor-arena! enable-sleep-mode! enable-ssl-refresh!
-    enable-tokenizer-info-endpoint! enable-tower-connector-lora! enable-trace-replay! enforce-eager!
-    eplb-config exclude-tools-when-tool-choice-none! expert-placement-strategy
-    fail-on-environ-validation! fault-tolerance-config fingerprint-mode fingerprint-value
-    fully-sharded-loras! gdn-prefill-backend generation-config grpc! grpc-port h11-max-header-count
-    h11-max-incomplete-event-size hf-token? host ignore-patterns* interleave-mm-strings!
-    io-processor-plugin ir-op-priority jit-monitor-mode jit-monitor-verbose! kda-decode-backend
-    kda-prefill-backend kernel-config kv-cache-metrics! kv-cache-metrics-sample kv-events-config
-    kv-offloading-backend language-model-only! limit-mm-per-prompt linear-backend load-format
-    log-config-file log-error-stack! log-level logging-config logits-processors* logprobs-mode
-    lora-dtype lora-target-modules* mamba-backend mamba-block-size mamba-cache-dtype mamba-cache-mode
-    mamba-cache-philox-rounds mamba-ssm-cache-dtype mamba-ssu-algorithm master-addr master-port
-    max-cpu-loras max-log-len max-logprobs max-lora-cls-labels max-lora-rank
-    max-loras max-parallel-loading-workers media-io-kwargs middleware mm-device-do-normalize!
-    mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path
-    mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode
-    mm-hasher-algorithm mm-ipc-gpu-memory-gb mm-processor-cache-gb mm-processor-cache-type
-    mm-processor-device mm-processor-kwargs mm-shm-cache-max-object-size-mb mm-tensor-ipc model-impl
-    model-loader-extra-config moe-backend monokernel! numa-bind! numa-bind-cpus* numa-bind-nodes*
-    offload-num-in-group offload-prefetch-step optimization-level otlp-traces-endpoint
-    override-generation-config per-request-spec-decode-metrics port
-    prefix-caching-hash-algo profiler-config pt-load-map-location ray-workers-use-nsight!
-    reasoning-config reasoning-effort-map reasoning-parser reasoning-parser-plugin renderer-num-workers
-    replayssm-buffer-len response-role return-sampling-mask! return-tokens-as-token-ids! revision
-    root-path safetensors-load-strategy safetensors-prefetch-block-size safetensors-prefetch-num-threads
-    seed served-model-name* show-hidden-metrics-for-version shutdown-timeout skip-mm-profiling!
-    skip-tokenizer-init! sleep-mode-backend sleep-mode-offload-cudagraph!
-    sleep-preserve-parameter-names* sparse-indexer-topk-backend specialize-active-lora!
-    sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile ssl-ciphers ssl-keyfile
-    stream-interval structured-outputs-config swa-bounded-replay! tokenizer tokenizer-mode
-    tokenizer-revision tokens-only! tool-call-parser tool-parser-plugin tool-server tool-strict-level
-    trust-remote-code! trust-request-chat-template! trust-request-mm-kwargs! uds use-fp64-gumbel!
+    enable-mamba-shared-prefix-checkpoint! enable-mfu-metrics! enable-mm-embeds! enable-nccl-comm-suspend!
+    enable-offline-docs! enable-per-request-metrics! enable-prompt-tokens-details!
+    enable-request-id-headers! enable-scale-out! enable-server-load-tracking! enable-shm-tensor-arena!
+    enable-sleep-mode! enable-ssl-refresh! enable-tokenizer-info-endpoint! enable-trace-replay!
+    exclude-tools-when-tool-choice-none! fail-on-environ-validation! fault-tolerance-config
+    fingerprint-mode fingerprint-value gdn-prefill-backend generation-config grpc! grpc-port
+    h11-max-header-count h11-max-incomplete-event-size hf-token? host ignore-patterns*
+    interleave-mm-strings! io-processor-plugin ir-op-priority jit-monitor-mode jit-monitor-verbose!
+    kda-decode-backend kda-prefill-backend kernel-config kv-cache-metrics! kv-cache-metrics-sample
+    kv-events-config language-model-only! limit-mm-per-prompt linear-backend load-format log-config-file
+    log-error-stack! log-level logging-config logits-processors* mamba-backend mamba-block-size
+    mamba-cache-dtype mamba-cache-mode mamba-cache-philox-rounds mamba-ssm-cache-dtype mamba-ssu-algorithm
+    max-log-len max-logprobs max-parallel-loading-workers media-io-kwargs middleware
+    mm-device-do-normalize! mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path
+    mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode mm-hasher-algorithm
+    mm-ipc-gpu-memory-gb mm-processor-cache-gb mm-processor-cache-type mm-processor-device
+    mm-processor-kwargs mm-shm-cache-max-object-size-mb mm-tensor-ipc model-loader-extra-config
+    moe-backend monokernel! numa-bind! numa-bind-cpus* numa-bind-nodes* optimization-level
+    otlp-traces-endpoint override-generation-config per-request-spec-decode-metrics port
+    prefix-caching-hash-algo profiler-config pt-load-map-location ray-workers-use-nsight! reasoning-config
+    reasoning-effort-map reasoning-parser reasoning-parser-plugin renderer-num-workers
+    replayssm-buffer-len response-role return-tokens-as-token-ids! revision root-path
+    safetensors-load-strategy safetensors-prefetch-block-size safetensors-prefetch-num-threads seed
+    served-model-name* show-hidden-metrics-for-version shutdown-timeout skip-mm-profiling!
+    skip-tokenizer-init! sleep-mode-backend sleep-mode-offload-cudagraph! sleep-preserve-parameter-names*
+    sparse-indexer-topk-backend sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile
+    ssl-ciphers ssl-keyfile stream-interval structured-outputs-config swa-bounded-replay! tokenizer
+    tokenizer-mode tokenizer-revision tokens-only! tool-call-parser tool-parser-plugin tool-server
+    tool-strict-level trust-remote-code! trust-request-chat-template! trust-request-mm-kwargs! uds
     use-replayssm! use-tqdm-on-load! uvicorn-log-level video-pruning-method video-pruning-rate
     watchdog-config watermark-config weight-transfer-config
 """)
@@ -90,15 +77,25 @@ LAYERED = frozenset(
 """Flags that change nothing where all layers keep every token alike, and are refused where they do not."""
 
 REFUSED = _flags("""
-    additional-config attention-config config cpu-offload-params* data-parallel-external-lb!
-    data-parallel-hybrid-lb! data-parallel-multi-port-external-lb! data-parallel-rank
-    data-parallel-start-rank diffusion-config ec-transfer-config enable-dbo! enable-elastic-ep!
-    enable-eplb! enable-expert-parallel! enable-lora! engram-config headless! help? hf-config-path
-    hf-overrides kv-cache-dtype-skip-layers* kv-cache-memory-bytes
-    kv-sharing-fast-prefill! kv-transfer-config long-prefill-token-threshold-adaptive! lora-modules*
-    max-num-active-seqs max-num-queued-reqs max-num-queued-tokens max-num-scheduled-tokens
-    mm-encoder-only! model-class-overrides offload-params* pooler-config prefix-match-unit
-    quantization-config scheduler-cls spec-method spec-model spec-tokens speculative-config worker-cls
+    additional-config all2all-backend attention-config aux-output-config config
+    cp-kv-cache-interleave-size cpu-offload-params* data-parallel-address data-parallel-backend
+    data-parallel-external-lb! data-parallel-hybrid-lb! data-parallel-multi-port-external-lb!
+    data-parallel-rank data-parallel-rpc-port data-parallel-start-rank data-parallel-supervisor-port
+    dbo-decode-token-threshold dbo-prefill-token-threshold dcp-comm-backend dcp-kv-cache-interleave-size
+    dcp-q-replicate! default-mm-loras diffusion-config disable-nccl-for-dp-synchronization!
+    dp-supervisor-probe-failure-threshold dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s
+    dp-sync-interval ec-transfer-config elastic-ep-max-dp-size enable-batch-sharded-sampling! enable-dbo!
+    enable-elastic-ep! enable-ep-weight-filter! enable-eplb! enable-expert-parallel! enable-lora!
+    enable-mixed-moe-lora-format! enable-moe-shared-loras! enable-prompt-embeds!
+    enable-return-routed-experts! enable-tower-connector-lora! engram-config eplb-config
+    expert-placement-strategy fully-sharded-loras! headless! help? hf-config-path hf-overrides
+    kv-cache-dtype-skip-layers* kv-cache-memory-bytes kv-sharing-fast-prefill! kv-transfer-config
+    long-prefill-token-threshold-adaptive! lora-dtype lora-modules* lora-target-modules* master-addr
+    master-port max-cpu-loras max-lora-cls-labels max-lora-rank max-loras max-num-active-seqs
+    max-num-queued-reqs max-num-queued-tokens max-num-scheduled-tokens mm-encoder-only!
+    model-class-overrides offload-num-in-group offload-params* offload-prefetch-step pooler-config
+    prefix-match-unit quantization-config return-sampling-mask! scheduler-cls spec-method spec-model
+    spec-tokens specialize-active-lora! speculative-config use-fp64-gumbel! worker-cls
     worker-extension-cls
 """)
 """Flags that would change what is decided, and are not modelled."""
@@ -117,6 +114,9 @@ QUANTIZATIONS: dict[str, tuple[str, ...]] = {
 ``fp8`` a checkpoint of 16 bits is quantized when it is loaded."""
 
 HARMLESS: dict[str, tuple[str, ...]] = {
+    "kv-offloading-backend": ("native",),
+    "logprobs-mode": ("raw_logprobs", "raw_logits"),
+    "model-impl": ("auto", "vllm"),
     "cpu-offload-gb": (
         "0",
         "0.0",

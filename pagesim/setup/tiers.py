@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pagesim.costs import CostModel
 from pagesim.costs.links import host_links
 from pagesim.costs.preemption import LoadTime
-from pagesim.costs.specs import Capacity, Link, TierSpec, gpu, parse_tiers
+from pagesim.costs.specs import BlockPlan, Capacity, Link, TierSpec, gpu, parse_tiers
 from pagesim.costs.transfers import ChainLinks, path_to_device, transfer_ticks
 from pagesim.errors import PagesimError
 from pagesim.kvcache.tiers import EVICTIONS, UNLIMITED, ChunkStore, Tier, TierChain
@@ -33,8 +33,9 @@ ALIGNMENT = 4096
 
 
 def chunk_bytes(sized: Capacity, blocks: int) -> int:
-    """Return the bytes of a chunk of so many blocks in a tier, those of all GPUs together."""
-    chunk = sized.block_bytes * sized.tp * blocks
+    """Return the bytes of a chunk of so many blocks in a tier, those of all GPUs that differ together."""
+    copies = sized.plan.host_copies if isinstance(sized.plan, BlockPlan) else sized.tp
+    chunk = sized.block_bytes * copies * blocks
     return chunk + -chunk % ALIGNMENT
 
 

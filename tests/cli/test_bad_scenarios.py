@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 
@@ -29,6 +31,15 @@ import pytest
         (b"seed = true", "seed is True: input should be a valid integer"),
         (b'fast_forward = "yes"', "fast_forward is 'yes': input should be a valid boolean"),
         (b"steps = 1", "steps is 1: input should be a valid boolean"),
+        (b".".join([b"a"] * 20_000) + b" = 1", "line 1 has a key of 64 parts or more"),
+        (b"rate = 1\n[" + b" . ".join([b'"a b"'] * 64) + b"]", "line 2 has a key of 64 parts or more"),
+        (b"x = {" + b".".join([b"a"] * 9_000) + b" = 1}", "line 1 has a key of 64 parts or more"),
+        (b"x = " + b"[" * 5_000, "is nested too deeply"),
+        (b'trace = "fixed:5,5"\nneeds = [1]', "needs is [1]; it must hold tables of texts"),
+        (b'trace = "fixed:5,5"\nneeds = 1', "needs is 1; it must hold tables of texts"),
+        (b'trace = "fixed:5,5"\n[needs]\nrouter = 1', "needs is {'router': 1}; it must hold tables of texts"),
+        (b'trace = "fixed:5,5"\n[needs.router]\nx = 1', "it must hold tables of texts"),
+        (b"x = 1\n" * 1_000_000, "6000000 characters, and at most 4194304 are read"),
         (b'arrivals = "posson"', "arrivals is 'posson': input should be 'recorded'"),
     ],
 )
@@ -45,6 +56,20 @@ def test_a_bad_file_is_refused(command, content, said, refused, tmp_path):
 def test_a_file_that_cannot_be_read_is_named(name, refused, tmp_path):
     (tmp_path / "folder").mkdir()
     assert refused("run", tmp_path / name).startswith(f"{tmp_path / name}: cannot be read (")
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "cluster", "sweep", "capacity"])
+def test_a_fifo_or_a_device_is_not_waited_for(command, refused, tmp_path):
+    os.mkfifo(tmp_path / "s.toml")
+    goal = ("--goal", "p99_ttft<=2s") if command == "capacity" else ()
+    assert "it is a FIFO and no regular file" in refused(command, tmp_path / "s.toml", *goal)
+    assert "it is a device" in refused(command, "/dev/zero", *goal)
+
+
+def test_a_file_of_100_gib_is_not_read(refused, tmp_path):
+    with (tmp_path / "s.toml").open("wb") as sparse:
+        sparse.truncate(100 << 30)
+    assert "at most 67108864 are read" in refused("run", tmp_path / "s.toml")
 
 
 @pytest.mark.parametrize("policies", ["[]", "5", '["orca-max", 5]', '"orca-max,orca-max"'])

@@ -177,7 +177,8 @@ def test_a_gpu_without_triton_is_said_in_one_sentence(refused, monkeypatch):
     monkeypatch.setattr("pagesim.kernels.requirements.installed", lambda name: name != "triton")
     sentence = refused("bench", "swap", "--device", "cuda")
     assert (
-        sentence == "triton is not installed and the kernels need it on a GPU: pip install 'pagesim[kernels]'"
+        sentence == "triton is not installed and the kernels need it on a GPU: "
+        "pip install '.[kernels]' in the checkout"
     )
 
 
@@ -197,7 +198,7 @@ def test_a_missing_torch_is_said_in_one_sentence(device, environment, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "pagesim: torch is not installed and the kernels need it: pip install 'pagesim[kernels]'\n"
+        "pagesim: torch is not installed and the kernels need it: pip install '.[kernels]' in the checkout\n"
     )
 
 

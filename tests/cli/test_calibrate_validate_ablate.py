@@ -166,5 +166,5 @@ def test_without_torch_it_is_one_sentence():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "pagesim: torch is not installed and the kernels need it: pip install 'pagesim[kernels]'\n"
+        "pagesim: torch is not installed and the kernels need it: pip install '.[kernels]' in the checkout\n"
     )

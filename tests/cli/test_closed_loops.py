@@ -57,7 +57,8 @@ def test_a_comparison_bounds_every_policy_and_a_cluster_all_replicas(succeeds):
         "compare", *LOAD, "--max-concurrency", "3", "--policies", "static,vllm-sosp", "--json"
     ).json
     assert all(own["batch"]["mean"] <= 3 for own in compared["runs"].values())
-    flags = ("--max-concurrency", "3", "--replicas", "3", "--router", "least-loaded", "--json")
+    flags = ("--policy", "vllm-sosp", "--max-concurrency", "3", "--replicas", "3")
+    flags += ("--router", "least-loaded", "--json")
     together = succeeds("cluster", *LOAD, *flags).json
     assert together["requests"]["finished"] == 30
     assert together["batch"]["mean"] == 1.0

@@ -24,7 +24,7 @@ def test_a_cluster_is_stored_whole(succeeds, tmp_path):
     )
     assert "3 replicas behind least-loaded" in outcome.out
     files = sorted(file.name for file in (tmp_path / "c").iterdir())
-    assert files == ["replicas.parquet", "requests.parquet", "scenario.toml", "summary.json"]
+    assert files == ["manifest.json", "replicas.parquet", "requests.parquet", "scenario.toml", "summary.json"]
     requests = pd.read_parquet(tmp_path / "c" / "requests.parquet")
     replicas = pd.read_parquet(tmp_path / "c" / "replicas.parquet")
     assert requests["replica"].value_counts().sort_index().tolist() == replicas["requests"].tolist()

@@ -52,9 +52,11 @@ def test_without_torch_and_triton_it_says_how_to_get_them(without):
     done = without("torch", "triton", "ray")
     assert done.returncode == 0, done.stderr
     said = {line[:24].strip(): line[25:] for line in done.stdout.splitlines()}
-    assert said["– torch"] == "kernels, bench and calibration need it: pip install 'pagesim[kernels]'"
-    assert said["– triton"] == "the kernels need it on a GPU: pip install 'pagesim[kernels]'"
-    assert said["– ray"] == "pip install 'pagesim[ray]' (runs sweeps on many machines)"
+    assert (
+        said["– torch"] == "kernels, bench and calibration need it: pip install '.[kernels]' in the checkout"
+    )
+    assert said["– triton"] == "the kernels need it on a GPU: pip install '.[kernels]' in the checkout"
+    assert said["– ray"] == "pip install '.[ray]' in the checkout (runs sweeps on many machines)"
 
 
 def test_without_something_required_it_says_so_and_fails(without):
@@ -71,7 +73,8 @@ def test_whatever_required_thing_is_missing_every_line_is_there(name, without):
     assert done.returncode == 1, done.stderr
     assert not done.stderr
     said = {line[:24].strip(): line[25:] for line in done.stdout.splitlines()}
-    assert said[f"✗ {name}"] == f"not installed: pip install {name}"
+    package = {"re2": "google-re2"}.get(name, name)  # as in pyproject.toml
+    assert said[f"✗ {name}"] == f"not installed: pip install {package}"
     assert {line[2:] for line in said} >= {"python", "pagesim", *REQUIRED, *PEERS, *EXTRAS}
 
 

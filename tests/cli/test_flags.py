@@ -88,8 +88,9 @@ def result(summary: Summary) -> Summary:
 @pytest.mark.parametrize("flag", EFFECTS)
 def test_a_flag_does_what_it_says_and_the_same_in_a_comparison(flag, succeeds):
     given, does = EFFECTS[flag]
-    old = succeeds("run", *LOAD, "--json").json
-    new = succeeds("run", *LOAD, *given, "--json").json
+    run = ("run", *LOAD, "--policy", "vllm-sosp", "--json")
+    old = succeeds(*run).json
+    new = succeeds(*run, *given).json
     assert does(new, old)
     compared = succeeds("compare", *LOAD, *given, "--policies", "vllm-sosp", "--json").json
     assert result(compared["runs"]["vllm-sosp"]) == result(new)
@@ -97,7 +98,8 @@ def test_a_flag_does_what_it_says_and_the_same_in_a_comparison(flag, succeeds):
 
 def test_a_model_and_a_gpu_determine_the_number_of_blocks(succeeds):
     def blocks(*flags: str) -> int:
-        outcome = succeeds("run", "--trace", "fixed:10,10", "--num-requests", "1", *flags, "--json")
+        run = ("run", "--policy", "vllm-sosp", "--trace", "fixed:10,10", "--num-requests", "1", "--json")
+        outcome = succeeds(*run, *flags)
         return outcome.json["memory"]["num_blocks"]
 
     assert blocks("--model", "opt-13b", "--gpu", "a100-40gb") == 983
@@ -152,8 +154,21 @@ def test_a_line_of_sglangs_server_is_run_as_its_options_are(succeeds, tmp_path):
     assert result(again.json) == result(served.json)
 
 
-def test_the_default_policy_is_the_papers_vllm(succeeds):
-    assert succeeds("run", *LOAD, "--json").json["policy"] == "vllm-sosp"
+def test_the_default_policy_is_vllm_as_its_release_serves(succeeds):
+    run = ("run", "--gpu", "h100", "--model", "llama-3.1-8b", "--num-requests", "9", "--json")
+    summary = succeeds(*run).json
+    assert summary["policy"] == "vllm-v1"
+    # vLLM 0.33.0 on an H100, `engine/arg_utils.py`: 8192 tokens, 1024 sequences.
+    taken = summary["options"]["defaults"]
+    assert (taken["vllm_version"], taken["max_num_batched_tokens"]) == ("0.33.0", 8192)
+    assert (taken["max_num_seqs"], taken["enable_prefix_caching"]) == (1024, True)
+    assert taken["async_scheduling"] is True
+    line = ("run", "--gpu", "h100", "--num-requests", "9", "--json", "--serve", f"vllm serve {HUB}")
+    served = result(succeeds(*line).json)
+    # The line says its release, and everything else is the same.
+    assert {**served, "options": None} == {**result(summary), "options": None}
+    options = served["options"]
+    assert options["given"] | options["defaults"] == summary["options"]["given"] | taken
     assert succeeds("run", *LOAD, "--policy", "orca-max", "--json").json["policy"] == "orca-max"
 
 

@@ -72,7 +72,10 @@ def write_config(home, name):
 
 
 COMMANDS = {
-    "run": ("run", "--trace", "t.jsonl", "--trace-events", "--preemption", "auto", "--out", "out/x"),
+    "run": (
+        *("run", "--trace", "t.jsonl", "--policy", "vllm-sosp", "--preemption", "auto"),
+        *("--trace-events", "--out", "out/x"),
+    ),
     "run, static": ("run", "--trace", "t.jsonl", "--policy", "static", "--out", "out/x"),
     "compare": ("compare", "--trace", "t.jsonl", "--policies", "orca-max,vllm-sosp", "--out", "out/x"),
     "cluster": ("cluster", "--trace", "t.jsonl", "--replicas", "2", "--out", "out/x"),

@@ -203,7 +203,7 @@ def test_a_schedulers_options_are_flags_and_stored_with_the_scenario(succeeds, r
     assert succeeds("run", stored, "--json").json["batch"]["mean"] == batch
     assert succeeds("run", stored, "--crowd", "8", "--no-shy", "--json").json["batch"]["mean"] > 2
     assert refused(*command, "--crowd", "0").startswith("crowd is 0: under scheduler eight input should be")
-    assert refused("run", *LOAD, "--crowd", "3") == "crowd is for scheduler eight, not vllm-sosp"
+    assert refused("run", *LOAD, "--crowd", "3") == "crowd is for scheduler eight, not vllm-v1"
     compared = succeeds("compare", *LOAD, "--policies", "orca-oracle,tiny", "--crowd", "3", "--json").json
     assert compared["runs"]["tiny"]["batch"]["mean"] <= 3 < compared["runs"]["orca-oracle"]["batch"]["mean"]
 

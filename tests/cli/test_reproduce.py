@@ -27,13 +27,16 @@ CASES = {
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file of a result; a summary without what the simulator says of itself."""
+    """Return the bytes of every file of a result; a summary without what the simulator says of itself.
+
+    The manifest, which has hashes of summaries, is left out.
+    """
     return {
         str(file.relative_to(folder)): _without_sim(file)
         if file.name == "summary.json"
         else file.read_bytes()
         for file in sorted(folder.rglob("*"))
-        if file.is_file()
+        if file.is_file() and file.name != "manifest.json"
     }
 
 

@@ -36,7 +36,7 @@ def test_a_flag_wins_over_the_file(succeeds, tmp_path):
     flags = ("--grid", "rate=2", "--seeds", "1", "--num-requests", "5", "--jobs", "1")
     succeeds("sweep", tmp_path / "s.toml", *flags, "--out", tmp_path / "out")
     runs = pd.read_parquet(tmp_path / "out" / "runs.parquet")
-    assert runs[["policy", "rate", "num_requests"]].values.tolist() == [["vllm-sosp", 2.0, 5]]
+    assert runs[["policy", "rate", "num_requests"]].values.tolist() == [["vllm-v1", 2.0, 5]]
 
 
 def test_a_trace_in_the_grid_may_lie_beside_the_file(succeeds, tmp_path, monkeypatch, trace_file):

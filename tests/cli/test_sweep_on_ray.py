@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
+from types import ModuleType
 
 import pytest
+
+from pagesim.experiments.sweeps import joblib_workers
 
 CLUSTER = """
 import sys
@@ -84,7 +89,52 @@ def test_a_cluster_that_is_not_there_is_said(in_a_process):
     assert outcome.err.splitlines()[-1].startswith("pagesim: address is 'no-port'; no Ray cluster there")
 
 
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Put modules in the place of Ray's, which may not be installed."""
+    ray = ModuleType("ray")
+    backend = ModuleType("ray.util.joblib.ray_backend")
+    backend.RayBackend = type("RayBackend", (), {})
+    ray.is_initialized = lambda: False
+    modules = {
+        "ray": ray,
+        "ray.util": ModuleType("ray.util"),
+        "ray.util.joblib": ModuleType("ray.util.joblib"),
+    }
+    for name, module in {**modules, "ray.util.joblib.ray_backend": backend}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("joblib.register_parallel_backend", lambda *_: None)
+    monkeypatch.setattr(joblib_workers, "ANSWERS_WITHIN_S", 1.0)
+    return ray
+
+
+REFUSED = ("sweep", "--executor", "ray", "--num-requests", "2", "--address")
+
+
+def test_a_port_that_nothing_listens_on_is_said_at_once(stand_in, refused):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+        said = refused(*REFUSED, address)
+        assert said == f"address is '{address}'; no Ray cluster there ([Errno 111] Connection refused)"
+
+
+def test_a_cluster_that_does_not_answer_is_waited_for_so_long_and_no_longer(stand_in, refused):
+    stand_in.init = lambda **_: time.sleep(50)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        began = time.monotonic()
+        said = refused(*REFUSED, address)
+    assert said == f"address is '{address}'; no Ray cluster there (it does not answer within 1 s)"
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "x" * 9000 + ":6379"])
+def test_an_address_that_is_none_is_said(address, stand_in, refused):
+    assert "no Ray cluster there (" in refused(*REFUSED, address)
+
+
 def test_without_ray_the_executor_says_how_to_get_it(cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     outcome = cli("sweep", "--executor", "ray", "--num-requests", "2")
-    assert outcome.err == "pagesim: executor ray needs Ray; pip install 'pagesim[ray]'\n"
+    assert outcome.err == "pagesim: executor ray needs Ray; pip install '.[ray]' in the checkout\n"

@@ -67,7 +67,7 @@ def watched(start, *arguments: str) -> tuple[str, str]:
 
 def test_on_a_terminal_a_long_run_shows_a_bar_and_takes_it_away(start):
     shown, out = watched(start, *LONG, "--json")
-    assert "vllm-sosp" in shown
+    assert "vllm-v1" in shown
     assert "━" in shown
     assert " %" in shown
     assert f"{ESCAPE}[2K" in shown, "the bar is wiped at the end"

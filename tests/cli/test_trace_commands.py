@@ -10,7 +10,7 @@ import pytest
 
 from pagesim.workloads import load
 from pagesim.workloads.trace import Trace
-from tests.experiments.recorded.samples import guidellm, vllm
+from tests.experiments.recorded.samples import guidellm, sglang, vllm
 
 TALK = [{"from": "human", "value": "how are you"}, {"from": "gpt", "value": "well, thank you"}]
 
@@ -62,7 +62,8 @@ def test_a_trace_that_was_converted_holds_the_same_requests(suffix, file, succee
 
 def test_every_format_can_be_described_and_replayed(file, succeeds):
     assert "prompt tokens" in succeeds("trace", "describe", file).out
-    assert succeeds("run", "--trace", file, "--json").json["requests"]["finished"] == len(load(file))
+    run = ("run", "--trace", file, "--policy", "vllm-sosp", "--json")
+    assert succeeds(*run).json["requests"]["finished"] == len(load(file))
 
 
 @pytest.mark.slow
@@ -189,7 +190,8 @@ def test_a_figure_that_cannot_be_written_leaves_nothing_behind(taken, cli, trace
     trace = trace_file("a,0,10,10\nb,1,10,10\n")
     outcome = cli("trace", "describe", trace, "--out", out)
     assert outcome.code == 2
-    assert outcome.err.splitlines()[-1].startswith(f"pagesim: {out}: cannot be written (")
+    assert outcome.err.splitlines()[-1].startswith(f"pagesim: {out}")
+    assert ": cannot be written (" in outcome.err.splitlines()[-1]
     assert sorted(set(tmp_path.rglob("*")) - {trace}) == before
 
 
@@ -215,3 +217,44 @@ def test_what_is_neither_a_trace_nor_a_record_is_refused_as_a_trace(refused, tmp
     assert "the format is not recognised" in refused(
         "trace", "convert", tmp_path / "other.json", tmp_path / "o.csv"
     )
+
+
+def without(data, *names):
+    """Return a record without some of its fields."""
+    return {name: value for name, value in data.items() if name not in names}
+
+
+def hidden():
+    """Return records of clients that lack what a trace needs, and what their readers say of them."""
+    report = guidellm()
+    del report["benchmarks"][0]["requests"]["successful"][0]["info"]
+    return {
+        "a result without details": (
+            without(vllm(), "ttfts", "itls"),
+            "run vllm bench serve with --save-result",
+        ),
+        "no times of sending": (
+            without(vllm(), "start_times"),
+            "has no start_times, and request_rate is 2.0",
+        ),
+        "lists of two lengths": ({**vllm(), "itls": [[]]}, "itls has 1 values, and ttfts has 4"),
+        "failures": ({**vllm(), "errors": ["timeout"] * 4}, "4 of 4 requests"),
+        "sglang's without details": (without(sglang(4), "itls"), "run SGLang's bench with --output-details"),
+        "a report without times": (report, "request_start"),
+    }
+
+
+@pytest.mark.parametrize("case", list(hidden()))
+def test_why_a_record_is_no_trace_is_said_by_its_own_reader(case, refused, tmp_path):
+    data, said = hidden()[case]
+    (tmp_path / "bench.json").write_text(json.dumps(data))
+    sentence = refused("trace", "convert", tmp_path / "bench.json", tmp_path / "t.csv")
+    assert said in sentence
+    assert "not recognised" not in sentence
+
+
+def test_runs_that_vllm_appended_to_a_file_are_traces_of_their_own(succeeds, tmp_path):
+    # vllm/benchmarks/serve.py: --append-result writes a newline and one more object.
+    (tmp_path / "bench.json").write_text("\n".join(json.dumps(vllm()) for _ in range(3)))
+    succeeds("trace", "convert", tmp_path / "bench.json", tmp_path / "t.csv")
+    assert sorted(file.name for file in tmp_path.glob("*.csv")) == ["t-1.csv", "t-2.csv", "t-3.csv"]

@@ -41,7 +41,12 @@ def test_a_run_that_is_as_simulated_is_within_any_bound(cli: Any, run: Path, tmp
     errors = found.json["runs"][0]["errors"]
     assert set(errors) == {"ttft", "tpot", "e2e", "itl"}
     assert errors["e2e"]["p99"]["simulated_s"] == pytest.approx(0.22)
-    assert {file.name for file in out.iterdir()} == {"summary.json", "validation.png", "validation.svg"}
+    assert {file.name for file in out.iterdir()} == {
+        "manifest.json",
+        "summary.json",
+        "validation.png",
+        "validation.svg",
+    }
 
 
 def test_a_run_beyond_the_bound_exits_with_one(cli: Any, run: Path) -> None:

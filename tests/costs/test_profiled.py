@@ -83,6 +83,7 @@ def test_fast_forward_changes_nothing_under_a_profile(profile: Profile, tmp_path
     fast, stepping = (
         ps.simulate(
             trace,
+            "vllm-sosp",
             num_blocks=300,
             cost=f"profile:{tmp_path / 'p.json'}",
             fast_forward=forward,
@@ -113,7 +114,7 @@ def test_what_lies_beyond_the_measurements_is_said_with_its_axis(profile: Profil
 def test_a_run_beyond_the_measurements_ends_with_a_note(profile: Profile, tmp_path) -> None:
     profile.save(tmp_path / "p.json")
     trace = ps.Trace(np.zeros(1), np.array([100]), np.array([3]))
-    result = ps.simulate(trace, cost=f"profile:{tmp_path / 'p.json'}")
+    result = ps.simulate(trace, "vllm-sosp", cost=f"profile:{tmp_path / 'p.json'}")
     (note,) = [note for note in result.notes if "extrapolated" in note]
     assert "tokens in an iteration" in note
     assert result.summary["extrapolated"] == {"tokens in an iteration": 100}

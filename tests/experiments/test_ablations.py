@@ -70,7 +70,8 @@ def test_end_to_end_the_crossover_follows_what_transfers_cost(tmp_path):
     """Swaps of small blocks are dear and of large ones cheap; recomputing a token costs the same at all."""
     profile = synthetic(2e-4, 1e-3, token_s=1e-4)
     profile.save(tmp_path / "p.json")
-    system = checked(System, {"model": "tiny", "num_blocks": 40, "cost": f"profile:{tmp_path / 'p.json'}"})
+    options = {"policy": "vllm-sosp", "model": "tiny", "num_blocks": 40}
+    system = checked(System, {**options, "cost": f"profile:{tmp_path / 'p.json'}"})
     trace = ps.Trace(np.zeros(12), np.full(12, 60), np.full(12, 60))
     lines: dict[str, dict[int, float]] = {}
     for way, size, result in serve(system, trace, (1, 8, 32), ("recompute", "swap")):
@@ -81,6 +82,13 @@ def test_end_to_end_the_crossover_follows_what_transfers_cost(tmp_path):
     assert lines["swap"][1] > lines["recompute"][1]
     assert lines["swap"][32] < lines["recompute"][32]
     assert crossover(lines["swap"], lines["recompute"]) in (8, 32)
+
+
+def test_a_policy_without_a_way_to_preempt_is_swept_over_block_sizes():
+    system = checked(System, {"policy": "vllm-v1", "model": "tiny", "num_blocks": 41, "cost": "affine:1,0,0"})
+    trace = ps.Trace(np.zeros(4), np.full(4, 60), np.full(4, 60))
+    found = [(way, size) for way, size, _ in serve(system, trace, (8, 16), ("default",))]
+    assert found == [("default", 8), ("default", 16)]
 
 
 def test_the_best_is_named_with_those_that_are_as_good():

@@ -86,6 +86,8 @@ def test_a_chunk_has_the_bytes_of_its_tokens_on_all_gpus_in_whole_pages():
     assert chunk_bytes(LLAMA, 512) == 512 * 131_072
     assert chunk_bytes(LLAMA, 512, tp=4) == 512 * 131_072, "heads are divided, not copied"
     assert chunk_bytes(model("tiny"), 1) % 4096 == 0
+    # 61 layers of 576 numbers, which all eight GPUs hold, in 275 pages of 4,096 bytes
+    assert chunk_bytes(model("deepseek-v3"), 16, tp=8) == 275 * 4096
 
 
 def test_capacities_go_by_twos_from_below_the_working_set_to_all_content():

@@ -45,12 +45,15 @@ QUICK = {
     "d_small_arc",
     "e_ngram3",
     "e_prio",
+    "one_token",
+    "r3_8",
     "sglang_chunk1024_p4_reject",
     "sglang_noradix_ignore_eos",
     "sglang_swa_w128",
     "sglang_turns_lpm_p8_chunk256",
     "sosp_block256_vllm_2.0",
     "sosp_fig2_orca-max",
+    "unequal",
 }
 """A short log of each kind; quick in the two ways that have nothing in common."""
 

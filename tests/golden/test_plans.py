@@ -45,7 +45,7 @@ def test_a_plan_is_that_of_the_log_in_every_field(logged):
         in_flight_tokens=batches * logged["max_num_batched_tokens"],
         num_blocks=logged["num_blocks"],
         prefix_caching=logged.get("enable_prefix_caching", True),
-        hybrid=logged.get("hybrid"),
+        hybrid=logged.get("hybrid", True),
     )
     plan.check_start()
     assert groups(plan) == logged["groups"]
@@ -92,16 +92,15 @@ ROWS = [
         {"in_flight_tokens": 4096},
     ),
     Row("gemma3-27b", [(1, "full", 62, 16)], 8126464, 5285, 0, 84560, 2.58, {"hybrid": False}),
-    Row("llama4-scout", [(1, "full", 48, 16)], 3145728, 13653, 0, 218448, 6.67),
+    Row("llama4-scout", [(1, "full", 48, 16)], 3145728, 13653, 0, 218448, 6.67, {"hybrid": False}),
     Row(
         "llama4-scout",
         [(3, "chunk", 12, 16), (1, "full", 12, 16)],
         *(786432, 54613, 0, 268864, 8.21),
-        {"hybrid": True},
     ),
     Row("deepseek-v3", [(1, "latent", 61, 16)], 1124352, 38199, 0, 611184, 18.65),
     Row("deepseek-v3", [(1, "latent", 61, 64)], 2248704, 19099, 0, 1222336, 37.30, {"kv_dtype": "fp8"}),
-    Row("deepseek-v3.2", [(1, "latent", 122, 64)], 3076352, 13961, 0, 893504, 27.27),
+    Row("deepseek-v3.2", [(1, "latent", 122, 64)], 3076352, 13961, 0, 893504, 27.27, {"kv_dtype": "fp8"}),
     Row(
         "qwen3-next-80b",
         [(3, "state", 12, 576), (1, "full", 12, 576)],

@@ -68,7 +68,8 @@ def test_on_a_cpu_every_op_runs_without_triton():
 def test_without_torch_that_is_what_is_said():
     done = python("import sys\nsys.modules['torch'] = None\nfrom pagesim.kernels import decode_attention\n")
     assert done.stderr.endswith(
-        "PagesimError: pagesim.kernels needs torch, which is not installed: pip install 'pagesim[kernels]'\n"
+        "PagesimError: pagesim.kernels needs torch, which is not installed: "
+        "pip install '.[kernels]' in the checkout\n"
     )
 
 

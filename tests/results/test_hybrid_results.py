@@ -27,7 +27,6 @@ MODELS: dict[str, dict[str, Any]] = {
         "model": "llama4-scout",
         "gpu": "h200",
         "tensor_parallel_size": 4,
-        "disable_hybrid_kv_cache_manager": False,
     },
 }
 

@@ -112,7 +112,7 @@ def test_a_cost_model_is_told_what_it_prices_and_what_follows_its_name(trace) ->
 
 def test_a_result_names_the_module_that_registered_a_part(trace, tmp_path) -> None:
     ps.register("placement", "mine", paged)
-    result = ps.simulate(trace, placement="mine", num_blocks=300)
+    result = ps.simulate(trace, "vllm-sosp", placement="mine", num_blocks=300)
     folder = result.save(tmp_path / "out")
     needs = (folder / "scenario.toml").read_text().partition("[needs.placement]\n")[2]
     assert needs == f'"mine" = "registered in Python from module {__name__}"\n'
@@ -203,7 +203,46 @@ def broken(pool: Pool) -> KVCache:
 def test_memory_that_does_not_go_with_the_rest_is_refused(trace, make, options, sentence) -> None:
     ps.register("placement", "mine", make)
     with pytest.raises(ps.PagesimError, match=sentence):
-        ps.simulate(trace, **{"num_blocks": 300, "placement": "mine", **options})
+        ps.simulate(trace, **{"policy": "vllm-sosp", "num_blocks": 300, "placement": "mine", **options})
+
+
+class Unsayable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def ending(error: BaseException) -> Any:
+    def part(*_: Any) -> None:
+        raise error
+
+    return part
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SystemExit(7), "SystemExit: 7"),
+        (GeneratorExit(), "GeneratorExit: GeneratorExit"),
+        (MemoryError(), "MemoryError: MemoryError"),
+        (Unsayable(), "Unsayable: Unsayable"),
+        (RuntimeError("broken\nbadly"), "RuntimeError: broken"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_part_that_ends_otherwise_is_a_sentence(trace, error, said) -> None:
+    for option in ("placement", "cost"):
+        ps.register(option, "mine", ending(error))
+        with pytest.raises(ps.PagesimError, match=rf"^{option} mine cannot be made: {said}$"):
+            ps.simulate(trace, "vllm-sosp", **{option: "mine"}, num_blocks=300)
+
+
+def test_what_a_part_makes_can_do_what_is_asked_of_it(trace) -> None:
+    ps.register("cost", "mine", lambda text, target: 0.5)
+    with pytest.raises(ps.PagesimError, match="cost mine makes a float, which has no method iteration; it"):
+        ps.simulate(trace, cost="mine", num_blocks=300)
+    ps.register("router", "mine", lambda: None)
+    with pytest.raises(ps.PagesimError, match="router mine makes a NoneType, which has no method choose; it"):
+        ps.simulate_cluster(trace, router="mine", replicas=2, num_blocks=300)
 
 
 def test_a_registration_that_would_mislead_is_refused() -> None:
@@ -240,7 +279,9 @@ def test_a_sweep_takes_names_in_any_case() -> None:
 def test_a_sweep_refuses_what_only_this_process_has() -> None:
     ps.register("placement", "mine", paged)
     with pytest.raises(ps.PagesimError, match=r"placement mine was registered in this process"):
-        ps.sweep("fixed:10,10", grid={"rate": [1.0]}, num_requests=5, placement="mine", jobs=1)
+        ps.sweep(
+            "fixed:10,10", policy="vllm-sosp", grid={"rate": [1.0]}, num_requests=5, placement="mine", jobs=1
+        )
 
 
 def test_names_are_pagesims_own_first() -> None:

@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -30,6 +31,9 @@ from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import Server
 from pagesim.workloads.trace import Trace
+
+UNEQUAL = Path(__file__).resolve().parent.parent / "golden" / "layouts" / "toy-mixed.toml"
+"""Windows of 200 in blocks twice as large as those of full attention."""
 
 POLICIES = (
     *("vllm-sosp", "vllm-sosp", "vllm-v0", "vllm-v0"),
@@ -74,6 +78,7 @@ def random_case(seed: int) -> Case:
         options |= {"policy": "orca-oracle", "placement": "paged"}
     options |= _scheduler_options(rnd, policy, blocks)
     options |= _tier_options(Random(seed + 0.5), options)
+    options |= _model_options(Random(seed + 0.625), options)
     if rnd.random() < 0.1:
         options["until"] = rnd.random() * 5
     if rnd.random() < 0.25:
@@ -81,7 +86,10 @@ def random_case(seed: int) -> Case:
         if rnd.random() < 0.2 and policy != "static":
             options["client_timeout"] = rnd.choice((0.1, 0.5, 3.0))
     capacity = blocks * size
-    return Case(options, _random_trace(rnd, policy, capacity))
+    trace = _random_trace(rnd, policy, capacity)
+    if "speculative_method" in options and (short := Random(seed + 0.75)).random() < 0.5:
+        trace = _with_short_prompts(short, trace)
+    return Case(options, trace)
 
 
 def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
@@ -168,6 +176,14 @@ def _tier_options(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     return {**how, "tiers": _chain(rnd)} if rnd.random() < 0.5 else {**how, **one}
 
 
+def _model_options(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those of a model whose windows have larger blocks, where a system with a tier may have one."""
+    has_tier = "tiers" in options or "kv_offloading_chunks" in options
+    if not has_tier or rnd.random() < 0.5:
+        return {}
+    return {"model": str(UNEQUAL), "num_blocks": 2 * options["num_blocks"]}
+
+
 def _chain(rnd: Random) -> list[str]:
     """Return one to three tiers."""
     tiers = []
@@ -247,6 +263,17 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
     if kind == "prefix":
         columns["prefix_tokens"] = np.minimum(rnd.randint(1, longest), prompt)
     return Trace(arrival, prompt, output, **columns)
+
+
+def _with_short_prompts(rnd: Random, trace: Trace) -> Trace:
+    """Return a trace with prompts of one token among the others; of those with hashes, as it is."""
+    if trace.hash_ids is not None:
+        return trace
+    prompt = np.array([1 if rnd.random() < 0.6 else int(tokens) for tokens in trace.prompt_tokens])
+    columns = {"prompt_tokens": prompt}
+    if trace.prefix_tokens is not None:
+        columns["prefix_tokens"] = np.minimum(trace.prefix_tokens, prompt)
+    return trace.with_columns(columns)
 
 
 def replay(case: Case, *, fast_forward: bool, tables: bool) -> Outcome | str:
@@ -336,6 +363,10 @@ def check(seed: int) -> Counter[str]:
             "with retracted requests": int(preempted > 0 and case.options["policy"] == "sglang"),
             "with paused requests": int(preempted > 0 and case.options["policy"] == "trtllm"),
             "with drafts": int("speculation" in base.counts),
+            "with drafts of an only token": int(
+                "speculation" in base.counts and (case.trace.prompt_tokens == 1).sum() > 1
+            ),
+            "with windows in larger blocks": int("model" in case.options),
             "in a closed loop": int("due_s" in base.requests),
             "with a chain of tiers": int("tiers" in base.counts and "tiers" in case.options),
             "loads over several links": int(_loads_deep(base.counts)),

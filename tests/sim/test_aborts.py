@@ -95,7 +95,7 @@ def test_a_swapped_group_gives_its_swap_space_back() -> None:
         np.array([2, 2, 1]),
         abort_s=np.array([np.inf, 5.5, np.inf]),
     )
-    result = ps.simulate(samples, num_blocks=8, block_size=2, cpu_blocks=8, **SECOND)
+    result = ps.simulate(samples, "vllm-sosp", num_blocks=8, block_size=2, cpu_blocks=8, **SECOND)
     steps = result.steps
     assert steps is not None
     assert result.requests["swaps"].tolist() == [0, 1, 0]
@@ -107,7 +107,7 @@ def test_a_swapped_group_gives_its_swap_space_back() -> None:
 
 def test_a_preempted_request_may_go_away_while_it_waits_again() -> None:
     result = ps.simulate(
-        trace([0.0, 0.0], [4, 4], [3, 2], [np.inf, 2.5]), num_blocks=4, block_size=2, **SECOND
+        trace([0.0, 0.0], [4, 4], [3, 2], [np.inf, 2.5]), "vllm-sosp", num_blocks=4, block_size=2, **SECOND
     )
     assert result.requests["status"].tolist() == ["finished", "aborted"]
     assert result.requests["recomputes"].iloc[1] == 1
@@ -115,14 +115,14 @@ def test_a_preempted_request_may_go_away_while_it_waits_again() -> None:
 
 
 def test_a_request_that_is_over_in_time_notices_nothing() -> None:
-    never = ps.simulate(trace([0.0], [4], [6], [np.inf]), num_blocks=50, **SECOND)
-    late = ps.simulate(trace([0.0], [4], [6], [6.0]), num_blocks=50, **SECOND)
+    never = ps.simulate(trace([0.0], [4], [6], [np.inf]), "vllm-sosp", num_blocks=50, **SECOND)
+    late = ps.simulate(trace([0.0], [4], [6], [6.0]), "vllm-sosp", num_blocks=50, **SECOND)
     assert never.requests.equals(late.requests)
 
 
 def test_a_client_timeout_counts_from_the_arrival() -> None:
     arrivals = ps.Trace(np.array([0.0, 3.0]), np.array([4, 4]), np.array([9, 3]))
-    result = ps.simulate(arrivals, num_blocks=50, client_timeout=4.0, **SECOND)
+    result = ps.simulate(arrivals, "vllm-sosp", num_blocks=50, client_timeout=4.0, **SECOND)
     assert result.requests["status"].tolist() == ["aborted", "finished"]
     assert result.requests["finish_s"].tolist() == [4.0, 6.0]
 

@@ -47,7 +47,7 @@ def test_a_sequence_that_outgrows_the_cache_alone_is_given_up() -> None:
 
 def test_without_a_watermark_it_recomputes_itself_token_by_token_to_the_end() -> None:
     trace = ps.Trace(np.zeros(1), np.array([100]), np.array([56]))
-    result = ps.simulate(trace, num_blocks=10, watermark=0.0, **COST)
+    result = ps.simulate(trace, "vllm-sosp", num_blocks=10, watermark=0.0, **COST)
     assert result.summary["requests"]["finished"] == 1
     # Tokens 146 to 155 of KV stand in the tenth block: each of the ten after the first is a recomputation.
     assert result.summary["preemptions"]["recompute"] == 10

@@ -51,7 +51,7 @@ def test_orcas_loop_admits_between_iterations_and_lets_everybody_leave_when_done
 def test_the_latest_arrival_makes_room_and_recomputes_what_it_had() -> None:
     # 4 blocks of 2. Both hold 2 blocks after their prompts; the first needs a third at once.
     trace = ps.Trace(np.zeros(2), np.array([4, 4]), np.array([3, 2]))
-    result = ps.simulate(trace, num_blocks=4, block_size=2, watermark=0.0, **SECOND)
+    result = ps.simulate(trace, "vllm-sosp", num_blocks=4, block_size=2, watermark=0.0, **SECOND)
     assert log(
         result,
         "clock",
@@ -75,7 +75,7 @@ def test_the_latest_arrival_makes_room_and_recomputes_what_it_had() -> None:
 
 def test_samples_share_their_prompt_and_copy_its_last_block_on_write() -> None:
     trace = ps.Trace(np.zeros(1), np.array([6]), np.array([4]), np.array([3]))
-    result = ps.simulate(trace, num_blocks=20, block_size=4, watermark=0.0, **SECOND)
+    result = ps.simulate(trace, "vllm-sosp", num_blocks=20, block_size=4, watermark=0.0, **SECOND)
     assert log(
         result,
         "num_running",
@@ -100,6 +100,7 @@ def test_a_group_of_samples_is_swapped_out_whole_and_comes_back_before_anybody_j
     trace = ps.Trace(np.array([0.0, 0.0, 0.1]), np.array([2, 2, 2]), np.array([4, 4, 1]), np.array([2, 2, 1]))
     result = ps.simulate(
         trace,
+        "vllm-sosp",
         num_blocks=6,
         block_size=2,
         cpu_blocks=4,
@@ -194,7 +195,7 @@ def test_a_static_batch_is_padded_and_finishes_as_one() -> None:
 
 def test_until_stops_the_clock_and_the_window_bounds_the_averages() -> None:
     trace = ps.Trace(np.zeros(1), np.array([1]), np.array([10]))
-    result = ps.simulate(trace, num_blocks=10, until=4.0, window="1:3", **SECOND)
+    result = ps.simulate(trace, "vllm-sosp", num_blocks=10, until=4.0, window="1:3", **SECOND)
     assert result.steps is not None
     assert result.steps["clock"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert result.summary["requests"]["unfinished"] == 1

@@ -138,6 +138,62 @@ def test_one_returning_prompt_takes_what_a_calculation_by_hand_says() -> None:
     assert second["first_token_s"] == pytest.approx(10 + 0.001 * naps + 0.010 + 1e-5 + 64e-7)
 
 
+SMALL_FULL = '{ kind = "full", kv_heads = 1, head_dim = 64 }'
+FULL = '{ kind = "full", kv_heads = 2, head_dim = 64 }'
+SMALL_WINDOW = '{ kind = "window", kv_heads = 1, head_dim = 64, window = 200 }'
+WINDOW = '{ kind = "window", kv_heads = 2, head_dim = 64, window = 200 }'
+
+
+@pytest.mark.parametrize(
+    ("layers", "blocks", "stored"),
+    [
+        # Windows in blocks of 32 beside full attention in blocks of 16: no load need end at a window's block.
+        pytest.param([FULL, SMALL_WINDOW], 1, 512 // 16 + 512 // 32, id="no divisor, chunks of 16"),
+        pytest.param([FULL, SMALL_WINDOW], 3, 512 // 48 + 512 // 96, id="no divisor, chunks of 48"),
+        # Blocks 8 to 14 hold the 199 tokens before 480, the last multiple of 32 before the prompt's last
+        # token: they are in chunks 4 to 7 of two blocks.
+        pytest.param([FULL, SMALL_WINDOW], 2, 512 // 32 + 4, id="a divisor, chunks of 32"),
+        # Of equal blocks the 13 before 496.
+        pytest.param([FULL, WINDOW], 1, 512 // 16 + 13, id="equal blocks"),
+        # No one length at which loads end.
+        pytest.param(
+            *([FULL, SMALL_FULL, WINDOW], 1, 512 // 16 + 512 // 32 + 512 // 16),
+            id="two kinds of full attention",
+        ),
+    ],
+)
+def test_of_a_window_every_chunk_is_stored_where_its_block_is_no_divisor_of_the_full_groups_chunk(
+    tmp_path: Path, layers: list[str], blocks: int, stored: int
+) -> None:
+    """As vLLM 0.33.0's ``SlidingWindowManager.reachable_block_mask`` has it."""
+    model = tmp_path / "model.toml"
+    model.write_text(f"max_model_len = 4096\nlayers = [{', '.join(layers)}]\n", encoding="utf-8")
+    result = run(
+        Trace(np.array([0.0]), np.array([512]), np.array([2])),
+        model=str(model),
+        kv_offloading_chunks=1000,
+        kv_offloading_chunk_blocks=blocks,
+        kv_offloading_link="1GB/s",
+    )
+    assert result.summary["tiers"]["host"]["chunks"]["stored"] == stored
+
+
+def test_where_prefixes_are_not_cached_a_chunk_is_loaded_for_several_requests_at_once() -> None:
+    """As vLLM 0.33.0's ``_chunks_being_loaded``, None without prefix caching, defers none of them."""
+    trace = Trace(
+        np.array([0.0, 10.0, 10.0]), np.full(3, 64), np.full(3, 2), hash_ids=[(1,)] * 3, hash_block_size=64
+    )
+    result = run(
+        trace,
+        async_scheduling=False,
+        enable_prefix_caching=False,
+        kv_offloading_chunks=100,
+        kv_offloading_link="1GB/s:1ms",
+    )
+    assert result.requests["loaded_tokens"].tolist() == [0, 64, 64]
+    assert result.steps["loading"].max() == 2 * 64
+
+
 def test_what_a_running_request_shares_of_a_window_with_one_that_was_aborted_counts_once() -> None:
     """The aborted one keeps its names of the blocks until the batch is over that it was in."""
     trace = ps.make_trace("sharegpt", rate=3.0, num_requests=40, shared_prefix="300:0.9")
@@ -184,8 +240,8 @@ def test_every_slot_has_an_entry_where_clients_go_away_in_the_middle_of_loads_an
             "kv_offloading_size with speculative_tokens is in no log",
         ),
         (
-            {"model": "llama4-scout", "gpu": "h200", "disable_hybrid_kv_cache_manager": False},
-            "kv_offloading_size with layers of chunk-8192 is in no log",
+            {"model": "llama4-scout", "gpu": "h200"},
+            "chunk-8192 is in no log of vLLM's decisions; leave it out, or give disable_hybrid_kv_cache_m",
         ),
         ({"kv_offloading_size": 1.0}, "kv_offloading_size and kv_offloading_chunks say the same"),
         ({"kv_offloading_link": "25"}, "must be BANDWIDTH"),
@@ -196,6 +252,11 @@ def test_what_no_log_shows_is_refused_in_a_sentence(options: dict[str, Any], sen
         run(**{"kv_offloading_chunks": 100, **options})
 
 
+def test_without_the_hybrid_manager_chunks_of_attention_are_stored_as_full_attention() -> None:
+    off = {"model": "llama4-scout", "gpu": "h200", "disable_hybrid_kv_cache_manager": True}
+    assert run(kv_offloading_chunks=100, **off).summary["requests"]["finished"]
+
+
 def test_a_size_is_so_many_chunks_each_rounded_up_to_a_page() -> None:
     chunk = 3 * 16 * 2 * 32 * 8 * 128 * 2
     result = run(kv_offloading_size=1.0, kv_offloading_chunk_blocks=3)
@@ -204,6 +265,16 @@ def test_a_size_is_so_many_chunks_each_rounded_up_to_a_page() -> None:
     assert result.summary["options"]["defaults"]["kv_offloading_chunks"] == (1 << 30) // rounded
     with pytest.raises(ps.PagesimError, match="less than a chunk of"):
         run(kv_offloading_size=0.001)
+
+
+def test_latent_vectors_that_all_gpus_hold_are_on_the_host_once() -> None:
+    served = {"model": "deepseek-v3", "gpu": "h200", "tensor_parallel_size": 8, "max_model_len": 8192}
+    result = run(kv_offloading_size=100.0, **served)
+    # Of vLLM 0.33.0 on eight GPUs: 100 GiB in chunks of 16 tokens, 61 layers of 576 numbers of two bytes.
+    assert result.summary["options"]["defaults"]["kv_offloading_chunks"] == 95_325
+    divided = {"model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel_size": 8, "max_model_len": 8192}
+    result = run(kv_offloading_size=100.0, **divided)
+    assert result.summary["options"]["defaults"]["kv_offloading_chunks"] == (100 << 30) // (16 * 131_072)
 
 
 def test_a_copy_on_which_no_request_that_waits_depends_asks_for_no_plan(

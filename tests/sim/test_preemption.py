@@ -39,7 +39,7 @@ def test_the_cheaper_way_is_taken_and_the_other_ones_price_recorded(
 
 
 def test_what_the_swap_space_cannot_hold_is_recomputed_whatever_it_costs() -> None:
-    result = ps.simulate(PAIR, cost="affine:0.02,1e-4,1e-6,1e-9", **(SMALL | {"cpu_blocks": 2}))
+    result = ps.simulate(PAIR, "vllm-sosp", cost="affine:0.02,1e-4,1e-6,1e-9", **(SMALL | {"cpu_blocks": 2}))
     assert result.preemptions is not None
     assert set(result.preemptions["choice"]) == {"recompute"}
     assert result.summary["requests"]["finished"] == 2
@@ -47,14 +47,16 @@ def test_what_the_swap_space_cannot_hold_is_recomputed_whatever_it_costs() -> No
 
 def test_a_group_of_several_samples_is_swapped_for_it_cannot_be_recomputed() -> None:
     trace = PAIR.with_columns({"n": np.array([1, 2])})
-    result = ps.simulate(trace, cost="affine:0.02,1e-4,1e-6,1e-1", **(SMALL | {"num_blocks": 30}))
+    result = ps.simulate(
+        trace, "vllm-sosp", cost="affine:0.02,1e-4,1e-6,1e-1", **(SMALL | {"num_blocks": 30})
+    )
     assert result.preemptions is not None
     assert result.preemptions.empty
     assert result.summary["preemptions"]["swap"] > 0
 
 
 def test_the_table_is_stored_with_the_result(tmp_path: Any) -> None:
-    result = ps.simulate(PAIR, cost="affine:0.02,1e-4,1e-6,1e-6", **SMALL)
+    result = ps.simulate(PAIR, "vllm-sosp", cost="affine:0.02,1e-4,1e-6,1e-6", **SMALL)
     again = ps.load(result.save(tmp_path / "result"))
     assert again.preemptions is not None
     assert result.preemptions is not None

@@ -20,7 +20,7 @@ def test_random_systems_decide_the_same_in_four_ways(part: int) -> None:
     found = check_part(part)
     assert found["cases"] > PART / 2
     kinds = [found[name] for name in found if name.startswith("with ")]
-    assert len(kinds) == 10
+    assert len(kinds) == 12
     assert min(kinds) > 0, found
 
 

@@ -254,3 +254,34 @@ def test_a_stored_result_has_its_tree(tmp_path: Path) -> None:
 def test_what_is_not_simulated_is_refused(requests: Trace, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PagesimError, match=sentence):
         serve(requests, **options)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "unfinished"),
+    # SGLang 0.5.23's own loop, pages of 64 in a cache of 1472: a prompt of 1437 blocks the queue, as any from
+    # 1472 - 64 does; from 1472 - 6 on a prompt is refused.
+    [(1407, 0), (1408, 2), (1437, 2), (1465, 2), (1466, 0)],
+)
+def test_a_prompt_that_is_accepted_and_never_fits_blocks_the_queue_and_a_note_says_why(
+    prompt: int, unfinished: int
+) -> None:
+    options = {"num_blocks": 23, "page_size": 64, "max_model_len": 2048}
+    result = serve(trace((0, 100, 5), (1, prompt, 5), (2, 100, 5)), **options)
+    assert result.summary["requests"]["unfinished"] == unfinished
+    told = [note for note in result.notes if "never fit" in note]
+    assert len(told) == (unfinished > 0)
+    if told:
+        assert f"request 1, {prompt} tokens" in told[0]
+        assert "a page of 64 tokens" in told[0]
+        assert "has 1472" in told[0]
+
+
+@pytest.mark.parametrize(("prompt", "unfinished"), [(1408, 0), (1409, 2)])
+def test_where_lengths_are_known_and_nothing_is_cached_whole_pages_have_to_fit(
+    prompt: int, unfinished: int
+) -> None:
+    options = {"num_blocks": 23, "page_size": 64, "max_model_len": 2048, "ignore_eos": True}
+    options |= {"disable_radix_cache": True}
+    result = serve(trace((0, 100, 5), (1, prompt, 5), (2, 100, 5)), **options)
+    assert result.summary["requests"]["unfinished"] == unfinished
+    assert bool([note for note in result.notes if "never fit" in note]) == (unfinished > 0)

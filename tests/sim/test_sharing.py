@@ -76,7 +76,7 @@ def test_beams_are_refused_where_the_engine_has_none() -> None:
     with pytest.raises(ps.PagesimError, match="beam_width is 3; scheduler vllm-v1 knows no beam search"):
         ps.simulate(one(6, 9, beam_width=np.array([3])), "vllm-v1", **OPTIONS)
     with pytest.raises(ps.PagesimError, match="n is 4; of 3 beams"):
-        ps.simulate(one(6, 9, beam_width=np.array([3]), n=np.array([4])), **OPTIONS)
+        ps.simulate(one(6, 9, beam_width=np.array([3]), n=np.array([4])), "vllm-sosp", **OPTIONS)
 
 
 @pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v0"])

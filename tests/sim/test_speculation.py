@@ -142,6 +142,24 @@ def test_a_prompt_of_which_one_token_is_left_verifies_drafts_at_once() -> None:
     assert result.requests["finish_s"].iloc[1] == 12.0  # 4, 4 and 1 tokens
 
 
+@pytest.mark.parametrize(
+    ("others", "budget", "tokens"),
+    [
+        pytest.param([(0.5, 1, 2)], 64, [2], id="beside one that is admitted with it"),
+        pytest.param([(0.5, 5, 2)], 64, [6], id="beside a prompt that is admitted with it"),
+        pytest.param([(0.0, 5, 9)], 64, [5, 4 + 4], id="beside one that decodes"),
+        pytest.param([(0.0, 13, 2)], 8, [8, 5 + 1], id="beside the last chunk of a prompt"),
+        pytest.param([(0.0, 5, 9)], 7, [5, 4], id="beside one that decodes and leaves a budget of 3"),
+    ],
+)
+def test_a_prompts_only_token_has_drafts_where_one_that_was_admitted_before_decodes(
+    others: list[tuple[float, int, int]], budget: int, tokens: list[int]
+) -> None:
+    """As 0.33.0's ``Scheduler.schedule`` has it: ``scheduled_running_reqs`` and not ``prefill_scheduled``."""
+    result = run(trace(*others, (0.5, 1, 2)), max_num_batched_tokens=budget, max_num_seqs=2)
+    assert result.steps["num_batched_tokens"].tolist()[: len(tokens)] == tokens
+
+
 def test_drafts_beyond_the_longest_sequence_are_left_out() -> None:
     result = run(trace((0.0, 5, 100)), max_model_len=12, acceptance=0.0)
     assert result.requests["output_tokens"].tolist() == [7]

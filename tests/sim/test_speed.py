@@ -20,7 +20,7 @@ HEADS = "kv_heads = 8, head_dim = 128"
 
 def test_three_rows_a_request_at_saturation() -> None:
     trace = ps.make_trace("sharegpt", arrivals="poisson", rate=1.9, num_requests=2000, seed=1)
-    summary = ps.simulate(trace, steps="none", num_blocks=983, cost=COSTS).summary
+    summary = ps.simulate(trace, "vllm-sosp", steps="none", num_blocks=983, cost=COSTS).summary
     assert summary["sim"]["rows"] < 3.2 * len(trace)
     assert summary["iterations"] > 4 * summary["sim"]["rows"]
 

@@ -35,8 +35,8 @@ SYSTEMS = {
     "reserved ahead": {"policy": "orca-pow2", "num_blocks": 300},
     "static batches": {"policy": "static", "num_blocks": 300},
     "straight line": {"policy": "vllm-sosp", "cost": "affine:0.02,1e-4,1e-6,1e-5", **TIGHT},
-    "a profile": {"cost": "profile:analytic-a100-40gb", **TIGHT},
-    "stepping": {"fast_forward": False, **TIGHT},
+    "a profile": {"policy": "vllm-sosp", "cost": "profile:analytic-a100-40gb", **TIGHT},
+    "stepping": {"policy": "vllm-sosp", "fast_forward": False, **TIGHT},
 }
 
 

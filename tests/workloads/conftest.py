@@ -55,7 +55,7 @@ SAMPLES = [
         b"5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,230,1317,API log\n",
         [472, 1087],
         [18, 230],
-        [5.0, 45.0],
+        [0.0, 40.0],
     ),
     Sample(
         "burstgpt-sessions",

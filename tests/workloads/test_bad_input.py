@@ -274,3 +274,22 @@ def test_an_id_is_free_again_when_its_row_is_skipped(path):
 def test_an_unknown_option_is_refused(path, option, value):
     with pytest.raises(PagesimError, match=f"{option} is '{value}'; it must be "):
         load(path, **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"prompt_tokens": 5, "output_tokens": 5, "prompt_tokens": 6}\n', "row 1 (line 1): the key"),
+        ('[{"prompt_tokens": 5, "output_tokens": 5, "prompt_tokens": 6}]', "the key 'prompt_tokens' occurs"),
+        (
+            '[{"prompt_tokens": 5, "output_tokens": 5, "Prompt_tokens": 6}]',
+            "row 1: two of its keys differ in",
+        ),
+    ],
+)
+def test_a_key_that_occurs_twice_is_refused(text, said, tmp_path):
+    file = tmp_path / "trace.json"
+    file.write_text(text)
+    with pytest.raises(TraceError) as caught:
+        load(file)
+    assert said in str(caught.value)

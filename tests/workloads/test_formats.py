@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagesim.errors import TraceError
-from pagesim.workloads import FORMATS, NO_ARRIVALS, has_recorded_arrivals, load, tables
+from pagesim.workloads import FORMATS, NO_ARRIVALS, has_recorded_arrivals, load, save, tables
 from pagesim.workloads.trace import Trace
 
 
@@ -76,7 +76,11 @@ def test_failed_requests_of_burstgpt_are_left_out_and_counted(tmp_path):
     )
     trace = load(path)
     assert trace.prompt_tokens.tolist() == [472]
-    assert trace.notes == ("left out 2 of 3 rows: 0 response tokens mark a request that failed",)
+    assert trace.notes == (
+        "left out 2 of 3 rows: 0 response tokens mark a request that failed",
+        "columns not used: model, total tokens, log type",
+    )
+    assert trace.arrival_s.tolist() == [0.0], "counted from the first request, as in newer files"
 
 
 def test_mooncake_keeps_the_ids_of_prompt_blocks(tmp_path):
@@ -362,3 +366,62 @@ def test_alpaca_texts_have_the_lengths_that_were_published_for_them(shared: Path
 def test_conversations_without_answers_are_refused_in_a_sentence(shared: Path):
     with pytest.raises(TraceError, match="without a question and its answer"):
         load(shared / "data" / "raw" / "ml_energy_ShareGPT_V3_filtered_500.json")
+
+
+@pytest.mark.parametrize("name", ["request_id", "session_id"])
+def test_an_id_that_no_file_can_store_is_a_bad_row(name, tmp_path):
+    # RFC 8259, 8.2: JSON can spell half a surrogate pair, and UTF-8 has no bytes for it.
+    path = tmp_path / "t.jsonl"
+    row = '{"%s": "%s", "prompt_tokens": 5, "output_tokens": 4}'
+    path.write_text(row % (name, r"\ud800") + "\n" + row % (name, r"\ud83d\ude00"))
+    with pytest.raises(TraceError, match=rf"row 1 \(line 1\): {name} is '.ud800'; it must be text"):
+        load(path)
+    kept = load(path, on_bad_row="skip")
+    assert getattr(kept, name).tolist() == ["\N{GRINNING FACE}"]
+    save(kept, tmp_path / "t.parquet")
+    assert getattr(load(tmp_path / "t.parquet"), name).tolist() == ["\N{GRINNING FACE}"]
+
+
+def test_columns_that_a_format_does_not_read_are_named(tmp_path):
+    # AzureLMMInferenceTrace_multimodal.csv has a count of images; conversations in Mooncake's form a delay.
+    (tmp_path / "a.csv").write_text(
+        "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n2024-10-15 00:00:00.0,3,374,44\n"
+    )
+    assert "columns not used: numimages" in load(tmp_path / "a.csv").notes
+    line = {"timestamp": 0, "delay": 500, "input_length": 40, "output_length": 9}
+    (tmp_path / "m.jsonl").write_text(json.dumps(line) + "\n")
+    assert "columns not used: delay" in load(tmp_path / "m.jsonl").notes
+
+
+def test_a_table_with_the_columns_of_two_formats_says_as_which_it_is_read(tmp_path):
+    file = tmp_path / "both.csv"
+    file.write_text("prompt_tokens,output_tokens,num_prefill_tokens,num_decode_tokens\n1,2,30,40\n")
+    trace = load(file)
+    assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([30], [40])
+    assert "the columns are those of two formats, vidur and pagesim: read as vidur" in trace.notes
+
+
+def test_no_published_format_is_taken_for_two(sample, tmp_path):
+    (tmp_path / "trace").write_bytes(sample.data)
+    assert not [note for note in load(tmp_path / "trace").notes if "of two formats" in note]
+
+
+def test_times_of_which_some_name_their_zone_are_read_as_utc_with_a_note(tmp_path):
+    file = tmp_path / "t.csv"
+    rows = ["2024-05-10 00:00:00,1,1", "2024-05-10 02:00:01+02:00,1,1", "2024-05-10 00:00:02Z,1,1"]
+    file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
+    trace = load(file)
+    assert trace.arrival_s.tolist() == [0.0, 1.0, 2.0]
+    assert "timestamp: 1 of 3 rows name no time zone, and others do: read as UTC" in trace.notes
+    file.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", rows[0], rows[0]]) + "\n")
+    assert load(file).notes == ()
+
+
+def test_what_a_system_or_a_tool_says_is_left_out_and_counted(tmp_path):
+    file = tmp_path / "talk.json"
+    turns = [("system", "Be brief."), ("human", "Two words"), ("tool", "x"), ("gpt", "three more words")]
+    talk = {"conversations": [{"from": name, "value": text} for name, text in turns]}
+    file.write_text(json.dumps([talk, talk]))
+    notes = load(file, tokenizer="approximate").notes
+    said = "turns that are neither a question nor an answer are left out: 2 of 'system', 2 of 'tool'"
+    assert said in notes

@@ -77,7 +77,7 @@ def tables_folder(tables: Path | None = None) -> Path:
         if not places:
             raise PagesimError(
                 f"operator tables need {PACKAGE.replace('_', '-')}, which is not installed; pip install "
-                "'pagesim[operators]', or name a folder that holds its systems with --tables"
+                "'.[operators]' in the checkout, or name a folder that holds its systems with --tables"
             )
         tables = Path(places[0])
     for folder in (tables, tables / "systems", tables / PACKAGE / "systems"):
@@ -240,7 +240,7 @@ def _yaml(file: Path) -> Any:
         import yaml
     except ImportError:
         raise PagesimError(
-            "operator tables need pyyaml, which is not installed; pip install 'pagesim[operators]'"
+            "operator tables need pyyaml, which is not installed; pip install '.[operators]' in the checkout"
         ) from None
     try:
         if file.stat().st_size > _MOST_BYTES:

@@ -184,7 +184,7 @@ def non_negative(features: Floats, seconds: Floats, known: Floats | float = 0.0)
         from scipy.optimize import nnls
     except ImportError as error:
         raise PagesimError(
-            "fitting needs scipy, which is not installed; pip install 'pagesim[calibrate]'"
+            "fitting needs scipy, which is not installed; pip install '.[calibrate]' in the checkout"
         ) from error
     weighted = features / seconds[:, None]
     # Columns of like size: what a sequence costs and what a token costs differ by many orders.

@@ -14,8 +14,8 @@ from pagesim.costs.profiles.samples import TERMS, Sample
 from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
-from pagesim.setup.files import put
-from pagesim.setup.reading import parse_json
+from pagesim.setup.files import check_file, put_text
+from pagesim.setup.reading import parse_json, read_text
 
 SCHEMA = 1
 """Raised whenever a field changes its meaning."""
@@ -290,17 +290,18 @@ class Profile(Strict):
         return self.model_copy(update={"terms": terms, "origins": {**self.origins, "overhead": "given"}})
 
     def save(self, file: Path, *, compact: bool = False) -> None:
-        """Write the profile, whole or not at all.
+        """Write the profile, whole or not at all, in the place of no other file but a profile.
 
         Args:
             file: where.
             compact: in one line.
 
         Raises:
-            PagesimError: the file cannot be written.
+            PagesimError: the file cannot be written, or is there and is no profile.
         """
+        check_file(file, "profile")
         text = self.model_dump_json(by_alias=True, exclude_none=True, indent=None if compact else 1) + "\n"
-        put(file, lambda draft: draft.write_text(text, encoding="utf-8"))
+        put_text(file, text)
 
 
 def load_profile(file: Path) -> Profile:
@@ -312,7 +313,7 @@ def load_profile(file: Path) -> Profile:
     try:
         if file.stat().st_size > MOST_BYTES:
             raise PagesimError(f"{file}: has {file.stat().st_size} bytes; no profile is so long")
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
     except OSError as error:
         raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:

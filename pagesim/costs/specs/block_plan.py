@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import Literal
 
+from pagesim.costs.specs.kernels import HOPPER, KERNEL_BLOCK, OTHER_VENDOR, as_kept, kernels_block
 from pagesim.costs.specs.layer_groups import Page, grouped
 from pagesim.costs.specs.layers import (
     ChunkLayer,
@@ -21,15 +22,8 @@ from pagesim.costs.specs.layers import (
     Layer,
     StateLayer,
     WindowLayer,
-    kv_element_bytes,
 )
 from pagesim.errors import CapacityError, PagesimError
-
-KERNEL_BLOCK = 16
-"""Tokens of which the attention kernels of a Hopper GPU take any multiple as a block."""
-
-LATENT_BLOCK = 64
-"""The same of the kernels for sparse latent attention, and for latent vectors in fp8."""
 
 LATENT_HYBRID_BLOCK = 128
 """What blocks of latent vectors beside states are a multiple of."""
@@ -103,6 +97,7 @@ class BlockPlan:
             ``none`` keeps one a sequence.
         max_model_len: tokens of the longest request.
         in_flight_tokens: tokens that are scheduled and not yet computed at most.
+        host_copies: GPUs of which a tier on the host keeps a block: see `host_copies`.
     """
 
     groups: tuple[BlockGroup, ...]
@@ -113,6 +108,7 @@ class BlockPlan:
     state_mode: StateMode
     max_model_len: int
     in_flight_tokens: int
+    host_copies: int = 1
 
     @property
     def block_size(self) -> int:
@@ -191,6 +187,20 @@ class BlockPlan:
                 f"{self.scheduler_block} tokens of a block, 0, or -1"
             )
 
+    def beyond_graphs(self, max_num_seqs: int) -> str:
+        """Return why the engine does not start with so many sequences and full CUDA graphs; empty if it does.
+
+        Source: ``resolve_cudagraph_mode_and_sizes`` (config/compilation.py).
+        """
+        states = any(isinstance(layer, StateLayer) for group in self.groups for layer in group.layers)
+        if not states or max_num_seqs <= self.num_blocks:
+            return ""
+        return (
+            f"max_num_seqs is {max_num_seqs}, more than the {self.num_blocks} KV blocks; beside recurrent "
+            "states vLLM captures full CUDA graphs only if each sequence can have a block, and does not "
+            f"start so: lower max_num_seqs to at most {self.num_blocks}"
+        )
+
     def check_start(self) -> None:
         """Refuse, as the engine does when it starts, a cache that does not hold one longest request.
 
@@ -219,9 +229,10 @@ def plan_blocks(
     tp: int = 1,
     block_size: int | None = None,
     prefix_caching: bool = True,
-    hybrid: bool | None = None,
+    hybrid: bool = True,
+    capability: int | None = None,
 ) -> BlockPlan:
-    """Plan the blocks of a cache, as vLLM 0.33.0 does on a Hopper GPU.
+    """Plan the blocks of a cache, as vLLM 0.33.0 does.
 
     Args:
         layers: what each layer keeps, in order (`ModelSpec.cache_layers`).
@@ -234,7 +245,8 @@ def plan_blocks(
         tp: GPUs over which heads and states are divided.
         block_size: tokens of a block, as far as the layers let it be; the kernels' own when left out.
         prefix_caching: whether prompts are found that were computed before.
-        hybrid: whether windows and chunks get groups of their own; when left out unless there are chunks.
+        hybrid: whether windows and chunks get groups of their own.
+        capability: of the GPU (`GpuSpec.capability`), which decides what kernels run; Hopper's when left out.
 
     Raises:
         CapacityError: ``cache_bytes`` is less than a block.
@@ -250,11 +262,12 @@ def plan_blocks(
     )
     if (num_blocks is None) == (cache_bytes is None):
         raise PagesimError("a block plan needs num_blocks or cache_bytes, and only one of them: give one")
-    if hybrid is None:
-        hybrid = not any(isinstance(layer, ChunkLayer) for layer in layers)
+    capability = HOPPER if capability is None else capability
+    layers = as_kept(layers, capability)
     states = [layer for layer in layers if isinstance(layer, StateLayer)]
     mode: StateMode = "align" if states and prefix_caching else "none"
-    pages = _pages(layers, block_size or _kernels_block(layers, kv_dtype), kv_dtype, tp, mode, max_model_len)
+    block_size = block_size or kernels_block(layers, kv_dtype, capability)
+    pages = _pages(layers, block_size, kv_dtype, tp, mode, max_model_len)
     leave_states = all(state.checkpoint is not None for state in states)
     groups = []
     for members in grouped(pages, hybrid=hybrid):
@@ -303,20 +316,27 @@ def plan_blocks(
         state_mode=mode,
         max_model_len=max_model_len,
         in_flight_tokens=in_flight_tokens,
+        host_copies=tp if capability == OTHER_VENDOR else host_copies(layers, tp),
     )
+
+
+def host_copies(layers: Sequence[Layer], tp: int) -> int:
+    """Return of how many GPUs vLLM's tier on the host keeps a block: of one where all hold the same.
+
+    They do where every layer keeps latent vectors or what an indexer reads (``replicated_layout`` in
+    distributed/kv_transfer/kv_connector/v1/offloading/config.py), on one machine with NVIDIA's GPUs.
+
+    Args:
+        layers: what each layer keeps.
+        tp: GPUs that share the model.
+    """
+    return 1 if all(isinstance(layer, LatentLayer | IndexerLayer) for layer in layers) else tp
 
 
 def _check(**counts: int | None) -> None:
     for name, value in counts.items():
         if value is not None and value < 1:
             raise PagesimError(f"{name} is {value}; it must be at least 1")
-
-
-def _kernels_block(layers: Sequence[Layer], kv_dtype: str) -> int:
-    """Return the block that the attention kernels of all these layers take."""
-    sparse = any(isinstance(layer, IndexerLayer) for layer in layers)
-    latent = any(isinstance(layer, LatentLayer) for layer in layers)
-    return LATENT_BLOCK if sparse or (latent and kv_element_bytes(kv_dtype) == 1) else KERNEL_BLOCK
 
 
 def _pages(

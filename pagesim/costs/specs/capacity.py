@@ -309,7 +309,7 @@ def _does_not_fit(
         if fits
         else f"no {name} up to its {model.heads} heads fits"
     )
-    weights = model.weight_bytes_per_gpu(tp) / GIB
+    weights = divided(tp).weights / GIB
     usable = utilization * gpu.memory_bytes / GIB
     if static:
         advice += f", or raise mem_fraction_static above {utilization:g}"

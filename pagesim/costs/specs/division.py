@@ -32,6 +32,10 @@ buffers. The one number that was chosen to fit the posted logs: the median, to a
 rest of the estimate lacks there."""
 
 
+HOPPER = ("h100", "h200", "h20")
+"""The GPUs here on which vLLM's experts of gpt-oss in MXFP4 run in Triton's kernel."""
+
+
 @dataclass(frozen=True, slots=True)
 class Division:
     """What each GPU's memory is for, in bytes.
@@ -89,11 +93,35 @@ def divide(
     return Division(
         memory=gpu.memory_bytes,
         requested=requested_bytes(gpu, gpu_memory_utilization),
-        weights=model.weight_bytes_per_gpu(tp),
+        weights=model.weight_bytes_per_gpu(tp) + expert_padding(model, gpu, tp),
         activations=max(layer_bytes(model, tp, max_num_batched_tokens), logits),
         graphs=int(GRAPHS_SHARE * gpu.memory_bytes) if cuda_graphs else 0,
         other=OTHER_BYTES,
     )
+
+
+def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int) -> int:
+    """Bytes on each GPU by which vLLM pads experts in MXFP4 for their kernel.
+
+    The hidden width and a GPU's share of the inner one become multiples of 256 and 128 for Marlin's and
+    TensorRT-LLM's, the latter alone one of 64 for Triton's, and both of 256 under ROCm (0.33.0,
+    ``layers/fused_moe/oracle/mxfp4.py``).
+    """
+    moe = model.moe
+    if moe is None or not model.weights.experts.name.startswith("mxfp4"):
+        return 0
+    sides = (256, 256) if gpu.name.startswith("mi") else (256, 128)
+    # Of models with experts in MXFP4, gpt-oss alone has biases.
+    if moe.biases and gpu.name in HOPPER:
+        sides = (1, 64)
+    inner = -(-moe.expert_ffn // tp)
+    hidden, width = (-(-size // side) * side for size, side in zip((model.hidden, inner), sides, strict=True))
+    matrices = 3 if model.gated else 2
+    one = matrices * (hidden * width - model.hidden * inner) * model.weights.experts.bits / 8
+    if moe.biases:
+        one += 2 * ((matrices - 1) * (width - inner) + hidden - model.hidden)
+    layers = (model.mlp_layers or model.layers) - moe.dense_layers
+    return ceil(layers * moe.experts * one)
 
 
 def requested_bytes(gpu: GpuSpec, gpu_memory_utilization: float) -> int:

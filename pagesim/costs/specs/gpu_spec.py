@@ -35,6 +35,8 @@ class GpuSpec:
         source: where these numbers stand, in one line.
         fp4_flops: the same as ``fp8_flops`` for nvfp4.
         listed_mib: memory in MiB as nvidia-smi lists it, by which SGLang sizes; None where it is not known.
+        capability: NVIDIA's compute capability, ten times (90 for Hopper), by which vLLM chooses kernels and
+            so the tokens of a block; 0 for another vendor's GPU, None where it is not known.
     """
 
     name: str
@@ -48,6 +50,7 @@ class GpuSpec:
     source: str
     fp4_flops: float | None = None
     listed_mib: int | None = None
+    capability: int | None = None
 
     def flops(self, compute: Compute) -> float:
         """Return peak operations a second where both factors are in fp16, fp8 or nvfp4.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from pagesim.costs.specs.models import ModelSpec
 
@@ -45,6 +43,9 @@ _FUSED = {
 }
 
 
+WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "indexer.wq_b", "indexer.wk")
+"""Of attention, what every GPU has whole."""
+
 HEAD_NAMES = ("lm_head", "model.lm_head", "language_model.lm_head", "embed_out", "output")
 
 
@@ -67,9 +68,7 @@ class Module:
     @property
     def names(self) -> tuple[str, ...]:
         """The names that checkpoints give it, by family."""
-        if self.layer >= 0:
-            return _names(self.group, self.layer, self.name)
-        return HEAD_NAMES if self.parameters else ()
+        return HEAD_NAMES if self.layer < 0 else names(self.group, self.layer, self.name)
 
 
 def modules(spec: ModelSpec, attending: Sequence[int], recurrent: Sequence[int]) -> Iterator[Module]:
@@ -125,39 +124,7 @@ def _attention(spec: ModelSpec) -> dict[str, int]:
     return found
 
 
-def _names(group: str, layer: int, name: str) -> tuple[str, ...]:
+def names(group: str, layer: int | str, name: str) -> tuple[str, ...]:
+    """Return the names that checkpoints give a module of a layer, by family."""
     ends = [f"{place}.{each}" for place in _PLACES[group] for each in _FUSED.get(name, (name,))]
     return tuple([f"{prefix}.{layer}.{end}" for prefix in PREFIXES for end in ends])
-
-
-def is_named(module: Module, pattern: str) -> bool:
-    """Say whether a name or a pattern of a ``quantization_config`` is about a module.
-
-    It may be a whole name, a module around it, neighbouring parts of its name, a glob, or, behind ``re:``, an
-    expression that its beginning matches.
-    """
-    if module.layer >= 0 and _is_of_all_layers(pattern):
-        return _is_named_in_all(module.group, module.name, pattern)
-    found = _expression(pattern)
-    return any(found.match(name) for name in module.names)
-
-
-@lru_cache(maxsize=4096)
-def _is_of_all_layers(pattern: str) -> bool:
-    """Say whether a pattern is about a module in every layer or in none: it has no number."""
-    return not pattern.startswith("re:") and not any(map(str.isdigit, pattern))
-
-
-@lru_cache(maxsize=4096)
-def _is_named_in_all(group: str, name: str, pattern: str) -> bool:
-    found = _expression(pattern)
-    return any(found.match(each) for each in _names(group, 0, name))
-
-
-@lru_cache(maxsize=4096)
-def _expression(pattern: str) -> re.Pattern[str]:
-    if pattern.startswith("re:"):
-        return re.compile(pattern.removeprefix("re:"))
-    parts = re.escape(pattern).replace(r"\*", ".*")
-    end = "" if pattern.endswith("*") else r"(?:\.|$)"
-    return re.compile(rf"(?:.*\.)?{parts}{end}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from pagesim.costs.specs.layers import (
 from pagesim.costs.specs.models import MOST_PARTS, LatentAttention, MixtureOfExperts, ModelSpec
 from pagesim.costs.specs.weights import GROUPS, Weights, weight_dtype
 from pagesim.errors import PagesimError, brief, reason
-from pagesim.setup.reading import parse_json
+from pagesim.setup.reading import parse_json, parse_toml, read_text
 
 KINDS: dict[str, type[Layer]] = {
     "full": FullLayer,
@@ -42,7 +41,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "str": (str, "a text"),
 }
 _PARTS = {"mla": LatentAttention, "moe": MixtureOfExperts}
-_OWN = ("cached", "source", "recurrence")
+_OWN = ("cached", "source", "recurrence", "left_out", "unread")
 
 Spec = TypeVar("Spec")
 
@@ -52,7 +51,7 @@ def is_layer_file(path: str) -> bool:
     if path.endswith(".toml"):
         return True
     try:
-        content = parse_json(Path(path).read_text(encoding="utf-8"))
+        content = parse_json(read_text(Path(path)), finite=False)
     except (OSError, ValueError):
         return False
     return isinstance(content, Mapping) and isinstance(content.get("layers"), list)
@@ -76,8 +75,8 @@ def from_layers(path: str | Path) -> ModelSpec:
     path = Path(path)
     language = "TOML" if path.suffix == ".toml" else "JSON"
     try:
-        text = path.read_text(encoding="utf-8")
-        content = tomllib.loads(text) if language == "TOML" else parse_json(text)
+        text = read_text(path)
+        content = parse_toml(text) if language == "TOML" else parse_json(text)
     except OSError as error:
         raise PagesimError(
             f"cannot read {path}: {error.strerror}; name a file of a model's layers"

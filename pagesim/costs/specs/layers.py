@@ -109,11 +109,13 @@ class LatentLayer:
     Attributes:
         width: elements of the vector, its rotary part included.
         token_bytes: bytes of it where a layout of its own fixes them, whatever the type of the cache; else 0.
+        fp8_bytes: bytes of it where a layout of its own fixes them in fp8 alone; else 0.
     """
 
     kind: ClassVar[str] = "latent"
     width: int
     token_bytes: int = 0
+    fp8_bytes: int = 0
 
     def __post_init__(self) -> None:
         _check_sizes(self)
@@ -130,7 +132,8 @@ class LatentLayer:
                 f"kv_dtype is {kv_dtype}, and no kernel of vLLM keeps latent vectors (MLA) so: choose fp16, "
                 "bf16 or fp8"
             )
-        return self.token_bytes or self.width * kv_element_bytes(kv_dtype)
+        of_fp8 = self.fp8_bytes if kv_dtype == "fp8" else 0
+        return self.token_bytes or of_fp8 or self.width * kv_element_bytes(kv_dtype)
 
 
 @dataclass(frozen=True, slots=True)

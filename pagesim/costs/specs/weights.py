@@ -76,13 +76,16 @@ class Weights:
     """The dtypes of a model's linear layers. All else, the token table among it, has two bytes a weight.
 
     Attributes:
-        attention: projections of attention, those of latent attention and of an indexer too.
+        attention: projections of attention.
         recurrent: projections of recurrent layers.
         mlp: plain MLPs.
         shared: experts that every token visits.
         experts: the others.
         head: the LM head, where it is not the token table.
         mixed: those of these groups in which some layers have another dtype: bits are then their mean.
+        passed_over: the config says that weights are quantized, in a way that the engine does not look at.
+        latent: of attention, what every GPU has whole: down to the ranks of latent attention, and an
+            indexer's. None where it is as the rest.
     """
 
     attention: WeightDtype = BF16
@@ -92,20 +95,40 @@ class Weights:
     experts: WeightDtype = BF16
     head: WeightDtype = BF16
     mixed: tuple[str, ...] = ()
+    passed_over: bool = False
+    latent: WeightDtype | None = None
 
     def of(self, group: str) -> WeightDtype | None:
         """Return the dtype of a group of layers, None of what is never quantized."""
         return getattr(self, group) if group in GROUPS else None
 
-    def bytes(self, group: str, parameters: int) -> float:
-        """Return the bytes of so many parameters of a group."""
+    def bytes(self, group: str, parameters: int, whole: int = 0) -> float:
+        """Return the bytes of so many parameters of a group, and of those that every GPU has whole."""
         dtype = self.of(group)
-        return parameters * (REST_BYTES if dtype is None else dtype.bits / 8)
+        if dtype is None:
+            return (parameters + whole) * REST_BYTES
+        of_whole = self.latent if self.latent and group == "attention" else dtype
+        return (parameters * dtype.bits + whole * of_whole.bits) / 8
+
+    def notes(self, name: str) -> tuple[str, ...]:
+        """Return what a user of a model of that name should know of them, a sentence each."""
+        found = []
+        if self.passed_over:
+            found.append(
+                f"quantization_config of {name} has no quant_method, so vLLM passes it over: its weights are "
+                "counted in bf16"
+            )
+        if self.mixed:
+            found.append(
+                f"layers of {name} differ in weight dtype ({', '.join(self.mixed)}): each such group is "
+                "counted in the mean of its bits"
+            )
+        return tuple(found)
 
 
 ALL_BF16 = Weights()
 
-GROUPS = tuple(f.name for f in fields(Weights) if f.name != "mixed")
+GROUPS = tuple(f.name for f in fields(Weights) if f.type == "WeightDtype")
 """Groups of layers that may have a dtype of their own."""
 
 

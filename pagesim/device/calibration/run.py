@@ -206,7 +206,7 @@ def _check(
         import scipy.optimize  # noqa: F401
     except ImportError as error:  # said before minutes are spent, not after
         raise PagesimError(
-            "fitting needs scipy, which is not installed; pip install 'pagesim[calibrate]'"
+            "fitting needs scipy, which is not installed; pip install '.[calibrate]' in the checkout"
         ) from error
 
 

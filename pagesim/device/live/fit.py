@@ -56,9 +56,9 @@ def check_options(
         raise PagesimError(
             f"weight_dtype is {system.weight_dtype}; pagesim live has fp16 or bf16 (and fp32 on a CPU)"
         )
-    if system.kv_cache_dtype not in ("fp16", "bf16"):
+    if system.kv_dtype not in ("fp16", "bf16"):
         raise PagesimError(
-            f"kv_cache_dtype is {system.kv_cache_dtype}; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)"
+            f"kv_cache_dtype is {system.kv_dtype}; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)"
         )
     if system.option("speculative_tokens") is not None:
         raise PagesimError("pagesim live has no drafts to verify: leave speculative_tokens out")
@@ -87,9 +87,15 @@ def check_block_size(block_size: int) -> None:
 
 
 def check_memory(
-    spec: ModelSpec, sized: Capacity, *, host_blocks: int, dtype: torch.dtype, device: torch.device
+    spec: ModelSpec,
+    sized: Capacity,
+    *,
+    host_blocks: int,
+    null_blocks: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> None:
-    """Refuse weights and a cache that this machine has no room for.
+    """Refuse weights and a cache that this machine has no room for; the null block is no row of the cache.
 
     Raises:
         CapacityError: the sentence says what is needed, what is there, and which option makes it less.
@@ -112,11 +118,13 @@ def check_memory(
         )
     if needed > free:
         room = max(0, free - (needed - cache)) // block
-        advice = f"set num_blocks to at most {room}" if room else "choose a smaller model or cpu_blocks"
+        most = room + null_blocks
+        advice = f"set num_blocks to at most {most}" if room else "choose a smaller model or cpu_blocks"
         raise CapacityError(
-            f"num_blocks is {sized.num_blocks}: with the model's {_gib(weights + activations)}, a cache of "
-            f"{_gib(cache)}{'' if on_gpu else f' and a swap space of {_gib(host)}'} does not fit into the "
-            f"{_gib(free)} that are free on device {device.type}; {advice}"
+            f"num_blocks is {sized.num_blocks + null_blocks}: with the model's "
+            f"{_gib(weights + activations)}, a cache of {_gib(cache)}"
+            f"{'' if on_gpu else f' and a swap space of {_gib(host)}'} does not fit into the {_gib(free)} "
+            f"that are free on device {device.type}; {advice}"
         )
     pinnable = available_bytes()
     if on_gpu and host > pinnable:

@@ -91,7 +91,7 @@ def run_live(
     if device == "cpu":
         dtype = torch.float32
     else:
-        dtype = torch.bfloat16 if system.kv_cache_dtype == "bf16" else torch.float16
+        dtype = torch.bfloat16 if system.kv_dtype == "bf16" else torch.float16
     notes: tuple[str, ...] = ()
     if "async_scheduling" in SCHEDULERS.find(policy.scheduler).Options.model_fields:
         system = system.model_copy(update={"async_scheduling": False})
@@ -179,7 +179,14 @@ def _equipped(
     # v1 never swaps, and what is reserved is never preempted.
     swaps = policy.reservation == "on-demand" and policy.scheduler != "vllm-v1"
     host_blocks = sized.cpu_blocks if swaps else 0
-    check_memory(spec, sized, host_blocks=host_blocks, dtype=dtype, device=device)
+    check_memory(
+        spec,
+        sized,
+        host_blocks=host_blocks,
+        null_blocks=SCHEDULERS.find(policy.scheduler).null_blocks,
+        dtype=dtype,
+        device=device,
+    )
     weights = Model(spec, dtype=dtype, device=device, longest=longest, seed=system.seed)
     pools = KvPools(
         spec,

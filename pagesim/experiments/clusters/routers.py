@@ -108,7 +108,7 @@ ROUTERS: dict[str, Callable[[], Router]] = {
 """The routers that come with pagesim, by name."""
 
 
-PLUGINS: Plugins[Callable[[], Router]] = Plugins("router", "pagesim.routers", ROUTERS)
+PLUGINS: Plugins[Callable[[], Router]] = Plugins("router", "pagesim.routers", ROUTERS, methods=("choose",))
 """The same, and those that others bring."""
 
 

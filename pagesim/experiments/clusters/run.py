@@ -49,6 +49,8 @@ class ClusterResult(Stored):
         steps: of prefill apart from decode, what each replica did; see `PoolSteps`.
     """
 
+    _kind = "cluster"
+
     replica_columns: Mapping[str, npt.NDArray[Any]]
     notes: tuple[str, ...] = ()
     steps: pd.DataFrame | None = None
@@ -69,7 +71,7 @@ class ClusterResult(Stored):
 
 def simulate_cluster(
     trace: Trace | pd.DataFrame | str | PathLike[str],
-    policy: str = "vllm-sosp",
+    policy: str = "vllm-v1",
     *,
     replicas: int,
     router: str | Router = "round-robin",

@@ -69,7 +69,7 @@ class Costs:
             Coefficients(iteration_s, *others),
             served_model(self.system),
             tp=self.system.tensor_parallel_size,
-            kv_dtype=self.system.kv_cache_dtype,
+            kv_dtype=self.system.kv_dtype,
             block_size=self.block_size,
             tokens=tokens_curve([named[name] for name in RISES]),
             moves=self._moves(),
@@ -93,7 +93,7 @@ class Costs:
             gpu(system.gpu),
             tp=system.tensor_parallel_size,
             block_size=self.block_size,
-            kv_dtype=system.kv_cache_dtype,
+            kv_dtype=system.kv_dtype,
         )
         return bound.decode(1, 1)[1] / TICKS_PER_SECOND
 
@@ -113,7 +113,7 @@ class Costs:
             gpu(system.gpu),
             model(system.model),
             tp=system.tensor_parallel_size,
-            kv_dtype=system.kv_cache_dtype,
+            kv_dtype=system.kv_dtype,
             block_sizes=(self.block_size,),
         )
         return by_datasheet.terms
@@ -125,7 +125,7 @@ class Costs:
             served_model(system),
             tp=system.tensor_parallel_size,
             block_size=self.block_size,
-            kv_dtype=system.kv_cache_dtype,
+            kv_dtype=system.kv_dtype,
         )
 
 

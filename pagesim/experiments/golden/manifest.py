@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pagesim.errors import PagesimError, brief, reason
+from pagesim.setup.reading import parse_toml, read_text
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def read_manifest(file: Path) -> list[GoldenLog]:
         PagesimError: the file cannot be read, is no TOML, or a field is missing, unknown or of another type.
     """
     try:
-        manifest = _Manifest.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        manifest = _Manifest.model_validate(parse_toml(read_text(file)))
     except OSError as error:
         raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
     except ValidationError as error:

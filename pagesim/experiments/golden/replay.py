@@ -21,7 +21,7 @@ from pagesim.experiments.golden.manifest import GoldenLog
 from pagesim.experiments.golden.sglang_details import SglangDetails, is_of_sglang
 from pagesim.results.result import Result
 from pagesim.scheduling.observer import Observer
-from pagesim.setup.reading import read_parquet
+from pagesim.setup.reading import read_file, read_parquet
 from pagesim.setup.scenario import System, checked
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads import make_trace
@@ -84,7 +84,7 @@ def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> Comp
 
 def _read(file: Path) -> pd.DataFrame:
     try:
-        table: pd.DataFrame = read_parquet(file.read_bytes()).to_pandas()
+        table: pd.DataFrame = read_parquet(read_file(file)).to_pandas()
     except OSError as error:
         raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
     except ValueError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagesim.costs.specs import ModelSpec
+from pagesim.costs.specs.block_plan import host_copies
 from pagesim.errors import PagesimError
 from pagesim.kvcache.tiers import EVICTIONS, ChunkRun, ChunkStore, Future, Use, segment, singles, within
 from pagesim.scheduling.content import Contents
@@ -98,8 +99,8 @@ def prompt_chunks(trace: Trace, tokens: int | None = None) -> PromptChunks:
 
 
 def chunk_bytes(model: ModelSpec, tokens: int, *, kv_dtype: str = "fp16", tp: int = 1) -> int:
-    """Return the bytes of a chunk of so many tokens in a tier, those of all GPUs together."""
-    held = model.kv_bytes_per_token(kv_dtype, tp) * tp * tokens
+    """Return the bytes of a chunk of so many tokens in a tier, those of all GPUs that differ together."""
+    held = model.kv_bytes_per_token(kv_dtype, tp) * host_copies(model.cache_layers, tp) * tokens
     return -(-held // PAGE) * PAGE
 
 

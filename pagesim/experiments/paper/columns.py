@@ -11,7 +11,7 @@ from pagesim.errors import PagesimError, reason
 from pagesim.experiments.paper.engine import ENGINES, in_words
 from pagesim.experiments.paper.numbers import Number, shown
 from pagesim.experiments.paper.setting import Setting
-from pagesim.setup.reading import parse_json
+from pagesim.setup.reading import parse_json, read_text
 
 SETTING = "setting.json"
 ENGINE = "engine"
@@ -106,7 +106,7 @@ def stored(folder: Path) -> Column:
 def _said(kept: Path) -> tuple[str, str]:
     """Return the name of a setting, and its engine."""
     try:
-        said = parse_json(kept.read_text(encoding="utf-8"))
+        said = parse_json(read_text(kept))
         return str(said["name"]), str(said.get(ENGINE, ONE_NUMBER))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise PagesimError(f"{kept}: cannot be read") from None

@@ -18,6 +18,7 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.ablations import serve
 from pagesim.experiments.paper.conversations import as_conversations
 from pagesim.experiments.paper.swaps import blocks_profile, copy_by_copy
+from pagesim.setup.files import put_text
 from pagesim.setup.scenario import Scenario
 from pagesim.workloads.trace import Trace
 
@@ -242,9 +243,7 @@ def _digest(file: Path) -> str:
 
 
 def _keep(job: Job, file: Path) -> None:
-    draft = file.with_suffix(".draft")
-    draft.write_text(json.dumps(job.run()), encoding="utf-8")
-    draft.replace(file)
+    put_text(file, json.dumps(job.run()))
 
 
 def _kept(file: Path) -> Outcome | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pagesim.errors import PagesimError, brief, reason
 from pagesim.experiments.recorded.run import Floats
-from pagesim.setup.reading import parse_json
+from pagesim.setup.reading import parse_json, read_file
 from pagesim.sim.clock import LONGEST_S
 from pagesim.workloads.trace import MAX_TOKENS
 
@@ -24,7 +24,7 @@ def text_of(file: Path) -> str:
         PagesimError: it cannot be read.
     """
     try:
-        return file.read_text(encoding="utf-8")
+        return read_file(file).decode("utf-8").replace("\r\n", "\n")
     except OSError as error:
         raise PagesimError(f"{file}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:

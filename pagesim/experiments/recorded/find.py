@@ -100,6 +100,7 @@ def _read(file: Path) -> tuple[RecordedRun, ...]:
         return (inference_perf.read(name, data),)
     if isinstance(data, list) and llmservingsim.fits(data):
         return (llmservingsim.read(file, data),)
-    if isinstance(data, list) and data and all(map(sglang_bench.fits, data)):
-        return tuple(sglang_bench.read(f"{name}#{line}", each) for line, each in enumerate(data, 1))
+    for each_line in (sglang_bench, vllm_bench):  # both clients append a run to a file, a line each
+        if isinstance(data, list) and data and all(map(each_line.fits, data)):
+            return tuple(each_line.read(f"{name}#{line}", each) for line, each in enumerate(data, 1))
     raise PagesimError(f"{file}: is no log that pagesim reads: {FORMATS}")

@@ -31,7 +31,7 @@ class ForkedWorkers:
     """Processes that calls are handed to, as a context; they start with the first call.
 
     Args:
-        jobs: how many.
+        jobs: how many at most; there are never more than calls.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -39,9 +39,15 @@ class ForkedWorkers:
         self._processes: list[Any] = []
 
     def __enter__(self) -> Self:
-        context = multiprocessing.get_context("fork")
-        self._pool = ProcessPoolExecutor(self._jobs, context, initializer=_begin, initargs=(os.getpid(),))
+        self._open(1)
         return self
+
+    def _open(self, size: int) -> None:
+        """Make a pool; its processes start with the first call, all at once."""
+        context = multiprocessing.get_context("fork")
+        self._pool = ProcessPoolExecutor(size, context, initializer=_begin, initargs=(os.getpid(),))
+        self._size = size
+        self._processes = []
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -58,7 +64,12 @@ class ForkedWorkers:
             BrokenProcessPool: a worker was killed.
         """
         left = iter(calls)
-        under_way = {self._submit(function, each) for each in islice(left, AHEAD * self._jobs)}
+        first = list(islice(left, AHEAD * self._jobs))
+        size = min(self._jobs, len(first))
+        if size > self._size:
+            self._pool.shutdown()
+            self._open(size)
+        under_way = {self._submit(function, each) for each in first}
         return self._results(function, left, under_way)
 
     def _results(

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, reason
+
+ANSWERS_WITHIN_S = 20.0
+"""Seconds in which a Ray cluster must answer."""
 
 IDLE_S = 30
 """Seconds after which a local worker without work ends, also when the process that started it was killed."""
@@ -21,6 +28,36 @@ def cpu_count() -> int:
     import joblib
 
     return int(joblib.cpu_count())
+
+
+def _reach(address: str) -> None:
+    """Open a connection to ``HOST:PORT`` and close it: Ray itself tries for minutes.
+
+    Raises:
+        OSError, UnicodeError, OverflowError: there is no such host, or nothing listens there.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), ANSWERS_WITHIN_S / 2).close()
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise a `TimeoutError` when what is done here takes longer; in a thread but the first, nothing does."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError(f"it does not answer within {seconds:g} s")
+
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class JoblibWorkers:
@@ -105,7 +142,7 @@ class _Connection:
             import ray
             from ray.util.joblib.ray_backend import RayBackend
         except ImportError:
-            raise PagesimError("executor ray needs Ray; pip install 'pagesim[ray]'") from None
+            raise PagesimError("executor ray needs Ray; pip install '.[ray]' in the checkout") from None
 
         class Streaming(RayBackend):
             """Ray's backend for joblib, handing over each result when it is there.
@@ -123,10 +160,14 @@ class _Connection:
         self._opened = not ray.is_initialized()
         if self._opened:
             try:
-                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise PagesimError(f"address is {self._address!r}; no Ray cluster there ({reason})") from None
+                address = self._address or os.environ.get("RAY_ADDRESS", "local")
+                with nullcontext() if address == "local" else _limited(ANSWERS_WITHIN_S):
+                    _reach(address)
+                    ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+            except (OSError, ValueError, RuntimeError, OverflowError) as error:
+                raise PagesimError(
+                    f"address is {address!r}; no Ray cluster there ({reason(error)})"
+                ) from None
 
     def __exit__(self, *_: object) -> None:
         if self._opened:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pagesim
 import pagesim.workloads
@@ -21,6 +22,9 @@ TRACE_OPTIONS = tuple(
     if name == "seed" or (name not in System.model_fields and name != "steps")
 )
 """The options that a trace is made from."""
+
+_PIPED = uuid4().hex
+"""In place of a pipe's content: what came through it in one process is no other's."""
 
 OUTSIDE = (
     "cli/",
@@ -79,6 +83,8 @@ def _hash(value: Any) -> str:
 
 def _content(path: Path) -> str | None:
     try:
+        if path.is_fifo():
+            return _PIPED
         if not path.is_file():
             return None
         stat = path.stat()

@@ -114,5 +114,8 @@ def _replay(key: str, scenario: Scenario, shared: SharedTrace, version: str) -> 
         return key, Record("done", None, result.summary, result.notes)
     except PagesimError as error:
         return key, Record("failed", str(error), None)
-    except Exception as error:  # a mistake of ours in one run: the others shall go on all the same
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a mistake of ours, or a plug-in's, in one run: the others go on
         return key, Record("failed", f"{type(error).__name__}: {error}", None)

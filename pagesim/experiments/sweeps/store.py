@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,8 @@ from typing import Any, Literal
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps import traces
 from pagesim.experiments.sweeps.traces import StoredTrace
-from pagesim.setup.files import put
-from pagesim.setup.reading import parse_json
+from pagesim.setup.files import put, put_text
+from pagesim.setup.reading import parse_json, read_text
 from pagesim.workloads.trace import Trace
 
 MARKER = "store.json"
@@ -40,6 +41,16 @@ class Record:
     error: str | None
     summary: dict[str, Any] | None
     notes: tuple[str, ...] = ()
+
+
+_ENDED = tuple(field.name for field in fields(Record))
+
+SEAL = "sha256"
+"""The field of a stored run that holds a hash of how it ended."""
+
+
+def _seal(ended: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(ended, sort_keys=True).encode()).hexdigest()
 
 
 class Store:
@@ -75,28 +86,40 @@ class Store:
                 part.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
-        put(marker, lambda draft: draft.write_text(json.dumps({"schema": SCHEMA})))
+        put_text(marker, json.dumps({"schema": SCHEMA}))
 
     def run(self, key: str) -> Record | None:
-        """Return how a run ended; None if it has not."""
-        found = _read(self._runs / f"{key}.json")
-        return _record(found) if isinstance(found, dict) else None
+        """Return how a run ended; None if it has not.
+
+        Raises:
+            PagesimError: the file is none, or was changed since the run was stored.
+        """
+        file = self._runs / f"{key}.json"
+        found = _read(file)
+        # A run that another version stored has another key: what has no seal is none of this one's.
+        if not isinstance(found, dict) or SEAL not in found:
+            return None
+        if found[SEAL] != _seal({name: found.get(name) for name in _ENDED}):
+            raise PagesimError(
+                f"{file}: was changed since the run was stored; remove it, and run the same again"
+            )
+        return _record(found)
 
     def put_run(self, key: str, record: Record, scenario: dict[str, Any]) -> None:
         """Keep how a run ended; ``scenario`` is for readers of the file."""
         readable = {name: "inf" if value == inf else value for name, value in scenario.items()}
-        ended = {field.name: getattr(record, field.name) for field in fields(record)}
-        text = json.dumps({"scenario": readable, **ended}, allow_nan=False)
-        put(self._runs / f"{key}.json", lambda draft: draft.write_text(text, encoding="utf-8"))
+        ended = {name: getattr(record, name) for name in _ENDED}
+        text = json.dumps({"scenario": readable, **ended, SEAL: _seal(ended)}, allow_nan=False)
+        put_text(self._runs / f"{key}.json", text)
 
     def trace(self, recipe: str) -> StoredTrace | None:
         """Return the trace of a recipe; None if it was not made yet."""
         file = self._traces / f"{recipe}.npz"
-        return StoredTrace(file) if file.is_file() else None
+        return StoredTrace(file) if file.exists() else None
 
     def put_trace(self, recipe: str, trace: Trace) -> None:
         """Keep a trace."""
-        put(self._traces / f"{recipe}.npz", lambda draft: traces.write(trace, draft))
+        put(self._traces / f"{recipe}.npz", lambda out: traces.write(trace, out))
 
 
 @contextmanager
@@ -124,7 +147,7 @@ def _record(found: dict[str, Any]) -> Record | None:
 def _read(file: Path) -> Any:
     """Return a file's JSON; None where there is no such file, or not the whole of one."""
     try:
-        return parse_json(file.read_text(encoding="utf-8"))
+        return parse_json(read_text(file))
     except (FileNotFoundError, ValueError):
         return None
     except OSError as error:

@@ -14,7 +14,7 @@ from pagesim.experiments.sweeps.replay import ProgressCallback, replay_all
 from pagesim.experiments.sweeps.store import Store, opened
 from pagesim.experiments.sweeps.tables import MARGIN, SweepTables, metrics_of, tables_of
 from pagesim.experiments.sweeps.workers import Executor, Workers
-from pagesim.setup.files import put
+from pagesim.setup.files import put, put_text
 from pagesim.setup.prepare import check
 from pagesim.setup.scenario import Scenario, checked
 
@@ -106,11 +106,11 @@ def point_columns() -> list[str]:
 
 def keep(plan: Sweep, tables: SweepTables, store: Store) -> None:
     """Write a sweep's plan and tables into its folder, in place of older ones."""
-    put(store.folder / "sweep.toml", lambda draft: draft.write_text(grid_toml(plan), encoding="utf-8"))
+    put_text(store.folder / "sweep.toml", grid_toml(plan))
     for name in ("runs", "means", "timings"):
         keep_table(getattr(tables, name), store.folder / f"{name}.parquet")
 
 
 def keep_table(table: pd.DataFrame, file: Path) -> None:
     """Write a table to a Parquet file, all of it or nothing."""
-    put(file, lambda draft: table.to_parquet(draft, index=False))
+    put(file, lambda out: table.to_parquet(out, index=False))

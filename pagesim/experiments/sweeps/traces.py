@@ -7,13 +7,15 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError, reason
+from pagesim.setup.reading import read_file
 from pagesim.workloads.trace import Trace
 
 KEPT = 4
@@ -39,16 +41,15 @@ class StoredTrace:
 
     def digest(self) -> str:
         """Return a hash of the trace's content: every column, but not the notes on how it came about."""
-        return _read(self.file, lambda stored: str(stored[DIGEST]))
+        return _read(self.file, _checked_digest)
 
 
-def write(trace: Trace, file: Path) -> None:
-    """Write a trace to a ``.npz`` file, with the digest of its content."""
+def write(trace: Trace, out: BinaryIO) -> None:
+    """Write a trace as ``.npz`` to an open file, with the digest of its content."""
     columns = _encoded(trace)
     entries: dict[str, Any] = {**columns, "notes": _text(list(trace.notes))}
     entries[DIGEST] = np.array(_digest(columns))
-    with file.open("wb") as out:
-        np.savez(out, **entries)
+    np.savez(out, **entries)
 
 
 def _encoded(trace: Trace) -> Encoded:
@@ -81,7 +82,21 @@ def _load(file: Path) -> Trace:
     return _read(file, _trace)
 
 
+def _checked_digest(stored: Any) -> str:
+    """Return the digest that is stored with a trace's columns, and make sure that it is theirs."""
+    names = sorted((name for name in stored.files if name not in (DIGEST, "notes")), key=_column)
+    digest = str(stored[DIGEST])
+    if digest != _digest({name: stored[name] for name in names}):
+        raise ValueError("it was changed since it was stored")
+    return digest
+
+
+def _column(entry: str) -> str:
+    return entry.partition(":")[0]
+
+
 def _trace(stored: Any) -> Trace:
+    _checked_digest(stored)
     columns: dict[str, Any] = {}
     for entry in stored.files:
         name, _, kind = entry.partition(":")
@@ -103,10 +118,10 @@ def _read(file: Path, what: Callable[[Any], T]) -> T:
         PagesimError: the file is damaged.
     """
     try:
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as stored:
+        with BytesIO(read_file(file)) as opened, np.load(opened, allow_pickle=False) as stored:
             claimed = sum(entry.file_size for entry in stored.zip.infolist())
             # They are not compressed: what claims to hold more than it takes is damaged.
-            if claimed > file.stat().st_size:
+            if claimed > opened.getbuffer().nbytes:
                 raise ValueError(f"it claims {claimed} bytes")
             return what(stored)
     except Exception as error:  # a damaged archive raises what its parts raise

@@ -36,7 +36,8 @@ class Workers:
     Those of this machine are forked where that is safe, and else joblib's, as those of a cluster are.
 
     Args:
-        jobs: how many; None for one a core, of this machine or of the cluster.
+        jobs: how many, and of this machine's never more than calls; None for one a core, of this machine or
+            of the cluster.
         executor: ``local`` or ``ray``.
         address: of a running Ray cluster; None for the one that this process is connected to, that
             ``RAY_ADDRESS`` names, or else one of this machine's cores.
@@ -82,9 +83,14 @@ class Workers:
         The arguments are taken from the iterable some calls before workers are free for them.
 
         Raises:
-            PagesimError: a worker was killed, for want of memory perhaps.
+            PagesimError: a worker was killed, for want of memory perhaps; or one cannot be started.
         """
-        return self._done(self._pool.call(function, calls))
+        try:
+            return self._done(self._pool.call(function, calls))
+        except OSError as error:  # no process or no memory left to fork
+            raise PagesimError(
+                f"a worker process cannot be started ({error.strerror}); ask for fewer jobs"
+            ) from None
 
     def call_here(self, function: Callable[..., R], calls: Sequence[tuple[Any, ...]]) -> Iterator[R]:
         """Do as `call`, but only where this machine's files are: a cluster's nodes may have others."""

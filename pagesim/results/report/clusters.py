@@ -5,28 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 import pagesim
+from pagesim.accounting.metrics import VIEWS
 from pagesim.errors import PagesimError, reason
 from pagesim.experiments.clusters import ClusterResult
 from pagesim.experiments.clusters.figures import pool_shares
+from pagesim.experiments.clusters.run import MOST_REPLICAS
+from pagesim.results.checks import check_summary, check_table, check_total
 from pagesim.results.plots import COLOURS, LABELS
 from pagesim.results.report.assemble import assembled, options_of
 from pagesim.results.report.pack import pack, pack_times
 from pagesim.results.report.tables import distributions
-from pagesim.setup.files import put
-from pagesim.setup.reading import parse_json, read_parquet
+from pagesim.results.result import REQUEST_COLUMNS, read_result, read_table
+from pagesim.setup.files import put_text, read_manifest
+from pagesim.setup.reading import parse_json
 from pagesim.setup.scenario import Cluster, System
 from pagesim.setup.scenario_files import read_scenario, read_toml
+
+if TYPE_CHECKING:  # see pagesim.api
+    import pandas as pd
 
 Column = npt.NDArray[np.float64]
 
 MOST_CLUSTERS = 6
 """More than these are not compared on one page."""
+
+_TABLES = ("requests", "replicas", "steps")
 
 POINTS, MOST_CELLS = 400, 100_000
 """Instants of a chart over time, and how many numbers a map of replicas over time has at most."""
@@ -35,8 +44,13 @@ SCRIPTS = ("data.js", "parts.js", "headline.js", "charts.js", "theme.js", "clust
 
 
 def is_cluster(folder: Path) -> bool:
-    """Say whether a folder holds what ``pagesim cluster`` stored."""
-    return (folder / "replicas.parquet").exists()
+    """Say whether a folder holds what ``pagesim cluster`` stored.
+
+    Raises:
+        PagesimError: its manifest is damaged.
+    """
+    sealed = read_manifest(folder)
+    return (folder / "replicas.parquet").exists() if sealed is None else sealed[0] == "cluster"
 
 
 def read_cluster(folder: Path) -> ClusterResult:
@@ -45,21 +59,44 @@ def read_cluster(folder: Path) -> ClusterResult:
     Raises:
         PagesimError: the folder holds none, or not the whole of one.
     """
-    tables = {}
+    what = "is no result of pagesim cluster"
+    names = tuple(f"{name}.parquet" for name in _TABLES)
+    files = read_result(folder, ("scenario.toml", "summary.json", *names), names[:2], what)
     try:
-        summary = parse_json((folder / "summary.json").read_text(encoding="utf-8"))
-        for name in ("requests", "replicas", "steps"):
-            file = folder / f"{name}.parquet"
-            if name != "steps" or file.exists():
-                tables[name] = read_parquet(file.read_bytes()).to_pandas()
-        columns = {name: column.to_numpy() for name, column in tables["requests"].items()}
-        replicas = {name: column.to_numpy() for name, column in tables["replicas"].items()}
-        columns["status"], replicas["replica"], summary["cluster"], summary["requests"]["total"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PagesimError(f"{folder}: is no result of pagesim cluster ({reason(error)})") from None
+        summary = check_summary(parse_json(files["summary.json"]), of_cluster=True)
+        tables = {
+            name: read_table(files[f"{name}.parquet"]) for name in _TABLES if f"{name}.parquet" in files
+        }
+        check_table("replicas", tables["replicas"], ("replica",))
+        pools = "pool" in tables["replicas"]
+        own = ("prefill_replica", "decode_replica", "prefilled_s") if pools else ("replica",)
+        check_table("requests", tables["requests"], (*REQUEST_COLUMNS, *own))
+        if "steps" in tables:
+            check_table("steps", tables["steps"], ("pool", "replica", "start", "step_s", "iterations"))
+            _check_pools(tables["replicas"], tables["steps"])
+        check_total(summary, tables["requests"])
+        if len(tables["replicas"]) > MOST_REPLICAS:
+            raise ValueError(f"replicas.parquet has more than {MOST_REPLICAS} rows")
+    except ValueError as error:
+        raise PagesimError(f"{folder}: {what} ({reason(error)})") from None
+    columns = {str(name): column.to_numpy() for name, column in tables["requests"].items()}
+    replicas = {str(name): column.to_numpy() for name, column in tables["replicas"].items()}
     scenario = folder / "scenario.toml"
     kind = Cluster if "trace" in read_toml(scenario) else System
     return ClusterResult(read_scenario(kind, scenario), summary, columns, replicas, steps=tables.get("steps"))
+
+
+def _check_pools(replicas: pd.DataFrame, steps: pd.DataFrame) -> None:
+    """Make sure that there are two pools, and that there is memory in each row of their steps.
+
+    Raises:
+        ValueError: there are not; the message says what is wrong.
+    """
+    for pool in ("prefill", "decode"):
+        if "pool" not in replicas or not (replicas["pool"] == pool).any():
+            raise ValueError(f"replicas.parquet has no {pool} pool, and there is a steps.parquet")
+    if not (steps[[name for name in VIEWS["strict"] if name in steps]].sum(axis=1) > 0).all():
+        raise ValueError("a row of steps.parquet has no memory")
 
 
 def write_cluster_report(folders: Sequence[Path], out: Path) -> None:
@@ -87,7 +124,7 @@ def write_cluster_report(folders: Sequence[Path], out: Path) -> None:
     text = assembled(
         data, "cluster.html", SCRIPTS, title="How evenly the replicas were loaded", first="replicas"
     )
-    put(out, lambda draft: draft.write_text(text, encoding="utf-8"))
+    put_text(out, text)
 
 
 def _cluster(name: str, result: ClusterResult) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from pagesim.results.report.trees import tree_instants, trees
 from pagesim.results.result import Result, end_of
 from pagesim.results.tier_plots import TIER_COLOURS, TIER_LABELS
 from pagesim.results.tree_snapshots import TreeSnapshots, has_tree, trees_of
-from pagesim.setup.files import put
+from pagesim.setup.files import put_text
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 
 INSTANTS, FEW_INSTANTS = 400, 60
@@ -81,7 +81,7 @@ def write_report(
     if instants is not None and instants != 0 and not 2 <= instants <= MOST_INSTANTS:
         raise PagesimError(f"instants is {instants}; it must be 0 or from 2 to {MOST_INSTANTS}")
     if out.is_dir():
-        raise PagesimError(f"{out}: is a folder; name a file")
+        raise PagesimError(f"{out}: cannot be written (it is a folder); name a file")
     clusters = [folder for folder in folders if is_cluster(folder)]
     if clusters:
         if len(clusters) < len(folders):
@@ -129,7 +129,7 @@ def write_report(
         "systems": systems,
     }
     text = assembled(data, "page.html", SCRIPTS, title="Where the KV cache went", first="map")
-    put(out, lambda draft: draft.write_text(text, encoding="utf-8"))
+    put_text(out, text)
 
 
 def _system(source: Source, shown: Snapshots | TreeSnapshots | str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pagesim.experiments.holdings import holding
 from pagesim.experiments.plan import Plan, rule_of
 from pagesim.results.report.assemble import assembled
 from pagesim.results.report.pack import pack
-from pagesim.setup.files import put
+from pagesim.setup.files import put_text
 
 SHORTEST = 512
 """Tokens of the shortest requests that a page counts; from these on lengths double."""
@@ -35,7 +35,7 @@ def write_plan_page(plans: Mapping[str, Plan], out: Path) -> None:
         "systems": [_plan(name, plan) for name, plan in plans.items()],
     }
     text = assembled(data, "plan.html", SCRIPTS, title="Where the GPU's memory goes", first="memory")
-    put(out, lambda draft: draft.write_text(text, encoding="utf-8"))
+    put_text(out, text)
 
 
 def _plan(name: str, plan: Plan) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, reason
 from pagesim.results.result import Result, load
+from pagesim.setup.reading import parse_json, read_text
 
 MOST_SYSTEMS = 12
 """More than these are not compared on one page."""
@@ -51,7 +51,11 @@ def find(folders: Sequence[Path]) -> list[Source]:
 
 def _parts(folder: Path) -> list[Path]:
     try:
-        runs = json.loads((folder / "summary.json").read_text(encoding="utf-8")).get("runs")
+        runs = parse_json(read_text(folder / "summary.json")).get("runs")
     except (OSError, ValueError, AttributeError) as error:
-        raise PagesimError(f"{folder}: is no result of pagesim run or pagesim compare ({error})") from None
+        raise PagesimError(
+            f"{folder}: is no result of pagesim run or pagesim compare ({reason(error)})"
+        ) from None
+    if runs is not None and not isinstance(runs, dict):
+        raise PagesimError(f"{folder}: is no result of pagesim compare (runs of summary.json is no table)")
     return [folder] if runs is None else [folder / policy for policy in runs]

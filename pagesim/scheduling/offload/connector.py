@@ -58,8 +58,8 @@ class Connector:
             memory.take_states()
         self._others = [group for group in self._groups if not group.keeps_all]
         whole = {group.tokens for group in self._groups if group.keeps_all}
-        # Where windows end that are kept: at multiples of a whole group's chunk.
-        self._ends_at = whole.pop() if len(whole) == 1 else max(group.tokens for group in self._groups)
+        # Loads end at multiples of a whole group's chunk: tokens, None where such groups differ in it.
+        self._ends_at = max(whole or {group.tokens for group in self._groups}) if len(whole) < 2 else None
         self._look_up = LookUp(self._groups, backing.chunks)
         self._tracked: dict[EngineRequest, Tracked] = {}
         self._offering: dict[EngineRequest, Tracked] = {}  # those with chunks that were not offered
@@ -393,15 +393,18 @@ class Connector:
         rule = group.group.rule
         assert isinstance(rule, SlidingWindow)
         size, request = group.group.block_size, tracked.request
-        contiguous = -(-(rule.window - 1) // size)
         first = chunk * group.blocks
+        blocks = range(first, first + group.blocks)
         table = tracked.tables[group.number]
         wanted: set[int] = set()
-        for tokens in (request.prompt - 1, request.junction):
-            if tokens > 0:
-                last = tokens // self._ends_at * self._ends_at // size
-                wanted.update(range(max(first, last - contiguous), min(last, end * group.blocks)))
-        blocks = range(first, first + group.blocks)
+        if self._ends_at is None or self._ends_at % size:
+            wanted.update(blocks)  # a load may end within a block: any may be needed
+        else:
+            contiguous = -(-(rule.window - 1) // size)
+            for tokens in (request.prompt - 1, request.junction):
+                if tokens > 0:
+                    last = tokens // self._ends_at * self._ends_at // size
+                    wanted.update(range(max(first, last - contiguous), min(last, end * group.blocks)))
         if table[blocks[-1]] == NULL or not any(block in wanted for block in blocks):
             return False
         return all(table[block] != NULL for block in blocks if block in wanted)

@@ -69,10 +69,12 @@ class OffloadingV1(HoldingV1):
         for group in memory.groups:
             rule = group.rule
             if isinstance(rule, ChunkedLocal) or (isinstance(rule, State) and not rule.aligned):
-                hint = ", or enable prefix caching" if isinstance(rule, State) else ""
+                remedy = "enable prefix caching"
+                if isinstance(rule, ChunkedLocal):
+                    remedy = "give disable_hybrid_kv_cache_manager"
                 raise PagesimError(
                     f"{options.tier_option} with layers of {group.kind} is in no log of vLLM's decisions; "
-                    f"leave it out{hint}"
+                    f"leave it out, or {remedy}"
                 )
         super().__init__(memory, options, max_model_len=max_model_len, prices=prices)
         self.queue = self.holding_queue = HoldingPriorityQueue() if self.by_priority else HoldingQueue()

@@ -93,12 +93,23 @@ class Limits:
 
     def __init__(self, max_model_len: int, capacity: int, page: int) -> None:
         self.longest = min(max_model_len - 1, capacity - 1)
+        self._max_model_len = max_model_len
         self._capacity = capacity
         self._page = page
 
     def refuses(self, prompt: int) -> bool:
         """Say whether a prompt of so many tokens is too long."""
         return prompt >= self.longest - 5
+
+    def refusal(self, prompt: int) -> str:
+        """Return which limit a prompt is too long for, with its option and value; empty for none."""
+        if not self.refuses(prompt):
+            return ""
+        if self._max_model_len <= self._capacity:
+            limit = f"max_model_len, {self._max_model_len} tokens"
+        else:
+            limit = f"the {self._capacity} tokens of the KV cache: see num_blocks"
+        return f"the prompt leaves fewer than 7 tokens of {limit}"
 
     def clip(self, asked: int, prompt: int) -> int:
         """Return how many tokens a request may generate that asks for so many."""

@@ -142,6 +142,20 @@ class Sglang(AdmittingSglang):
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         return samples == 1
 
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        if samples > 1:
+            return "it is of several samples, which this engine serves as requests of their own"
+        return self.limits.refusal(prompt_tokens)
+
+    def never_fits(self, prompt_tokens: int) -> bool:
+        if self.limits.refuses(prompt_tokens):
+            return False
+        page = self.memory.block_size
+        capacity = self.memory.num_blocks * page
+        if self.tree is None and self.ignores_stops:
+            return -(-prompt_tokens // page) * page + page > capacity
+        return prompt_tokens + page >= capacity  # as `Budget.has_room` asks, where no other request runs
+
     def _prepare(self, request: SglangRequest) -> None:
         """Clip what a request asks for, or refuse it, as the front end does."""
         asked, limits = request.output, self.limits

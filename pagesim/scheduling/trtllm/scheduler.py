@@ -84,9 +84,21 @@ class Trtllm(RestingScheduler):
         memory.lag = self.in_flight - 1
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        if samples > 1 or prompt_tokens + output_tokens > self.longest:
-            return False
-        return self.options.enable_chunked_prefill or prompt_tokens <= self.options.max_num_tokens
+        return not self.refusal(prompt_tokens, output_tokens, samples)
+
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        if samples > 1:
+            return "it is of several samples, and this engine serves one"
+        if prompt_tokens + output_tokens > self.max_model_len:
+            return f"prompt and output exceed max_model_len, {self.max_model_len} tokens"
+        if prompt_tokens + output_tokens > self.longest:
+            return self.no_room()
+        if self.options.enable_chunked_prefill or prompt_tokens <= self.options.max_num_tokens:
+            return ""
+        return (
+            f"the prompt exceeds max_num_tokens, {self.options.max_num_tokens} tokens, and "
+            "enable_chunked_prefill is off"
+        )
 
     def plan(self, now: int) -> Batch:
         batch = Batch()

@@ -106,9 +106,29 @@ def test_without_the_hybrid_manager_windows_and_chunks_are_kept_as_full_attentio
     assert shape(planned(WINDOW, WINDOW, hybrid=False)) == [("window", 2, 16)]
 
 
-def test_the_hybrid_manager_is_off_by_default_for_chunks_alone():
-    assert shape(planned(CHUNK, FULL)) == [("full", 2, 16)]
-    assert shape(planned(CHUNK, FULL, hybrid=True)) == [("chunk", 1, 16), ("full", 1, 16)]
+def test_chunks_have_groups_of_their_own_unless_the_hybrid_manager_is_off():
+    assert shape(planned(CHUNK, FULL)) == [("chunk", 1, 16), ("full", 1, 16)]
+    assert shape(planned(CHUNK, FULL, hybrid=False)) == [("full", 2, 16)]
+
+
+@pytest.mark.parametrize(
+    ("options", "blocks", "most", "tokens"),
+    [
+        # What the planner of vLLM 0.33.0 makes of Scout, and of Maverick on eight GPUs, on an H100.
+        ({"cache_bytes": 20 << 30}, (27_306, 786_432), 3 * 1536 + 2048, 134_429),
+        (
+            {"cache_bytes": int(33.3 * 2**30), "max_model_len": 131_072, "tp": 8},
+            (363_724, 98_304),
+            3 * 1536 + 8192,
+            3_724_533,
+        ),
+    ],
+)
+def test_llama_4_has_three_groups_of_chunks_and_one_of_full_attention(options, blocks, most, tokens):
+    plan = planned(*[*[CHUNK] * 3, FULL] * 12, num_blocks=None, **options)
+    assert [(group.kind, len(group.layers)) for group in plan.groups] == [("chunk", 12)] * 3 + [("full", 12)]
+    assert (plan.num_blocks, plan.bytes_per_block) == blocks
+    assert (plan.most_blocks, plan.tokens) == (most, tokens)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +143,9 @@ def test_layers_that_cannot_be_kept_alike_do_not_start_without_the_hybrid_manage
 
 def test_chunks_that_are_not_whole_blocks_are_refused_where_they_have_groups_of_their_own():
     layers = (FULL, ChunkLayer(8, 128, chunk=8200))
-    assert len(planned(*layers).groups) == 1
+    assert len(planned(*layers, hybrid=False).groups) == 1
     with pytest.raises(PagesimError, match="choose a block_size that divides the chunk"):
-        planned(*layers, hybrid=True)
+        planned(*layers)
 
 
 def test_a_block_of_attention_has_room_for_a_state_and_states_are_padded_to_it():

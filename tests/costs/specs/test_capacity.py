@@ -204,3 +204,95 @@ def test_what_fits_never_exceeds_the_memory(name, device, tp, block_size, page_b
 def test_an_argument_out_of_bounds_is_refused_by_name(arguments, message) -> None:
     with pytest.raises(PagesimError, match=message):
         capacity(OPT_13B, A100, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "advice"),
+    [
+        # 64 heads, 8 of keys and values, 131.4 GiB of weights: 16 GiB hold no eighth of them, and a sixteenth
+        # with 1.2 GiB of logits and the workspace.
+        ("llama-3-70b", 16, "the smallest tensor_parallel_size that fits is 16"),
+        # 14 heads, 2 of keys and values. 2.65 of 2.79 GiB beside 1.45 of logits and 1 of workspace hold a
+        # seventh of 0.92 GiB of weights, but 7 neither divides the 2 heads nor is divided by them.
+        ("qwen2.5-0.5b", 2.79, "the smallest tensor_parallel_size that fits is 14"),
+        ("qwen2.5-0.5b", 2.55, "no tensor_parallel_size up to its 14 heads fits"),
+        ("qwen2.5-0.5b", 3.2, "the smallest tensor_parallel_size that fits is 2"),
+    ],
+)
+def test_the_advised_degree_divides_the_heads_and_leaves_room(name, memory_gib, advice) -> None:
+    small = replace(A100, memory_bytes=int(memory_gib * 2**30))
+    with pytest.raises(CapacityError, match=f"; {advice}$"):
+        capacity(model(name), small)
+    if "smallest" in advice:
+        # The advice works when it is followed.
+        assert capacity(model(name), small, tp=int(advice.split()[-1])).num_blocks > 0
+
+
+@pytest.mark.parametrize("share", ["mem_fraction_static", "gpu_memory_utilization"])
+def test_a_share_of_memory_is_above_0_and_at_most_1(share) -> None:
+    sizing = "sglang" if share == "mem_fraction_static" else "vllm"
+    assert capacity(OPT_13B, A100, sizing=sizing, **{share: 1}).num_blocks > 0
+    for value in (0, -0.5, 1.01, 2):
+        with pytest.raises(PagesimError, match=f"{share} is {value}; it must be above 0 and at most 1"):
+            capacity(OPT_13B, A100, sizing=sizing, **{share: value})
+
+
+def test_known_bytes_are_divided_by_those_of_a_block() -> None:
+    # 32 layers with 8 heads of 128 in keys and in values, two bytes each: 131,072 bytes a token, 2 MiB in 16.
+    spec, mib = model("llama-3.1-8b"), 1 << 20
+    for sizing in ("vllm", "sglang"):
+        held = capacity(spec, A100, sizing=sizing, cache_bytes=21 * mib, max_model_len=160)
+        assert (held.num_blocks, held.block_bytes, held.slots, held.kv_bytes) == (10, 2 * mib, 160, 20 * mib)
+        with pytest.raises(
+            CapacityError, match=r"max_model_len is 161 tokens.* holds 160: decrease max_model"
+        ):
+            capacity(spec, A100, sizing=sizing, cache_bytes=21 * mib, max_model_len=161)
+        with pytest.raises(CapacityError) as caught:
+            capacity(spec, A100, sizing=sizing, cache_bytes=2 * mib - 1)
+        assert str(caught.value) == (
+            "a KV block of llama-3.1-8b takes 2097152 bytes on each GPU, more than the 2097151 that are left "
+            "for the cache: give it more, or take a smaller block_size"
+        )
+    assert capacity(spec, A100, sizing="vllm", tp=2, cache_bytes=2 * mib, max_model_len=1).num_blocks == 2
+
+
+def test_sglang_takes_no_more_tokens_than_it_is_told_in_whole_pages() -> None:
+    sized = {"sizing": "sglang", "cache_bytes": 100 << 21}
+    assert capacity(model("llama-3.1-8b"), A100, **sized).num_blocks == 100
+    for tokens, blocks in ((16, 1), (31, 1), (32, 2), (1599, 99), (1600, 100), (1616, 100)):
+        assert capacity(model("llama-3.1-8b"), A100, **sized, max_total_tokens=tokens).num_blocks == blocks
+    with pytest.raises(PagesimError, match="max_total_tokens is 15; it must be at least the 16 of a page"):
+        capacity(model("llama-3.1-8b"), A100, **sized, max_total_tokens=15)
+
+
+def test_swap_space_is_counted_in_whole_blocks_of_16() -> None:
+    # 13,107,200 bytes a block of OPT-13B: 1 GiB holds 81, which are 1,296 tokens or 10 blocks of 128.
+    assert capacity(OPT_13B, A100, swap_gib=1).cpu_blocks == 81
+    assert capacity(OPT_13B, A100, swap_gib=1, block_size=128).cpu_blocks == 10
+    assert capacity(OPT_13B, A100, swap_gib=1, page_bytes=1 << 21).cpu_blocks == 0
+    assert capacity(OPT_13B, A100, sizing="vllm", swap_gib=1, block_size=8).cpu_blocks == 163
+
+
+def test_what_does_not_fit_is_said_with_weights_share_and_memory() -> None:
+    # 4 GiB, 95 % of which are usable, beside OPT-13B's 25,706,500,096 bytes.
+    tight = replace(A100, memory_bytes=4 << 30)
+    with pytest.raises(CapacityError) as caught:
+        capacity(OPT_13B, tight)
+    assert str(caught.value) == (
+        "opt-13b with tensor_parallel_size 1 does not fit on a100-40gb: 23.9 GiB of weights a GPU leave no "
+        "room for a KV block in 3.8 usable of its 4.0 GiB; the smallest tensor_parallel_size that fits is 20"
+    )
+    with pytest.raises(
+        CapacityError, match=r"in 3\.2 usable of its 4\.0 GiB; .*, or raise mem_fraction_static above 0\.8$"
+    ):
+        capacity(OPT_13B, tight, sizing="sglang", mem_fraction_static=0.8)
+
+
+def test_all_heads_may_be_dealt_out_one_a_gpu_where_their_number_is_odd() -> None:
+    seven = replace(model("qwen2.5-0.5b"), heads=7, kv_heads=7, hidden=448)
+    weights = seven.weight_bytes_per_gpu(7)
+    small = replace(
+        A100, memory_bytes=int((weights + (1 << 30) + 2 * 2 * 2560 * seven.vocab) / 0.95) + (8 << 20)
+    )
+    with pytest.raises(CapacityError, match=r"the smallest tensor_parallel_size that fits is 7$"):
+        capacity(seven, small)

@@ -29,7 +29,9 @@ def test_a_token_takes_this_much_cache(name: str, kv_bytes: int) -> None:
 
 
 def test_fp8_halves_the_cache_where_no_layout_of_its_own_fixes_its_bytes() -> None:
-    assert model("deepseek-v3.2").kv_bytes_per_token("fp8") == model("deepseek-v3.2").kv_bytes_per_token()
+    sparse = model("deepseek-v3.2")
+    assert sparse.kv_bytes_per_token("bf16") == 61 * (2 * 576 + 132)
+    assert sparse.kv_bytes_per_token("fp8") == 61 * (656 + 132)
     for spec in models():
         if spec.name == "deepseek-v3.2":
             continue

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pagesim.costs.roofline import Roofline
-from pagesim.costs.specs import from_hf_config, gpu, model
+from pagesim.costs.specs import divide, from_hf_config, gpu, model
+from pagesim.costs.specs.gpus import GIB
 from pagesim.costs.specs.weights import DTYPES, GROUPS
 from pagesim.errors import PagesimError
 
@@ -139,8 +140,9 @@ SECTIONS = {
         ("fp8", 8, "fp8"),
     ),
     "modelopt nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4", 4.5, "fp4")),
+    "modelopt in capitals": ({"quant_method": "ModelOpt", "quant_algo": "fp8"}, ("fp8", 8, "fp8")),
     "modelopt before it named itself": (
-        {"quant_algo": "FP8", "producer": {"name": "modelopt"}},
+        {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}},
         ("fp8", 8, "fp8"),
     ),
     "modelopt of weights alone": (
@@ -157,6 +159,14 @@ def test_a_quantization_config_is_read_with_its_scales(section) -> None:
     for dtype in (weights.attention, weights.mlp):
         assert (dtype.name, dtype.bits, dtype.compute) == (name, bits, compute)
     assert (weights.head.name, weights.mixed) == ("bf16", ())
+
+
+def test_a_section_without_a_method_is_passed_over_as_vllm_does() -> None:
+    for section in ({"quant_algo": "FP8", "producer": {"name": "modelopt"}}, {"bits": 4}):
+        spec = read(section)
+        assert spec.weight_bytes == 2 * (ATTENTION + MLP + HEAD + REST)
+        assert any("has no quant_method, so vLLM passes it over" in note for note in spec.notes)
+    assert read({}).notes == ()
 
 
 @pytest.mark.parametrize("method", ["bitsandbytes", "quark", "torchao", "gguf", "", None, 4])
@@ -176,7 +186,11 @@ def test_a_method_that_is_not_known_is_refused_by_name(method) -> None:
         ({"quant_method": "gptq", "bits": "4"}, "bits is '4'"),
         ({"quant_method": "compressed-tensors"}, "config_groups is None"),
         (compressed({**INT4_GROUP, "weights": {"num_bits": 5, "type": "float"}}), "it must be integers"),
-        (compressed(INT4_GROUP, "re:(("), "ignore is .*a name or a regular expression"),
+        (
+            compressed({"weights": {"type": "float", "strategy": "block", "block_structure": "128x128"}}),
+            r"weights.block_structure is '128x128'; it must be two whole numbers",
+        ),
+        (compressed(INT4_GROUP, "re:(("), "ignore is .*a name, or a pattern that RE2 takes"),
         ("awq", "quantization_config is 'awq'; it must be an object"),
     ],
 )
@@ -308,3 +322,72 @@ def test_a_bit_less_a_weight_is_a_bit_less_to_read() -> None:
     linear = spec.layer_weight_bytes, spec.with_weights("int4").layer_weight_bytes
     norms = 2 * 65 * 4096
     assert (linear[1] - norms) / (linear[0] - norms) == pytest.approx(4.125 / 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "weight_bytes"),
+    [
+        ("gpt-oss-20b", "h100", 13_761_264_768),
+        *(("gpt-oss-20b", each, 14_679_227_520) for each in ("b200", "a100-80gb", "l40s", "rtx-4090")),
+        ("gpt-oss-20b", "rtx-5090", 14_679_227_520),
+        ("gpt-oss-120b", "h100", 60.77 * GIB),
+        ("gpt-oss-120b", "b200", 65.90 * GIB),
+        ("gpt-oss-120b", "a100-80gb", 65.90 * GIB),
+    ],
+)
+def test_experts_in_mxfp4_are_as_wide_as_their_kernel_takes_them(name, device, weight_bytes) -> None:
+    """The parameters of vLLM 0.33.0, built for that GPU."""
+    exact = 0 if isinstance(weight_bytes, int) else 0.005 * GIB
+    assert divide(model(name), gpu(device)).weights == pytest.approx(weight_bytes, rel=0, abs=exact)
+
+
+@pytest.mark.parametrize(
+    ("device", "tp", "hidden", "width"),
+    [
+        ("h100", 2, 2880, 1472),
+        ("h100", 4, 2880, 768),
+        ("b200", 2, 3072, 1536),
+        ("a100-80gb", 4, 3072, 768),
+        ("mi300x", 1, 3072, 3072),
+        ("mi355x", 2, 3072, 1536),
+    ],
+)
+def test_the_share_of_a_gpu_is_padded(device: str, tp: int, hidden: int, width: int) -> None:
+    spec = model("gpt-oss-20b")
+    inner = 2880 // tp
+    weights = 24 * 32 * 3 * (hidden * width - 2880 * inner) * 4.25 / 8
+    biases = 24 * 32 * (2 * (width - inner) + hidden - 2880) * 2
+    padded = divide(spec, gpu(device), tp=tp).weights - spec.weight_bytes_per_gpu(tp)
+    assert padded == weights + biases
+
+
+def test_experts_of_other_dtypes_and_widths_are_not_padded() -> None:
+    wide = model("qwen3-30b-a3b").with_weights("mxfp4")
+    for spec in (wide, model("gpt-oss-20b").with_weights("bf16"), model("llama-3.1-8b")):
+        assert divide(spec, gpu("b200"), tp=2).weights == spec.weight_bytes_per_gpu(2)
+    assert divide(wide, gpu("b200"), tp=4).weights > wide.weight_bytes_per_gpu(4)  # 768 / 4 is no 128
+
+
+def test_what_every_gpu_has_whole_keeps_a_dtype_of_its_own() -> None:
+    """Latent attention with the output projection alone quantized, as NVIDIA released DeepSeek-V3.1."""
+    ranks = {"kv_lora_rank": 512, "q_lora_rank": 1536}
+    heads = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    ignored = ["lm_head", *(f"model.layers.{i}.self_attn.{q}" for i in range(32) for q in ("q_*", "kv_*"))]
+    section = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ignored}
+    spec = read(section, model_type="deepseek_v3", **ranks, **heads)
+    down = 4096 * (1536 + 512 + 64)
+    up = 1536 * 32 * 192 + 512 * 32 * 256
+    out = 32 * 128 * 4096
+    for tp in (1, 2, 8):
+        by_hand = 32 * (2 * down + 2 * up / tp + 4.5 / 8 * out / tp)
+        assert spec.weight_bytes_by_group(tp)["attention"] == pytest.approx(by_hand, abs=1)
+    assert spec.weights.mixed == ("attention",)
+
+
+@pytest.mark.parametrize(("method", "kept"), [("modelopt", 11), ("fp8", 1)])
+def test_a_name_that_modelopt_excludes_may_be_the_beginning_of_one(method: str, kept: int) -> None:
+    """``exclude_module in prefix`` in vLLM's modelopt.py: layers 1 and 10 to 19."""
+    names = ["lm_head", "model.layers.1"]
+    algorithm = {"quant_algo": "FP8"} if method == "modelopt" else {}
+    spec = read({"quant_method": method, "ignored_layers": names, **algorithm})
+    assert spec.weights.mlp.bits == pytest.approx(8 + 8 * kept / 32)

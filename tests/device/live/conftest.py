@@ -102,7 +102,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
 
 def small_system(**options: Any) -> System:
     """Return a system of the tiny model in blocks of 4 tokens."""
-    return System(**{"model": "tiny", "block_size": 4, "seed": 3, **options})
+    return System(**{"policy": "vllm-sosp", "model": "tiny", "block_size": 4, "seed": 3, **options})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -68,7 +68,7 @@ def test_json_is_all_that_is_printed(command):
 
 def test_a_check_that_fails_is_an_exit_code(command, monkeypatch):
     monkeypatch.setattr(pools.KvPools, "copy", lambda self, copies: None)
-    code, shown, _ = command("live", *FEW, "--n", 2, "--check")
+    code, shown, _ = command("live", *FEW, "--policy", "vllm-sosp", "--n", 2, "--check")
     assert code == 1
     assert "NOT RIGHT: iteration " in shown
 
@@ -136,7 +136,7 @@ def test_without_torch_it_is_one_sentence():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "pagesim: torch is not installed and the kernels need it: pip install 'pagesim[kernels]'\n"
+        "pagesim: torch is not installed and the kernels need it: pip install '.[kernels]' in the checkout\n"
     )
 
 

@@ -32,6 +32,7 @@ def saving(trace: ps.Trace, column: str, width: int) -> float:
     """Return the share of memory that sharing saves from 300 to 900 s, in percent."""
     result = ps.simulate(
         trace.with_columns({column: np.full(len(trace), width)}),
+        "vllm-sosp",
         steps="none",
         num_blocks=983,
         cpu_blocks=1638,

@@ -24,7 +24,7 @@ def test_points_come_in_the_grids_order_and_seeds_innermost():
 
 
 def test_without_a_grid_there_is_one_point():
-    assert points("policy", "rate", rate=2.0) == [("vllm-sosp", 2.0)]
+    assert points("policy", "rate", rate=2.0) == [("vllm-v1", 2.0)]
 
 
 def test_a_policy_that_cannot_use_an_option_has_one_point_for_all_its_values():

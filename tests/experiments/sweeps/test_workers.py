@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -65,6 +66,27 @@ def test_a_sweep_is_the_same_whatever_workers_it_has(kind, tmp_path):
         ps.sweep(grid={"policy": ["orca-max", "vllm-v1"]}, out=tmp_path / str(jobs), jobs=jobs, **load)
     for name in ("runs.parquet", "means.parquet"):
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+@forks
+def test_there_are_no_more_workers_than_calls():
+    # One that is idle takes memory as one that works does, and a machine has not room for any number.
+    before = set(multiprocessing.active_children())
+    with Workers(1500) as many:
+        for calls in (2, 1, 3):
+            list(many.call(os.getpid, [()] * calls))
+            assert len(set(multiprocessing.active_children()) - before) <= max(2, calls)
+        assert sorted(many.call(abs, [(number,) for number in (-3, 2, -1)])) == [1, 2, 3]
+
+
+@forks
+def test_a_process_that_does_not_start_is_a_sentence(monkeypatch):
+    def refuses() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuses)
+    with Workers(2) as both, pytest.raises(PagesimError, match=r"cannot be started .Resource .* fewer jobs"):
+        both.call(os.getpid, [()] * 2)
 
 
 @forks

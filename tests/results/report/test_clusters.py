@@ -76,6 +76,9 @@ def test_a_cluster_and_a_single_system_do_not_share_a_page(clusters: Any, tmp_pa
 def test_a_damaged_cluster_is_named(clusters: Any, tmp_path: Path, file: str) -> None:
     folder = clusters["even"][0].save(tmp_path / "damaged")
     (folder / file).write_bytes(b"PAR1")
+    with pytest.raises(PagesimError, match=f"{file}: was changed since the result was stored"):
+        write_report([folder], tmp_path / "report.html")
+    (folder / "manifest.json").unlink()
     with pytest.raises(PagesimError, match="is no result of pagesim cluster"):
         write_report([folder], tmp_path / "report.html")
 

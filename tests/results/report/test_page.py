@@ -60,7 +60,8 @@ def test_a_page_about_many_requests_has_fewer_pictures_and_stays_small(tmp_path:
 
 
 def test_events_between_pictures_add_up_to_all_there_were(tmp_path: Path) -> None:
-    folder = stored(tmp_path / "out", trace="sharegpt", rate=3.0, n=3, num_requests=30, num_blocks=300)
+    options = {"policy": "vllm-sosp", "n": 3, "num_blocks": 300}
+    folder = stored(tmp_path / "out", trace="sharegpt", rate=3.0, num_requests=30, **options)
     write_report([folder], tmp_path / "report.html", instants=50)
     events = data_of(tmp_path / "report.html")["systems"][0]["frames"]["events"]
     summary = ps.load(folder).summary
@@ -76,7 +77,7 @@ def test_a_comparison_is_its_policies(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(SystemExit):
         app()
     assert [source.name for source in find([Path("out")])] == ["static", "vllm-sosp"]
-    stored(tmp_path / "small")
+    stored(tmp_path / "small", policy="vllm-sosp")
     names = [source.name for source in find([Path("out"), Path("small"), Path("small")])]
     assert names == ["static", "vllm-sosp (out)", "vllm-sosp (small)", "vllm-sosp (small)′"]
 
@@ -158,7 +159,7 @@ def test_what_is_no_result_is_refused_in_a_sentence(tmp_path: Path, refused: Any
     assert "instants is 1; it must be 0 or from 2 to 5000" in refused(good, *out, "--instants", 1)
     assert "window is '5:1'" in refused(good, *out, "--window", "5:1")
     assert "window is '5:5': it must have a length" in refused(good, *out, "--window", "5:5")
-    assert "is a folder; name a file" in refused(good, "--out", tmp_path)
+    assert "is a folder); name a file" in refused(good, "--out", tmp_path)
     assert "13 results are too many" in refused(*[good] * 13, *out)
     ps.simulate_cluster("fixed:10,10", replicas=2).save(tmp_path / "cluster")
     assert "is the result of a cluster, and others are not" in refused(tmp_path / "cluster", good, *out)

@@ -245,7 +245,7 @@ def test_a_window_is_looked_at_iteration_by_iteration() -> None:
 def test_an_idle_pool_is_a_snapshot(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     pd.DataFrame({"arrival_s": [5.0, 20.0], "prompt_tokens": 50, "output_tokens": 10}).to_csv(file)
-    chosen = Scenario(trace=str(file), num_blocks=20, cost=COST)
+    chosen = Scenario(policy="vllm-sosp", trace=str(file), num_blocks=20, cost=COST)
     taken = snapshots_of(run(chosen, trace_of(chosen)), [to_ticks(s) for s in (1, 2, 5, 12, 13, 20, 30)])
     assert [taken.taken[at].iteration for at in taken.shown] == [-1, -1, 0, -1, -1, 10, -1]
     assert len(taken.taken) == 5
@@ -266,7 +266,7 @@ def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(NotReplayed, match=r"cannot be replayed: .*trace\.csv"):
         snapshots_of(stored, [0, 1])
-    ps.simulate(ps.make_trace("fixed:10,10", num_requests=3)).save(tmp_path / "own")
+    ps.simulate(ps.make_trace("fixed:10,10", num_requests=3), "vllm-sosp").save(tmp_path / "own")
     with pytest.raises(NotReplayed, match="trace was given as an object"):
         snapshots_of(ps.load(tmp_path / "own"), [0, 1])
     live = Result(chosen, {**stored.summary, "clock": "measured"}, stored.request_columns)

@@ -1,0 +1,92 @@
+"""An input that means harm: files, arguments and an environment for one run of ``pagesim``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Content = bytes | Callable[[Path], object]
+"""What a file holds, or what makes it under the name that it gets: a pipe, a link, a folder."""
+
+LOG, HOME = "log", "home"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input.
+
+    Attributes:
+        kind: of inputs, such as ``configs``.
+        name: of the kind of harm, for the table.
+        argv: behind ``pagesim``; ``{}`` stands for the case's folder, in which the command runs.
+        files: by their path in it.
+        expects: ``any`` way to end that is no crash; ``refused``: exit code 2; ``done``: exit code 0;
+            ``says:WORD``: refused, or the word is printed.
+        env: variables; None takes one away.
+        cwd: where the command runs, in the folder.
+        fresh: whether Python is started anew, as where an environment is the point.
+        stdout: where it is sent.
+        closed: 1 or 2, if that stream is closed.
+        may_change: files whose content the command may change.
+        jobs: whether the command starts workers, whose waiting for a core cannot be told from a hang.
+    """
+
+    kind: str
+    name: str
+    argv: tuple[str, ...]
+    files: Mapping[str, Content] = field(default_factory=dict)
+    expects: str = "any"
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    cwd: str = "."
+    fresh: bool = False
+    stdout: str | None = None
+    closed: int = 0
+    may_change: tuple[str, ...] = ()
+    jobs: bool = False
+
+    def put(self, folder: Path) -> None:
+        """Make the files in a folder."""
+        for name, content in self.files.items():
+            file = Path(os.fsdecode(os.path.join(os.fsencode(folder), os.fsencode(name))))  # noqa: PTH118
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                file.write_bytes(content)
+            else:
+                content(file)
+
+    def arguments(self, folder: Path) -> list[str]:
+        """Return the arguments, the folder's name put in."""
+        return [each.replace("{}", str(folder)) for each in self.argv]
+
+
+def fifo(file: Path) -> None:
+    """Make a pipe that nothing writes to."""
+    os.mkfifo(file)
+
+
+def link(target: str) -> Callable[[Path], object]:
+    """Return what makes a link."""
+    return lambda file: file.symlink_to(target)
+
+
+def folder(file: Path) -> None:
+    """Make an empty folder."""
+    file.mkdir(parents=True, exist_ok=True)
+
+
+def copy_of(source: Path) -> Callable[[Path], object]:
+    """Return what copies a folder."""
+    return lambda file: shutil.copytree(source, file, dirs_exist_ok=True)
+
+
+def of(name: str) -> str:
+    """Return a name's file inside the case's folder, as an argument."""
+    return "{}/" + name
+
+
+def canary(name: str) -> dict[str, Content]:
+    """Return a file that must be as it is when the command is over."""
+    return {name: f"kept by its owner: {name}".encode("utf-8", "replace")}

@@ -1,0 +1,176 @@
+"""The classes of servers' flags beside what the servers' own code does with each.
+
+``<release>-labels.csv`` has a row a flag: its label, the flag without which it is not read, and where it is
+read: the file and line in the release's wheel, under ``vllm/`` or ``sglang/srt/``. The labels were given from
+that code and from the parser's own help, and say:
+
+| label | changes |
+|---|---|
+| decides | which requests run in a step, how many tokens of each, or which blocks are kept |
+| memory | what a GPU keeps of weights or cache, or what is left for it |
+| feature | as the two above, and is read only with the flag that is named beside it |
+| unknown | what a file, a class or a plug-in says, which the line does not show |
+| mode | what kind of server runs, or that none does |
+| layers | as decides or memory, where layers keep a window, a state or a part |
+| experts | which kernels run experts: seconds, and how far MXFP4 weights are padded |
+| graphs | what CUDA graphs launch, and the memory that they take |
+| images | what images, videos and sounds take, and the towers that encode them |
+| device | something on other devices than GPUs |
+| text | the tokens of prompts and answers, which a trace has already |
+| seconds | how long a step, a transfer or a start takes |
+| none | none of these: the front end, logs, metrics, loading |
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serve_lines import listed_flags, refusal
+
+from pagesim.experiments.plan import plan
+from pagesim.setup import serve_sglang, serve_vllm
+from pagesim.setup.scenario import System, checked
+from pagesim.setup.serve import read_serve
+from pagesim.setup.serve_words import FlagTable
+
+FIRM = ("decides", "memory", "feature", "unknown", "mode")
+LOOSE = ("experts", "graphs", "images", "device", "text", "seconds", "none")
+TABLES = {"vllm-0.33.0": serve_vllm._TABLE, "sglang-0.5.23": serve_sglang._TABLE}
+LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"
+
+
+def labels(release: str) -> dict[str, dict[str, str]]:
+    with Path(__file__).with_name(f"{release}-labels.csv").open(encoding="utf-8") as file:
+        return {row["flag"]: row for row in csv.DictReader(file)}
+
+
+def misplaced(table: FlagTable, release: str) -> list[str]:
+    """Return the flags that the table passes over though they matter, or refuses though they do not."""
+    found = []
+    for flag, row in labels(release).items():
+        passed = flag in table.noted and flag not in table.layered
+        refused = flag in table.refused or flag in table.harmless
+        if row["label"] in LOOSE:
+            wrong = refused or flag in table.layered
+        else:
+            wrong = passed if row["label"] == "layers" else flag in table.noted
+        found += [flag] if wrong else []
+    return found
+
+
+@pytest.mark.parametrize("release", TABLES)
+def test_every_flag_has_a_label_and_a_place_where_it_is_read(release: str) -> None:
+    rows = labels(release)
+    assert set(rows) == set(listed_flags(release))
+    for row in rows.values():
+        assert row["label"] in (*FIRM, "layers", *LOOSE)
+        assert row["read"]
+        assert (row["label"] == "feature") == bool(row["with"])
+        # What a feature is turned on by is itself refused, so that its parts never count alone.
+        assert not row["with"] or rows[row["with"]]["label"] in FIRM
+
+
+@pytest.mark.parametrize("release", TABLES)
+def test_no_flag_that_changes_decisions_is_passed_over_and_no_other_is_refused(release: str) -> None:
+    assert misplaced(TABLES[release], release) == []
+
+
+@pytest.mark.parametrize("release", TABLES)
+def test_a_refused_flag_moved_to_those_without_an_effect_is_found(release: str) -> None:
+    table = TABLES[release]
+    for flag in (*table.refused, *table.harmless):
+        moved = replace(
+            table,
+            noted={**table.noted, flag: table.arity(flag)},
+            refused={name: arity for name, arity in table.refused.items() if name != flag},
+            harmless={name: values for name, values in table.harmless.items() if name != flag},
+        )
+        assert misplaced(moved, release) == [flag]
+    for flag in table.layered:
+        assert misplaced(replace(table, layered=table.layered - {flag}), release) == [flag]
+
+
+@pytest.mark.parametrize(
+    ("line", "flag"),
+    [
+        ("vllm serve {} --moe-backend triton", "--moe-backend triton"),
+        ("vllm serve {} --kernel-config.moe_backend=triton", "--kernel-config triton"),
+        ("sglang serve {} --moe-runner-backend triton_kernel", "--moe-runner-backend triton_kernel"),
+    ],
+)
+def test_kernels_of_experts_are_refused_where_they_pad_weights(line: str, flag: str) -> None:
+    assert refusal(line.format("gpt-oss-20b")) == (
+        f"--serve: {flag} would change how far the MXFP4 experts of 'gpt-oss-20b' are padded, and is not "
+        "modelled; leave it out"
+    )
+    assert flag.split()[0] in str(read_serve(line.format("deepseek-v3")).notes)
+    assert read_serve("vllm serve gpt-oss-20b --moe-backend auto").notes
+
+
+VALUES = {
+    "vllm serve llama-3.1-8b": {
+        "max-model-len": "4096",
+        "kv-cache-dtype": "fp8",
+        "gpu-memory-utilization": "0.5",
+        "scheduling-policy": "priority",
+        "quantization": "fp8",
+        "watermark": "0.01",
+    },
+    "sglang serve llama-3.1-8b": {
+        "context-length": "4096",
+        "kv-cache-dtype": "fp8_e4m3",
+        "mem-fraction-static": "0.5",
+        "schedule-policy": "lpm",
+        "radix-eviction-policy": "lfu",
+        "quantization": "fp8",
+        "attention-backend": "flashmla",
+        "schedule-conservativeness": "0.5",
+    },
+}
+
+
+@pytest.mark.parametrize(("table", "line"), list(zip(TABLES.values(), VALUES, strict=True)))
+def test_every_flag_that_is_taken_is_an_option(table: FlagTable, line: str) -> None:
+    without = read_serve(line).options
+    for flag, arity in table.taken.items():
+        if flag in ("model", "model-path"):
+            continue
+        value = "" if arity == "none" else VALUES[line].get(flag, "32")
+        assert read_serve(f"{line} --{flag} {value}").options != without, flag
+
+
+def largest_graph(flags: str) -> Any:
+    return read_serve(f"vllm serve llama-3.1-8b {flags}").options.get("max_cudagraph_capture_size")
+
+
+def test_every_flag_that_says_the_largest_graph_says_it() -> None:
+    assert largest_graph("") is None
+    assert largest_graph("--max-cudagraph-capture-size 96") == 96
+    assert largest_graph("--cudagraph-capture-sizes 1 64 8") == 64
+    assert largest_graph("--cudagraph-capture-sizes 1 64 --max-cudagraph-capture-size 64") == 64
+    assert largest_graph("--max-cudagraph-capture-size 8 --max-cudagraph-capture-size 64") == 64
+    both = "--cudagraph-capture-sizes 1 64 --max-cudagraph-capture-size 8 --max-cudagraph-capture-size 64"
+    assert largest_graph(both) == 64
+    assert largest_graph("--enforce-eager") == 0
+    assert largest_graph("--enforce-eager --cudagraph-capture-sizes 1 64") == 0
+    assert largest_graph("--no-enforce-eager") is None
+    assert refusal("vllm serve opt-13b --cudagraph-capture-sizes 1 64 --max-cudagraph-capture-size 32") == (
+        "--serve: --max-cudagraph-capture-size is 32, and the largest of --cudagraph-capture-sizes is 64; "
+        "vLLM does not start so: leave one of them out"
+    )
+    assert "--cudagraph-capture-sizes is 'x'; it must be a whole number" in refusal(
+        "vllm serve opt-13b --cudagraph-capture-sizes x"
+    )
+
+
+def test_a_server_without_graphs_leaves_no_memory_for_them() -> None:
+    def graphs(line: str) -> int:
+        system = checked(System, read_serve(line).over({"gpu": "h100", "max_model_len": 8192}))
+        return {part.name: part.bytes for part in plan(system).parts}.get("CUDA graphs", 0)
+
+    assert graphs("vllm serve llama-3.1-8b") > 0
+    assert graphs("vllm serve llama-3.1-8b --enforce-eager") == 0
