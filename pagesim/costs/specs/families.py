@@ -140,6 +140,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "moe_num_experts": 64,
         "moe_num_shared_experts": 2,
     },
+    "falcon": {"multi_query": True},
     "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 1024, "num_key_value_heads": 8},
     "gemma": {"head_dim": 256},
     "gemma2": {"head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2},
