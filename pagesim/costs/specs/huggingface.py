@@ -168,7 +168,8 @@ def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
             raise config.error("layer_norm_elementwise_affine", False, "true: its norms are counted here")
         traits |= dict.fromkeys(_BIASES, config.flag("enable_bias", True))
         traits["position_rows"] = config.number("max_position_embeddings") + 2
-        traits["final_norm"] = config.flag("do_layer_norm_before", True)
+        removed = config.flag("_remove_final_layer_norm")
+        traits["final_norm"] = config.flag("do_layer_norm_before", True) and not removed
         width = config.number("word_embed_proj_dim", default=hidden)
         traits["embedding"] = 0 if width == hidden else width
     elif config.family in ("gpt2", "gpt_bigcode"):
