@@ -91,6 +91,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "moe": moe,
         "recurrence": recurrent[0] if recurrent and state in kept else None,
         "mlp_layers": mlp_layers(config),
+        "fp8_on_sm10x": config.family == "glm_moe_dsa",
         "image_prefixes": config.family == "gemma3" and config.is_part,
         "cached": kept,
         "approximate": config.family not in TRAITS,
