@@ -178,6 +178,14 @@ def test_what_a_family_does_without_being_told_counts() -> None:
         from_hf_config({**LLAMA, "add_cross_attention": True})
 
 
+@pytest.mark.parametrize("name", ["qwen3_moe", "nemotron_h", "ernie4_5_moe"])
+def test_experts_without_a_width_are_refused_and_not_as_wide_as_a_plain_mlp(name: str) -> None:
+    keys = {"num_experts_per_tok": 2, "hybrid_override_pattern": "ME*E"} if name == "nemotron_h" else {}
+    experts = {"num_experts": 8, "moe_num_experts": 8, "num_experts_per_tok": 2}
+    with pytest.raises(PagesimError, match="key moe_intermediate_size is missing"):
+        from_hf_config({**LLAMA, "model_type": name, **experts, **keys})
+
+
 HARMLESS = {
     "rope_theta": 500000.0,
     "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192},
