@@ -82,7 +82,9 @@ def printed(name: str) -> list[str]:
         name, max_model_len=min(model(name).max_model_len, LENGTHS[2]), max_num_batched_tokens=8192
     )
     found, alone = (
-        plan(asked.model_copy(update={"async_scheduling": two}), cache_bytes=CACHE_GIB * GIB)
+        plan(
+            asked.model_copy(update={"async_scheduling": two}), cache_bytes=CACHE_GIB * GIB, full_graphs=False
+        )
         for two in (True, False)
     )
     blocks = found.blocks
@@ -112,7 +114,8 @@ def found_again(name: str) -> list[str]:
     """Return the row of how much of the prompts of conversations is found."""
     trace = conversations(CLIENTS, ITERATIONS)
     asked = system(name, max_model_len=8192, max_num_batched_tokens=8192, num_blocks=40_000, cost=ANY_COST)
-    block = plan(asked, cache_bytes=CACHE_GIB * GIB).blocks.scheduler_block
+    asked_of = plan(asked, cache_bytes=CACHE_GIB * GIB, full_graphs=False)
+    block = asked_of.blocks.scheduler_block
     shares = [
         run(asked.model_copy(update={"prefix_cache_retention_interval": interval}), trace, steps="none")
         for interval in (0, -1)

@@ -98,6 +98,10 @@ def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any], serve
     scenario = checked(kind, given if served is None else served.over(given))
     if file:
         check_needs(file, scenario)
+    if served is not None:
+        from pagesim.setup.equip import check_served
+
+        check_served(scenario, full_graphs=served.full_graphs)
     return scenario.model_copy(update=absolute_paths(scenario))
 
 

@@ -96,18 +96,20 @@ def command(
         raise PagesimError(f"available_gib is {available_gib}; it must be above 0, in GiB")
     given: dict[str, Any] = {"policy": POLICY, **flags}
     lines: tuple[str, ...] = ()
+    full_graphs = True
     if serve is not None:
         from pagesim.setup.serve import read_serve
 
         served = read_serve(serve)
-        given, lines = served.over(flags), served.notes
+        given, lines, full_graphs = served.over(flags), served.notes, served.full_graphs
     cache_bytes = None if available_gib is None else int(available_gib * GIB)
     if grid:
-        _side_by_side(given, grid, cache_bytes, enforce_eager, plot, page, json, force)
+        how = {"cache_bytes": cache_bytes, "enforce_eager": enforce_eager, "full_graphs": full_graphs}
+        _side_by_side(given, grid, how, plot, page, json, force)
         show.say_notes(lines)
         return
     system = checked(System, given)
-    found = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager)
+    found = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager, full_graphs=full_graphs)
     if plot is not None:
         from pagesim.results.gpu_memory import gpu_memory_bar
 
@@ -141,8 +143,7 @@ def _write_page(plans: dict[str, Plan], page: Path) -> None:
 def _side_by_side(
     given: dict[str, Any],
     grid: list[str],
-    cache_bytes: int | None,
-    enforce_eager: bool,
+    how: dict[str, Any],
     plot: Path | None,
     page: Path | None,
     json: bool,
@@ -162,7 +163,7 @@ def _side_by_side(
     size = math.prod(len(values) for values in axes.values())
     if size > MOST_PLANS:
         raise PagesimError(f"the grid has {size} plans; the bound is {MOST_PLANS}")
-    found = plans(given, axes, cache_bytes=cache_bytes, enforce_eager=enforce_eager)
+    found = plans(given, axes, **how)
     if plot is not None:
         from pagesim.results.gpu_memory import plan_bars
 

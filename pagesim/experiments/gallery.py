@@ -206,7 +206,7 @@ def _held_at_once(planned: Plan, tokens: int) -> float:
 def _on_fewest(asked: System) -> Plan:
     for number in GPUS:
         try:
-            return plan(asked.model_copy(update={"tensor_parallel_size": number}))
+            return plan(asked.model_copy(update={"tensor_parallel_size": number}), full_graphs=False)
         except CapacityError:
             if number == GPUS[-1]:
                 raise
@@ -214,7 +214,7 @@ def _on_fewest(asked: System) -> Plan:
 
 
 def _with_sequences(found: Plan, number: int) -> Plan:
-    return plan(found.system.model_copy(update={"max_num_seqs": number}))
+    return plan(found.system.model_copy(update={"max_num_seqs": number}), full_graphs=False)
 
 
 def _mean_tokens(trace: Trace) -> int:

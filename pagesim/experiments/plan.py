@@ -13,10 +13,10 @@ from pagesim.api import run
 from pagesim.costs.specs import BlockGroup, BlockPlan, Capacity, Division, capacity, divide, gpu
 from pagesim.costs.specs.division import requested_bytes
 from pagesim.costs.specs.gpus import GIB
-from pagesim.errors import CapacityError, PagesimError
+from pagesim.errors import PagesimError
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan, kernel_notes
+from pagesim.setup.block_plans import block_plan, check_graphs, check_longest, kernel_notes
 from pagesim.setup.equip import memory_of, options_of
 from pagesim.setup.kv_dtypes import kv_notes
 from pagesim.setup.presets import parts_of
@@ -50,7 +50,7 @@ class Plan:
         blocks: its blocks, and the groups of layers that take them.
         keeps_all: whether all layers keep every token, and all of them alike.
         notes: what to know of the model's numbers.
-        estimated: whether the weights are an estimate, too.
+        weights_are: how far to trust the bytes of the weights (`ModelSpec.weights_are`).
     """
 
     system: System
@@ -63,7 +63,7 @@ class Plan:
     blocks: BlockPlan
     keeps_all: bool
     notes: tuple[str, ...] = ()
-    estimated: bool = False
+    weights_are: str = "exact"
 
     @cached_property
     def at_once(self) -> int:
@@ -80,7 +80,7 @@ class Plan:
             return rest, used, Part("KV cache", self.cache_bytes, "from the log")
         return (
             rest,
-            Part("weights", of.weights, "estimated" if self.estimated else "exact"),
+            Part("weights", of.weights, self.weights_are),
             Part("activations", of.activations, "estimated"),
             Part("CUDA graphs", of.graphs, "estimated" if of.graphs else "none counted"),
             Part("other", of.other, "estimated"),
@@ -152,16 +152,24 @@ class Plan:
         }
 
 
-def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool = False) -> Plan:
+def plan(
+    system: System,
+    *,
+    cache_bytes: int | None = None,
+    enforce_eager: bool = False,
+    full_graphs: bool = True,
+) -> Plan:
     """Plan the memory of a system of policy ``vllm-v1``, and count the requests that fit.
 
     Args:
         system: what serves; its cost model is not looked at.
         cache_bytes: what the engine's log says is left for the cache on each GPU, instead of the estimate.
         enforce_eager: whether no CUDA graphs are captured.
+        full_graphs: whether those that are captured hold a whole iteration, as by default.
 
     Raises:
-        CapacityError: the model does not fit, or the cache cannot hold one request of the longest length.
+        CapacityError: the model does not fit, the cache cannot hold one request of the longest length, or
+            there are more sequences than the engine starts with.
         PagesimError: an option is off.
     """
     policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
@@ -181,10 +189,13 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
         sizing="vllm",
         kv_dtype=system.kv_dtype,
         cache_bytes=cache_bytes,
+        num_blocks=system.num_blocks,
         blocks=blocks,
     )
     blocks = blocks.holding(sized.num_blocks)
-    _check(system, blocks)
+    check_longest(system, blocks)
+    if full_graphs and not enforce_eager:
+        check_graphs(options, blocks)
     division = divide(spec, device, **how) if cache_bytes is None else None
     settled = {
         "tensor_parallel_size": system.tensor_parallel_size,
@@ -216,7 +227,7 @@ def plan(system: System, *, cache_bytes: int | None = None, enforce_eager: bool 
         blocks=blocks,
         keeps_all=spec.keeps_all,
         notes=(*spec.notes, *kv_notes(system), *kernel_notes(system, spec)),
-        estimated=spec.estimated,
+        weights_are=spec.weights_are,
     )
 
 
@@ -231,19 +242,6 @@ def rule_of(group: BlockGroup) -> str:
     size = getattr(group.rule, "window", None) or getattr(group.rule, "chunk", None)
     others = [kind for kind in dict.fromkeys(layer.kind for layer in group.layers) if kind != group.kind]
     return " ".join([group.kind, *([f"{size:,}"] if size else []), *(f"and {kind}" for kind in others)])
-
-
-def _check(system: System, blocks: BlockPlan) -> None:
-    """Refuse, as the engine does when it starts, a cache in which not even one longest request fits."""
-    if blocks.starts:
-        return
-    longest = blocks.longest
-    shorter = f"lower max_model_len to at most {longest}, or " if longest else ""
-    raise CapacityError(
-        f"max_model_len is {blocks.max_model_len} tokens, but a request of {system.model} can have at most "
-        f"{longest} in the {blocks.num_blocks} KV blocks on {system.tensor_parallel_size} × {system.gpu}, "
-        f"one of them the null block: {shorter}raise gpu_memory_utilization or tensor_parallel_size"
-    )
 
 
 def _at_once(system: System, blocks: BlockPlan, max_num_seqs: int) -> int:

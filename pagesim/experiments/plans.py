@@ -44,6 +44,7 @@ def plans(
     *,
     cache_bytes: int | None = None,
     enforce_eager: bool = False,
+    full_graphs: bool = True,
 ) -> list[Planned]:
     """Plan the memory at every point, the last option innermost.
 
@@ -52,6 +53,7 @@ def plans(
         axes: by option its values.
         cache_bytes: see `plan`.
         enforce_eager: see `plan`.
+        full_graphs: see `plan`.
 
     Raises:
         PagesimError: an option is off. A model that does not fit is a point without a plan.
@@ -61,7 +63,7 @@ def plans(
         point = dict(zip(axes, values, strict=True))
         system = checked(System, {**given, **point})
         try:
-            made = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager)
+            made = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager, full_graphs=full_graphs)
         except CapacityError as error:
             found.append(Planned(point, None, str(error)))
         else:

@@ -126,7 +126,7 @@ def check_total(summary: Mapping[str, Any], requests: pd.DataFrame) -> None:
     if summary["requests"]["total"] != len(requests):
         raise ValueError(f"summary.json does not count the {len(requests)} rows of requests.parquet")
     ended = requests["status"].value_counts()
-    for status in ("finished", "rejected", "aborted"):
+    for status in ("finished", "aborted"):  # those ignored count as rejected
         counted = summary["requests"].get(status, 0)
         if counted != ended.get(status, 0):
             raise ValueError(
@@ -146,7 +146,8 @@ def check_table(name: str, table: pd.DataFrame, columns: Iterable[str]) -> None:
     Raises:
         ValueError: it has not; the message names the column.
     """
-    for column in columns:
+    needed = tuple(columns)
+    for column in needed:
         if column not in table:
             raise ValueError(f"{name}.parquet lacks the column {column}")
     for column in map(str, table):
@@ -159,10 +160,11 @@ def check_table(name: str, table: pd.DataFrame, columns: Iterable[str]) -> None:
         elif column == "request_id":
             if values.dtype.kind not in "iu" and not all(isinstance(value, str) for value in values):
                 raise ValueError(f"{where} holds what is neither a whole number nor a text")
-        elif values.dtype.kind not in "iuf":
-            raise ValueError(f"{where} holds no numbers")
+        elif values.dtype.kind not in "if":  # nor unsigned ones, which NumPy does not add to others
+            raise ValueError(f"{where} holds no numbers of a run, but {values.dtype}")
         else:
-            _check_numbers(where, column, values.to_numpy())
+            whole = name in ("steps", "tiers") and column in needed
+            _check_numbers(where, column, values.to_numpy(), may_be_nan=not whole)
     if name == "requests":
         if (samples := int(table["n"].sum())) > MOST_SAMPLES:
             raise ValueError(f"n of {name}.parquet is {samples} in all; at most {MOST_SAMPLES} are read")
@@ -179,30 +181,27 @@ def _check_texts(where: str, values: pd.Series[Any], known: tuple[str, ...] | No
             raise ValueError(f"{where} holds {brief(value)}; it must be one of {', '.join(known)}")
 
 
-def _check_numbers(where: str, column: str, values: npt.NDArray[Any]) -> None:
+def _check_numbers(where: str, column: str, values: npt.NDArray[Any], *, may_be_nan: bool) -> None:
     if column in _COUNTS and values.dtype.kind == "f":
         raise ValueError(f"{where} holds no whole numbers")
     is_time = column.endswith("_s") or column in ("clock", "start")
     least, most = (0, _LATEST_S) if is_time else _BOUNDS.get(column, (0, MOST))
     # What never happened, and what there is no mean of, is NaN.
     given = values[~np.isnan(values)] if values.dtype.kind == "f" else values
-    if len(given) < len(values) and column in _NEVER_NAN:
+    if len(given) < len(values) and not may_be_nan:
         raise ValueError(f"{where} holds NaN")
     if len(given) and not least <= given.min() <= given.max() <= most:
         wrong = given[(given < least) | (given > most)][0]
         raise ValueError(f"{where} holds {wrong}; it must be from {least} to {most:g}")
 
 
-_NEVER_NAN = ("clock", "start", "step_s")
-
-
 def _check_samples(requests: pd.DataFrame) -> None:
     """Make sure that what is kept of each sample is a list of as many numbers as the request has samples."""
     if not any(name in requests for name in _SAMPLES):
         return
+    if missing := [name for name in _SAMPLES if name not in requests]:
+        raise ValueError(f"requests.parquet lacks the column {missing[0]}")
     for name, most in zip(_SAMPLES, (MAX_TOKENS, _LATEST_S), strict=True):
-        if name not in requests:
-            raise ValueError(f"requests.parquet lacks the column {name}")
         for own, n in zip(requests[name], requests["n"], strict=True):
             good = isinstance(own, np.ndarray) and own.shape == (n,) and own.dtype.kind in "iuf"
             if not good or ((own < 0) | (own > most)).any():

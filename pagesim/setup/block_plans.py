@@ -12,15 +12,21 @@ from pagesim.costs.specs import (
     plan_pools,
     plan_types,
 )
-from pagesim.costs.specs.layers import KV_SCALE_BYTES, LatentLayer, StateLayer
+from pagesim.costs.specs.layers import KV_SCALE_BYTES, FullLayer, LatentLayer, StateLayer
 from pagesim.costs.specs.type_plan import Layout
-from pagesim.errors import PagesimError
+from pagesim.errors import CapacityError, PagesimError
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
 from pagesim.setup.scenario import System
+
+NATIVE_FP8 = 89
+"""The compute capability, ten times, from which Triton's kernels take a cache in fp8."""
+
+FLASHINFER_HEADS = frozenset((64, 128, 256, 512))
+"""Widths of heads that FlashInfer's kernels take, as vLLM has it."""
 
 
 def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blocks: int = 1) -> BlockPlan:
@@ -35,7 +41,7 @@ def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blo
     Raises:
         PagesimError: the release's plan is in no log, or it does not start with these options.
     """
-    check_kv_dtype(system, options)
+    check_kv_dtype(system, options, model)
     version = options.vllm_version
     groups_layers = RELEASES[version].groups_layers
     if not groups_layers and not model.keeps_all:
@@ -76,7 +82,7 @@ def type_plan(system: System, options: VllmV1Options, model: ModelSpec, layout: 
     Raises:
         PagesimError: it has drafts, or its layers cannot be dealt out over its GPUs.
     """
-    check_kv_dtype(system, options)
+    check_kv_dtype(system, options, model)
     if options.speculative_tokens:
         raise PagesimError(
             "speculative_tokens is not for memory of layer types, of which it is not known what drafts take; "
@@ -121,12 +127,15 @@ def pool_plan(system: System, options: SglangOptions, model: ModelSpec, block_si
     )
 
 
-def check_kv_dtype(system: System, options: SchedulerOptions) -> None:
-    """Refuse a cache with a scale of each token and head where it is not known what its blocks take.
+def check_kv_dtype(system: System, options: SchedulerOptions, model: ModelSpec) -> None:
+    """Refuse a type of the cache that vLLM does not start with, or of which blocks are not known.
 
     Raises:
-        PagesimError: it is not known of this engine or release.
+        PagesimError: fp8 on a GPU on which no kernel for the model takes it, or a scale of each token and
+            head where it is not known what blocks take of this engine or release.
     """
+    if isinstance(options, VllmV1Options) and RELEASES[options.vllm_version].scales_tokens:
+        _check_fp8(system, model)
     if system.kv_dtype not in KV_SCALE_BYTES:
         return
     known = ", ".join(version for version, release in RELEASES.items() if release.scales_tokens)
@@ -140,6 +149,71 @@ def check_kv_dtype(system: System, options: SchedulerOptions) -> None:
         f"kv_cache_dtype is {system.kv_dtype}, and what a block of {given} takes with a scale of each "
         f"token and head is not known: {remedy}"
     )
+
+
+def _check_fp8(system: System, model: ModelSpec) -> None:
+    """Refuse fp8 before compute capability 8.9 where only vLLM's Triton kernels take the model's layers.
+
+    Sources: ``TritonAttentionImpl`` and ``TritonMLAImpl`` (v1/attention/backends), ``FlashInferBackend``.
+    """
+    capability = _capability(system)
+    if not system.kv_dtype.startswith("fp8") or not capability or capability >= NATIVE_FP8:
+        return
+    heads = {layer.head_dim for layer in model.cache_layers if isinstance(layer, FullLayer)}
+    odd = sorted(heads - FLASHINFER_HEADS)
+    needs = {
+        "a scale of each token and head": system.kv_dtype in KV_SCALE_BYTES,
+        "latent vectors": any(isinstance(layer, LatentLayer) for layer in model.cache_layers),
+        "attention sinks": model.sinks,
+        "images that are attended to both ways": model.image_prefixes,
+        f"heads of {' and '.join(map(str, odd))}": odd,
+    }
+    for what, is_there in needs.items():
+        if is_there:
+            raise PagesimError(
+                f"kv_cache_dtype is {system.kv_dtype}, and {system.gpu} has compute capability "
+                f"{capability / 10:.1f}; {model.name} has {what}, for which vLLM has Triton's kernels alone, "
+                f"and these take fp8 from {NATIVE_FP8 / 10:.1f}: give kv_cache_dtype bf16 (bfloat16)"
+            )
+
+
+def check_longest(system: System, blocks: BlockPlan) -> None:
+    """Refuse, as the engine does when it starts, a cache in which not even one longest request fits.
+
+    Raises:
+        CapacityError: it does not.
+    """
+    if blocks.starts:
+        return
+    longest = blocks.longest
+    shorter = f"lower max_model_len to at most {longest}, or " if longest else ""
+    remedy = "raise gpu_memory_utilization or tensor_parallel_size"
+    if system.num_blocks is not None:
+        remedy = f"raise num_blocks (num_gpu_blocks_override) to at least {blocks.most_blocks + 1}"
+    raise CapacityError(
+        f"max_model_len is {blocks.max_model_len} tokens, but a request of {system.model} can have at most "
+        f"{longest} in the {blocks.num_blocks} KV blocks on {system.tensor_parallel_size} × {system.gpu}, "
+        f"one of them the null block: {shorter}{remedy}"
+    )
+
+
+def check_graphs(options: VllmV1Options, blocks: BlockPlan) -> None:
+    """Refuse more sequences than the engine starts with where it captures full CUDA graphs.
+
+    Raises:
+        CapacityError: see `BlockPlan.beyond_graphs`.
+    """
+    for refusal in graph_notes(options, blocks):
+        raise CapacityError(refusal)
+
+
+def graph_notes(options: SchedulerOptions, blocks: object) -> tuple[str, ...]:
+    """Return that the engine does not start with so many sequences; nothing where it does."""
+    if not isinstance(options, VllmV1Options) or not isinstance(blocks, BlockPlan):
+        return ()
+    refusal = blocks.beyond_graphs(options.max_num_seqs or 0)
+    captures = options.max_cudagraph_capture_size != 0
+    return (f"{refusal}, or give --enforce-eager",) if refusal and captures else ()
 
 
 def kernel_notes(system: System, model: ModelSpec) -> tuple[str, ...]:

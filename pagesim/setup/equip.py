@@ -22,9 +22,16 @@ from pagesim.errors import PagesimError
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions, static_fraction
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan, check_kv_dtype, pool_plan, type_plan
+from pagesim.setup.block_plans import (
+    block_plan,
+    check_graphs,
+    check_kv_dtype,
+    check_longest,
+    pool_plan,
+    type_plan,
+)
 from pagesim.setup.options import chosen
-from pagesim.setup.presets import TYPED, Policy, granularity
+from pagesim.setup.presets import TYPED, Policy, granularity, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import MOST_BLOCKS, System
 from pagesim.setup.served import served_model
@@ -202,7 +209,7 @@ def block_bytes(system: System, policy: Policy) -> int:
 def _blocks_of(system: System, policy: Policy, spec: ModelSpec) -> BlockPlan | PoolPlan | TypePlan | None:
     """Return the plan of a system's blocks; None where layers keep alike, or are kept so."""
     layout = TYPED.get(policy.placement)
-    check_kv_dtype(system, options_of(system, policy))
+    check_kv_dtype(system, options_of(system, policy), spec)
     if spec.is_plain and layout is None:
         return None
     options = options_of(system, policy)
@@ -291,3 +298,26 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
         release=release_of(system, policy),
     )
     return sized, max_model_len, cost
+
+
+def check_served(system: System, *, full_graphs: bool) -> None:
+    """Refuse what the engine of a served line refuses when it knows its blocks.
+
+    Args:
+        system: that the line describes.
+        full_graphs: whether CUDA graphs hold whole iterations.
+
+    Raises:
+        PagesimError: see `equip`; a longest request does not fit, or see `check_graphs`.
+    """
+    policy = parts_of(system.policy)
+    options, spec = options_of(system, policy), served_model(system)
+    if not isinstance(options, VllmV1Options):
+        return
+    sized, _, _ = equip(system, policy)
+    blocks = block_plan(
+        system, options, spec, sized.num_blocks + SCHEDULERS.find(policy.scheduler).null_blocks
+    )
+    check_longest(system, blocks)
+    if full_graphs:
+        check_graphs(options, blocks)

@@ -21,7 +21,7 @@ from pagesim.scheduling.core import Pool, Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import Status
-from pagesim.setup.block_plans import kernel_notes
+from pagesim.setup.block_plans import graph_notes, kernel_notes
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.equip import asked_of, equip, keeps_tree, options_of, sizing_of
 from pagesim.setup.kv_dtypes import kv_notes
@@ -259,6 +259,7 @@ class PreparedSystem:
             *self.trace.notes,
             *of_model,
             *of_kernels,
+            *graph_notes(self.options, self.sized.plan),
             *assumed,
             *blind,
             *beyond,

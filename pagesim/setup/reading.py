@@ -37,14 +37,19 @@ _OBJECT = 64
 """Bytes of an object of Python's, about."""
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
     """Return what a text of JSON holds.
 
+    Args:
+        text: the text.
+        finite: refuse ``Infinity`` and ``NaN``, which are no JSON, but which Python writes and reads.
+
     Raises:
-        ValueError: it is no JSON, is nested too deeply, or holds a number that is not finite.
+        ValueError: it is no JSON, is nested too deeply, or holds a number that may not be there.
     """
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+        number = _finite if finite else float
+        return json.loads(text, parse_constant=number, parse_float=number)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -25,12 +25,14 @@ class Served:
         notes: what of the line has no effect here.
         engine: whose line it is.
         refuses: says why the line does not go with the options beside it; None where it does.
+        full_graphs: whether CUDA graphs hold whole iterations.
     """
 
     options: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     engine: str = "vLLM"
     refuses: Callable[[Mapping[str, Any]], str | None] = lambda given: None
+    full_graphs: bool = True
 
     def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options that were given otherwise with the line's put over them.
@@ -71,8 +73,8 @@ def read_serve(line: str) -> Served:
     command = PurePosixPath(words[0]).name if words else ""
     module = words[2] if re.fullmatch(r"python[\d.]*", command) and words[1:2] == ["-m"] and words[2:] else ""
     if (command == "vllm" and words[1:2] == ["serve"]) or module == serve_vllm.MODULE:
-        options, notes = serve_vllm.read(variables, words[3 if module else 2 :])
-        return Served(options, notes)
+        options, notes, full_graphs = serve_vllm.read(variables, words[3 if module else 2 :])
+        return Served(options, notes, full_graphs=full_graphs)
     if (command == "sglang" and words[1:2] == ["serve"]) or module == serve_sglang.MODULE:
         options, notes, refuses = serve_sglang.read(
             variables, words[3 if module else 2 :], first_is_model=not module

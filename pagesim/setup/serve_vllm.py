@@ -39,6 +39,7 @@ MODULE = "vllm.entrypoints.openai.api_server"
 
 _READABLE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _SUFFIXES = "kmgt"
+_GRAPH_MODE = re.compile(r"cudagraph_mode\W{1,8}(\w+)")
 
 
 def _spelled(name: str, on: bool = True) -> Iterator[tuple[str, bool]]:
@@ -64,8 +65,8 @@ _TABLE = FlagTable(
 )
 
 
-def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the options that a line decides, and the notes of what has no effect here.
+def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[str, ...], bool]:
+    """Return the options that a line decides, the notes of what has no effect here, and `_full_graphs`.
 
     Args:
         variables: that are set in front of the command, by name.
@@ -94,7 +95,16 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
         options |= quantized(options["model"], flags["quantization"][-1], QUANTIZATIONS)
     check_length(options, "max-model-len", "vLLM")
     _TABLE.check_layers(options["model"], flags)
-    return {**FIXED, **options}, _TABLE.without_effect(variables, flags)
+    return {**FIXED, **options}, _TABLE.without_effect(variables, flags), _full_graphs(words, flags)
+
+
+def _full_graphs(words: list[str], flags: dict[str, list[str]]) -> bool:
+    """Return whether CUDA graphs hold whole iterations: OPTIMIZATION_LEVEL_TO_CONFIG (config/vllm.py)."""
+    if flags.get("enforce-eager", ["false"]) != ["false"]:
+        return False
+    modes = _GRAPH_MODE.findall(" ".join(words))
+    level = flags.get("optimization-level", ["2"])[-1]
+    return modes[-1].lower() not in ("none", "piecewise", "0", "1") if modes else level not in ("0", "1")
 
 
 def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:

@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
+
+
+SHAPE = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+}
+GEMMA_4 = """
+max_model_len = 262144
+layers = [
+    { repeat = 5, of = [
+        { repeat = 5, kind = "window", kv_heads = 8, head_dim = 256, window = 1024 },
+        { kind = "full", kv_heads = 2, head_dim = 512 },
+    ] },
+]
+"""
+
+
+def test_a_model_whose_config_is_refused_is_planned_from_the_layer_file_that_the_error_asks_for(
+    succeeds, refused, tmp_path
+):
+    """Gemma-4-26B-A4B on an H100: vLLM 0.33.0 itself makes 32,768 blocks, 165,982 tokens and 5.065x."""
+    config = {**SHAPE, "model_type": "gemma4_text", "global_head_dim": 512}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    how = ("--gpu", "h100", "--available-gib", "20", "--max-model-len", "32768")
+    error = refused("plan", "--model", tmp_path, *how)
+    page, heading = re.search(r'\((docs/\S+), "(.+)"\)', " ".join(error.split())).groups()
+    assert PAGE.as_posix().endswith(page)
+    assert f"\n## {heading}\n" in PAGE.read_text()
+    file = tmp_path / "gemma.toml"
+    file.write_text(GEMMA_4)
+    told = succeeds("plan", "--model", file, *how).out
+    assert "32,768 blocks of 655,360 bytes each" in told
+    assert "GPU KV cache size: 165,982 tokens" in told
+    assert "Maximum concurrency for 32,768 tokens per request: 5.07x" in told
 
 
 def test_a_plan_ends_with_the_lines_of_the_engines_log_and_with_what_really_runs(succeeds):
@@ -26,6 +65,39 @@ def test_what_is_estimated_is_said_to_be(succeeds):
         (line,) = [line for line in said.splitlines() if line.strip().startswith(part)]
         assert line.split()[-1] == known
     assert "rounding" not in said
+
+
+@pytest.mark.parametrize(
+    ("config", "known", "said"),
+    [
+        ({**SHAPE, "model_type": "llama"}, "exact", None),
+        (
+            {**SHAPE, "model_type": "llama", "num_new_experts": 8},
+            "estimated",
+            "has num_new_experts, which may",
+        ),
+        ({**SHAPE, "model_type": "of_tomorrow"}, "estimated", "counted as if it were LLaMA"),
+        (
+            {
+                "model_type": "llava",
+                "text_config": {**SHAPE, "model_type": "llama"},
+                "vision_config": {"a": 1},
+            },
+            "language model only",
+            "its vision tower is left out",
+        ),
+    ],
+)
+def test_a_plan_and_a_run_say_how_far_the_weights_can_be_trusted(config, known, said, succeeds, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    served = ("--model", tmp_path, "--gpu", "h100")
+    plan = succeeds("plan", *served)
+    (line,) = [line for line in plan.out.splitlines() if line.strip().startswith("weights")]
+    assert line.strip().endswith(known)
+    load = ("--trace", "fixed:100,10", "--arrivals", "poisson", "--rate", "1", "--num-requests", "2")
+    run = succeeds("run", "--policy", "vllm-v1", *served, *load)
+    for outcome in (plan, run):
+        assert said is None or said in " ".join(outcome.err.split())
 
 
 def test_json_holds_the_same_and_nothing_else_is_printed(succeeds):

@@ -137,3 +137,11 @@ def test_a_run_that_rejects_every_request_says_so_first_and_ends_with_1(command,
 def test_a_comparison_in_which_one_policy_serves_ends_with_0(succeeds, trace_file):
     trace = trace_file("a,0,8000,10\n")
     succeeds("compare", *TP2, "--policies", "vllm-sosp,vllm-v1", "--trace", trace)
+
+
+def test_a_sweeps_tables_have_the_same_columns_whatever_is_rejected(succeeds, trace_file, tmp_path):
+    trace = trace_file("a,0,100,10\nb,0,50000,5\n")
+    succeeds("sweep", "--trace", trace, "--grid", "seed=1", "--jobs", "1", "--out", tmp_path / "out")
+    runs = pd.read_parquet(tmp_path / "out" / "runs.parquet")
+    assert runs["requests.rejected"].tolist() == [1]
+    assert not [name for name in runs.columns if "max_model_len," in name]

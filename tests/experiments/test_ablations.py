@@ -84,6 +84,13 @@ def test_end_to_end_the_crossover_follows_what_transfers_cost(tmp_path):
     assert crossover(lines["swap"], lines["recompute"]) in (8, 32)
 
 
+def test_a_policy_without_a_way_to_preempt_is_swept_over_block_sizes():
+    system = checked(System, {"policy": "vllm-v1", "model": "tiny", "num_blocks": 41, "cost": "affine:1,0,0"})
+    trace = ps.Trace(np.zeros(4), np.full(4, 60), np.full(4, 60))
+    found = [(way, size) for way, size, _ in serve(system, trace, (8, 16), ("default",))]
+    assert found == [("default", 8), ("default", 16)]
+
+
 def test_the_best_is_named_with_those_that_are_as_good():
     assert best({8: 1.04, 16: 1.0, 32: 1.049, 64: 1.06}) == (16, [8, 16, 32])
 

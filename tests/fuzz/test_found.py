@@ -129,7 +129,7 @@ FOUND = {
         partial(columns, "result: auto", "requests.parquet", lambda t: t.slice(1)),
         "does not count the 14 rows",
     ),
-    "a summary that is a list": ("result: auto", "summary.json", b"[1]", "does not count"),
+    "a summary that is a list": ("result: auto", "summary.json", b"[1]", "holds no table"),
     "a summary with no number": ("result: auto", "summary.json", b'{"requests": NaN}', "no finite number"),
     "a stored run without its summary": (STORE, RUN, b'{"status": "done"}', "the run is repeated"),
     "a stored run nested too deeply": (STORE, RUN, DEEP, "the run is repeated"),

@@ -13,12 +13,13 @@ import pagesim as ps
 from pagesim.api import run
 from pagesim.costs.specs import BlockPlan, capacity, gpu, model, paged_block
 from pagesim.errors import CapacityError, PagesimError
-from pagesim.experiments.plan import plan
+from pagesim.experiments.plan import Plan, plan
 from pagesim.setup.block_plans import block_plan
-from pagesim.setup.equip import block_bytes, options_of
+from pagesim.setup.equip import block_bytes, check_served, options_of
 from pagesim.setup.prepare import prepare
 from pagesim.setup.presets import parts_of
-from pagesim.setup.scenario import System
+from pagesim.setup.scenario import System, checked
+from pagesim.setup.serve import read_serve
 
 LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"
 ONE = ps.Trace(np.zeros(1), np.array([20]), np.array([5]))
@@ -176,3 +177,112 @@ def test_memory_that_is_mapped_in_pages_is_for_layers_that_keep_every_token_alik
         PagesimError, match="layers of gemma3-27b differ in what they keep; memory that is mapped"
     ):
         paged_block(model(str(LAYOUTS / "gemma3-27b.toml")), 1 << 21)
+
+
+def test_an_override_of_the_blocks_takes_part_in_a_plan_and_one_too_small_is_refused():
+    def overridden(num_blocks: int | None, **options: Any) -> Plan:
+        of = System(policy="vllm-v1", model="llama-3.1-8b", gpu="h100", num_blocks=num_blocks)
+        return plan(of.model_copy(update={"max_model_len": 8192, **options}))
+
+    # 600 blocks of 16 tokens, of which a request of 8,192 takes 512.
+    assert (overridden(600).tokens, overridden(600).at_once) == (9600, 1)
+    assert overridden(600).concurrency == 600 / 512 < overridden(None).concurrency
+    with pytest.raises(
+        CapacityError,
+        match=r"at most 1584 in the 100 KV blocks .* at most 1584, or raise num_blocks \(num_gpu_",
+    ) as refused:
+        overridden(100)
+    assert str(refused.value).endswith("to at least 513")
+    assert overridden(513).tokens == 513 * 16
+    assert overridden(100, max_model_len=1584).tokens == 1600
+
+
+LINE = "vllm serve llama-3.1-8b --max-model-len 8192 --num-gpu-blocks-override"
+
+
+def served(line: str) -> tuple[System, bool]:
+    read = read_serve(line)
+    return checked(System, read.over({"gpu": "h200"})), read.full_graphs
+
+
+def test_a_served_override_too_small_for_a_longest_request_is_refused():
+    of, graphs = served(f"{LINE} 100")
+    with pytest.raises(CapacityError, match="can have at most 1584 in the 100 KV blocks"):
+        check_served(of, full_graphs=graphs)
+    check_served(served(f"{LINE} 513")[0], full_graphs=graphs)
+
+
+def test_beside_states_no_more_sequences_start_than_there_are_blocks():
+    """vLLM 0.33.0: "max_num_seqs (1024) exceeds available Mamba cache blocks (876)"."""
+    of = system("qwen3-next-80b", max_model_len=32768)
+    memory = {"cache_bytes": 876 * 14_155_776}
+    with pytest.raises(
+        CapacityError,
+        match=r"max_num_seqs is 1024, more than the 876 KV .* at most 876, or give --enforce-eag",
+    ):
+        plan(of, **memory)
+    assert plan(of.model_copy(update={"max_num_seqs": 876}), **memory).blocks.num_blocks == 876
+    assert plan(of, **memory, enforce_eager=True).settled["max_num_seqs"] == 1024
+    assert plan(of, **memory, full_graphs=False).blocks.num_blocks == 876
+    assert plan(of.model_copy(update={"max_cudagraph_capture_size": 0}), **memory)
+    # It is for recurrent states alone.
+    assert (
+        plan(system("gemma3-27b", max_model_len=1024), cache_bytes=876 * 1_310_720).blocks.num_blocks == 876
+    )
+    given = of.model_copy(update={"num_blocks": 876, "cost": "affine:0.01,0,0"})
+    assert any("lower max_num_seqs to at most 876" in note for note in run(given, ONE).notes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "full"),
+    [
+        ("", True),
+        ("--enforce-eager", False),
+        ("--no-enforce-eager", True),
+        ("-O0", False),
+        ("-O1", False),
+        ("-O3", True),
+        ("-cc.cudagraph_mode=PIECEWISE", False),
+        ("-cc.cudagraph_mode none", False),
+        ("""--compilation-config '{"cudagraph_mode": "PIECEWISE"}'""", False),
+        ("""-O1 -cc '{"mode": 3, "cudagraph_mode":"FULL_DECODE_ONLY"}'""", True),
+    ],
+)
+def test_a_line_says_whether_cuda_graphs_hold_whole_iterations(flags, full):
+    line = f"vllm serve qwen3-next-80b -tp 4 --max-model-len 32768 --num-gpu-blocks-override 876 {flags}"
+    of, graphs = served(line)
+    assert graphs is full
+    if full:
+        with pytest.raises(CapacityError, match="max_num_seqs is 1024, more than the 876 KV blocks"):
+            check_served(of, full_graphs=graphs)
+        of = served(f"{line} --max-num-seqs 876")[0]
+    check_served(of, full_graphs=graphs)
+
+
+@pytest.mark.parametrize(
+    ("name", "on", "what"),
+    [
+        ("gpt-oss-20b", "a100-80gb", "attention sinks"),  # the planner of 0.33.0 refuses it so
+        ("gemma3-27b", "rtx-3090", "images that are attended to both ways"),
+        ("deepseek-v3", "a100-80gb", "latent vectors"),
+        ("opt-2.7b", "a10g", "heads of 80"),
+    ],
+)
+def test_before_ada_fp8_is_refused_where_layers_need_triton_and_bf16_is_what_helps(name, on, what):
+    of = System(policy="vllm-v1", model=name, gpu=on, max_model_len=2048, kv_cache_dtype="fp8")
+    said = rf"kv_cache_dtype is fp8, and {on} has compute capability 8\.[06]; {name} has {what}, .*bf16"
+    with pytest.raises(PagesimError, match=said):
+        block_bytes(of, parts_of("vllm-v1"))
+    assert block_bytes(of.model_copy(update={"kv_cache_dtype": "bf16"}), parts_of("vllm-v1"))
+    for newer in ("l40s", "h100", "b200", "mi300x"):
+        assert block_bytes(of.model_copy(update={"gpu": newer}), parts_of("vllm-v1"))
+
+
+def test_before_ada_fp8_is_taken_where_flashinfer_has_a_kernel():
+    for name in ("qwen3-next-80b", "llama-3.1-8b", "qwen3-8b", "llama4-scout"):
+        of = System(policy="vllm-v1", model=name, gpu="a100-80gb", kv_cache_dtype="fp8")
+        assert block_bytes(of, parts_of("vllm-v1"))
+    of = of.model_copy(update={"kv_cache_dtype": "fp8_per_token_head"})
+    with pytest.raises(PagesimError, match="a scale of each token and head, for which vLLM has Triton"):
+        block_bytes(of, parts_of("vllm-v1"))
+    assert block_bytes(of.model_copy(update={"kv_cache_dtype": "int8_per_token_head"}), parts_of("vllm-v1"))

@@ -152,6 +152,9 @@ def test_every_flag_that_says_the_largest_graph_says_it() -> None:
     assert largest_graph("--max-cudagraph-capture-size 96") == 96
     assert largest_graph("--cudagraph-capture-sizes 1 64 8") == 64
     assert largest_graph("--cudagraph-capture-sizes 1 64 --max-cudagraph-capture-size 64") == 64
+    assert largest_graph("--max-cudagraph-capture-size 8 --max-cudagraph-capture-size 64") == 64
+    both = "--cudagraph-capture-sizes 1 64 --max-cudagraph-capture-size 8 --max-cudagraph-capture-size 64"
+    assert largest_graph(both) == 64
     assert largest_graph("--enforce-eager") == 0
     assert largest_graph("--enforce-eager --cudagraph-capture-sizes 1 64") == 0
     assert largest_graph("--no-enforce-eager") is None

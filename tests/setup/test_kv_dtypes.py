@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from pagesim.api import run
+from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
 from pagesim.setup.scenario import Scenario, System
@@ -107,3 +109,30 @@ def test_a_cache_in_four_bits_is_refused_unless_another_dtype_is_given(tmp_path:
 )
 def test_releases_that_are_known_by_name_have_theirs(hub_id: str, dtype: str) -> None:
     assert System(policy="vllm-v1", model=hub_id).kv_dtype == dtype
+
+
+MODELS = Path(__file__).resolve().parents[2].parent / "shared" / "models"
+GPUS = {"b200": "b200", "rtx5090": "rtx-5090"}
+TOLD = ("minimax-m2.7-nvfp4", "nemotron-3-nano-nvfp4", "qwen3.5-397b-a17b-nvfp4")
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_the_blocks_of_released_checkpoints_are_those_of_the_engine(name: str) -> None:
+    """What vLLM 0.33.0's own classes plan of the released configs with a KV dtype of auto."""
+    truth = MODELS / "open" / "truth.csv"
+    if not truth.exists():
+        pytest.skip("the folder ../shared with what the engine plans of released configs is absent")
+    with truth.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] == name and row["num_blocks"]]
+    rows = [row for row in rows if row["kv_dtype"] == "fp8_e4m3" and row["kv_dtype_flag"] == "auto"]
+    assert rows
+    for row in rows:
+        system = System(
+            policy="vllm-v1",
+            model=str(MODELS / row["config"]),
+            gpu=GPUS[row["gpu"]],
+            tensor_parallel_size=int(row["tp"]),
+            max_model_len=int(row["max_model_len"]),
+        )
+        found = plan(system, cache_bytes=int(float(row["kv_gib"]) * GIB))
+        assert (found.sized.num_blocks, found.tokens) == (int(row["num_blocks"]), int(row["tokens"]))

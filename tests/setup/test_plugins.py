@@ -233,7 +233,7 @@ def test_a_part_that_ends_otherwise_is_a_sentence(trace, error, said) -> None:
     for option in ("placement", "cost"):
         ps.register(option, "mine", ending(error))
         with pytest.raises(ps.PagesimError, match=rf"^{option} mine cannot be made: {said}$"):
-            ps.simulate(trace, **{option: "mine"}, num_blocks=300)
+            ps.simulate(trace, "vllm-sosp", **{option: "mine"}, num_blocks=300)
 
 
 def test_what_a_part_makes_can_do_what_is_asked_of_it(trace) -> None:

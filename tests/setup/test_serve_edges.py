@@ -112,3 +112,17 @@ def test_no_part_of_the_engine_is_replaced_beside_its_line(name: str) -> None:
         # The engine's own name says nothing new, and neither does what was left out.
         assert served.over({"gpu": "h100", name: served.options["policy"]})[name] == served.options["policy"]
         assert served.over({"gpu": "h100", name: None, "model": None})["model"] == "opt-13b"
+
+
+@pytest.mark.parametrize("command", ["wllm serve", "ullm serve", "vllm run", "rglang serve", "tglang serve"])
+def test_no_other_command_is_taken_for_a_servers(command: str) -> None:
+    assert refusal(f"{command} opt-13b").startswith(
+        f"--serve is '{command} opt-13b'; it must begin with vllm"
+    )
+
+
+def test_the_last_of_several_methods_of_quantization_counts() -> None:
+    line = "serve llama-3.1-8b --quantization awq --quantization fp8"
+    assert read_serve(f"vllm {line}").options["weight_dtype"] == "fp8"
+    assert read_serve(f"sglang {line}").options["weight_dtype"] == "fp8"
+    assert "--quantization awq would" in refusal("vllm serve llama-3.1-8b -q fp8 -q awq")

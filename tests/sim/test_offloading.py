@@ -252,6 +252,11 @@ def test_what_no_log_shows_is_refused_in_a_sentence(options: dict[str, Any], sen
         run(**{"kv_offloading_chunks": 100, **options})
 
 
+def test_without_the_hybrid_manager_chunks_of_attention_are_stored_as_full_attention() -> None:
+    off = {"model": "llama4-scout", "gpu": "h200", "disable_hybrid_kv_cache_manager": True}
+    assert run(kv_offloading_chunks=100, **off).summary["requests"]["finished"]
+
+
 def test_a_size_is_so_many_chunks_each_rounded_up_to_a_page() -> None:
     chunk = 3 * 16 * 2 * 32 * 8 * 128 * 2
     result = run(kv_offloading_size=1.0, kv_offloading_chunk_blocks=3)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import Literal
 
-from pagesim.costs.specs.kernels import HOPPER, KERNEL_BLOCK, as_kept, kernels_block
+from pagesim.costs.specs.kernels import HOPPER, KERNEL_BLOCK, OTHER_VENDOR, as_kept, kernels_block
 from pagesim.costs.specs.layer_groups import Page, grouped
 from pagesim.costs.specs.layers import (
     ChunkLayer,
@@ -187,6 +187,20 @@ class BlockPlan:
                 f"{self.scheduler_block} tokens of a block, 0, or -1"
             )
 
+    def beyond_graphs(self, max_num_seqs: int) -> str:
+        """Return why the engine does not start with so many sequences and full CUDA graphs; empty if it does.
+
+        Source: ``resolve_cudagraph_mode_and_sizes`` (config/compilation.py).
+        """
+        states = any(isinstance(layer, StateLayer) for group in self.groups for layer in group.layers)
+        if not states or max_num_seqs <= self.num_blocks:
+            return ""
+        return (
+            f"max_num_seqs is {max_num_seqs}, more than the {self.num_blocks} KV blocks; beside recurrent "
+            "states vLLM captures full CUDA graphs only if each sequence can have a block, and does not "
+            f"start so: lower max_num_seqs to at most {self.num_blocks}"
+        )
+
     def check_start(self) -> None:
         """Refuse, as the engine does when it starts, a cache that does not hold one longest request.
 
@@ -302,7 +316,7 @@ def plan_blocks(
         state_mode=mode,
         max_model_len=max_model_len,
         in_flight_tokens=in_flight_tokens,
-        host_copies=host_copies(layers, tp),
+        host_copies=tp if capability == OTHER_VENDOR else host_copies(layers, tp),
     )
 
 
@@ -310,7 +324,7 @@ def host_copies(layers: Sequence[Layer], tp: int) -> int:
     """Return of how many GPUs vLLM's tier on the host keeps a block: of one where all hold the same.
 
     They do where every layer keeps latent vectors or what an indexer reads (``replicated_layout`` in
-    distributed/kv_transfer/kv_connector/v1/offloading/config.py, on one machine).
+    distributed/kv_transfer/kv_connector/v1/offloading/config.py), on one machine with NVIDIA's GPUs.
 
     Args:
         layers: what each layer keeps.

@@ -12,16 +12,20 @@ _BIASES: dict[str, Any] = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
 _QWEN_NEXT: dict[str, Any] = {"qk_norm": True, "output_gate": True}
 
 TRAITS: dict[str, dict[str, Any]] = {
+    "apertus": {"gated": False, "qk_norm": True, "act_numbers": 2},
+    "arcee": {"gated": False},
     "bamba": {},
     "cohere2": {"norms_per_layer": 1, "tied": True},
     "deepseek_v2": {},
     "deepseek_v3": {},
     "deepseek_v32": {},
+    "ernie4_5_moe": {"tied": True},
     "falcon": {**_LAYER_NORM, "tied": True},
     "falcon_h1": {},
     "gemma": {"tied": True},
     "gemma2": {"norms_per_layer": 4, "tied": True},
     "gemma3": {"norms_per_layer": 4, "tied": True, "qk_norm": True},
+    "glm_moe_dsa": {},
     "gpt2": {**_LAYER_NORM, **_BIASES, "tied": True},
     "gpt_bigcode": {**_LAYER_NORM, **_BIASES, "tied": True},
     "gpt_neox": {**_LAYER_NORM, **_BIASES},
@@ -39,11 +43,15 @@ TRAITS: dict[str, dict[str, Any]] = {
     "mixtral": {},
     "nemotron_h": {"gated": False, "norms_per_layer": 1},
     "opt": {**_LAYER_NORM, **_BIASES, "tied": True},
+    "phi": {**_LAYER_NORM, **_BIASES, "norms_per_layer": 1},
     "phi3": {},
     "qwen2": {"qkv_bias": True},
     "qwen2_moe": {"qkv_bias": True},
+    "qwen2_5_vl": {"qkv_bias": True},
     "qwen3": {"qk_norm": True},
     "qwen3_moe": {"qk_norm": True},
+    "qwen3_vl": {"qk_norm": True},
+    "qwen3_vl_moe": {"qk_norm": True},
     "qwen3_next": _QWEN_NEXT,
     "qwen3_5": _QWEN_NEXT,
     "qwen3_5_moe": _QWEN_NEXT,
@@ -51,6 +59,49 @@ TRAITS: dict[str, dict[str, Any]] = {
     "starcoder2": {**_LAYER_NORM, **_BIASES, "tied": True},
 }
 """Fields of a ModelSpec by family, whose parameters are counted exactly. Others are read like LLaMA."""
+
+LATENTS = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2")
+"""The families of these whose layers may have latent attention."""
+
+MIXTURES = (
+    *LATENTS,
+    *(
+        "ernie4_5_moe",
+        "gpt_oss",
+        "granitemoehybrid",
+        "jamba",
+        "llama4",
+        "minimax_m2",
+        "mixtral",
+        "nemotron_h",
+    ),
+    *("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "qwen3_vl_moe"),
+)
+"""The families of these whose layers may have experts."""
+
+ATTENTION_BIAS = (
+    *(
+        "apertus",
+        "arcee",
+        "bamba",
+        "cohere2",
+        "falcon_h1",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "gpt_neox",
+        "gpt_oss",
+    ),
+    *("granite", "granitemoehybrid", "llama", "llama4", "nemotron_h", "qwen3", "qwen3_moe", "qwen3_next"),
+    *("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smollm3"),
+)
+"""The families of these whose code makes biases of attention where ``attention_bias`` says so."""
+
+MLP_BIAS = ("arcee", "bamba", "falcon_h1", "granite", "llama", "smollm3")
+"""Likewise of MLPs, where ``mlp_bias`` says so."""
+
+TIED_AROUND = ("gemma3", "kimi_k25", "mistral3")
+"""Models of images whose token table serves as the LM head unless the config says otherwise at its top."""
 
 _DELTA = {
     "full_attention_interval": 4,
@@ -81,6 +132,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "index_topk": 2048,
         "topk_method": "noaux_tc",
     },
+    "ernie4_5_moe": {
+        "moe_k": 6,
+        "moe_layer_end_index": -1,
+        "moe_layer_interval": 1,
+        "moe_layer_start_index": 1,
+        "moe_num_experts": 64,
+        "moe_num_shared_experts": 2,
+    },
+    "falcon": {"multi_query": True},
     "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 1024, "num_key_value_heads": 8},
     "gemma": {"head_dim": 256},
     "gemma2": {"head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2},
@@ -93,6 +153,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "sliding_window_pattern": 6,
         "vocab_size": 262208,
     },
+    "glm_moe_dsa": {
+        "index_head_dim": 128,
+        "index_n_heads": 32,
+        "index_topk": 2048,
+        "topk_method": "noaux_tc",
+    },
+    "gpt_bigcode": {"multi_query": True},
     "gpt_oss": {
         "attention_bias": True,
         "head_dim": 64,
@@ -125,6 +192,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_local_experts": 16,
         "vocab_size": 202048,
     },
+    "minimax_m2": {"use_routing_bias": True},
     "ministral": {"num_key_value_heads": 8, "sliding_window": 4096},
     "ministral3": {"head_dim": 128, "num_key_value_heads": 8},
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
@@ -143,6 +211,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "olmo3": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "qwen2": {"max_window_layers": 28, "sliding_window": 4096, "use_sliding_window": False},
     "qwen2_moe": {"max_window_layers": 28, "sliding_window": 4096, "use_sliding_window": False},
+    "qwen2_5_vl": {"max_window_layers": 80, "sliding_window": 4096, "use_sliding_window": False},
     "qwen3": {
         "head_dim": 128,
         "max_window_layers": 28,

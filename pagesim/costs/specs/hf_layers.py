@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pagesim.costs.specs.families import LATENTS, TRAITS
 from pagesim.costs.specs.hf_config import HfConfig
+from pagesim.costs.specs.hf_unread import LAYER_FILE
 from pagesim.costs.specs.layers import (
     ChunkLayer,
     FullLayer,
@@ -23,7 +25,11 @@ from pagesim.costs.specs.layers import (
 from pagesim.costs.specs.models import MOST_PARTS, LatentAttention
 from pagesim.errors import PagesimError, brief
 
+NO_KIND = ("compress_ratios", "index_kpool", "cross_attention_layers", "is_encoder_decoder")
+"""Signs of something that no kind of layer here can stand for, in a layer file neither."""
+
 SIGNS = (
+    *NO_KIND,
     *("sliding_window", "sliding_window_size", "sliding_window_pattern", "sliding_window_layers"),
     *("window_size", "attention_window", "local_attention_window", "global_attn_every_n_layers"),
     *("attention_chunk_size", "attention_types", "attn_type_list", "attention_layers"),
@@ -31,10 +37,9 @@ SIGNS = (
     *("attn_layer_period", "attn_layer_indices", "full_attention_interval", "full_attn_idxs"),
     *("linear_attn_config", "linear_num_value_heads", "mamba_d_state", "mamba_d_ssm", "mamba_num_heads"),
     *("ssm_cfg", "ssm_state_size", "state_size", "conv_L_cache", "rwkv_head_size", "lru_width"),
-    *("kv_lora_rank", "index_topk", "index_head_dim", "compress_ratios", "indexer_types"),
+    *("kv_lora_rank", "index_topk", "index_head_dim", "indexer_types"),
     *("num_kv_shared_layers", "kv_shared_layers", "global_head_dim", "num_global_key_value_heads"),
     *("blocksparse_params", "sparse_attention_config", "use_bidirectional_attention"),
-    *("cross_attention_layers", "is_encoder_decoder"),
 )
 """Keys by which a config says that some layer keeps other than every token's keys and values by head."""
 
@@ -48,6 +53,7 @@ READ: dict[str, tuple[str, ...]] = {
     "falcon_h1": ("mamba_d_state", "mamba_d_ssm"),
     "gemma2": _WINDOWS,
     "gemma3": _WINDOWS,
+    "glm_moe_dsa": ("index_topk", "index_head_dim"),
     "gpt_oss": _WINDOWS,
     "granitemoehybrid": ("mamba_d_state",),
     "jamba": ("attn_layer_period", "mamba_d_state"),
@@ -61,6 +67,7 @@ READ: dict[str, tuple[str, ...]] = {
     "olmo3": _WINDOWS,
     "phi3": _WINDOWS,
     "qwen2": _WINDOWS,
+    "qwen2_5_vl": _WINDOWS,
     "qwen2_moe": _WINDOWS,
     "qwen3": _WINDOWS,
     "qwen3_moe": _WINDOWS,
@@ -121,7 +128,10 @@ def kinds(config: HfConfig) -> tuple[str, ...]:
     key = "layer_types" if config.get("layer_types") else "layers_block_type"
     for name in named:
         if not isinstance(name, str) or name not in KINDS:
-            raise config.error(key, named, f"a list of {', '.join(KINDS)}; {brief(name)} is not known")
+            raise PagesimError(
+                f"{config.where}: {key} names {brief(name)}, which is none of {', '.join(KINDS)}: what such "
+                f"layers keep is not known here; {LAYER_FILE}"
+            )
     if len(named) != layers:
         raise config.error(key, named, f"one entry for each of the {layers} layers; it has {len(named)}")
     return tuple(KINDS[name] for name in named)
@@ -163,7 +173,7 @@ def _layers(config: HfConfig, kind: str, shape: Shape) -> tuple[Layer, ...]:
         key = "layer_types" if config.get("layer_types") else "layers_block_type"
         raise PagesimError(
             f"{config.where}: {key} names recurrent layers, and the state of those of model_type "
-            f"{config.family} is not known here; choose a model of another family"
+            f"{config.family} is not known here; {LAYER_FILE}"
         )
     return (full, shape.state) if kind == "both" else (shape.state,)
 
@@ -174,10 +184,10 @@ def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]
     In fp8 the vector is kept with a scale in fp32 for each 128 elements, its rotary part in bf16; so are the
     indexer's keys whatever the type of the cache (FlashMLA's and DeepGEMM's layouts, as in vLLM).
     """
-    if mla is None or config.family != "deepseek_v32":
+    if mla is None or config.family not in ("deepseek_v32", "glm_moe_dsa"):
         raise PagesimError(
             f"{config.where}: layer_types names sparse attention, and the indexer of model_type "
-            f"{config.family} is not known here; choose a model of another family"
+            f"{config.family} is not known here; {LAYER_FILE}"
         )
     latent = mla.kv_lora_rank + 4 * -(-mla.kv_lora_rank // 128) + 2 * mla.qk_rope_head_dim
     keys = config.number("index_head_dim")
@@ -189,16 +199,20 @@ def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]
 
 def _refuse_unknown_signs(config: HfConfig, named: bool) -> None:
     """Refuse a config that holds a sign which is not read in its family."""
-    windows_off = config.get("use_sliding_window") is False
+    windows_off = not config.flag("use_sliding_window", True)
     read = {*READ.get(config.family, ()), *ALWAYS, *(_WITH_TYPES if named else ())}
+    if config.family in TRAITS and config.family not in LATENTS:
+        read -= {"kv_lora_rank"}
     for key in SIGNS:
         value = config.get(key)
         if key in read or not value or (windows_off and key in _WINDOWS):
             continue
+        if key == "indexer_types" and isinstance(value, list) and value == ["full"] * len(value):
+            continue
+        advice = "no kind of layer here stands for it: choose another model" if key in NO_KIND else LAYER_FILE
         raise PagesimError(
             f"{config.where}: {key} is {brief(value)}, and what the layers of model_type {config.family} "
-            "then keep is not known here; name the kind of each layer in layer_types (full_attention, "
-            "sliding_attention, …), or take the key out to have every layer keep every token"
+            f"then keep is not known here; {advice}"
         )
 
 
@@ -211,7 +225,7 @@ def _full(config: HfConfig, layers: int) -> tuple[str, ...]:
 
 def _all_windows(config: HfConfig, layers: int) -> tuple[str, ...]:
     """Mistral: every layer has the window, if there is one."""
-    windows = config.get("sliding_window") and config.get("use_sliding_window") is not False
+    windows = config.get("sliding_window") and config.flag("use_sliding_window", True)
     return ("window" if windows else "full",) * layers
 
 
@@ -253,7 +267,7 @@ def _llama4(config: HfConfig, layers: int) -> tuple[str, ...]:
     """Llama 4: layers with rotary positions attend within chunks."""
     if not config.get("attention_chunk_size"):
         return _full(config, layers)
-    rotary = config.entries("no_rope_layers")
+    rotary = config.numbers("no_rope_layers")
     if not rotary:
         return _every("no_rope_layer_interval", "chunk")(config, layers)
     if len(rotary) < layers:
@@ -267,7 +281,7 @@ def _jamba(config: HfConfig, layers: int) -> tuple[str, ...]:
 
 
 def _bamba(config: HfConfig, layers: int) -> tuple[str, ...]:
-    full = config.entries("attn_layer_indices") or ()
+    full = config.numbers("attn_layer_indices") or ()
     return tuple("full" if i in full else "state" for i in range(layers))
 
 
@@ -300,6 +314,7 @@ _PATTERNS: dict[str, Pattern] = {
     "gemma2": _WINDOWED,
     "gemma3": _WINDOWED,
     "gpt_oss": _WINDOWED,
+    "glm_moe_dsa": _of_all("indexed"),
     "granitemoehybrid": _of_all("state"),
     "jamba": _jamba,
     "llama4": _llama4,
@@ -312,6 +327,7 @@ _PATTERNS: dict[str, Pattern] = {
     "olmo3": _WINDOWED,
     "phi3": _all_windows,
     "qwen2": _last_windows,
+    "qwen2_5_vl": _last_windows,
     "qwen2_moe": _even_windows,
     "qwen3": _last_windows,
     "qwen3_moe": _all_windows,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from pagesim.costs.specs.families import LATENTS, MIXTURES, TRAITS
 from pagesim.costs.specs.hf_config import HfConfig
 from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts
 from pagesim.costs.specs.recurrent import GatedDeltaNet, Mamba1, Mamba2, Recurrence
@@ -12,9 +13,10 @@ _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def latent(config: HfConfig) -> LatentAttention | None:
-    """Return latent attention, if the config has a rank for it."""
-    if config.get("kv_lora_rank") is None:
+    """Return latent attention, if the family may have it and the config has a rank for it."""
+    if (config.family in TRAITS and config.family not in LATENTS) or config.get("kv_lora_rank") is None:
         return None
+    config.skip("num_key_value_heads", "num_kv_heads", "head_dim", "qk_head_dim")
     indexed = config.get("index_topk") is not None
     return LatentAttention(
         kv_lora_rank=config.number("kv_lora_rank"),
@@ -29,30 +31,53 @@ def latent(config: HfConfig) -> LatentAttention | None:
 
 
 def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
-    """Return the experts of a model's layers, if it has at least two."""
-    number = config.number("n_routed_experts", "num_local_experts", "num_experts", default=0)
-    if number < 2 or (config.family == "nemotron_h" and not _letters(config, "E", "moe")):
+    """Return the experts of a model's layers, if its family may have some and it has at least two."""
+    if config.family in TRAITS and config.family not in MIXTURES:
         return None
-    shared = config.number(
-        *("shared_expert_intermediate_size", "shared_intermediate_size"),
-        *("moe_shared_expert_intermediate_size",),
-        default=0,
+    number = config.number(
+        *("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"), default=0
     )
+    if number < 2 or (config.family == "nemotron_h" and not _letters(config, "E", "moe")):
+        _skip_experts(config)
+        return None
+    widths = _SHARED_FFN.get(config.family, () if config.family in TRAITS else sum(_SHARED_FFN.values(), ()))
+    shared = config.number(*widths, default=0) if widths else 0
     return MixtureOfExperts(
         experts=number,
-        experts_per_token=config.number("num_experts_per_tok"),
+        experts_per_token=config.number(
+            *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token")
+        ),
         expert_ffn=config.number("moe_intermediate_size", "intermediate_size"),
         shared_experts=config.number(
-            "n_shared_experts", default=1 if shared or config.family == "llama4" else 0
+            *("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"),
+            default=1 if shared or config.family == "llama4" else 0,
         ),
         shared_ffn=shared,
         shared_gate=config.family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe"),
         dense_layers=_dense_layers(config, layers),
         correction_bias=config.get("topk_method") == "noaux_tc"
-        or config.family == "nemotron_h"
+        or config.family in ("ernie4_5_moe", "nemotron_h")
         or config.flag("use_routing_bias"),
         biases=config.family == "gpt_oss",
+        latent=config.number("moe_latent_size", default=0) if config.family == "nemotron_h" else 0,
     )
+
+
+_SHARED_FFN: dict[str, tuple[str, ...]] = {
+    "granitemoehybrid": ("shared_intermediate_size",),
+    "nemotron_h": ("moe_shared_expert_intermediate_size",),
+    "qwen2_moe": ("shared_expert_intermediate_size",),
+    "qwen3_next": ("shared_expert_intermediate_size",),
+    "qwen3_5_moe": ("shared_expert_intermediate_size",),
+}
+"""By family, the width of all shared experts together; others give their number alone."""
+
+
+def _skip_experts(config: HfConfig) -> None:
+    """Note what a family with experts says of them where it has none."""
+    config.skip("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+    config.skip("n_shared_experts", "moe_num_shared_experts", "moe_intermediate_size", "moe_latent_size")
+    config.skip("moe_shared_expert_intermediate_size", "first_k_dense_replace", "moe_layer_freq")
 
 
 def _dense_layers(config: HfConfig, layers: int) -> int:
@@ -63,16 +88,37 @@ def _dense_layers(config: HfConfig, layers: int) -> int:
             offset = config.number("expert_layer_offset", default=0)
             return sum(i % period != offset for i in range(layers))
         case "llama4":
-            sparse = config.entries("moe_layers")
+            sparse = config.numbers("moe_layers")
             step = config.number("interleave_moe_layer_step")
             return layers - (layers // step if sparse is None else sum(i in sparse for i in range(layers)))
-        case "qwen2_moe" | "qwen3_moe" | "qwen3_next":
-            dense = config.entries("mlp_only_layers") or ()
+        case "ernie4_5_moe":
+            first, last = config.get("moe_layer_start_index"), config.get("moe_layer_end_index")
+            for key, value in (("moe_layer_start_index", first), ("moe_layer_end_index", last)):
+                if isinstance(value, bool) or not isinstance(value, int) or value < -1:
+                    raise config.error(key, value, "a whole number from 0, or -1 for the last layer")
+            last = layers - 1 if last == -1 else last
+            step = config.number("moe_layer_interval")
+            return sum((i + 1) % step != 0 or not first <= i <= last for i in range(layers))
+        case "qwen2_moe" | "qwen3_moe" | "qwen3_next" | "qwen3_vl_moe":
+            dense = config.numbers("mlp_only_layers") or ()
             step = config.number("decoder_sparse_step", default=1)
             return sum(i in dense or (i + 1) % step != 0 for i in range(layers))
         case "nemotron_h":
             return _letters(config, "-", "mlp")
-    return config.number("first_k_dense_replace", default=0)
+    first = config.number("first_k_dense_replace", default=0)
+    kinds = config.entries("mlp_layer_types")
+    if kinds is not None:
+        if len(kinds) != layers or not all(kind in ("dense", "sparse") for kind in kinds):
+            raise config.error("mlp_layer_types", kinds, f"dense or sparse for each of the {layers} layers")
+        return sum(kind == "dense" for kind in kinds)
+    # One number, or 1 for each layer with experts.
+    if isinstance(config.get("moe_layer_freq"), list):
+        sparse = config.numbers("moe_layer_freq") or ()
+        if len(sparse) != layers:
+            raise config.error("moe_layer_freq", sparse, f"0 or 1 for each of the {layers} layers")
+        return sum(not each for each in sparse)
+    step = config.number("moe_layer_freq", default=1)
+    return sum(i < first or i % step != 0 for i in range(layers))
 
 
 def mlp_layers(config: HfConfig) -> int:
@@ -108,6 +154,7 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
         case "bamba" | "falcon_h1" | "granitemoehybrid":
             return _mamba2(config), "bf16"
         case "nemotron_h":
+            config.skip("expand")
             return Mamba2(
                 heads=config.number("mamba_num_heads"),
                 head_dim=config.number("mamba_head_dim"),

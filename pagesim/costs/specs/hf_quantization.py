@@ -170,7 +170,13 @@ def with_file(content: Mapping[str, Any], folder: Path | None = None) -> tuple[M
             section = {key: value for key, value in section.items() if not key.startswith("kv_cache_")}
     elif isinstance(section, Mapping) and _lacks_layers(section) and (filed := _filed(folder)) is not None:
         of_cache = {key: section.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo")}
-        section = {**filed, **dict(filed.get("quantization") or {}), "quantization": None, **of_cache}
+        nested = filed.get("quantization")
+        section = {
+            **filed,
+            **(nested if isinstance(nested, Mapping) else {}),
+            "quantization": None,
+            **of_cache,
+        }
         section["quant_method"], beside = "modelopt", f" with {FILE}"
     if section is None:
         return content, ""
@@ -192,7 +198,7 @@ def _lacks_layers(section: Mapping[str, Any]) -> bool:
 def _filed(folder: Path | None) -> Mapping[str, Any] | None:
     """Return what ModelOpt's file beside a config holds, None where there is none."""
     path = folder and folder / FILE
-    if path is None or not path.exists():
+    if path is None or not path.is_file():
         return None
     try:
         found = parse_json(read_text(path))
@@ -257,13 +263,15 @@ def _fp8(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]
     block = section.get("weight_block_size")
     if block is None:
         return _but_head(_FP8)
-    if (
-        not isinstance(block, list)
-        or len(block) != 2
-        or not all(isinstance(side, int) and side > 0 for side in block)
-    ):
-        raise config.error("quantization_config.weight_block_size", block, "two whole numbers")
-    return _but_head(WeightDtype("fp8_block", with_scales(8, block[0] * block[1], 32), "fp8"))
+    return _but_head(_of_blocks(config, block, "quantization_config.weight_block_size"))
+
+
+def _of_blocks(config: HfConfig, block: object, where: str, compute: Compute = "fp8") -> WeightDtype:
+    """Return fp8 with a scale in fp32 for each block of so many rows and columns."""
+    sides = block if isinstance(block, list) and len(block) == 2 else ()
+    if not sides or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise config.error(where, block, "two whole numbers")
+    return WeightDtype("fp8_block", with_scales(8, sides[0] * sides[1], 32), compute)
 
 
 def _gptq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
@@ -349,8 +357,12 @@ def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightD
     if (kind, bits) == ("float", 8):
         compute: Compute = "fp8" if of_inputs == ("float", 8) else "fp16"
         if strategy == "block":
-            block = stored.get("block_structure") or [128, 128]
-            return WeightDtype("fp8_block", with_scales(8, block[0] * block[1], 32), compute)
+            return _of_blocks(
+                config,
+                stored.get("block_structure") or [128, 128],
+                f"{where}.weights.block_structure",
+                compute,
+            )
         return WeightDtype("mxfp8", _MXFP8.bits, compute) if size == 32 else WeightDtype("fp8", 8, compute)
     if (kind, bits, size) == ("float", 4, 16):
         return WeightDtype("nvfp4", _NVFP4.bits, "fp4" if of_inputs == ("float", 4) else "fp16")

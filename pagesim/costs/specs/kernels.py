@@ -11,6 +11,9 @@ from pagesim.errors import PagesimError
 HOPPER = 90
 """The compute capability, ten times, that is taken where none is given."""
 
+OTHER_VENDOR = 0
+"""What stands in its place for a GPU that is not NVIDIA's."""
+
 KERNEL_BLOCK = 16
 """Tokens of which most attention kernels take any multiple as a block."""
 

@@ -41,7 +41,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "str": (str, "a text"),
 }
 _PARTS = {"mla": LatentAttention, "moe": MixtureOfExperts}
-_OWN = ("cached", "source", "recurrence")
+_OWN = ("cached", "source", "recurrence", "left_out", "unread")
 
 Spec = TypeVar("Spec")
 
@@ -51,7 +51,7 @@ def is_layer_file(path: str) -> bool:
     if path.endswith(".toml"):
         return True
     try:
-        content = parse_json(read_text(Path(path)))
+        content = parse_json(read_text(Path(path)), finite=False)
     except (OSError, ValueError):
         return False
     return isinstance(content, Mapping) and isinstance(content.get("layers"), list)

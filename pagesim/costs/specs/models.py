@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, fields, replace
 from math import ceil
 
+from pagesim.costs.specs.exactness import Trust, is_estimate, notes, trust
 from pagesim.costs.specs.layers import (
     MOST,
     FullLayer,
@@ -15,7 +16,7 @@ from pagesim.costs.specs.layers import (
     kv_element_bytes,
     kv_heads_per_gpu,
 )
-from pagesim.costs.specs.parameters import REST, count
+from pagesim.costs.specs.parameters import REST, TOWER, count
 from pagesim.costs.specs.recurrent import Recurrence
 from pagesim.costs.specs.weights import ALL_BF16, BF16, Compute, Weights, usual_weights
 from pagesim.errors import PagesimError, brief
@@ -24,10 +25,10 @@ MOST_PARTS = 65_536
 """Likewise more layers, heads or experts than this."""
 
 _SIZES = ("window", "chunk")
-
 _MAY_BE_0 = (
     *("position_rows", "embedding", "q_lora_rank", "shared_experts", "shared_ffn", "dense_layers"),
-    *("mlp_layers", "index_heads", "index_head_dim", "index_topk"),
+    *("mlp_layers", "index_heads", "index_head_dim", "index_topk", "latent", "act_numbers"),
+    *("tower", "tower_whole"),
 )
 _OF_WEIGHTS = ("hidden", "ffn", "vocab")
 """What may be 0, all of it, where only what a model keeps is known."""
@@ -67,6 +68,7 @@ class MixtureOfExperts:
         dense_layers: layers that have one plain MLP of the model's ``ffn`` instead.
         correction_bias: the router has a bias by which it balances the load.
         biases: the router and the experts' matrices have biases.
+        latent: width of what experts that are not shared take and give, between two projections; 0 without.
     """
 
     experts: int
@@ -78,6 +80,7 @@ class MixtureOfExperts:
     dense_layers: int = 0
     correction_bias: bool = False
     biases: bool = False
+    latent: int = 0
 
     def touched(self, tokens: int) -> float:
         """Return the share of a layer's experts that so many tokens visit, from 0 to 1.
@@ -127,7 +130,13 @@ class ModelSpec:
         base: the model of which it is a quantized release, by name.
         unverified: the release's ``config.json`` was not seen, nor a copy of it.
         approximate: the family is not known here; parameters are counted as if it were LLaMA.
+        act_numbers: learned numbers of an MLP's activation function.
+        tower: parameters of a tower for images that tensor parallelism divides.
+        tower_whole: those of it that every GPU keeps.
+        left_out: parts beside the language model that are not counted, such as "audio tower".
+        unread: keys of its config that may change its weights and are not read.
         kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
+        image_prefixes: tokens of an image attend to one another both ways (Gemma 3).
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
     nor a roofline, and serves where the blocks or the bytes of the cache are given.
@@ -169,7 +178,13 @@ class ModelSpec:
     unverified: bool = False
     approximate: bool = False
     base: str = ""
+    act_numbers: int = 0
+    tower: int = 0
+    tower_whole: int = 0
+    left_out: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     kv_dtype: str = ""
+    image_prefixes: bool = False
 
     def __post_init__(self) -> None:
         self._check(self)
@@ -263,23 +278,17 @@ class ModelSpec:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user of this model should know of its numbers, a sentence each."""
-        found = []
-        if self.unverified:
-            found.append(f"model {self.name} is unverified: {self.source}")
-        if self.approximate:
-            found.append(f"model {self.name} is counted as if it were LLaMA: its weights are an estimate")
-        elif self.estimated:
-            found.append(
-                f"model {self.name} has recurrent layers whose weights are not known: its weights are an "
-                "estimate"
-            )
-        return (*found, *self.weights.notes(self.name))
+        return notes(self)
 
     @property
     def estimated(self) -> bool:
         """Whether parameters, and all that follows from them, are an estimate."""
-        unknown = self.has_weights and self.recurrence is None and self.state_layers > 0
-        return self.approximate or unknown
+        return is_estimate(self)
+
+    @property
+    def weights_are(self) -> Trust:
+        """How far to trust the parameters (`exactness.trust`): exact, language model only or estimated."""
+        return trust(self)
 
     @property
     def attention(self) -> str:
@@ -294,7 +303,7 @@ class ModelSpec:
     def parameters(self) -> int:
         """Parameters, a tied LM head counted once (formula: ``pagesim.costs.specs.parameters``).
 
-        They are exact unless they are ``estimated``.
+        Whether they are exact says ``weights_are``.
         """
         return sum(map(sum, count(self).values()))
 
@@ -393,7 +402,7 @@ class ModelSpec:
             if group == REST:
                 parameters -= self.vocab * (self.embedding or self.hidden) + self.position_rows * self.hidden
             compute: Compute = "fp16" if dtype is None else dtype.compute
-            if group != "head":
+            if group not in ("head", TOWER):
                 found[compute] = found.get(compute, 0) + 2 * parameters
         return found
 
@@ -403,6 +412,7 @@ class ModelSpec:
         tables = self.vocab * (self.embedding or self.hidden) + self.position_rows * self.hidden
         groups = self.weight_bytes_by_group(1)
         left_out = groups["head"] + groups.get("experts", 0) + ceil(self.weights.bytes(REST, tables))
+        left_out += groups.get(TOWER, 0)
         return sum(groups.values()) - left_out
 
     @property

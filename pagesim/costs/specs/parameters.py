@@ -34,12 +34,15 @@ class Shares(NamedTuple):
 REST = "rest"
 """The group of what is never quantized: tables, norms, biases, routers."""
 
+TOWER = "tower"
+"""The group of a tower for images, which no token of text makes use of."""
+
 Groups = dict[str, Shares]
-"""Parameters by group: `weights.GROUPS`, and `REST`."""
+"""Parameters by group: `weights.GROUPS`, `REST`, and `TOWER` where there is one."""
 
 
 def count(spec: ModelSpec, *, active: bool = False) -> Groups:
-    """Count a model's parameters, exactly for the families of `families.TRAITS`.
+    """Count a model's parameters; whether they are exact says `ModelSpec.weights_are`.
 
     embeddings  vocab·E (twice unless tied) + position_rows·H + 2·E·H if E ≠ H (E: the token table's width)
     norms       norms_per_layer·N a layer, where N = H for RMSNorm and 2·H for LayerNorm; N at the end, if any
@@ -47,7 +50,7 @@ def count(spec: ModelSpec, *, active: bool = False) -> Groups:
                 (heads·d + kv_heads·d if over all heads); H·heads·d more for
                 an output gate, heads more for sinks; MLA: ``_latent``
     recurrence  ``Recurrence.weights``
-    MLP         m·H·F + biases, m = 3 if gated, else 2; experts: ``_experts``
+    MLP         m·H·F + biases, m = 3 if gated, else 2, and what its activation learns; experts: ``_experts``
 
     Each part counts for the layers that have it.
 
@@ -80,6 +83,7 @@ def count(spec: ModelSpec, *, active: bool = False) -> Groups:
         "attention": attention.times(spec.attention_layers),
         "recurrent": Shares(spec.state_layers * state[0]),
         **mlps,
+        **({TOWER: Shares(spec.tower, 0, spec.tower_whole)} if spec.tower or spec.tower_whole else {}),
     }
 
 
@@ -119,6 +123,7 @@ def _mlps(spec: ModelSpec, active: bool) -> tuple[Groups, int]:
     layers = spec.mlp_layers or spec.layers
     dense = min(spec.moe.dense_layers, layers) if spec.moe else layers
     beside = dense * ((matrices - 1) * spec.ffn + spec.hidden) if spec.mlp_bias else 0
+    beside += layers * spec.act_numbers
     found = {"mlp": Shares(dense * matrices * spec.hidden * spec.ffn)}
     if not spec.moe or dense == layers:
         return found, beside
@@ -129,14 +134,19 @@ def _mlps(spec: ModelSpec, active: bool) -> tuple[Groups, int]:
 
 
 def _experts(spec: ModelSpec, moe: MixtureOfExperts, matrices: int, active: bool) -> tuple[int, int, int]:
-    """One layer's experts, m·H·expert_ffn each, those that are shared and the others, and its router."""
+    """One layer's experts, m·H·expert_ffn each, those that are shared and the others, and its router.
+
+    The others take and give ``latent`` numbers where there is such a width, and count m·latent·expert_ffn;
+    the 2·H·latent of the way there and back are with the router.
+    """
     visited = moe.experts_per_token if active else moe.experts
     shared = moe.shared_ffn or moe.shared_experts * moe.expert_ffn
     router = spec.hidden * moe.experts + (moe.experts if moe.correction_bias else 0)
     if moe.biases:
         router += moe.experts + visited * ((matrices - 1) * moe.expert_ffn + spec.hidden)
+    router += 2 * spec.hidden * moe.latent
     return (
         matrices * spec.hidden * shared,
-        visited * matrices * spec.hidden * moe.expert_ffn,
+        visited * matrices * (moe.latent or spec.hidden) * moe.expert_ffn,
         router + (spec.hidden if moe.shared_gate else 0),
     )

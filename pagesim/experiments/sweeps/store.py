@@ -96,9 +96,10 @@ class Store:
         """
         file = self._runs / f"{key}.json"
         found = _read(file)
-        if not isinstance(found, dict):
+        # A run that another version stored has another key: what has no seal is none of this one's.
+        if not isinstance(found, dict) or SEAL not in found:
             return None
-        if SEAL in found and found[SEAL] != _seal({name: found.get(name) for name in _ENDED}):
+        if found[SEAL] != _seal({name: found.get(name) for name in _ENDED}):
             raise PagesimError(
                 f"{file}: was changed since the run was stored; remove it, and run the same again"
             )

@@ -52,8 +52,8 @@ def flat(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def metrics_of(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run found by dotted names: its summary without what was run, and how."""
-    asked = ("policy", "options", "sim")
+    """Return what a run found by dotted names: its numbers, without what was run, and how."""
+    asked = ("policy", "options", "rejections", "sim")
     return dict(flat({name: value for name, value in summary.items() if name not in asked}))
 
 

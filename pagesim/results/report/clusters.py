@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 import pagesim
+from pagesim.accounting.metrics import VIEWS
 from pagesim.errors import PagesimError, reason
 from pagesim.experiments.clusters import ClusterResult
 from pagesim.experiments.clusters.figures import pool_shares
@@ -21,10 +22,13 @@ from pagesim.results.report.assemble import assembled, options_of
 from pagesim.results.report.pack import pack, pack_times
 from pagesim.results.report.tables import distributions
 from pagesim.results.result import REQUEST_COLUMNS, read_result, read_table
-from pagesim.setup.files import put_text
+from pagesim.setup.files import put_text, read_manifest
 from pagesim.setup.reading import parse_json
 from pagesim.setup.scenario import Cluster, System
 from pagesim.setup.scenario_files import read_scenario, read_toml
+
+if TYPE_CHECKING:  # see pagesim.api
+    import pandas as pd
 
 Column = npt.NDArray[np.float64]
 
@@ -40,8 +44,13 @@ SCRIPTS = ("data.js", "parts.js", "headline.js", "charts.js", "theme.js", "clust
 
 
 def is_cluster(folder: Path) -> bool:
-    """Say whether a folder holds what ``pagesim cluster`` stored."""
-    return (folder / "replicas.parquet").exists()
+    """Say whether a folder holds what ``pagesim cluster`` stored.
+
+    Raises:
+        PagesimError: its manifest is damaged.
+    """
+    sealed = read_manifest(folder)
+    return (folder / "replicas.parquet").exists() if sealed is None else sealed[0] == "cluster"
 
 
 def read_cluster(folder: Path) -> ClusterResult:
@@ -63,10 +72,11 @@ def read_cluster(folder: Path) -> ClusterResult:
         own = ("prefill_replica", "decode_replica", "prefilled_s") if pools else ("replica",)
         check_table("requests", tables["requests"], (*REQUEST_COLUMNS, *own))
         if "steps" in tables:
-            check_table("steps", tables["steps"], ("pool", "replica", "start", "step_s"))
+            check_table("steps", tables["steps"], ("pool", "replica", "start", "step_s", "iterations"))
+            _check_pools(tables["replicas"], tables["steps"])
         check_total(summary, tables["requests"])
-        if len(tables["replicas"]) > MOST_REPLICAS or ("steps" in tables and not pools):
-            raise ValueError(f"replicas.parquet has no pools, or more than {MOST_REPLICAS} rows")
+        if len(tables["replicas"]) > MOST_REPLICAS:
+            raise ValueError(f"replicas.parquet has more than {MOST_REPLICAS} rows")
     except ValueError as error:
         raise PagesimError(f"{folder}: {what} ({reason(error)})") from None
     columns = {str(name): column.to_numpy() for name, column in tables["requests"].items()}
@@ -74,6 +84,19 @@ def read_cluster(folder: Path) -> ClusterResult:
     scenario = folder / "scenario.toml"
     kind = Cluster if "trace" in read_toml(scenario) else System
     return ClusterResult(read_scenario(kind, scenario), summary, columns, replicas, steps=tables.get("steps"))
+
+
+def _check_pools(replicas: pd.DataFrame, steps: pd.DataFrame) -> None:
+    """Make sure that there are two pools, and that there is memory in each row of their steps.
+
+    Raises:
+        ValueError: there are not; the message says what is wrong.
+    """
+    for pool in ("prefill", "decode"):
+        if "pool" not in replicas or not (replicas["pool"] == pool).any():
+            raise ValueError(f"replicas.parquet has no {pool} pool, and there is a steps.parquet")
+    if not (steps[[name for name in VIEWS["strict"] if name in steps]].sum(axis=1) > 0).all():
+        raise ValueError("a row of steps.parquet has no memory")
 
 
 def write_cluster_report(folders: Sequence[Path], out: Path) -> None:

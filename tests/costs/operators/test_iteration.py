@@ -64,8 +64,9 @@ def test_products_have_as_many_weights_as_the_model(name: str):
     table = spec.vocab * (spec.embedding or spec.hidden)
     experts = spec.expert_bytes_per_gpu(1) // 2
     tables = table * (1 if spec.tied else 2) + spec.position_rows * spec.hidden
+    tower = spec.tower + spec.tower_whole
     # Norms, biases and a convolution are no products.
-    assert counted == pytest.approx(spec.parameters - tables - experts, rel=0.002)
+    assert counted == pytest.approx(spec.parameters - tables - experts - tower, rel=0.002)
 
 
 def test_latent_attention_has_products_of_its_own_unless_a_module_was_timed():

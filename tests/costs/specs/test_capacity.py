@@ -271,3 +271,28 @@ def test_swap_space_is_counted_in_whole_blocks_of_16() -> None:
     assert capacity(OPT_13B, A100, swap_gib=1, block_size=128).cpu_blocks == 10
     assert capacity(OPT_13B, A100, swap_gib=1, page_bytes=1 << 21).cpu_blocks == 0
     assert capacity(OPT_13B, A100, sizing="vllm", swap_gib=1, block_size=8).cpu_blocks == 163
+
+
+def test_what_does_not_fit_is_said_with_weights_share_and_memory() -> None:
+    # 4 GiB, 95 % of which are usable, beside OPT-13B's 25,706,500,096 bytes.
+    tight = replace(A100, memory_bytes=4 << 30)
+    with pytest.raises(CapacityError) as caught:
+        capacity(OPT_13B, tight)
+    assert str(caught.value) == (
+        "opt-13b with tensor_parallel_size 1 does not fit on a100-40gb: 23.9 GiB of weights a GPU leave no "
+        "room for a KV block in 3.8 usable of its 4.0 GiB; the smallest tensor_parallel_size that fits is 20"
+    )
+    with pytest.raises(
+        CapacityError, match=r"in 3\.2 usable of its 4\.0 GiB; .*, or raise mem_fraction_static above 0\.8$"
+    ):
+        capacity(OPT_13B, tight, sizing="sglang", mem_fraction_static=0.8)
+
+
+def test_all_heads_may_be_dealt_out_one_a_gpu_where_their_number_is_odd() -> None:
+    seven = replace(model("qwen2.5-0.5b"), heads=7, kv_heads=7, hidden=448)
+    weights = seven.weight_bytes_per_gpu(7)
+    small = replace(
+        A100, memory_bytes=int((weights + (1 << 30) + 2 * 2 * 2560 * seven.vocab) / 0.95) + (8 << 20)
+    )
+    with pytest.raises(CapacityError, match=r"the smallest tensor_parallel_size that fits is 7$"):
+        capacity(seven, small)

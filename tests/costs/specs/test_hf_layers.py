@@ -1,6 +1,7 @@
 """What each layer keeps, read from the config of each family; what is refused."""
 
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,7 @@ FAMILIES = [
     ("olmo3", {}, "WWWFWWWF"),
     ("llama4_text", {}, "CCCFCCCF"),
     ("llama4_text", {"no_rope_layers": [1, 0] * 4}, "CFCFCFCF"),
+    ("llama4_text", {"no_rope_layers": [1, 0] * 5}, "CFCFCFCF"),
     ("llama4_text", {"no_rope_layers": [], "no_rope_layer_interval": 2}, "CFCFCFCF"),
     ("llama4_text", {"attention_chunk_size": None}, "FFFFFFFF"),
     ("qwen2", {"sliding_window": 131072, "use_sliding_window": False, "max_window_layers": 4}, "FFFFFFFF"),
@@ -207,8 +209,8 @@ def test_only_signs_are_said_to_be_read() -> None:
 @pytest.mark.parametrize(
     ("family", "keys", "message"),
     [
-        ("llama", {"layer_types": ["conv"] * 8}, "layer_types is .*'conv' is not known"),
-        ("llama", {"layer_types": [3] * 8}, "layer_types is .*3 is not known"),
+        ("llama", {"layer_types": ["conv"] * 8}, "layer_types names 'conv', which is none of full_attention"),
+        ("llama", {"layer_types": [3] * 8}, "layer_types names 3, which is none of full_attention"),
         ("llama", {"layer_types": "full_attention"}, "layer_types is 'full_attention'; it must be a list"),
         ("llama", {"layer_types": ["full_attention"] * 7}, "one entry for each of the 8 layers; it has 7"),
         ("llama", {"layer_types": ["sliding_attention"] * 8}, "key sliding_window is missing"),
@@ -330,3 +332,53 @@ def test_minimax_attends_to_all_tokens_in_every_layer() -> None:
 def test_queries_and_keys_normed_over_all_heads_have_a_weight_a_channel() -> None:
     spec = read("minimax_m2")
     assert spec.parameters - read("llama").parameters == 8 * (spec.heads + spec.kv_heads) * spec.head_dim
+
+
+def test_what_no_layer_file_can_say_is_not_sent_to_one() -> None:
+    with pytest.raises(PagesimError, match=r"compress_ratios is .*no kind of layer here stands for it"):
+        read("deepseek_v4", sliding_window=128, compress_ratios=[0, 4, 128])
+    with pytest.raises(
+        PagesimError, match=r"is_encoder_decoder is True, .*no kind of layer here stands for it"
+    ):
+        read("t5", is_encoder_decoder=True)
+
+
+THREADS = {
+    "deepseek-v4-flash": "compress_ratios is",
+    "gemma4-31b": "global_head_dim is 512, .* in a layer file",
+    "kimi-linear-48b": "linear_attn_config is .* in a layer file",
+}
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_a_config_that_users_brought_is_refused_for_its_true_cause(name: str, shared: Path) -> None:
+    with pytest.raises(PagesimError, match=THREADS[name]):
+        from_hf_config(shared / "inputs" / "threads" / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        # what vLLM's classes make of GLM-5: in this config, too, every layer has an indexer
+        ("glm-5.2-fp8", 743_911_218_432),
+        # By transformers' classes, towers of 538,631,408 and 460,730,096 with them
+        ("qwen3-vl-30b-a3b-fp8", 31_070_754_032),
+        ("qwen3.8-27b", 27_356_728_560),
+    ],
+)
+def test_a_config_that_users_brought_is_counted(name: str, parameters: int, shared: Path) -> None:
+    spec = from_hf_config(shared / "inputs" / "threads" / name)
+    assert (spec.parameters, spec.weights_are) == (parameters, "exact")
+
+
+def test_gemma_3_attends_both_ways_within_an_image_where_it_takes_images() -> None:
+    text = {
+        **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 6, "num_attention_heads": 4},
+        **{"vocab_size": 100, "max_position_embeddings": 128, "sliding_window": 32, "head_dim": 32},
+    }
+    assert not from_hf_config({"model_type": "gemma3_text", **text}).image_prefixes
+    of_both = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **text}}
+    assert from_hf_config(of_both).image_prefixes
+    assert not from_hf_config(
+        {"model_type": "llama", "text_config": {**text, "sliding_window": None}}
+    ).image_prefixes

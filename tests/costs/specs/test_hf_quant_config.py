@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pagesim.costs.specs import from_hf_config
+from pagesim.costs.specs import from_hf_config, model
 from pagesim.errors import PagesimError
 
 SHAPE = {
@@ -169,6 +169,16 @@ def test_compressed_tensors_with_a_cache_scheme_has_an_fp8_cache_unless_it_is_la
     assert from_hf_config({**SHAPE, **latent, "quantization_config": section}).kv_dtype == ""
     with pytest.raises(PagesimError, match=r"kv_cache_scheme is .*; it must be null, or a float of 8 bits"):
         from_hf_config({**SHAPE, "quantization_config": {**section, "kv_cache_scheme": {"num_bits": 4}}})
+
+
+def test_a_model_is_read_once_until_one_of_its_files_changes(tmp_path: Path) -> None:
+    path = folder(tmp_path, filed("FP8"))
+    assert model(str(path)) is model(str(path))
+    assert model(str(path)).weight_bytes == FP8
+    (path / "hf_quant_config.json").unlink()
+    assert model(str(path)).weight_bytes == BF16
+    (path / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": 16}))
+    assert model(str(path)).layers == 16
 
 
 def test_what_is_no_file_is_refused_by_name_at_once(tmp_path: Path) -> None:

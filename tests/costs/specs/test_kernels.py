@@ -123,6 +123,13 @@ def test_sparse_attention_has_no_kernel_before_hopper():
     assert planned(SPARSE, "h20").num_blocks
 
 
+def test_the_host_keeps_latent_vectors_of_several_gpus_once_where_they_are_nvidias():
+    # kv_offload/cpu/spec.py: num_copies, and _uses_shared_region, which is false under ROCm
+    assert [planned(LATENT, on, tp=8).host_copies for on in ("h200", "b200", "mi300x")] == [1, 1, 8]
+    assert planned(SPARSE, "h200", tp=8).host_copies == 1
+    assert planned([*LATENT, FullLayer(8, 128)], "h200", tp=8, hybrid=False).host_copies == 8
+
+
 def test_every_gpu_has_the_compute_capability_that_nvidia_lists():
     # https://developer.nvidia.com/cuda-gpus; AMD has none.
     listed = {

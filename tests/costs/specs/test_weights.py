@@ -186,7 +186,11 @@ def test_a_method_that_is_not_known_is_refused_by_name(method) -> None:
         ({"quant_method": "gptq", "bits": "4"}, "bits is '4'"),
         ({"quant_method": "compressed-tensors"}, "config_groups is None"),
         (compressed({**INT4_GROUP, "weights": {"num_bits": 5, "type": "float"}}), "it must be integers"),
-        (compressed(INT4_GROUP, "re:(("), "ignore is .*a name or a regular expression"),
+        (
+            compressed({"weights": {"type": "float", "strategy": "block", "block_structure": "128x128"}}),
+            r"weights.block_structure is '128x128'; it must be two whole numbers",
+        ),
+        (compressed(INT4_GROUP, "re:(("), "ignore is .*a name, or a pattern that RE2 takes"),
         ("awq", "quantization_config is 'awq'; it must be an object"),
     ],
 )

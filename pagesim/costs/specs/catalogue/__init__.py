@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from pagesim.costs.specs.catalogue.quantized import QUANTIZED, Quantized, quantized
 from pagesim.costs.specs.catalogue.releases import RELEASES, Release, released
 from pagesim.costs.specs.catalogue.shapes import SHAPES, TINY, hub_ids
+from pagesim.costs.specs.hf_quantization import FILE
 from pagesim.costs.specs.huggingface import from_hf_config
 from pagesim.costs.specs.layer_file import from_layers, is_layer_file
 from pagesim.costs.specs.models import ModelSpec
@@ -45,7 +46,30 @@ def model(name: str) -> ModelSpec:
     """
     if not is_config(name):
         return _worked_out(find("model", known_as(name) or name, _MODELS).name)
-    return from_layers(name) if is_layer_file(name) else from_hf_config(name)
+    if is_layer_file(name):
+        return from_layers(name)
+    # A run asks for its model many times, and a long list of quantized layers takes a while to read.
+    contents = _contents(name)
+    return _read(name, *contents) if contents else from_hf_config(name)
+
+
+def _contents(name: str) -> tuple[str, bytes, bytes] | None:
+    """Return where a config is, and what it and `FILE` beside it hold; None where it cannot be read twice."""
+    try:
+        path = Path(name).resolve()
+        path = path / "config.json" if path.is_dir() else path
+        beside = path.with_name(FILE)
+        if path.is_file():
+            return str(path), path.read_bytes(), beside.read_bytes() if beside.is_file() else b""
+    except (OSError, ValueError, RuntimeError):  # what reads it says why
+        pass
+    return None
+
+
+@lru_cache(maxsize=16)
+def _read(name: str, path: str, *contents: bytes) -> ModelSpec:
+    """Return a config's model; the last arguments only make the cache forget files that have changed."""
+    return from_hf_config(name)
 
 
 def models() -> tuple[ModelSpec, ...]:

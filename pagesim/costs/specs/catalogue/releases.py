@@ -77,6 +77,14 @@ def _gemma3(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, head_
             "sliding_window": 1024,
             "sliding_window_pattern": 6,
         },
+        "vision_config": {
+            "hidden_size": 1152,
+            "image_size": 896,
+            "intermediate_size": 4304,
+            "num_hidden_layers": 27,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
     }
 
 
@@ -183,19 +191,19 @@ RELEASES = (
     Release(
         "gemma3-12b",
         ("google/gemma-3-12b-it", "google/gemma-3-12b-pt"),
-        "copied in a public test; its language model alone",
+        "copied in a public test",
         _gemma3(48, 3840, 15360, 16, 8, 256),
     ),
     Release(
         "gemma3-27b",
         ("google/gemma-3-27b-it", "google/gemma-3-27b-pt"),
-        "copied, all but the number of layers, in a test of NVIDIA/TensorRT-LLM; its language model alone",
+        "copied, all but the number of layers, in a test of NVIDIA/TensorRT-LLM",
         _gemma3(62, 5376, 21504, 32, 16, 128),
     ),
     Release(
         "llama4-scout",
         ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "meta-llama/Llama-4-Scout-17B-16E"),
-        "copied in an issue of vllm-project/vllm; its language model alone",
+        "copied in an issue of vllm-project/vllm",
         {
             "model_type": "llama4",
             "text_config": {
@@ -215,6 +223,16 @@ RELEASES = (
                 "num_local_experts": 16,
                 "tie_word_embeddings": False,
                 "vocab_size": 202048,
+            },
+            "vision_config": {
+                "hidden_size": 1408,
+                "image_size": 336,
+                "intermediate_size": 5632,
+                "num_hidden_layers": 34,
+                "patch_size": 14,
+                "projector_input_dim": 4096,
+                "projector_output_dim": 4096,
+                "vision_output_dim": 4096,
             },
         },
     ),
@@ -247,7 +265,7 @@ RELEASES = (
     Release(
         "qwen3.5-35b-a3b",
         ("Qwen/Qwen3.5-35B-A3B",),
-        "copied in alibaba/InferSim; its language model alone, without its multi-token prediction module",
+        "copied in alibaba/InferSim; without its multi-token prediction module",
         {
             "model_type": "qwen3_5_moe",
             "text_config": {
@@ -258,6 +276,14 @@ RELEASES = (
                 "num_experts_per_tok": 8,
                 "num_hidden_layers": 40,
                 "vocab_size": 248320,
+            },
+            "vision_config": {
+                "depth": 27,
+                "hidden_size": 1152,
+                "intermediate_size": 4304,
+                "num_position_embeddings": 2304,
+                "out_hidden_size": 2048,
+                "patch_size": 16,
             },
         },
     ),
@@ -289,9 +315,16 @@ RELEASES = (
     Release(
         "kimi-k2.5",
         ("moonshotai/Kimi-K2.5",),
-        "copied in ai-dynamo/aiconfigurator; its language model alone",
+        "copied in ai-dynamo/aiconfigurator",
         {
             "model_type": "kimi_k25",
+            "tie_word_embeddings": False,
+            "vision_config": {
+                "patch_size": 14,
+                "vt_hidden_size": 1152,
+                "vt_intermediate_size": 4304,
+                "vt_num_hidden_layers": 27,
+            },
             "text_config": {
                 "model_type": "kimi_k2",
                 "hidden_size": 7168,
