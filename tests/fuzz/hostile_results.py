@@ -215,7 +215,7 @@ def _no_file(folder: Path, rng: random.Random) -> None:
         case 2:
             file.mkdir()
         case 3:
-            file.symlink_to("/dev/zero")
+            file.symlink_to("/proc/self/maps")  # which no fault can replace, as it could a device
         case 4:
             file.symlink_to(file.name)
         case 5:
