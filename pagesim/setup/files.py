@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import hashlib
 import json
 import os
@@ -286,8 +285,6 @@ def put(file: Path, write: Callable[[BinaryIO], object]) -> None:
     # Two processes may write the same file at the same time.
     draft = _draft(place)
     try:
-        if place.exists() and not place.is_file():  # who may write to a device may remove it, too
-            raise OSError(errno.EINVAL, "it is no regular file")
         with draft.open("xb") as out:
             write(out)
             out.flush()
