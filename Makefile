@@ -83,7 +83,7 @@ mutants: $(VENV)/.test $(MUTANTS)/.ready
 	git ls-files -z | tar --create --null --files-from - | tar --extract --directory out/mutants/copy
 	ln -s $(CURDIR)/$(VENV) out/mutants/copy/$(VENV)
 	cd out/mutants/copy && COSMIC=$(CURDIR)/$(MUTANTS)/bin && RAY=tests/mutation/cosmic-ray.toml && \
-	    $$COSMIC/cosmic-ray init $$RAY ../session.sqlite && \
+	    $$COSMIC/cosmic-ray baseline $$RAY && $$COSMIC/cosmic-ray init $$RAY ../session.sqlite && \
 	    $$COSMIC/python tests/mutation/sample.py ../session.sqlite --mutants $(or $(COUNT),60) --seed $(or $(SEED),1) && \
 	    $$COSMIC/cosmic-ray exec $$RAY ../session.sqlite && \
 	    $$COSMIC/cr-report --surviving-only --show-diff ../session.sqlite

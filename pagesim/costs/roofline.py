@@ -11,6 +11,7 @@ from pagesim.costs.base import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Re
 from pagesim.costs.engines import UNKNOWN, EngineTime
 from pagesim.costs.mixed import MixedLayers
 from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec, all_reduce_bytes_per_token
+from pagesim.costs.specs.parameters import TOWER
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
@@ -86,7 +87,9 @@ class Roofline:
         self._fixed: dict[int, int] = {}
         self._moe = model.moe
         experts = model.expert_bytes_per_gpu(tp)
-        self._weights_s = (model.weight_bytes_per_gpu(tp) - experts) / hbm
+        # A tower for images is not read where there are none.
+        tower = model.weight_bytes_by_group(tp).get(TOWER, 0)
+        self._weights_s = (model.weight_bytes_per_gpu(tp) - experts - tower) / hbm
         self._experts_s = experts / hbm
         # A token's residual stream is read and written around each of the two halves of a layer.
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / hbm

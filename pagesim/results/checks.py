@@ -35,7 +35,7 @@ _BOUNDS = {
     "prefill_replica": (-1, MOST),
     "decode_replica": (-1, MOST),
 }
-"""Least and most of counts; of all others 0 and `MOST`."""
+"""Least and most of counts; of all others, and of tokens in an iteration, 0 and `MOST`."""
 
 _COUNTS = ("cached_tokens", "loaded_tokens", "recomputes", "swaps", "iterations", *_BOUNDS)
 """Columns that hold whole numbers, wherever they stand."""
@@ -164,7 +164,7 @@ def check_table(name: str, table: pd.DataFrame, columns: Iterable[str]) -> None:
             raise ValueError(f"{where} holds no numbers of a run, but {values.dtype}")
         else:
             whole = name in ("steps", "tiers") and column in needed
-            _check_numbers(where, column, values.to_numpy(), may_be_nan=not whole)
+            _check_numbers(name, column, values.to_numpy(), may_be_nan=not whole)
     if name == "requests":
         if (samples := int(table["n"].sum())) > MOST_SAMPLES:
             raise ValueError(f"n of {name}.parquet is {samples} in all; at most {MOST_SAMPLES} are read")
@@ -181,11 +181,14 @@ def _check_texts(where: str, values: pd.Series[Any], known: tuple[str, ...] | No
             raise ValueError(f"{where} holds {brief(value)}; it must be one of {', '.join(known)}")
 
 
-def _check_numbers(where: str, column: str, values: npt.NDArray[Any], *, may_be_nan: bool) -> None:
+def _check_numbers(table: str, column: str, values: npt.NDArray[Any], *, may_be_nan: bool) -> None:
+    where = f"{column} of {table}.parquet"
     if column in _COUNTS and values.dtype.kind == "f":
         raise ValueError(f"{where} holds no whole numbers")
     is_time = column.endswith("_s") or column in ("clock", "start")
     least, most = (0, _LATEST_S) if is_time else _BOUNDS.get(column, (0, MOST))
+    if table == "steps" and column == "prompt_tokens":
+        least, most = 0, MOST
     # What never happened, and what there is no mean of, is NaN.
     given = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     if len(given) < len(values) and not may_be_nan:

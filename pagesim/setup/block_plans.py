@@ -189,7 +189,7 @@ def check_longest(system: System, blocks: BlockPlan) -> None:
     shorter = f"lower max_model_len to at most {longest}, or " if longest else ""
     remedy = "raise gpu_memory_utilization or tensor_parallel_size"
     if system.num_blocks is not None:
-        remedy = f"raise num_blocks to at least {blocks.most_blocks + 1}"
+        remedy = f"raise num_blocks (num_gpu_blocks_override) to at least {blocks.most_blocks + 1}"
     raise CapacityError(
         f"max_model_len is {blocks.max_model_len} tokens, but a request of {system.model} can have at most "
         f"{longest} in the {blocks.num_blocks} KV blocks on {system.tensor_parallel_size} × {system.gpu}, "

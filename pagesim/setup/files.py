@@ -279,6 +279,9 @@ def put(file: Path, write: Callable[[BinaryIO], object]) -> None:
     """
     # Through a link the file that it points to is replaced, and the link stays.
     place = Path(os.path.realpath(file))
+    if os.path.lexists(place) and not place.is_file():
+        what = "a folder" if place.is_dir() else "no regular file"
+        raise PagesimError(f"{file}: cannot be written (it is {what}); name a file")
     # Two processes may write the same file at the same time.
     draft = _draft(place)
     try:

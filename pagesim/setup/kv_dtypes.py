@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pagesim.costs.specs.catalogue import model
+from pagesim.costs.specs.gpus import gpu
 from pagesim.costs.specs.layers import KV_DTYPE_BYTES
 from pagesim.errors import PagesimError
 from pagesim.scheduling.vllm_releases import RELEASES
@@ -33,7 +34,10 @@ def kv_dtype_of(system: SystemFields) -> str:
     # Another weight dtype is another checkpoint, of whose cache nothing is known.
     if release is None or not release.follows_checkpoint or system.weight_dtype is not None:
         return UNTOLD
-    found = model(system.model).kv_dtype or UNTOLD
+    spec = model(system.model)
+    found = spec.kv_dtype or UNTOLD
+    if spec.fp8_on_sm10x and found == UNTOLD and (gpu(system.gpu).capability or 0) // 10 == 10:
+        return "fp8"
     if found not in KV_DTYPE_BYTES:
         raise PagesimError(
             f"kv_cache_dtype is left out, and the checkpoint of {system.model} has a KV cache in {found}, "
@@ -46,7 +50,7 @@ def kv_notes(system: SystemFields) -> tuple[str, ...]:
     """Return that the dtype of a system's KV cache is its checkpoint's, if it is."""
     if system.kv_cache_dtype is not None or kv_dtype_of(system) == UNTOLD:
         return ()
-    return (
-        f"the KV cache is {kv_dtype_of(system)}, as the checkpoint of {system.model} says: give "
-        "kv_cache_dtype bf16 for 16 bits",
-    )
+    said = f"as the checkpoint of {system.model} says"
+    if not model(system.model).kv_dtype:
+        said = f"as vLLM keeps that of {system.model} on {system.gpu}"
+    return (f"the KV cache is {kv_dtype_of(system)}, {said}: give kv_cache_dtype bf16 for 16 bits",)

@@ -64,6 +64,7 @@ VERBS = {
         "calls",
         "cannot",
         "decides",
+        "did",
         "does",
         "has",
         "is",
@@ -71,6 +72,7 @@ VERBS = {
         "reads",
         "replays",
         "that",
+        "wrote",
     ),
 }
 """Words that follow where pagesim itself is what a sentence is about."""

@@ -100,3 +100,15 @@ def test_runs_over_two_pipes_are_not_taken_for_one(tmp_path, in_a_process):
         (tmp_path / "pipe").unlink()
     stored = [json.loads(file.read_bytes()) for file in (tmp_path / "out" / "runs").iterdir()]
     assert len(stored) == 2
+
+
+def test_a_link_to_what_is_no_file_is_not_written_through(succeeds, refused, tmp_path):
+    # As root a device would be gone, in the place of which a table was put.
+    load = ("--trace", "fixed:20,5", "--num-requests", "3", "--grid", "num_blocks=300", "--jobs", "1")
+    sweep = ("sweep", *load, "--out", tmp_path / "out")
+    succeeds(*sweep)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "out" / "means.parquet").unlink()
+    (tmp_path / "out" / "means.parquet").symlink_to(tmp_path / "pipe")
+    assert "it is no regular file" in refused(*sweep)
+    assert (tmp_path / "pipe").is_fifo()

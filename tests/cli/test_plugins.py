@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -191,7 +192,7 @@ def test_each_kind_of_part_is_found_by_its_name(succeeds):
 def test_a_schedulers_options_are_flags_and_stored_with_the_scenario(succeeds, refused, tmp_path):
     command = ("run", *LOAD, "--policy", "tiny")
     shown = succeeds("run", "--help").out
-    assert "--crowd <int>" in shown
+    assert re.search("--crowd (<int>|INTEGER)", shown)  # as typer's release has it
     assert "[eight: 8]" in shown
     assert "--shy / --no-shy" in shown
     stored = tmp_path / "out" / "scenario.toml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from pagesim.cli.show import write_text
 from pagesim.errors import PagesimError
+from pagesim.setup.files import put_text
 
 SMALL = ("--trace", "fixed:100,20", "--num-requests", "5", "--num-blocks", "200")
 PLAN = ("plan", "--model", "llama-3.1-8b", "--gpu", "h100")
@@ -121,3 +123,14 @@ def test_a_table_of_other_columns_is_not_replaced(tmp_path):
     with pytest.raises(PagesimError, match="is no table that pagesim wrote"):
         write_text(file, "a,c\n1,2\n")
     assert file.read_text() == "a,b\n3,4\n"
+
+
+def test_what_a_link_points_to_is_not_replaced_if_it_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name, what in (("pipe", "no regular file"), ("folder", "a folder")):
+        link = tmp_path / f"link to {name}"
+        link.symlink_to(tmp_path / name)
+        with pytest.raises(PagesimError, match=rf"cannot be written \(it is {what}\)"):
+            put_text(link, "text")
+        assert stat.S_IFMT((tmp_path / name).stat().st_mode) in (stat.S_IFIFO, stat.S_IFDIR)

@@ -168,7 +168,7 @@ def judged(case: Case, ended: dict[str, Any], lost: list[str]) -> str | None:
         return f"exit code {code} without a sentence"
     if code == 2 and len(ended["err"]) > MOST_SENTENCE and "note:" not in ended["err"]:
         return "an endless sentence"
-    if case.expects == "refused" and code != 2:
+    if case.expects == "refused" and code not in (2, 130):
         return f"taken as good: exit code {code}"
     if case.expects == "done" and code != 0:
         return f"refused without need: exit code {code}"

@@ -147,8 +147,8 @@ def _wrong_type(rng: random.Random) -> Case:
     else:
         others = (5, True, [own], {"a": own}, 0.5)
     value = rng.choice(others)
-    # Released weights have their dtypes in their files: what this key says is not looked at.
-    expects = "any" if key == "torch_dtype" else "refused"
+    # These say nothing of memory, and are not looked at.
+    expects = "any" if key in ("torch_dtype", "norm_topk_prob") else "refused"
     return _plan(f"a type for another: {type(own).__name__}", _json(config | {key: value}), expects)
 
 

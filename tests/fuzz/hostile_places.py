@@ -135,7 +135,8 @@ def _out(rng: random.Random) -> Case:
                                                                                 {"out": link("/proc")}),
             ("out", {"out": link("elsewhere"), **canary("elsewhere/mine.txt"), **old}), ("/proc/x", {}),
             ("/sys/x", {}),
-            ("/dev/null", {}), ("/dev/full/x", {}), ("kept.txt/x", {}), ("x" * 300, {}), ("x/" * 3000, {}),
+            ("/proc/version", {}), ("/proc/version/x", {}), ("kept.txt/x", {}),
+            ("x" * 300, {}), ("x/" * 3000, {}),
             ("", {}),
             ("o\udcff", {}), ("a\nb", {}), ("out/memory.png", {"out/memory.png": link("../kept.txt")}),
             ("..", {}),
@@ -158,7 +159,7 @@ def _page(rng: random.Random) -> Case:
         (("page.html", canary("page.html")), ("page.html", {"page.html": link("kept.txt")}), ("kept.txt", {}),
          ("page.html", {"page.html": folder}), ("page.html", {"page.html": fifo}), ("m.json",
                                                                                     canary("m.json")),
-         ("page.html", {"page.html": link("page.html")}), ("/dev/full", {}), ("/proc/x.html", {}),
+         ("page.html", {"page.html": link("page.html")}), ("/proc/version", {}), ("/proc/x.html", {}),
          ("\udcff.html", {}))
     )  # fmt: skip
     path = target if target.startswith("/") else "{}/" + target

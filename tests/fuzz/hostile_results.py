@@ -215,7 +215,7 @@ def _no_file(folder: Path, rng: random.Random) -> None:
         case 2:
             file.mkdir()
         case 3:
-            file.symlink_to("/dev/zero")
+            file.symlink_to("/proc/self/maps")  # which no fault can replace, as it could a device
         case 4:
             file.symlink_to(file.name)
         case 5:
@@ -248,6 +248,19 @@ def _lost_rows(folder: Path, rng: random.Random) -> None:
         _write(file, sink.getvalue().to_pybytes(), folder)
 
 
+def _changed_run(folder: Path, rng: random.Random) -> None:
+    """Change one number of a stored run, and leave the digest as it was."""
+    file = rng.choice(sorted(folder.glob("runs/*.json")))
+    content = json.loads(file.read_bytes())
+    content["summary"]["latency"]["mean"] *= rng.choice((2, 1.0001, -1))
+    file.write_bytes(json.dumps(content).encode())
+
+
+def _broken_trace(folder: Path, rng: random.Random) -> None:
+    file = rng.choice(sorted(folder.glob("traces/*.npz")))
+    _write(file, mutate(file.name, file.read_bytes(), rng), folder if rng.random() < 0.7 else None)
+
+
 OF_RESULTS: tuple[tuple[str, Damage, str], ...] = (
     ("wild numbers", _wild_numbers, "any"), ("a changed table", _changed_table, "refused"),
     ("mutations", _mutation, "any"), ("no plain file", _no_file, "any"), ("wild summary", _wild_summary,
@@ -257,6 +270,13 @@ OF_RESULTS: tuple[tuple[str, Damage, str], ...] = (
                                                                                 _wild_numbers, "any"),
     ("another's file", _of_another, "any"), ("mutations", _mutation, "any"),
 )  # fmt: skip
+# What a sweep goes on from is its runs and traces: its tables are made anew.
+_OF_RUNS: dict[Damage, tuple[str, Damage, str]] = {
+    _wild_numbers: ("wild summary", _wild_summary, "any"),
+    _changed_table: ("a changed run", _changed_run, "refused"),
+    _broken_table: ("broken traces", _broken_trace, "any"),
+    _lost_rows: ("broken traces", _broken_trace, "any"),
+}
 OF_SWEEPS: tuple[tuple[str, Damage, str], ...] = tuple(
-    (name, damage, "any") for name, damage, _ in OF_RESULTS
+    _OF_RUNS.get(damage, (name, damage, "any")) for name, damage, _ in OF_RESULTS
 )

@@ -176,7 +176,7 @@ def _over(rng: random.Random) -> Case:
                                                                                        canary("out.txt")),
             ("trace.csv", {}), ("no/such/folder.csv", {}), ("canary/x.csv", canary("canary")), ("\udcff.csv",
                                                                                                 {}),
-            ("out.parquet", canary("out.parquet")), ("full.csv", {"full.csv": link("/dev/full")}), ("out",
+            ("out.parquet", canary("out.parquet")), ("full.csv", {"full.csv": link("/proc/version")}), ("out",
                                                                                                     canary("out")),
         )
     )  # fmt: skip

@@ -31,6 +31,8 @@ EQUAL = {
     "ernie-4.5-21b-a3b": 8,
     "falcon-h1-7b": 4,
     "gemma-3-27b": 12,
+    "glm-5": 4,
+    "glm-5-nvfp4": 8,
     "gpt-oss-20b": 21,
     "granite-4.0-h-small": 8,
     "kimi-k2.5": 8,
@@ -50,8 +52,8 @@ EQUAL = {
     "qwen3.5-397b-a17b-nvfp4": 4,
     "qwen3.6-35b-a3b-nvfp4": 8,
 }
-"""Rows of a model, all of which come out. Of the others the layers are not read: Gemma 4, GLM-5, DeepSeek V4,
-Kimi-Linear, MiniMax-M3, Nemotron-NAS."""
+"""Rows of a model, all of which come out. Of the others the layers are not read: Gemma 4, GLM-5.2 and 5.3,
+DeepSeek V4, Kimi-Linear, MiniMax-M3, Nemotron-NAS."""
 
 
 @cache
@@ -87,10 +89,12 @@ def planned(row: dict[str, str]) -> dict[str, Any]:
         tp=int(row["tp"]),
         capability=gpu(on).capability,
     )
-    groups = [
-        f"{len(each.layers)}x{KINDS[each.kind]}/b{each.block_size}/p{each.page_bytes}/most{each.most_blocks}"
-        for each in plan.groups
-    ]
+    groups = []
+    for each in plan.groups:
+        # The table has the bytes of all layers where these differ in a group.
+        alike = len(set(each.pages)) == 1
+        kind, page = (KINDS[each.kind], each.page_bytes) if alike else ("Uniform", each.bytes)
+        groups.append(f"{len(each.layers)}x{kind}/b{each.block_size}/p{page}/most{each.most_blocks}")
     found: dict[str, Any] = {
         "groups": " ".join(groups),
         "block_size": plan.block_size,

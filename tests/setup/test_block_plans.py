@@ -189,7 +189,7 @@ def test_an_override_of_the_blocks_takes_part_in_a_plan_and_one_too_small_is_ref
     assert overridden(600).concurrency == 600 / 512 < overridden(None).concurrency
     with pytest.raises(
         CapacityError,
-        match=r"at most 1584 in the 100 KV blocks .* at most 1584, or raise num_blocks to at le",
+        match=r"at most 1584 in the 100 KV blocks .* at most 1584, or raise num_blocks \(num_gpu_",
     ) as refused:
         overridden(100)
     assert str(refused.value).endswith("to at least 513")

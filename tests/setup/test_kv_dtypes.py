@@ -97,6 +97,24 @@ def test_a_cache_in_four_bits_is_refused_unless_another_dtype_is_given(tmp_path:
     assert block_bytes(model=str(tmp_path), kv_cache_dtype="fp8") == BLOCK_OF_16_BITS // 2
 
 
+GLM = {
+    **{"model_type": "glm_moe_dsa", "hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 4},
+    **{"num_attention_heads": 8, "vocab_size": 1000, "max_position_embeddings": 4096, "kv_lora_rank": 512},
+    **{"qk_rope_head_dim": 64, "qk_nope_head_dim": 64, "v_head_dim": 64, "q_lora_rank": 64},
+    **{"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+}
+
+
+def test_glm_5_is_kept_in_fp8_on_blackwell_servers_alone(tmp_path: Path) -> None:
+    # A block of 64 tokens: a latent vector of 576 elements and 132 bytes of an indexer, in each of 4 layers.
+    (tmp_path / "config.json").write_text(json.dumps(GLM))
+    for gpu, element, said in (("h200", 2, False), ("b200", 1, True), ("b300", 1, True)):
+        found = plan(System(policy="vllm-v1", gpu=gpu, model=str(tmp_path)))
+        assert found.blocks.bytes_per_block == 4 * 64 * (576 * element + 132)
+        assert any(f"as vLLM keeps that of {tmp_path} on {gpu}" in note for note in found.notes) == said
+    assert block_bytes(model=str(tmp_path), gpu="b200", kv_cache_dtype="bf16") == 4 * 64 * (576 * 2 + 132)
+
+
 @pytest.mark.parametrize(
     ("hub_id", "dtype"),
     [
@@ -134,5 +152,5 @@ def test_the_blocks_of_released_checkpoints_are_those_of_the_engine(name: str) -
             tensor_parallel_size=int(row["tp"]),
             max_model_len=int(row["max_model_len"]),
         )
-        found = plan(system, cache_bytes=int(float(row["kv_gib"]) * GIB))
+        found = plan(system, cache_bytes=int(float(row["kv_gib"]) * GIB), enforce_eager=True)
         assert (found.sized.num_blocks, found.tokens) == (int(row["num_blocks"]), int(row["tokens"]))

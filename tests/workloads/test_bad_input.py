@@ -39,9 +39,9 @@ def test_a_folder_is_no_trace(tmp_path):
         load(tmp_path)
 
 
-def test_a_pipe_is_refused_and_not_waited_for(path):
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(path):
     os.mkfifo(path)
-    with pytest.raises(TraceError, match="is not a regular file"):
+    with pytest.raises(TraceError, match="is a pipe, and in 5 s nothing has begun to write to it"):
         load(path)
 
 

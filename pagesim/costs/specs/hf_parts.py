@@ -47,7 +47,10 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         experts_per_token=config.number(
             *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token")
         ),
-        expert_ffn=config.number("moe_intermediate_size", "intermediate_size"),
+        # A key that is missing where the family's experts have a width of their own is no plain MLP's width.
+        expert_ffn=config.number(
+            "moe_intermediate_size", *(() if config.family in _OWN_WIDTH else ("intermediate_size",))
+        ),
         shared_experts=config.number(
             *("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"),
             default=1 if shared or config.family == "llama4" else 0,
@@ -62,6 +65,12 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         latent=config.number("moe_latent_size", default=0) if config.family == "nemotron_h" else 0,
     )
 
+
+_OWN_WIDTH = (
+    *LATENTS,
+    *("ernie4_5_moe", "nemotron_h", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "qwen3_vl_moe"),
+)
+"""The families whose experts are as wide as ``moe_intermediate_size`` says, and as nothing else does."""
 
 _SHARED_FFN: dict[str, tuple[str, ...]] = {
     "granitemoehybrid": ("shared_intermediate_size",),

@@ -198,7 +198,7 @@ def _lacks_layers(section: Mapping[str, Any]) -> bool:
 def _filed(folder: Path | None) -> Mapping[str, Any] | None:
     """Return what ModelOpt's file beside a config holds, None where there is none."""
     path = folder and folder / FILE
-    if path is None or not path.is_file():
+    if path is None or not path.exists():
         return None
     try:
         found = parse_json(read_text(path))

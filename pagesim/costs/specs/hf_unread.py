@@ -53,7 +53,7 @@ _KEEPS = re.compile(
 """Names of keys that may change what the layers keep."""
 
 _WEIGHS = re.compile(
-    r".*(bias|norm|gate|gating|gated|glu|moe|expert|tie|share|adapter|embed|conv|mlp|ffn|sink|head).*"
+    r".*(bias|norm|gate|cross|gating|gated|glu|moe|expert|tie|share|adapter|embed|conv|mlp|ffn|sink|head).*"
 )
 """Names of keys that may add or take away weights where they hold true."""
 

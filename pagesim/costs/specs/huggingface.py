@@ -91,6 +91,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "moe": moe,
         "recurrence": recurrent[0] if recurrent and state in kept else None,
         "mlp_layers": mlp_layers(config),
+        "fp8_on_sm10x": config.family == "glm_moe_dsa",
         "image_prefixes": config.family == "gemma3" and config.is_part,
         "cached": kept,
         "approximate": config.family not in TRAITS,
@@ -168,7 +169,8 @@ def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
             raise config.error("layer_norm_elementwise_affine", False, "true: its norms are counted here")
         traits |= dict.fromkeys(_BIASES, config.flag("enable_bias", True))
         traits["position_rows"] = config.number("max_position_embeddings") + 2
-        traits["final_norm"] = config.flag("do_layer_norm_before", True)
+        removed = config.flag("_remove_final_layer_norm")
+        traits["final_norm"] = config.flag("do_layer_norm_before", True) and not removed
         width = config.number("word_embed_proj_dim", default=hidden)
         traits["embedding"] = 0 if width == hidden else width
     elif config.family in ("gpt2", "gpt_bigcode"):

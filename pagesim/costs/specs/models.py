@@ -136,6 +136,8 @@ class ModelSpec:
         left_out: parts beside the language model that are not counted, such as "audio tower".
         unread: keys of its config that may change its weights and are not read.
         kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
+        fp8_on_sm10x: vLLM keeps its latent vectors in fp8 on Blackwell GPUs for servers unless told otherwise
+            (GLM-5).
         image_prefixes: tokens of an image attend to one another both ways (Gemma 3).
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
@@ -184,6 +186,7 @@ class ModelSpec:
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     kv_dtype: str = ""
+    fp8_on_sm10x: bool = False
     image_prefixes: bool = False
 
     def __post_init__(self) -> None:

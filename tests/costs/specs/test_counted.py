@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,25 @@ def test_a_second_name_of_a_key_that_says_the_same_is_no_riddle() -> None:
     assert from_hf_config({**LLAMA, "num_kv_heads": 4, "n_embd": 2048}).weights_are == "exact"
 
 
+def test_what_a_family_does_without_being_told_counts() -> None:
+    """OPT may have lost its last norm; Falcon shares one head of keys unless its config says otherwise."""
+    opt = {**LLAMA, "model_type": "opt", "ffn_dim": 8192}
+    lost = from_hf_config({**opt, "_remove_final_layer_norm": True})
+    assert from_hf_config(opt).parameters - lost.parameters == 2 * 2048
+    falcon = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+    assert from_hf_config({**falcon, "model_type": "falcon"}).kv_heads == 1
+    with pytest.raises(PagesimError, match="add_cross_attention is True, and what the layers"):
+        from_hf_config({**LLAMA, "add_cross_attention": True})
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "nemotron_h", "ernie4_5_moe"])
+def test_experts_without_a_width_are_refused_and_not_as_wide_as_a_plain_mlp(name: str) -> None:
+    keys = {"num_experts_per_tok": 2, "hybrid_override_pattern": "ME*E"} if name == "nemotron_h" else {}
+    experts = {"num_experts": 8, "moe_num_experts": 8, "num_experts_per_tok": 2}
+    with pytest.raises(PagesimError, match="key moe_intermediate_size is missing"):
+        from_hf_config({**LLAMA, "model_type": name, **experts, **keys})
+
+
 HARMLESS = {
     "rope_theta": 500000.0,
     "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192},
@@ -272,6 +292,6 @@ def test_a_file_that_is_too_deep_or_too_long_or_no_file_is_refused(tmp_path: Pat
     with pytest.raises(PagesimError, match=r"cannot read .*: it has 1099511627776 bytes"):
         from_hf_config(path)
     path.unlink()
-    path.symlink_to("/dev/zero")
-    with pytest.raises(PagesimError, match=r"cannot read .*: it is a device or a socket"):
+    os.mkfifo(path)
+    with pytest.raises(PagesimError, match=r"cannot read .*: it is a FIFO"):
         from_hf_config(path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pagesim.costs.specs import from_hf_config
+from pagesim.costs.roofline import Roofline
+from pagesim.costs.specs import from_hf_config, gpu, model
 from pagesim.errors import PagesimError
 
 TEXT = {
@@ -104,3 +106,10 @@ def test_a_size_of_a_tower_that_is_none_is_refused() -> None:
         from_hf_config({**config, "vision_config": {**PIXTRAL, "hidden_size": "1024"}})
     with pytest.raises(PagesimError, match="vision_config is 7; it must be an object"):
         from_hf_config({**config, "vision_config": 7})
+
+
+def test_an_iteration_of_text_does_not_read_the_tower() -> None:
+    with_tower = model("gemma3-27b")
+    alone = replace(with_tower, tower=0, tower_whole=0)
+    first, second = (Roofline(spec, gpu("h100")).decode(4, 4000) for spec in (with_tower, alone))
+    assert first == second
