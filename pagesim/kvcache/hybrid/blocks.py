@@ -20,7 +20,7 @@ class Blocks:
 
     Free blocks form a queue. An unhashed block is put at its front and a hashed one at its end, so the queue
     is a stack of unhashed blocks, taken first, and behind it the cached blocks in the order in which they
-    were freed. A request can adopt only what it finds, so an unhashed block is in one table at most.
+    were freed. A request can share only what it finds, so an unhashed block is in one table at most.
 
     Attributes:
         unhashed_free: free blocks without a hash; the last one is taken first.
@@ -106,7 +106,7 @@ class Blocks:
         self.extra_references -= kept
         return kept
 
-    def adopt(self, block: int) -> bool:
+    def touch(self, block: int) -> bool:
         """Refer to a block that was found; return whether another table has it."""
         held = self.references[block] > 0
         if held:

@@ -151,7 +151,7 @@ class FullFamily:
 
     # Changes
 
-    def adopt(self, table: Table, found: int, hits: Sequence[int]) -> None:
+    def add_hit(self, table: Table, found: int, hits: Sequence[int]) -> None:
         """Refer to the blocks of a hit of so many tokens, as far as they are still attended to."""
         width, shared = self.width, self.shared
         gone = self.group.released(found)
@@ -159,7 +159,7 @@ class FullFamily:
             gone += 1
         table.blocks = [NULL] * (gone * width) + list(hits[gone * width :])
         for at, block in enumerate(table.blocks):
-            if block != NULL and self.blocks.adopt(block):
+            if block != NULL and self.blocks.touch(block):
                 shared[at % width] += 1
         table.places = table.passed = table.hashed = len(table.blocks) // width
         table.tokens = table.places * self.size
@@ -273,8 +273,8 @@ class FullFamily:
 class WindowFamily(FullFamily):
     """Groups whose layers attend to a sliding window: what is behind it is given back.
 
-    A hit needs the blocks of one window before it, and only those are adopted. So of a prompt's blocks those
-    are hashed that a window at its end needs, or at another position where hits are expected.
+    A hit needs the blocks of one window before it, and only those enter a table. So of a prompt's blocks
+    those are hashed that a window at its end needs, or at another position where hits are expected.
 
     Attributes:
         contiguous: blocks that a hit needs.

@@ -58,7 +58,7 @@ class StateFamily(FullFamily):
     Attributes:
         new_keys: hashes of states registered in the step at hand, which are not computed yet.
         left: states registered since `HybridKV.take_states`: of whom, the group, the block, and the tokens
-            after which it was left; None as long as nobody asks.
+            after which it was left; None until `HybridKV.take_states` is called.
     """
 
     __slots__ = ("_checkpoint", "left", "new_keys")
@@ -112,8 +112,8 @@ class StateFamily(FullFamily):
 
     # Changes
 
-    def adopt(self, table: Table, found: int, hits: Sequence[int]) -> None:
-        super().adopt(table, found, hits)
+    def add_hit(self, table: Table, found: int, hits: Sequence[int]) -> None:
+        super().add_hit(table, found, hits)
         table.gone = table.releases_at = 0
 
     def grow(self, holder: Holder, table: Table, tokens: int) -> None:

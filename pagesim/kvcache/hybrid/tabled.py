@@ -211,7 +211,7 @@ class HybridKV(InTurnKV):
         holder.kv = Tables(tables, getattr(holder, "content", None) if self.caches_prefixes else None)
         if found:
             for (family, table), hit in zip(tables, hits, strict=True):
-                family.adopt(table, found, hit)
+                family.add_hit(table, found, hit)
         holder.tokens = found
         self._take_for(holder, tokens)
         self.holders[holder] = None
