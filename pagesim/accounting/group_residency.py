@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
 from struct import Struct
 
 import numpy as np
@@ -42,7 +41,6 @@ class GroupResidency(Residency):
         "_passed",
         "_prompts",
         "_stays",
-        "_tells_later",
         "_width",
     )
 
@@ -56,8 +54,6 @@ class GroupResidency(Residency):
         # Of a memory that counts for itself, in each row: cached blocks, and blocks of each group.
         self._counts = array("q")
         self._passed = PassedSlots(scheduler) if self.memory.caches_prefixes else None
-        # Whether memory may tell later what a row had; where it does not, it never does again.
-        self._tells_later = not scheduler.parks
         self._lengths_tell = False  # whether it counts nothing for itself, as far as is known
         self._fresh: list[EngineRequest] = []  # whose prompts ended in the last plan
 
@@ -93,7 +89,7 @@ class GroupResidency(Residency):
                         self._note_now(request, iteration, growth)
             if memory.lag:
                 self._fresh = [request for request, _ in batch.chunks if request.decodes]
-        if self._lengths_tell or (self._tells_later and memory.note_row()):
+        if self._lengths_tell:
             return
         self._count()
         if self._passed is not None and memory.shared_blocks:
@@ -101,7 +97,7 @@ class GroupResidency(Residency):
 
     def fast_forwarded(self, iteration: int, steps: int) -> None:
         memory = self.memory
-        if self._lengths_tell or (self._tells_later and memory.note_row()):
+        if self._lengths_tell:
             return
         self._count()
         if self._passed is not None and memory.shared_blocks:
@@ -115,8 +111,8 @@ class GroupResidency(Residency):
         stays[:, :2] -= first
         held_stays[:, :2] -= first
         prompts[:, 0] -= first
-        told, growth = self.memory.take_rows(), rows.growth
-        held = self._held(rows, growth, first, told) if self._counts or len(told) else None
+        growth = rows.growth
+        held = self._held(rows, growth, first) if self._counts else None
         for notes in (self._stays, self._held_stays, self._prompts, self._counts):
             del notes[:]
         ledger = expand_groups(
@@ -154,8 +150,7 @@ class GroupResidency(Residency):
         self._held_stays.fromlist(row)
 
     def _count(self) -> None:
-        """Note what memory counts for itself in a row that it does not tell later."""
-        self._tells_later = False
+        """Note what memory counts for itself in a row."""
         held = self.memory.held_by_groups()
         if held is None:
             self._lengths_tell = self._passed is None
@@ -166,23 +161,16 @@ class GroupResidency(Residency):
                 held = [blocks - less for blocks, less in zip(held, only_theirs, strict=True)]
             self._counts.fromlist([self.memory.cached_blocks, *held])
 
-    def _held(self, rows: Rows, growth: Column, first: int, told: Sequence[tuple[int, ...]] | Column) -> Held:
+    def _held(self, rows: Rows, growth: Column, first: int) -> Held:
         """Return what memory counted in each iteration: as noted, and as growth changed it since.
 
         Args:
             rows: see there.
             growth: see there.
             first: number of the first iteration.
-            told: cached blocks that memory told later of the first rows, ``[N, 1]``.
         """
         planned = rows["planned"]
-        noted = np.asarray(told)
-        if self._counts:
-            noted = np.array(self._counts, np.int64).reshape(len(planned) - len(told), -1)
-        if self._counts and len(told):
-            before = np.full((len(told), noted.shape[1]), -1)
-            before[:, :1] = told
-            noted = np.concatenate([before, noted])
+        noted = np.array(self._counts, np.int64).reshape(len(planned), -1)
         counts = rows.spread_out(noted)
         width = 1 + counts.shape[1]
         changes = np.array(self.memory.take_changes(), np.int64)

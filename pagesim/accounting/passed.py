@@ -13,14 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.accounting.sums import Column, each_of
-from pagesim.kvcache import (
-    ChunkedLocal,
-    CountedHybridPrefixKV,
-    HybridKV,
-    LazyHybridPrefixKV,
-    Rule,
-    SlidingWindow,
-)
+from pagesim.kvcache import ChunkedLocal, HybridKV, Rule, SlidingWindow
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 
@@ -69,7 +62,7 @@ class PassedSlots:
 
     def __init__(self, scheduler: Scheduler) -> None:
         memory = scheduler.memory
-        assert isinstance(memory, CountedHybridPrefixKV | LazyHybridPrefixKV | HybridKV)
+        assert isinstance(memory, HybridKV)
         self.memory = memory
         self._scheduler = scheduler
         self._spans = [memory.groups[first] for first, _ in memory.window_spans]

@@ -11,11 +11,8 @@ from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid import (
     DENSE,
     CountedHybridKV,
-    CountedHybridPrefixKV,
     HybridKV,
-    LazyHybridPrefixKV,
     can_keep,
-    counts_prefixes,
 )
 from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
@@ -36,7 +33,6 @@ __all__ = [
     "ContiguousKV",
     "Copy",
     "CountedHybridKV",
-    "CountedHybridPrefixKV",
     "CountedKV",
     "CountedPrefixKV",
     "Extent",
@@ -49,7 +45,6 @@ __all__ = [
     "KVCache",
     "KVCacheError",
     "KVGroup",
-    "LazyHybridPrefixKV",
     "OutOfBlocks",
     "Placement",
     "Pool",
@@ -68,5 +63,4 @@ __all__ = [
     "WatchedPrefixKV",
     "can_keep",
     "contiguous",
-    "counts_prefixes",
 ]

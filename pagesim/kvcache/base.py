@@ -341,18 +341,6 @@ class KVCache:
         """
         return ()
 
-    def note_row(self) -> bool:
-        """Note that the cached blocks are asked for as they are now; no holders share any.
-
-        Returns:
-            Whether ``take_rows`` is going to tell them; if not, they are to be asked for at once.
-        """
-        return False
-
-    def take_rows(self) -> Sequence[tuple[int]] | npt.NDArray[np.int64]:
-        """Hand over the cached blocks that were asked for by ``note_row`` since the last call."""
-        return ()
-
     def held_and_reserved(self, holder: Holder) -> tuple[int, int] | None:
         """Return the blocks that each sample holds throughout and the tokens reserved for it.
 

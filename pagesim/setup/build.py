@@ -15,13 +15,11 @@ from pagesim.kvcache import (
     HybridKV,
     JengaKV,
     KVCache,
-    LazyHybridPrefixKV,
     Pool,
     PooledKV,
     PrefixCachedKV,
     QueuedPrefixKV,
     WatchedPrefixKV,
-    counts_prefixes,
 )
 from pagesim.kvcache.radix import WindowPool
 from pagesim.kvcache.tiers import TierChain
@@ -81,8 +79,6 @@ def build_memory(
         tables = tables or watches
         if not (caches or tables):
             return CountedHybridKV(num_blocks, groups, **how)
-        if not tables and counts_prefixes(groups, retention):
-            return LazyHybridPrefixKV(num_blocks, groups, **how)
         return HybridKV(num_blocks, groups, caches=caches, retention=retention, **how)
     if caches:
         first = scheduler.reuses_unhashed_first(options)

@@ -15,7 +15,6 @@ from pagesim.kvcache import (
     ChunkedLocal,
     ContiguousKV,
     CountedHybridKV,
-    CountedHybridPrefixKV,
     CountedKV,
     CountedPrefixKV,
     Extent,
@@ -27,7 +26,6 @@ from pagesim.kvcache import (
     JengaKV,
     KVCache,
     KVGroup,
-    LazyHybridPrefixKV,
     OutOfBlocks,
     Placement,
     Pool,
@@ -47,7 +45,7 @@ from tests.kvcache.slow import SlowHybridKV, SlowKV
 
 Maker = Callable[[Pool], KVCache]
 Kind = type[CountedKV] | type[TabledKV] | type[SlowKV]
-Hybrid = type[CountedHybridKV | CountedHybridPrefixKV | LazyHybridPrefixKV | HybridKV | SlowHybridKV]
+Hybrid = type[CountedHybridKV | HybridKV | SlowHybridKV]
 
 
 def paged(kind: Kind, *, shares: bool = True) -> Maker:
@@ -134,13 +132,6 @@ for _mix, _groups in _MIXES.items():
         f"two-level {_mix}, ahead": (two_level(*_groups, lag=1), None),
         f"cached {_mix}": (grouped(HybridKV, *_groups, caches=True), None),
         f"slow {_mix}, ahead": (grouped(SlowHybridKV, *_groups, lag=1), None),
-    }
-for _mix in ("window", "full and windows"):
-    MEMORIES |= {
-        f"counted and cached {_mix}": (grouped(CountedHybridPrefixKV, *_MIXES[_mix]), None),
-        f"counted and cached {_mix}, ahead": (grouped(CountedHybridPrefixKV, *_MIXES[_mix], lag=1), None),
-        f"lazy {_mix}": (grouped(LazyHybridPrefixKV, *_MIXES[_mix]), None),
-        f"lazy {_mix}, ahead": (grouped(LazyHybridPrefixKV, *_MIXES[_mix], lag=1), None),
     }
 for _eviction in get_args(EvictionPolicy):
     MEMORIES[f"radix tree, {_eviction}"] = (radix(_eviction), None)

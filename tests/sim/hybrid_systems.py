@@ -18,12 +18,10 @@ from pagesim.kvcache import (
     DENSE,
     ChunkedLocal,
     CountedHybridKV,
-    CountedHybridPrefixKV,
     Full,
     HybridKV,
     KVCache,
     KVGroup,
-    LazyHybridPrefixKV,
     SlidingWindow,
     State,
 )
@@ -175,13 +173,9 @@ def random_case(seed: int, *, countable: bool = False) -> HybridCase:
     return HybridCase(groups, blocks, caches, retention, options, trace, aborts)
 
 
-def make_memory(case: HybridCase, *, counted: bool = False, lazy: bool = False) -> KVCache:
-    """Return the memory of a case, empty: tabled, counted, or counted until a content is looked up."""
+def make_memory(case: HybridCase, *, counted: bool = False) -> KVCache:
+    """Return the memory of a case, empty: tabled, or counted where no prefixes are cached."""
     how = {"longest": LONGEST, "in_flight": in_flight(case)}
-    if lazy:
-        return LazyHybridPrefixKV(case.blocks, case.groups, **how)
-    if counted and case.caches:
-        return CountedHybridPrefixKV(case.blocks, case.groups, **how)
     if counted:
         return CountedHybridKV(case.blocks, case.groups, **how)
     return HybridKV(case.blocks, case.groups, caches=case.caches, retention=case.retention, **how)

@@ -63,7 +63,7 @@ class SlowLedger(EveryIteration):
                 total[f"{entry}_{number}"] += amount
                 total[entry] += amount
         total["cached"] = memory.page_bytes * len(memory._blocks.cached)
-        total["free"] = memory.page_bytes * len(memory._blocks.blank)
+        total["free"] = memory.page_bytes * len(memory._blocks.unhashed_free)
         assert sum(total[name] for name in (*GROUP_ENTRIES, "cached", "free")) == (
             memory.page_bytes * memory.num_blocks
         )

@@ -12,23 +12,18 @@ from pagesim.accounting.ledger import GROUP_ENTRIES, HYBRID_ENTRIES, LedgerError
 from pagesim.kvcache import ChunkedLocal, Full, KVGroup, SlidingWindow, State
 from pagesim.scheduling.vllm_v1 import VllmV1Options
 from pagesim.workloads.trace import Trace
-from tests.sim.hybrid_systems import HybridCase, make_memory, random_case, replay, window_case
+from tests.sim.hybrid_systems import HybridCase, random_case, replay, window_case
 from tests.sim.slow_ledgers import SlowLedger
 
 
-def check(seed: int, *, counted: bool = False) -> Counter[str]:
-    """Replay a seed's system beside a slow ledger, and in other ways; return what it had in it."""
-    case, slow = window_case(seed) if counted else random_case(seed), SlowLedger()
+def check(seed: int, *, windows: bool = False) -> Counter[str]:
+    """Replay a seed's system beside a slow ledger, and with fast-forward; return what it had in it."""
+    case, slow = window_case(seed) if windows else random_case(seed), SlowLedger()
     stepped = replay(case, fast_forward=False, slow=slow).columns
-    for counts, fast_forward in ((False, True), (True, False), (True, True)) if counted else ((False, True),):
-        # Where the records are cut into chunks changes nothing either.
-        other = replay(
-            case, fast_forward=fast_forward, chunk=1 + seed % 50, memory=make_memory(case, counted=counts)
-        ).columns
-        for name, column in stepped.items():
-            assert np.array_equal(column, other[name]), (
-                f"seed {seed}: {name} differs, counted={counts}, fast_forward={fast_forward}"
-            )
+    # Where the records are cut into chunks changes nothing either.
+    other = replay(case, fast_forward=True, chunk=1 + seed % 50).columns
+    for name, column in stepped.items():
+        assert np.array_equal(column, other[name]), f"seed {seed}: {name} differs with fast-forward"
     assert len(slow.seen) == len(stepped["clock"])
     for name in (*HYBRID_ENTRIES, *(f"{e}_{g}" for g in range(len(case.groups)) for e in GROUP_ENTRIES)):
         seen = np.array([each.get(name, 0) for each in slow.seen])
@@ -51,8 +46,8 @@ def test_every_byte_of_random_hybrid_caches_is_classified_in_every_iteration():
     assert len(had) == 7, f"some kind of system was not among them: {had}"
 
 
-def test_every_byte_of_windows_whose_prefixes_are_counted_is_classified():
-    had = sum((check(seed, counted=True) for seed in range(16, 26)), Counter())
+def test_every_byte_of_windows_with_a_prefix_cache_is_classified():
+    had = sum((check(seed, windows=True) for seed in range(16, 26)), Counter())
     assert had["with slots that only some need"]
     assert had["with preemptions"]
 
@@ -62,7 +57,7 @@ def test_every_byte_of_many_random_hybrid_caches_is_classified():
     for seed in range(25, 600):
         check(seed)
     for seed in range(26, 200):
-        check(seed, counted=True)
+        check(seed, windows=True)
 
 
 PAGE = 1000

@@ -15,7 +15,6 @@ from pagesim.kvcache import (
     CountedPrefixKV,
     HybridKV,
     KVCache,
-    LazyHybridPrefixKV,
     PrefixCachedKV,
     TabledKV,
 )
@@ -189,7 +188,7 @@ class Details(Observer):
     def _cached(self) -> int | None:
         """Return how many hashes find a block."""
         memory = self.scheduler.memory
-        if not isinstance(memory, CountedPrefixKV | LazyHybridPrefixKV | HybridKV):
+        if not isinstance(memory, CountedPrefixKV | HybridKV):
             return 0
         for request in self.scheduler.running.values():
             memory.cache_full_blocks(request)

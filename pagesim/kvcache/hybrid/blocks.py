@@ -1,4 +1,7 @@
-"""Blocks: the pool that all KV groups take from, and the index by which content is found in it."""
+"""The block pool that all KV cache groups take from, and the index by which cached content is found in it.
+
+Source: vLLM 0.33.0, ``v1/core/block_pool.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,125 +11,166 @@ from collections.abc import Iterable, Sequence
 from pagesim.setup.compiled import mypyc_attr
 
 NULL = -1
-"""Stands in a table where a group has no block: vLLM's null block."""
+"""Stands in a block table where a group has no block: vLLM's null block."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Blocks:
-    """Numbered blocks, each free or named by tables, some of them findable.
+    """Numbered blocks, each free or in block tables; a *hashed* block can be found by its content.
 
-    Free blocks stand in a queue. One that cannot be found is put at its front, one that can be at its end; so
-    the queue is a stack of the former, taken first, and behind it the latter in the order in which they came.
+    Free blocks form a queue. An unhashed block is put at its front and a hashed one at its end, so the queue
+    is a stack of unhashed blocks, taken first, and behind it the cached blocks in the order in which they
+    were freed. A request can share only what it finds, so an unhashed block is in one table at most.
 
     Attributes:
-        blank: free blocks that cannot be found, the next to be taken last.
-        cached: free blocks that can, in the order in which they are taken.
-        names: of each block, how many tables name it.
-        keys: of each block, under which key it is found; None if it is not.
-        found: of each key the blocks that it finds, the one registered first in front.
-        shared: names beyond the first of all blocks.
-        version: how often it changed what can be found.
+        unhashed_free: free blocks without a hash; the last one is taken first.
+        cached: free blocks with a hash, in the order in which they are taken.
+        references: of each hashed block, how many tables have it; 1 of the others.
+        extra_references: references beyond the first, over all blocks.
+        keys: of each block, its hash; None of an unhashed one.
+        found: of each hash the block that it finds: the one hashed first.
+        duplicates: of each hash the blocks hashed later, in order, where there are any.
+        version: counts the changes of what can be found.
     """
 
-    __slots__ = ("blank", "cached", "found", "keys", "names", "shared", "version")
+    __slots__ = (
+        "cached",
+        "duplicates",
+        "extra_references",
+        "found",
+        "keys",
+        "references",
+        "unhashed_free",
+        "version",
+    )
 
     def __init__(self, count: int) -> None:
-        self.blank = list(reversed(range(count)))
+        self.unhashed_free = list(reversed(range(count)))
         self.cached: OrderedDict[int, None] = OrderedDict()
-        self.names = [0] * count
+        self.references = [1] * count
+        self.extra_references = 0
         self.keys: list[int | None] = [None] * count
-        self.found: dict[int, list[int]] = {}
-        self.shared = 0
+        self.found: dict[int, int] = {}
+        self.duplicates: dict[int, list[int]] = {}
         self.version = 0
 
     @property
     def free(self) -> int:
-        """How many are free."""
-        return len(self.blank) + len(self.cached)
+        """The number of free blocks."""
+        return len(self.unhashed_free) + len(self.cached)
 
     def take(self, count: int) -> list[int]:
-        """Take so many free blocks, which there are; what could be found of them is evicted."""
-        blank, names = self.blank, self.names
-        blocks = blank[: -count - 1 : -1]
-        del blank[len(blank) - len(blocks) :]
-        for _ in range(count - len(blocks)):
-            block = self.cached.popitem(last=False)[0]
-            self.forget(block)
+        """Take so many free blocks (at least 1), which there are; cached content among them is evicted."""
+        free = self.unhashed_free
+        blocks = free[: -count - 1 : -1]
+        del free[-count:]
+        if len(blocks) < count:
+            blocks += self._evict(count - len(blocks))
+        return blocks
+
+    def _evict(self, count: int) -> list[int]:
+        """Take so many cached blocks, which are not found any more."""
+        cached, keys, references = self.cached, self.keys, self.references
+        found, duplicates = self.found, self.duplicates
+        blocks: list[int] = []
+        for _ in range(count):
+            block = cached.popitem(last=False)[0]
+            key = keys[block]
+            assert key is not None, "a cached block has a hash"
+            if key in duplicates:
+                self.forget(block)
+            else:
+                del found[key]
+                keys[block] = None
+            references[block] = 1
             blocks.append(block)
-        for block in blocks:
-            names[block] = 1
+        self.version += 1
         return blocks
 
     def give_back(self, blocks: Iterable[int]) -> int:
-        """Drop a name of each block, in this order; return how many no table names any more."""
-        names, keys, cached = self.names, self.keys, self.cached
-        unfound: list[int] = []
-        findable = 0
+        """Drop a reference to each block, in this order; return how many are still in another table."""
+        keys, references, cached = self.keys, self.references, self.cached
+        unhashed: list[int] = []
+        kept = 0
         for block in blocks:
-            left = names[block] = names[block] - 1
-            if left:
-                self.shared -= 1
-            elif keys[block] is None:
-                unfound.append(block)
-            else:
+            if keys[block] is None:
+                unhashed.append(block)
+            elif references[block] == 1:
+                references[block] = 0
                 cached[block] = None
-                findable += 1
-        unfound.reverse()
-        self.blank += unfound
-        return findable + len(unfound)
+            else:
+                references[block] -= 1
+                kept += 1
+        unhashed.reverse()
+        self.unhashed_free += unhashed
+        self.extra_references -= kept
+        return kept
 
-    def adopt(self, blocks: Sequence[int]) -> int:
-        """Name blocks once more that were found, null entries left out; return how many were free."""
-        names, free = self.names, self.free
+    def touch(self, block: int) -> bool:
+        """Refer to a block that was found; return whether another table has it."""
+        held = self.references[block] > 0
+        if held:
+            self.extra_references += 1
+        else:
+            del self.cached[block]
+        self.references[block] += 1
+        return held
+
+    def register(self, blocks: Sequence[int], key: int) -> None:
+        """Give blocks their hashes, which follow one another, unless they have one."""
+        keys, found = self.keys, self.found
         for block in blocks:
-            if block != NULL:
-                if names[block]:
-                    self.shared += 1
-                else:
-                    del self.cached[block]
-                names[block] += 1
-        return free - self.free
-
-    def register(self, block: int, key: int) -> None:
-        """Make a block findable under a key."""
-        if self.keys[block] is None:
-            self.keys[block] = key
-            self.version += 1
-            self.found.setdefault(key, []).append(block)
+            if keys[block] is None:
+                keys[block] = key
+                if found.setdefault(key, block) != block:
+                    self.duplicates.setdefault(key, []).append(block)
+            key += 1
+        self.version += 1
 
     def forget(self, block: int) -> None:
-        """Make a block that is not free, or is about to be taken, findable no more."""
+        """Take the hash of a block away that is not free or is about to be taken, if it has one."""
         key = self.keys[block]
-        if key is not None:
-            self.keys[block] = None
-            self.version += 1
-            blocks = self.found[key]
-            if len(blocks) == 1:
-                del self.found[key]
-            else:
-                blocks.remove(block)
+        if key is None:
+            return
+        self.keys[block] = None
+        self.version += 1
+        others = self.duplicates.get(key)
+        if others is None:
+            del self.found[key]
+            return
+        if self.found[key] == block:
+            self.found[key] = others.pop(0)
+        else:
+            others.remove(block)
+        if not others:
+            del self.duplicates[key]
 
     def in_order(self) -> list[int]:
         """Return the free blocks in the order in which they are taken."""
-        return [*reversed(self.blank), *self.cached]
+        return [*reversed(self.unhashed_free), *self.cached]
 
-    def check_integrity(self, tables: Iterable[Iterable[int]]) -> None:
-        """Raise AssertionError unless the bookkeeping is that of these tables."""
-        names = [0] * len(self.names)
+    def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
+        """Raise AssertionError unless the bookkeeping is that of these block tables."""
+        references = [0] * len(self.keys)
         for table in tables:
             for block in table:
                 if block != NULL:
-                    names[block] += 1
-        free = self.in_order()
-        assert names == self.names, "names of blocks are miscounted"
-        assert sorted(free) == [block for block, count in enumerate(names) if not count], "blocks are lost"
-        assert self.shared == sum(count - 1 for count in names if count), "shared blocks are miscounted"
-        assert all(self.keys[block] is None for block in self.blank), "a blank block can be found"
-        assert all(self.keys[block] is not None for block in self.cached), "a cached block cannot be found"
-        for key, blocks in self.found.items():
-            assert blocks, "a key finds nothing"
-            assert all(self.keys[block] == key for block in blocks), (
-                "a block is found under a key not its own"
-            )
-        findable = sum(len(blocks) for blocks in self.found.values())
-        assert findable == sum(key is not None for key in self.keys), "a block with a key is not found"
+                    references[block] += 1
+        free = sorted(self.in_order())
+        assert free == [block for block, count in enumerate(references) if not count], "blocks are lost"
+        for block, key in enumerate(self.keys):
+            if key is None:
+                assert self.references[block] == 1, "an unhashed block has a count of references"
+                assert references[block] <= 1, "two tables have an unhashed block"
+            else:
+                assert self.references[block] == references[block], "references are miscounted"
+        extra = sum(count - 1 for count in references if count)
+        assert self.extra_references == extra, "extra references are miscounted"
+        assert all(self.keys[block] is None for block in self.unhashed_free), "an unhashed block has a hash"
+        assert all(self.keys[block] is not None for block in self.cached), "a cached block has no hash"
+        by_key: dict[int, set[int]] = {}
+        for block, key in enumerate(self.keys):
+            if key is not None:
+                by_key.setdefault(key, set()).add(block)
+        finds = {key: {block, *self.duplicates.get(key, ())} for key, block in self.found.items()}
+        assert finds == by_key, "a hash finds blocks that do not have it, or misses one"

@@ -21,15 +21,16 @@ class InTurnKV(SingleSampleKV):
     Args:
         num_blocks: on the device.
         groups: see `KVCache`.
+        registers: whether blocks are made findable as they are filled, see `Turns`.
 
     Attributes:
         changes: what growth changed since they were last taken: for each step in which blocks were taken or
             given back the step, the cached blocks, and `held_by_groups` after it.
     """
 
-    def __init__(self, num_blocks: int, groups: Sequence[KVGroup]) -> None:
+    def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, registers: bool = False) -> None:
         super().__init__(num_blocks, groups)
-        self._turns = Turns(self.groups)
+        self._turns = Turns(self.groups, registers=registers)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self.lag and self._turns.begins(self.steps + 1):

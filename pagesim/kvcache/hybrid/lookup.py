@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagesim.kvcache.hybrid.blocks import NULL
-from pagesim.kvcache.hybrid.kinds import FullGroup, Hits
+from pagesim.kvcache.hybrid.families import FullFamily, Hits
 from pagesim.kvcache.runs import Content
 from pagesim.setup.compiled import mypyc_attr
 
@@ -20,9 +20,9 @@ class Found:
 
     Attributes:
         tokens: how many.
-        junction: tokens that a group alone would have found, if these are more; else 0. Requests parted there
-            before, and the other groups keep what is needed to go on from there.
-        blocks: of each group, by position, with null entries where a hit needs none.
+        junction: tokens that some group alone would have found, if these are more; else 0. Requests parted
+            there before, and the other groups keep what is needed to go on from there.
+        blocks: of each family, as in `Table.blocks`, with null entries where a hit needs none.
     """
 
     tokens: int
@@ -31,51 +31,57 @@ class Found:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Families:
-    """The groups of a memory, those of one rule and block size together, full attention first."""
+class LookUp:
+    """The families of a block manager, those of one rule and block size together, full attention first."""
 
-    __slots__ = ("_families", "_groups")
+    __slots__ = ("_alike", "_families")
 
-    def __init__(self, groups: Sequence[FullGroup]) -> None:
-        self._groups = len(groups)
-        alike: dict[object, list[FullGroup]] = {}
-        for group in groups:
-            alike.setdefault((type(group), group.group.rule, group.size), []).append(group)
-        self._families = sorted(alike.values(), key=lambda family: not _is_full(family))
+    def __init__(self, families: Sequence[FullFamily]) -> None:
+        self._families = families
+        alike: dict[object, list[FullFamily]] = {}
+        for family in families:
+            alike.setdefault((type(family), family.group.rule, family.size), []).append(family)
+        self._alike = sorted(alike.values(), key=lambda families: not _is_full(families))
 
     def look_up(self, content: Content, tokens: int) -> Found:
         """Return the longest hit of at most so many tokens.
 
-        Each family in turn takes the length that those before it found, or makes it shorter; they begin again
+        Each kind in turn takes the length that those before it found, or makes it shorter; they begin again
         until none does. What full attention finds is there for every shorter length.
         """
-        families = self._families
-        hits: list[Hits] = [[] for _ in families]
+        kinds = self._alike
+        hits: list[Hits] = [[] for _ in kinds]
         length, longest = tokens, 0
         looked_up = False
         while True:
             found = length
-            for number, family in enumerate(families):
-                first = family[0]
-                if looked_up and _is_full(family):
-                    found = min(found, len(hits[number]) * first.size)
+            for number, alike in enumerate(kinds):
+                size = alike[0].size
+                if looked_up and _is_full(alike):
+                    found = min(found, len(hits[number]) * size)
                     continue
-                hits[number] = first.find(content, found, family)
-                found = len(hits[number]) * first.size
+                hits[number] = alike[0].find(content, found, alike)
+                found = len(hits[number]) * size
                 longest = max(longest, found)
             looked_up = True
             if found >= length:
                 break
             length = found
-            if len(families) == 1 or (len(families) == 2 and _is_full(families[0])):
+            if len(kinds) == 1 or (len(kinds) == 2 and _is_full(kinds[0])):
                 break
-        blocks: list[list[int]] = [[]] * self._groups
-        for family, found_by in zip(families, hits, strict=True):
-            kept = found_by[: -(-length // family[0].size)]
-            for place, group in enumerate(family):
-                blocks[group.number] = [NULL if each is None else each[place] for each in kept]
-        return Found(length, longest if longest > length else 0, tuple(blocks))
+        blocks: dict[int, list[int]] = {}
+        for alike, found_by in zip(kinds, hits, strict=True):
+            kept = found_by[: -(-length // alike[0].size)]
+            start = 0
+            for family in alike:
+                end, nothing = start + family.width, [NULL] * family.width
+                blocks[family.first] = [
+                    block for row in kept for block in (nothing if row is None else row[start:end])
+                ]
+                start = end
+        in_order = tuple([blocks[family.first] for family in self._families])
+        return Found(length, longest if longest > length else 0, in_order)
 
 
-def _is_full(family: Sequence[FullGroup]) -> bool:
-    return type(family[0]) is FullGroup
+def _is_full(families: Sequence[FullFamily]) -> bool:
+    return type(families[0]) is FullFamily

@@ -1,176 +1,211 @@
-"""State groups: recurrent states that can be found again where a block of tokens ends."""
+"""State families: recurrent states that can be found again where a block of tokens ends.
+
+Source: vLLM 0.33.0, ``MambaManager`` in mode ``align``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pagesim.kvcache.groups import KVGroup, State
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
-from pagesim.kvcache.hybrid.kinds import DENSE, FullGroup, Hits, Setting, Table, replayed
+from pagesim.kvcache.hybrid.families import (
+    DENSE,
+    NEVER,
+    FullFamily,
+    Hits,
+    Setting,
+    Table,
+    replay_boundaries,
+)
 from pagesim.kvcache.runs import Content
 from pagesim.setup.compiled import mypyc_attr
 
-NEVER = 1 << 62
-"""More blocks than any memory has: there is no room in the step at hand."""
 
-
-@dataclass(slots=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StateTable(Table):
     """A sequence's states: `NULL` but for the last, the one before, and a checkpoint between them.
 
     Attributes:
-        ran: whether it took blocks since it was admitted.
-        source: the place of the state that the one at hand was computed from; -1 for none.
-        retired: leading blocks that were given back for good.
+        source: the position of the state that the one at hand was computed from; -1 for none.
         checkpoint: of the last chunk, the tokens after which its kernels leave a state behind; 0 for none.
-        kept_at: the place of that state.
+        kept_at: the position of that state.
     """
 
-    ran: bool = False
-    source: int = -1
-    retired: int = 0
-    checkpoint: int = 0
-    kept_at: int = 0
+    __slots__ = ("checkpoint", "kept_at", "source", "width")
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.source = -1
+        self.checkpoint = 0
+        self.kept_at = 0
+
+    @property
+    def held(self) -> int:
+        """The states in each group."""
+        return self.places - self.blocks.count(NULL) // self.width
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class StateGroup(FullGroup):
-    """A group of recurrent layers in vLLM's mode ``align``.
+class StateFamily(FullFamily):
+    """Groups of recurrent layers.
 
     A state is computed into the block of the step's last token. So of a step over several blocks only the
     last one is taken, and one more where the kernels leave a state behind as a prompt's last full block ends.
+
+    Attributes:
+        new_keys: hashes of states registered in the step at hand, which are not computed yet.
+        left: states registered since `HybridKV.take_states`: of whom, the group, the block, and the tokens
+            after which it was left; None until `HybridKV.take_states` is called.
     """
 
     __slots__ = ("_checkpoint", "left", "new_keys")
 
-    def __init__(self, number: int, of: int, group: KVGroup, blocks: Blocks, setting: Setting) -> None:
-        super().__init__(number, of, group, blocks, setting)
+    def __init__(self, numbers: range, of: int, group: KVGroup, blocks: Blocks, setting: Setting) -> None:
+        super().__init__(numbers, of, group, blocks, setting)
         assert isinstance(group.rule, State)
         self._checkpoint = group.rule.checkpoint
-        self.new_keys: set[int] = set()  # of states registered in the step at hand: not computed yet
-        # States that can be found since `take_left`: of whom, the block, the tokens before it; if asked for.
-        self.left: list[tuple[Holder, int, int]] | None = None
+        self.new_keys: set[int] = set()
+        self.left: list[tuple[Holder, int, int, int]] | None = None
 
     def new_table(self) -> Table:
-        return StateTable()
+        return StateTable(self.width)
 
     # Room
 
     def needed_first(self, holder: Holder, found: int, hits: Sequence[int], tokens: int) -> int:
-        if hits and self.blocks.keys[hits[-1]] in self.new_keys:
+        width, keys = self.width, self.blocks.keys
+        if hits and any(keys[block] in self.new_keys for block in hits[-width:]):
             return NEVER
-        missing = -(-tokens // self.size) - len(hits)
-        _, keeps = self._checkpoint_of(holder, [], found, tokens)
+        missing = -(-tokens // self.size) - len(hits) // width
+        keeps = self._keeps(holder, None, found, tokens)
         wanted = min(missing, 1 + keeps) if missing > 0 else 0
-        return wanted + sum([block != NULL and not self.blocks.names[block] for block in hits])
+        return wanted * width + self._free_among(hits)
 
-    def needed_whole(self, holder: Holder, found: int, hits: Sequence[int], tokens: int) -> int:
-        return self.needed_first(holder, found, hits, tokens)
+    def needed_whole(self, holder: Holder, found: int, hits: Sequence[int], length: int) -> int:
+        return self.needed_first(holder, found, hits, length)
 
     def needed(self, holder: Holder, table: Table, tokens: int) -> int:
         return self.needed_to_complete(holder, table, holder.tokens, tokens)
 
     def needed_to_complete(self, holder: Holder, table: Table, computed: int, tokens: int) -> int:
-        missing = -(-tokens // self.size) - len(table.blocks)
+        missing = -(-tokens // self.size) - table.places
         if missing <= 0:
             return 0
-        _, keeps = self._checkpoint_of(holder, table.blocks, computed, tokens)
-        return min(missing, 1 + keeps)
+        return min(missing, 1 + self._keeps(holder, table, computed, tokens)) * self.width
 
-    def _checkpoint_of(self, holder: Holder, blocks: Sequence[int], start: int, end: int) -> tuple[int, bool]:
-        """Return after which token a chunk leaves a state behind, and whether it does."""
+    def _keeps(self, holder: Holder, table: Table | None, start: int, end: int) -> bool:
+        """Say whether a chunk leaves a state behind where its last full block ends, in a block of its own."""
         if self._checkpoint is None:
-            return 0, False
+            return False
         size = self.size
         place = -(-end // size) - 2
-        position = (end - 1) // size * size
         reaches = self.setting.retention != 0 or end >= prompt_end(holder)
-        keeps = (
+        return (
             reaches
             and place >= 0
-            and can_keep(start, end, position, size, self._checkpoint)
-            and (place >= len(blocks) or blocks[place] == NULL)
+            and can_keep(start, end, (end - 1) // size * size, size, self._checkpoint)
+            and (table is None or place >= table.places or table.blocks[place * self.width] == NULL)
         )
-        return position, keeps
 
     # Changes
 
+    def add_hit(self, table: Table, found: int, hits: Sequence[int]) -> None:
+        super().add_hit(table, found, hits)
+        table.gone = table.releases_at = 0
+
     def grow(self, holder: Holder, table: Table, tokens: int) -> None:
         assert isinstance(table, StateTable)
-        blocks, required = table.blocks, -(-tokens // self.size)
-        position, keeps = self._checkpoint_of(holder, blocks, holder.tokens, tokens)
-        table.checkpoint, table.kept_at = (position, required - 2) if keeps else (0, 0)
-        if required > len(blocks) or keeps:
-            if blocks:
-                table.source = len(blocks) - 1
-            gap = required - 1 - keeps - len(blocks)
+        required = -(-tokens // self.size)
+        keeps = self._keeps(holder, table, holder.tokens, tokens)
+        table.checkpoint, table.kept_at = (
+            ((tokens - 1) // self.size * self.size, required - 2) if keeps else (0, 0)
+        )
+        if required > table.places or keeps:
+            if table.places:
+                table.source = table.places - 1
+            gap = required - 1 - keeps - table.places
             if gap > 0:
-                blocks += [NULL] * gap
-            missing = required - len(blocks)
-            if missing > 0:
-                blocks += self.blocks.take(missing)
-                self.held += missing
-        table.ran = True
+                table.blocks += [NULL] * (gap * self.width)
+                table.places += gap
+            super().grow(holder, table, tokens)
 
     def release(self, table: Table, processed: int) -> None:
         assert isinstance(table, StateTable)
-        blocks = table.blocks
-        end = min(self.group.released(processed), len(blocks))
-        gone = [place for place in range(end - 1, table.retired - 1, -1) if blocks[place] != NULL]
-        if gone:
-            self._give_back(blocks, gone)
-        if end > table.retired:
-            table.retired = end
+        blocks, width = table.blocks, self.width
+        end = min(self.group.released(processed), table.places)
+        gone = [place for place in range(end - 1, table.gone - 1, -1) if blocks[place * width] != NULL]
+        table.gone = max(end, table.gone)
         source = table.source
-        if 0 <= source < -(-processed // self.size) - 1 and blocks[source] != NULL:
-            self._give_back(blocks, [source])
+        from_source = (
+            0 <= source < -(-processed // self.size) - 1
+            and source not in gone
+            and blocks[source * width] != NULL
+        )
+        for at in range(width):
+            self._give(table, [place * width + at for place in gone], at)
+            if from_source:
+                self._give(table, [source * width + at], at)
+        self.rows -= len(gone) + from_source
 
-    def _give_back(self, blocks: list[int], places: Sequence[int]) -> None:
-        self.held -= self.blocks.give_back([blocks[place] for place in places])
-        for place in places:
-            blocks[place] = NULL
+    def _give(self, table: Table, places: Sequence[int], at: int) -> None:
+        """Give one group's blocks back."""
+        if places:
+            blocks = table.blocks
+            self.shared[at] -= self.blocks.give_back([blocks[place] for place in places])
+            for place in places:
+                blocks[place] = NULL
+
+    def drop(self, table: Table) -> None:
+        width, blocks = self.width, table.blocks
+        self.rows -= table.held
+        for at in range(width):
+            states = [block for block in blocks[at::width] if block != NULL]
+            states.reverse()
+            self.shared[at] -= self.blocks.give_back(states)
 
     # Content
 
     def register(self, holder: Holder, content: Content, table: Table, tokens: int) -> None:
         assert isinstance(table, StateTable)
-        start = table.passed
+        start, width = table.passed, self.width
         super().register(holder, content, table, tokens)
-        left = table.blocks[table.kept_at] if table.checkpoint else NULL
-        if left != NULL and not self._stays(holder, table.checkpoint):
-            self.blocks.forget(left)
+        if table.checkpoint and not self._stays(holder, table.checkpoint):
+            for block in table.blocks[table.kept_at * width : (table.kept_at + 1) * width]:
+                if block != NULL:
+                    self.blocks.forget(block)
         keys = self.blocks.keys
         for place in range(start, table.passed):
-            block = table.blocks[place]
-            key = keys[block] if block != NULL else None
-            if key is not None:
-                self.new_keys.add(key)
-                if self.left is not None:
-                    self.left.append((holder, block, (place + 1) * self.size))
+            for at, block in enumerate(table.blocks[place * width : (place + 1) * width]):
+                key = keys[block] if block != NULL else None
+                if key is not None:
+                    self.new_keys.add(key)
+                    if self.left is not None:
+                        self.left.append((holder, self.first + at, block, (place + 1) * self.size))
 
     def findable(self, holder: Holder, start: int, end: int) -> Sequence[int]:
         retention, alignment = self.setting.retention, self.setting.alignment
         if retention == DENSE:
             return range(start, end)
-        places = {tokens // alignment * alignment // self.size - 1 for tokens in replayed(holder)}
+        places = {tokens // alignment * alignment // self.size - 1 for tokens in replay_boundaries(holder)}
         if retention:
             segment = retention // self.size
             places.update(range((start + segment) // segment * segment - 1, end, segment))
         return sorted([place for place in places if start <= place < end])
 
     def _stays(self, holder: Holder, position: int) -> bool:
-        """Whether the state that a chunk leaves behind can be found later."""
+        """Say whether the state that a chunk leaves behind after so many tokens can be found later."""
         retention = self.setting.retention
         if position == (holder.prompt - 1) // self.size * self.size or position == holder.junction:
             return True
         return retention == DENSE or (retention > 0 and position % retention == 0)
 
-    def find(self, content: Content, tokens: int, family: Sequence[FullGroup]) -> Hits:
+    def find(self, content: Content, tokens: int, alike: Sequence[FullFamily]) -> Hits:
         for place in range(tokens // self.size - 1, -1, -1):
             if self.aligned(place + 1) == place + 1:
-                blocks = self.there(content, place, family)
+                blocks = self.cached(content, place, alike)
                 if blocks is not None:
                     hits: Hits = [None] * place
                     hits.append(blocks)
@@ -191,7 +226,7 @@ def can_keep(start: int, end: int, position: int, size: int, checkpoint: int) ->
         end: tokens up to its end.
         position: in tokens.
         size: tokens a block.
-        checkpoint: see `State`.
+        checkpoint: interval in tokens at which the kernels can leave states behind (`State.checkpoint`).
     """
     return (
         start % size == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import lcm
 
@@ -17,6 +18,7 @@ class Turns:
 
     Args:
         groups: of the memory.
+        registers: whether a holder also has its turn where all blocks whose tokens are known end together.
 
     Attributes:
         alignment: the least common multiple of all groups' block sizes, in tokens.
@@ -31,15 +33,19 @@ class Turns:
         "_groups",
         "_in_order",
         "_newest",
+        "_registers",
+        "_sizes",
         "_takes",
         "alignment",
         "period",
     )
 
-    def __init__(self, groups: Sequence[KVGroup]) -> None:
+    def __init__(self, groups: Sequence[KVGroup], *, registers: bool = False) -> None:
+        self._registers = registers
         self._groups = [group for group in groups if group.rule != State()]
         self.alignment = lcm(*(group.block_size for group in groups))
         self.period = lcm(*(group.block_size for group in self._groups))
+        self._sizes = Counter([group.block_size for group in self._groups])
         self._buckets: list[dict[Holder, None]] = [{} for _ in range(self.period)]
         self._in_order = True
         self._takes = Ring(self.period)  # what the decoding holders take
@@ -113,13 +119,12 @@ class Turns:
         return lasts(self._takes.in_turn(after), whole, steps, room)
 
     def _count(self, holder: Holder, change: int) -> None:
-        for group in self._groups:
-            self._takes.add(holder.base, group.block_size, holder.growth, change)
+        for size, groups in self._sizes.items():
+            self._takes.add(holder.base, size, holder.growth, change * groups)
 
     def _lengths(self, lag: int) -> tuple[int, ...]:
         """Return at which lengths, modulo the period, a group changes with so many tokens in flight."""
-        # Where all blocks known end together, they can be found.
-        lengths = {lag % self.period}
+        lengths = {lag % self.period} if self._registers else set()
         for group in self._groups:
             size, rule = group.block_size, group.rule
             changes = {1}

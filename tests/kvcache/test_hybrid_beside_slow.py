@@ -1,4 +1,4 @@
-"""A counted hybrid cache of prefixes decides what the one does that keeps every block in a table."""
+"""A hybrid block manager with a prefix cache does, block for block, what its slow twin does."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from random import Random
 
 import pytest
 
-from pagesim.kvcache import (
-    ChunkedLocal,
-    CountedHybridPrefixKV,
-    Full,
-    Holder,
-    HybridKV,
-    KVCache,
-    KVGroup,
-    OutOfBlocks,
-    SlidingWindow,
-    State,
-    counts_prefixes,
-)
+from pagesim.kvcache import ChunkedLocal, Full, Holder, HybridKV, KVCache, KVGroup, OutOfBlocks, SlidingWindow
 from pagesim.scheduling.content import Content
+from tests.kvcache.slow_hybrid import SlowHybridPrefixKV
 
 FULL = Full()
 LONGEST = 300
@@ -53,14 +42,17 @@ class Lives:
                 [first, second],
                 [FULL, first, first, second, second],
                 [first, first, FULL, FULL, second],
+                [FULL, ChunkedLocal(4 * size), ChunkedLocal(4 * size)],
+                [ChunkedLocal(6 * size), FULL, first],
             )
         )
-        groups = [KVGroup(size, rule) for rule in rules]
+        larger = rnd.choice((1, 1, 2))
+        groups = [KVGroup(size * (larger if rule == FULL else 1), rule) for rule in rules]
         blocks = rnd.choice((20, 40, 80)) * len(groups)
         how = {"longest": LONGEST, "in_flight": 30}
         self.tabled = HybridKV(blocks, groups, caches=True, **how)
-        self.counted = CountedHybridPrefixKV(blocks, groups, **how)
-        self.memories: tuple[KVCache, ...] = (self.tabled, self.counted)
+        self.slow = SlowHybridPrefixKV(blocks, groups, **how)
+        self.memories: tuple[KVCache, ...] = (self.tabled, self.slow)
         self.lag = rnd.choice((0, 1))
         for memory in self.memories:
             memory.lag = self.lag
@@ -262,14 +254,17 @@ class Lives:
             self.over.append((length, content))
 
     def compare_counts(self) -> None:
-        tabled, counted = self.tabled, self.counted
+        tabled, slow = self.tabled, self.slow
         for name in ("free_blocks", "cached_blocks", "shared_blocks", "findable_blocks", "steps"):
-            assert getattr(tabled, name) == getattr(counted, name), name
-        assert tabled.held_by_groups() == counted.held_by_groups()
+            assert getattr(tabled, name) == getattr(slow, name), name
+        assert tabled.held_by_groups() == slow.held_by_groups()
 
     def compare(self) -> None:
         self.compare_counts()
+        assert self.tabled.free_blocks_in_order() == self.slow.free_blocks_in_order()
         for pair in (*self.decoding, *self.resting):
+            for group in range(len(self.tabled.groups)):
+                self.both("block_table", pair, 0, group)
             self.both("held_by_group", pair)
             self.both("held_blocks", pair)
             self.both("length", pair)
@@ -306,48 +301,10 @@ def live(seeds: range, days: int) -> None:
     assert min(hits, evictions) > 2 * len(seeds), f"that is what these lives are about: {hits}, {evictions}"
 
 
-def test_runs_and_pieces_decide_as_blocks_do() -> None:
+def test_every_block_is_where_the_slow_twin_has_it() -> None:
     live(range(15), 300)
 
 
 @pytest.mark.slow
-def test_runs_and_pieces_decide_as_blocks_do_many_lives_long() -> None:
+def test_every_block_is_where_the_slow_twin_has_it_many_lives_long() -> None:
     live(range(15, 400), 400)
-
-
-def test_other_groups_are_kept_in_tables() -> None:
-    counted = [KVGroup(4), KVGroup(4, SlidingWindow(9))]
-    assert counts_prefixes(counted)
-    assert not counts_prefixes(counted, retention=64)
-    for other in (KVGroup(8, SlidingWindow(9)), KVGroup(4, ChunkedLocal(8)), KVGroup(4, State(aligned=True))):
-        assert not counts_prefixes([*counted, other])
-        with pytest.raises(ValueError, match="use HybridKV"):
-            CountedHybridPrefixKV(10, [*counted, other], longest=40, in_flight=8)
-
-
-def test_a_head_stays_blocked_for_as_many_steps_as_windows_give_too_little_back() -> None:
-    memory = CountedHybridPrefixKV(20, [KVGroup(4, SlidingWindow(5))], longest=LONGEST, in_flight=30)
-    holder = Reader(None, 12, 1)
-    memory.admit(holder, 12)
-    memory.start_decoding(holder)
-    memory.grow(1)  # takes a block, and gives back the two that are behind the window
-    assert memory.free_blocks == 18
-    assert memory.steps_blocked(10, 18) == 0
-    # It gives one back with its 17th token, before it takes one for that.
-    assert memory.steps_blocked(100, 19) == 100
-    memory.grow(3)
-    assert memory.free_blocks == 18
-
-
-def test_what_is_asked_for_a_head_counts_no_free_blocks_of_windows_that_may_be_evicted() -> None:
-    groups = [KVGroup(4), KVGroup(4, SlidingWindow(5))]
-    memory = CountedHybridPrefixKV(40, groups, longest=LONGEST, in_flight=8)
-    content = Content([16, 1 << 32], [1, 2], frozenset(), 4)
-    first, head = Reader(content, 17, 1), Reader(Content([16, 1 << 32], [1, 3], frozenset(), 4), 30, 2)
-    memory.admit(first, 17)
-    memory.release(first)
-    assert memory.match_prefix(head, 30) == 16
-    # 4 blocks were found of full attention, and are free; 4 others are to be taken. A window has 4 at most.
-    assert memory.least_to_admit_whole(head, 30) == 8
-    assert memory.can_admit_whole(head, 30, 30, 40 - 8 - 1 - 4)
-    assert not memory.can_admit_whole(head, 30, 30, 40 - 8 - 1 - 4 + 1)

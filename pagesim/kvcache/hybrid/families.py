@@ -1,0 +1,341 @@
+"""Families of KV cache groups: which blocks of a sequence they take, keep, hash and find.
+
+Neighbouring groups of one rule and one block size always do the same at the same time, so a family serves
+them together; only the blocks differ. Source: vLLM 0.33.0, ``v1/core/single_type_kv_cache_manager.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow
+from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.hybrid.blocks import NULL, Blocks
+from pagesim.kvcache.runs import Content
+from pagesim.setup.compiled import mypyc_attr
+
+Hits = list[list[int] | None]
+"""The blocks of a hit by position, one of each group; None where the groups need none."""
+
+DENSE = -1
+"""A retention interval: all content that can be found again is kept findable."""
+
+NEVER = 1 << 62
+"""More tokens than a sequence has, and more blocks than a pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all groups of a block manager have in common, in tokens.
+
+    Attributes:
+        longest: length of the longest sequence.
+        in_flight: tokens that can be scheduled and not be computed yet: a step's most, times the batches in
+            flight.
+        alignment: a hit is a multiple of it: the least common multiple of the groups' block sizes.
+        retention: interval at which windows and states stay findable besides those that a prompt's end needs:
+            0 for none, or `DENSE`.
+    """
+
+    longest: int
+    in_flight: int
+    alignment: int
+    retention: int = 0
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Table:
+    """The block tables of a sequence in the groups of one family.
+
+    Attributes:
+        blocks: by position, at each position one block of each group; `NULL` where there is none.
+        places: positions.
+        tokens: for which these have room.
+        gone: leading positions without blocks.
+        passed: leading positions of which it is decided whether their blocks are hashed.
+        hashed: behind so many leading positions no block is hashed.
+        releases_at: computed tokens from which on a further block is not attended to any more.
+    """
+
+    __slots__ = ("blocks", "gone", "hashed", "passed", "places", "releases_at", "tokens")
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+        self.places = 0
+        self.tokens = 0
+        self.gone = 0
+        self.passed = 0
+        self.hashed = 0
+        self.releases_at = 0
+
+    @property
+    def held(self) -> int:
+        """The blocks in each group."""
+        return self.places - self.gone
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FullFamily:
+    """Groups whose layers attend to all tokens before: every block is kept and hashed.
+
+    Attributes:
+        first: number of the first group.
+        width: number of groups.
+        of: number of groups of the block manager.
+        group: one of them.
+        size: tokens a block.
+        rows: blocks in the tables of each group, shared ones once for each table.
+        shared: of each group, references to its blocks beyond the first.
+    """
+
+    __slots__ = ("blocks", "first", "group", "of", "rows", "setting", "shared", "size", "width")
+
+    def __init__(self, numbers: range, of: int, group: KVGroup, blocks: Blocks, setting: Setting) -> None:
+        self.first = numbers.start
+        self.width = len(numbers)
+        self.of = of
+        self.group = group
+        self.size = group.block_size
+        self.blocks = blocks
+        self.setting = setting
+        self.rows = 0
+        self.shared = [0] * self.width
+
+    def most(self, tokens: int) -> int:
+        """Return the blocks that a sequence of so many tokens ever holds at once in a group."""
+        return self.group.most(tokens, self.setting.longest, self.setting.in_flight)
+
+    def new_table(self) -> Table:
+        """Return an empty table."""
+        table = Table()
+        self._set_release(table)
+        return table
+
+    # Room
+
+    def needed_first(self, holder: Holder, found: int, hits: Sequence[int], tokens: int) -> int:
+        """Return the free blocks that a new holder takes for so many tokens, those found included.
+
+        Args:
+            holder: the one that `match_prefix` looked up.
+            found: tokens of the hit.
+            hits: its blocks, as in `Table.blocks`.
+            tokens: to be computed or found, all together.
+        """
+        return self._needed_first(-(-tokens // self.size), found, hits)
+
+    def needed_whole(self, holder: Holder, found: int, hits: Sequence[int], length: int) -> int:
+        """Return those that it ever takes until so many tokens are computed: the gate of admission."""
+        return self._needed_first(self.most(length), found, hits)
+
+    def _needed_first(self, required: int, found: int, hits: Sequence[int]) -> int:
+        if not found:
+            return required * self.width
+        gone, width = self.group.released(found), self.width
+        wanted = required - max(gone, len(hits) // width)
+        return (wanted * width if wanted > 0 else 0) + self._free_among(hits[gone * width :])
+
+    def _free_among(self, hits: Sequence[int]) -> int:
+        """Return how many blocks of a hit are free."""
+        references = self.blocks.references
+        return sum([block != NULL and not references[block] for block in hits])
+
+    def needed(self, holder: Holder, table: Table, tokens: int) -> int:
+        """Return the blocks that a holder which has some takes to have room for so many tokens."""
+        return max(-(-tokens // self.size) - table.places, 0) * self.width
+
+    def needed_to_complete(self, holder: Holder, table: Table, computed: int, tokens: int) -> int:
+        """Return those that it takes at most from so many computed tokens until it has so many."""
+        return max(self.most(tokens) - table.places, 0) * self.width
+
+    # Changes
+
+    def add_hit(self, table: Table, found: int, hits: Sequence[int]) -> None:
+        """Refer to the blocks of a hit of so many tokens, as far as they are still attended to."""
+        width, shared = self.width, self.shared
+        gone = self.group.released(found)
+        while gone * width < len(hits) and hits[gone * width] == NULL:
+            gone += 1
+        table.blocks = [NULL] * (gone * width) + list(hits[gone * width :])
+        for at, block in enumerate(table.blocks):
+            if block != NULL and self.blocks.touch(block):
+                shared[at % width] += 1
+        table.places = table.passed = table.hashed = len(table.blocks) // width
+        table.tokens = table.places * self.size
+        table.gone = gone
+        self.rows += table.held
+        self._set_release(table)
+
+    def grow(self, holder: Holder, table: Table, tokens: int) -> None:
+        """Take blocks for a sequence of so many tokens."""
+        missing = -(-tokens // self.size) - table.places
+        if missing <= 0:
+            return
+        width = self.width
+        blocks = self.blocks.take(missing * width)
+        if missing > 1 and width > 1:
+            # All of the first group were taken first.
+            blocks = [blocks[at] for row in range(missing) for at in range(row, missing * width, missing)]
+        table.blocks += blocks
+        table.places += missing
+        table.tokens = table.places * self.size
+        self.rows += missing
+
+    def release(self, table: Table, processed: int) -> None:
+        """Give back what no token after the first ``processed`` attends to."""
+        start, end = table.gone, min(self.group.released(processed), table.places)
+        if end > start:
+            width, blocks = self.width, table.blocks
+            first, last = start * width, end * width
+            given = blocks[first:last]
+            blocks[first:last] = [NULL] * (last - first)
+            table.gone = end
+            self.rows -= end - start
+            if start >= table.hashed and end == start + 1:
+                self.blocks.unhashed_free += given
+            else:
+                self._give_back(given)
+        self._set_release(table)
+
+    def drop(self, table: Table) -> None:
+        """Give everything back: of one group after the other, the last block first."""
+        width, gone, hashed = self.width, table.gone, max(table.hashed, table.gone)
+        self.rows -= table.held
+        for at in range(width):
+            blocks = table.blocks[gone * width + at :: width]
+            maybe_hashed = blocks[: hashed - gone]
+            maybe_hashed.reverse()
+            self.shared[at] -= self.blocks.give_back(maybe_hashed)
+            self.blocks.unhashed_free += blocks[hashed - gone :]
+
+    def _give_back(self, rows: Sequence[int]) -> None:
+        """Give the blocks of some positions back: of one group after the other, the last one first."""
+        width = self.width
+        for at in range(width):
+            self.shared[at] -= self.blocks.give_back(rows[len(rows) - width + at :: -width])
+
+    def _set_release(self, table: Table) -> None:
+        """Note when `release` has something to do next."""
+        rule, next_block = self.group.rule, (table.gone + 1) * self.size
+        table.releases_at = NEVER
+        if isinstance(rule, SlidingWindow | ChunkedLocal):
+            table.releases_at = rule.processed_at(next_block)
+
+    # Content
+
+    def register(self, holder: Holder, content: Content, table: Table, tokens: int) -> None:
+        """Hash the blocks of the first so many tokens that are to be found."""
+        start, end = table.passed, tokens // self.size
+        if start >= end:
+            return
+        table.passed = end
+        blocks, width, size = table.blocks, self.width, self.size
+        for place in self.findable(holder, start, end):
+            at = place * width
+            if blocks[at] != NULL:
+                table.hashed = place + 1
+                key = content.key_at((place + 1) * size) * self.of + self.first
+                self.blocks.register(blocks[at : at + width], key)
+
+    def findable(self, holder: Holder, start: int, end: int) -> Sequence[int]:
+        """Return which positions from one to another (not included) are to be found, in order."""
+        return range(start, end)
+
+    def find(self, content: Content, tokens: int, alike: Sequence[FullFamily]) -> Hits:
+        """Return what is cached of the first so many tokens in all groups of some families like this."""
+        hits: Hits = []
+        for place in range(tokens // self.size):
+            blocks = self.cached(content, place, alike)
+            if blocks is None:
+                break
+            hits.append(blocks)
+        return hits[: self.aligned(len(hits))]
+
+    def cached(self, content: Content, place: int, alike: Sequence[FullFamily]) -> list[int] | None:
+        """Return the block of each group at a position; None unless all have one."""
+        found, key = self.blocks.found, content.key_at((place + 1) * self.size) * self.of
+        blocks: list[int] = []
+        for family in alike:
+            for number in range(family.first, family.first + family.width):
+                block = found.get(key + number)
+                if block is None:
+                    return None
+                blocks.append(block)
+        return blocks
+
+    def aligned(self, blocks: int) -> int:
+        """Return how many of so many leading blocks make a hit."""
+        return blocks * self.size // self.setting.alignment * self.setting.alignment // self.size
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class WindowFamily(FullFamily):
+    """Groups whose layers attend to a sliding window: what is behind it is given back.
+
+    A hit needs the blocks of one window before it, and only those enter a table. So of a prompt's blocks
+    those are hashed that a window at its end needs, or at another position where hits are expected.
+
+    Attributes:
+        contiguous: blocks that a hit needs.
+    """
+
+    __slots__ = ("contiguous",)
+
+    def __init__(self, numbers: range, of: int, group: KVGroup, blocks: Blocks, setting: Setting) -> None:
+        super().__init__(numbers, of, group, blocks, setting)
+        assert isinstance(group.rule, SlidingWindow)
+        self.contiguous = -(-(group.rule.window - 1) // self.size)
+
+    def findable(self, holder: Holder, start: int, end: int) -> Sequence[int]:
+        size, alignment, retention = self.size, self.setting.alignment, self.setting.retention
+        places: set[int] = set()
+        if retention:
+            segment = (alignment if retention == DENSE else retention) // size
+            if self.contiguous >= segment:
+                return range(start, end)
+            places.update(
+                place for place in range(start, end) if place % segment >= segment - self.contiguous
+            )
+        if retention != DENSE:
+            for tokens in replay_boundaries(holder):
+                last = tokens // alignment * alignment // size
+                places.update(range(max(start, last - self.contiguous), min(end, last)))
+        return sorted(places)
+
+    def find(self, content: Content, tokens: int, alike: Sequence[FullFamily]) -> Hits:
+        most = tokens // self.size
+        hits: Hits = [None] * most
+        run = 0
+        for place in range(most - 1, -1, -1):
+            blocks = self.cached(content, place, alike)
+            if blocks is None:
+                run = 0
+            elif run or self.aligned(place + 1) == place + 1:
+                hits[place] = blocks
+                run += 1
+                if run >= self.contiguous:
+                    return hits[: place + run]
+        return hits[: self.aligned(run)]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ChunkFamily(FullFamily):
+    """Groups whose layers attend to the tokens of one chunk: those of the chunks before are given back."""
+
+    __slots__ = ()
+
+    def find(self, content: Content, tokens: int, alike: Sequence[FullFamily]) -> Hits:
+        gone = self.group.released(tokens)
+        hits: Hits = [None] * gone
+        for place in range(gone, tokens // self.size):
+            blocks = self.cached(content, place, alike)
+            if blocks is None:
+                break
+            hits.append(blocks)
+        return hits
+
+
+def replay_boundaries(holder: Holder) -> tuple[int, ...]:
+    """Return after which tokens others may go on: before a prompt's last token, and where requests part."""
+    return (holder.prompt - 1, holder.junction) if holder.junction else (holder.prompt - 1,)

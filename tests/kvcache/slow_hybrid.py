@@ -1,0 +1,365 @@
+"""A hybrid block manager with a prefix cache, as vLLM's pages tell it: block by block and step by step.
+
+Written from vLLM 0.33.0's rules alone (``block_pool.py``, ``single_type_kv_cache_manager.py``,
+``kv_cache_coordinator.py``): full attention, sliding windows and chunked attention, all in plain lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm
+
+from pagesim.kvcache import ChunkedLocal, Full, KVCache, KVGroup, OutOfBlocks, SlidingWindow
+from tests.kvcache.text import Reader
+
+
+class Block:
+    """A block of memory, by number; ``key`` is its hash and group once it has one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.key: tuple[int, int] | None = None
+        self.tables = 0
+
+
+Table = list[Block | None]
+"""By position the block of one group, None for vLLM's null block."""
+
+
+class SlowHybridPrefixKV(KVCache):
+    """See `KVCache`."""
+
+    def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
+        super().__init__(num_blocks, groups, shares=False)
+        self.releases = True
+        self.longest = longest
+        self.most_in_flight = in_flight
+        self.queue = [Block(number) for number in range(num_blocks)]  # the first is taken first
+        self.cache: dict[tuple[int, int], list[Block]] = {}
+        self.tables: dict[Reader, list[Table]] = {}
+        self.hashed: dict[Reader, list[int]] = {}  # of each group, leading positions that were decided
+        self.alignment = lcm(*[group.block_size for group in groups])
+        self.hits: dict[Reader, tuple[int, list[Table]]] = {}
+        self.fresh = -1  # the step of which some holder's is the first
+        self.changes: list[tuple[int, ...]] = []
+        self.early = any(isinstance(group.rule, ChunkedLocal) for group in groups)
+        self.at_once = len({group.block_size for group in groups}) > 1
+
+    # Blocks
+
+    def count(self) -> None:
+        self.free_blocks = len(self.queue)
+        self._cached = sum(block.key is not None for block in self.queue)
+        held = [block for tables in self.tables.values() for table in tables for block in table if block]
+        self.shared_blocks = len(held) - len(set(held))
+
+    @property
+    def findable_blocks(self) -> int:
+        return len(self.cache)
+
+    def take_block(self) -> Block:
+        block = self.queue.pop(0)
+        if block.key is not None:
+            self.cache[block.key].remove(block)
+            if not self.cache[block.key]:
+                del self.cache[block.key]
+            block.key = None
+        block.tables = 1
+        return block
+
+    def give_back(self, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            block.tables -= 1
+        free = [block for block in blocks if not block.tables]
+        self.queue[:0] = [block for block in free if block.key is None]
+        self.queue += [block for block in free if block.key is not None]
+
+    # Rules
+
+    def skipped(self, group: KVGroup, processed: int) -> int:
+        """Blocks at the beginning that no token after the first so many attends to."""
+        tokens = 0
+        if isinstance(group.rule, SlidingWindow):
+            tokens = max(0, processed - group.rule.window + 1)
+        elif isinstance(group.rule, ChunkedLocal):
+            tokens = processed // group.rule.chunk * group.rule.chunk
+        return tokens // group.block_size
+
+    def most(self, group: KVGroup, tokens: int) -> int:
+        """Blocks that a sequence of so many tokens holds at once at most."""
+        most, size = -(-tokens // group.block_size), group.block_size
+        if isinstance(group.rule, SlidingWindow):
+            most = min(most, -(-min(group.rule.window - 1 + self.most_in_flight, self.longest) // size) + 1)
+        elif isinstance(group.rule, ChunkedLocal):
+            most = min(most, -(-min(group.rule.chunk + self.most_in_flight, self.longest) // size))
+        return most
+
+    def find(self, group: KVGroup, number: int, holder: Reader, tokens: int) -> Table:
+        """The hit of one group of at most so many tokens: its blocks, null where none is needed."""
+        size = group.block_size
+        places = tokens // size
+        there: Table = []
+        for place in range(places):
+            found = self.cache.get((holder.content.key_at((place + 1) * size), number))
+            there.append(found[0] if found else None)
+        if isinstance(group.rule, ChunkedLocal):
+            first = self.skipped(group, tokens)
+            end = first
+            while end < places and there[end]:
+                end += 1
+            return [*[None] * first, *there[first:end]]
+        leading = 0
+        while leading < places and there[leading]:
+            leading += 1
+        while leading * size % self.alignment:
+            leading -= 1
+        if isinstance(group.rule, SlidingWindow):
+            needed = -(-(group.rule.window - 1) // size)
+            for end in range(places, 0, -1):
+                if end * size % self.alignment == 0 and end >= needed and all(there[end - needed : end]):
+                    first = end - max(needed, 1)  # a window of one token needs the block that ends there
+                    if all(there[first:end]):
+                        return [*[None] * first, *there[first:end]]
+        return there[:leading]
+
+    def look_up(self, holder: Reader, tokens: int) -> tuple[int, list[Table], int]:
+        """The longest hit of all groups: its tokens, its blocks, and the longest that one group has."""
+        alike: dict[object, list[int]] = {}
+        for number, group in enumerate(self.groups):
+            alike.setdefault((group.rule, group.block_size), []).append(number)
+        kinds = sorted(alike.values(), key=lambda numbers: self.groups[numbers[0]].rule != Full())
+        length, longest = tokens, 0
+        hits: dict[int, Table] = {}
+        first_time = True
+        while True:
+            found = length
+            for numbers in kinds:
+                group = self.groups[numbers[0]]
+                if not first_time and group.rule == Full():
+                    found = min(found, len(hits[numbers[0]]) * group.block_size)
+                    continue
+                found = self.find_alike(numbers, holder, found, hits)
+                longest = max(longest, found)
+            first_time = False
+            if found >= length:
+                break
+            length = found
+            if len(kinds) == 1 or (len(kinds) == 2 and self.groups[kinds[0][0]].rule == Full()):
+                break
+        cut = [hits[number][: -(-length // group.block_size)] for number, group in enumerate(self.groups)]
+        return length, cut, longest if longest > length else 0
+
+    def find_alike(self, numbers: list[int], holder: Reader, tokens: int, hits: dict[int, Table]) -> int:
+        """The hit of several groups of one rule: a position counts only where all of them have a block."""
+        group = self.groups[numbers[0]]
+        size = group.block_size
+        hidden: dict[tuple[int, int], list[Block]] = {}
+        for place in range(tokens // size):
+            keys = [(holder.content.key_at((place + 1) * size), number) for number in numbers]
+            if not all(key in self.cache for key in keys):
+                hidden |= {key: self.cache.pop(key) for key in keys if key in self.cache}
+        for number in numbers:
+            hits[number] = self.find(group, number, holder, tokens)
+        self.cache |= hidden
+        return len(hits[numbers[0]]) * size
+
+    def hash_blocks(self, holder: Reader, tokens: int) -> None:
+        if holder.content is None:
+            return
+        if len(self.groups) > 1:
+            tokens = tokens // self.alignment * self.alignment
+        for number, (group, table) in enumerate(zip(self.groups, self.tables[holder], strict=True)):
+            size = group.block_size
+            first, last = self.hashed[holder][number], tokens // size
+            self.hashed[holder][number] = max(first, last)
+            for place in range(first, last):
+                block = table[place]
+                if block is None or block.key is not None:
+                    continue
+                if isinstance(group.rule, SlidingWindow):
+                    needed = -(-(group.rule.window - 1) // size)
+                    boundaries = [holder.prompt - 1, *([holder.junction] if holder.junction else [])]
+                    ends = [boundary // self.alignment * self.alignment // size for boundary in boundaries]
+                    if not any(end - needed <= place < end for end in ends):
+                        continue
+                block.key = holder.content.key_at((place + 1) * size), number
+                self.cache.setdefault(block.key, []).append(block)
+
+    # Questions
+
+    def length(self, holder: Reader) -> int:
+        return holder.tokens
+
+    def held_blocks(self, holder: Reader) -> int:
+        return sum(block is not None for table in self.tables[holder] for block in table)
+
+    def held_by_group(self, holder: Reader) -> list[tuple[int, int]]:
+        found = []
+        for group, table in zip(self.groups, self.tables[holder], strict=True):
+            gone = table.count(None)
+            found.append((holder.tokens - gone * group.block_size, len(table) - gone))
+        return found
+
+    def held_by_groups(self) -> tuple[int, ...]:
+        groups = range(len(self.groups))
+        return tuple(len({b for tables in self.tables.values() for b in tables[g] if b}) for g in groups)
+
+    def block_table(self, holder: Reader, sample: int = 0, group: int = 0) -> list[int]:
+        return [-1 if block is None else block.number for block in self.tables[holder][group]]
+
+    def free_blocks_in_order(self) -> list[int]:
+        return [block.number for block in self.queue]
+
+    def missing(self, holder: Reader, length: int) -> int:
+        tables = zip(self.groups, self.tables[holder], strict=True)
+        return sum(max(0, -(-length // group.block_size) - len(table)) for group, table in tables)
+
+    def blocks_needed(self, steps: int = 1) -> int:
+        return sum(self.missing(holder, holder.tokens + steps * holder.growth) for holder in self.decoding())
+
+    def blocks_needed_by(self, holder: Reader) -> int:
+        return self.missing(holder, holder.tokens + holder.growth)
+
+    def blocks_to_extend(self, holder: Reader, tokens: int) -> int:
+        return self.missing(holder, holder.tokens + tokens)
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        if self.lag and self.fresh == self.steps + 1:
+            return 0
+        fit = 0
+        while fit < steps and self.blocks_needed(fit + 1) <= self.free_blocks - spare:
+            fit += 1
+        return fit
+
+    def match_prefix(self, holder: Reader, tokens: int) -> int:
+        self.hits.pop(holder, None)
+        if holder.content is None:
+            return 0
+        found, hit, holder.junction = self.look_up(holder, tokens - 1)
+        self.hits[holder] = found, hit
+        return found
+
+    def first(self, holder: Reader, needed: Sequence[int]) -> int:
+        """Free blocks that admission takes, if so many are needed in each group."""
+        found, hits = self.hits.get(holder, (0, [[] for _ in self.groups]))
+        blocks = 0
+        for group, hit, wanted in zip(self.groups, hits, needed, strict=True):
+            gone = self.skipped(group, found) if found else 0
+            blocks += max(0, wanted - max(gone, len(hit)))
+            blocks += sum(block is not None and not block.tables for block in hit[gone:])
+        return blocks
+
+    def blocks_to_admit(self, holder: Reader, tokens: int) -> int:
+        return self.first(holder, [-(-tokens // group.block_size) for group in self.groups])
+
+    def can_admit_whole(self, holder: Reader, tokens: int, length: int, spare: int = 0) -> bool:
+        whole = self.first(holder, [self.most(group, length) for group in self.groups])
+        return whole + spare <= self.free_blocks and self.can_admit(holder, tokens, spare)
+
+    def decoding(self) -> list[Reader]:
+        return sorted((h for h in self.tables if h.decodes), key=lambda holder: holder.order)
+
+    # Changes
+
+    def need(self, blocks: int) -> None:
+        if blocks > self.free_blocks:
+            raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
+
+    def admit(self, holder: Reader, tokens: int) -> None:
+        self.need(self.blocks_to_admit(holder, tokens))
+        found, hits = self.hits.pop(holder, (0, [[] for _ in self.groups]))
+        tables = []
+        for group, hit in zip(self.groups, hits, strict=True):
+            gone = self.skipped(group, found) if found else 0
+            table: Table = [*[None] * gone, *hit[gone:]]
+            for block in table:
+                if block is not None:
+                    if not block.tables:
+                        self.queue.remove(block)
+                    block.tables += 1
+            tables.append(table)
+        self.tables[holder] = tables
+        self.hashed[holder] = [len(table) for table in tables]
+        self.reach(holder, tokens)
+        self.hash_blocks(holder, tokens - holder.unknown)
+        self.count()
+
+    def reach(self, holder: Reader, length: int) -> None:
+        for group, table in zip(self.groups, self.tables[holder], strict=True):
+            while len(table) * group.block_size < length:
+                table.append(self.take_block())
+        holder.tokens = length
+
+    def trim(self, holder: Reader) -> None:
+        self.release_skipped(holder, holder.tokens - holder.in_flight)
+        self.count()
+
+    def release_skipped(self, holder: Reader, processed: int) -> None:
+        if self.early:
+            self.hash_blocks(holder, processed)
+        for group, table in zip(self.groups, self.tables[holder], strict=True):
+            gone = []
+            for place in range(min(self.skipped(group, processed), len(table)) - 1, -1, -1):
+                block = table[place]
+                if block is not None:
+                    gone.append(block)
+                    table[place] = None
+            self.give_back(gone)
+
+    def extend(self, holder: Reader, tokens: int) -> None:
+        self.trim(holder)
+        self.need(self.blocks_to_extend(holder, tokens))
+        self.reach(holder, holder.tokens + tokens)
+        self.hash_blocks(holder, holder.tokens - holder.unknown)
+        self.count()
+
+    def append(self, holder: Reader) -> int:
+        self.extend(holder, 1)
+        return 0
+
+    def start_decoding(self, holder: Reader) -> None:
+        holder.decodes = True
+        self.fresh = self.steps + 1
+
+    def stop_decoding(self, holder: Reader) -> None:
+        holder.decodes = False
+
+    def serve(self, holder: Reader) -> None:
+        self.release_skipped(holder, holder.tokens - holder.in_flight)
+        holder.in_flight = self.lag * holder.growth
+        self.reach(holder, holder.tokens + holder.growth)
+        if self.at_once:
+            self.hash_blocks(holder, holder.tokens - holder.unknown)
+        self.count()
+
+    def take(self, holder: Reader) -> None:
+        self.serve(holder)
+
+    def close_step(self) -> None:
+        self.steps += 1
+
+    def grow(self, steps: int = 1) -> int:
+        for _ in range(steps):
+            self.steps += 1
+            for holder in self.decoding():
+                self.serve(holder)
+            self.changes.append((self.steps, self._cached, *self.held_by_groups()))
+        return 0
+
+    def take_changes(self) -> list[tuple[int, ...]]:
+        changes, self.changes = self.changes, []
+        return changes
+
+    def cache_full_blocks(self, holder: Reader) -> None:
+        self.hash_blocks(holder, holder.tokens - holder.unknown)
+
+    def release(self, holder: Reader) -> None:
+        self.hash_blocks(holder, holder.tokens - holder.unknown)
+        for table in self.tables.pop(holder):
+            self.give_back([block for block in reversed(table) if block is not None])
+        del self.hashed[holder]
+        holder.decodes = False
+        self.count()
+
+    def end_samples(self, holder: Reader, samples: Sequence[int]) -> None:
+        raise NotImplementedError
