@@ -210,6 +210,7 @@ class Lives:
         needed = self.both("blocks_needed_by", pair)
         assert isinstance(needed, int)
         if needed <= self.tabled.free_blocks:
+            self.settle(pair, unknown=self.lag)
             self.both("take", pair)
             self.resting.remove(pair)
             self.both("start_decoding", pair)

@@ -35,7 +35,7 @@ def _trace(lengths: str, rate: float) -> Trace:
 def mean_batch(setting: Setting, workload: str, cost: str) -> float:
     """Return a vLLM bar of Fig. 13 as it comes out with such a cost."""
     trace = _trace(setting.trace(workload), RATES[workload])
-    result = simulate(trace, steps="none", cost=cost, window="600:3600")
+    result = simulate(trace, "vllm-sosp", steps="none", cost=cost, window="600:3600")
     return float(result.summary["batch"]["mean"])
 
 

@@ -36,7 +36,7 @@ def cost_of(text: str, system: System = SYSTEM) -> CostModel:
         gpu=gpu(system.gpu),
         tp=1,
         block_size=16,
-        kv_dtype=system.kv_cache_dtype,
+        kv_dtype=system.kv_dtype,
     )
 
 
