@@ -423,7 +423,7 @@ def test_without_a_replay_the_page_says_so(browser, tmp_path):
     ps.simulate("fixed:50,20", num_blocks=100).save(tmp_path / "out")
     write_report([tmp_path / "out"], tmp_path / "report.html")
     browser.open(tmp_path / "report.html")
-    assert "vllm-sosp has no map: its trace was given as an object" in browser.run("document.body.innerText")
+    assert "vllm-v1 has no map: its trace was given as an object" in browser.run("document.body.innerText")
     assert browser.run("document.getElementById('map-body').hidden")
     assert browser.complaints == []
 
