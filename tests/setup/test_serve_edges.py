@@ -126,3 +126,19 @@ def test_the_last_of_several_methods_of_quantization_counts() -> None:
     assert read_serve(f"vllm {line}").options["weight_dtype"] == "fp8"
     assert read_serve(f"sglang {line}").options["weight_dtype"] == "fp8"
     assert "--quantization awq would" in refusal("vllm serve llama-3.1-8b -q fp8 -q awq")
+
+
+@pytest.mark.parametrize(
+    ("line", "server"),
+    [
+        ("python -m vllm.entrypoints.openai.api_server", "vllm serve"),
+        ("python3 -m sglang.launch_server", "sglang serve"),
+    ],
+)
+def test_a_servers_module_alone_is_a_line_without_a_model(line: str, server: str) -> None:
+    assert refusal(line).startswith(f"--serve names no model; it must name one model, as in {server} MODEL")
+
+
+def test_the_last_of_several_choices_of_kernels_is_named() -> None:
+    line = "vllm serve gpt-oss-20b --moe-backend triton --moe-backend marlin"
+    assert refusal(line).startswith("--serve: --moe-backend marlin would change")

@@ -382,3 +382,12 @@ def test_gemma_3_attends_both_ways_within_an_image_where_it_takes_images() -> No
     assert not from_hf_config(
         {"model_type": "llama", "text_config": {**text, "sliding_window": None}}
     ).image_prefixes
+
+
+def test_ministral_3_has_heads_of_128_where_its_config_is_silent() -> None:
+    # The default of transformers' Ministral3Config, with 8 heads of keys and values.
+    sizes = {"hidden_size": 2048, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 32}
+    spec = from_hf_config(
+        {"model_type": "ministral3", **sizes, "vocab_size": 100, "max_position_embeddings": 64}
+    )
+    assert spec.kv_bytes_per_token("bf16", 1) == 2 * 2 * 8 * 128 * 2

@@ -63,6 +63,8 @@ TOWERS: list[tuple[str, str, int, dict[str, Any], dict[int, int]]] = [
     ("qwen3_5", "qwen3_5_text", 3072, {**QWEN, "deepstack_visual_indexes": []}, {4: 232570680, 8: 120902172}),
     ("llama4", "llama4_text", 5120, {**LLAMA4, "vision_output_dim": 4096}, {8: 219919808}),
     ("mistral3", "mistral", 5120, {**PIXTRAL, "patch_size": 14}, {1: 877916160, 4: 226750464}),
+    # What is left out of PIXTRAL here are the defaults of transformers' PixtralVisionConfig.
+    ("mistral3", "mistral", 5120, {"patch_size": 14, "image_size": 1540}, {1: 877916160}),
     ("kimi_k25", "llama", 7168, MOON, {8: 222547868}),
 ]
 

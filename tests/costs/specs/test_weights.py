@@ -384,6 +384,16 @@ def test_what_every_gpu_has_whole_keeps_a_dtype_of_its_own() -> None:
     assert spec.weights.mixed == ("attention",)
 
 
+def test_one_projection_of_latent_attention_may_keep_16_bits() -> None:
+    ranks = {"kv_lora_rank": 512, "q_lora_rank": 1536}
+    heads = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    section = {"quant_method": "fp8", "modules_to_not_convert": ["kv_a_proj_with_mqa"]}
+    spec = read(section, model_type="deepseek_v3", **ranks, **heads)
+    eight_bits = 4096 * 1536 + 1536 * 32 * 192 + 512 * 32 * 256 + 32 * 128 * 4096
+    by_hand = 32 * (eight_bits + 2 * 4096 * (512 + 64))
+    assert spec.weight_bytes_by_group(1)["attention"] == pytest.approx(by_hand, abs=1)
+
+
 @pytest.mark.parametrize(("method", "kept"), [("modelopt", 11), ("fp8", 1)])
 def test_a_name_that_modelopt_excludes_may_be_the_beginning_of_one(method: str, kept: int) -> None:
     """``exclude_module in prefix`` in vLLM's modelopt.py: layers 1 and 10 to 19."""
