@@ -37,10 +37,6 @@ def doze(seconds: int) -> int:
     return seconds
 
 
-def kill_yourself() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_each_call_is_answered_once_by_another_process(kind):
     with Workers(2) as both:
         squares = list(both.call(pow, [(number, 2) for number in range(200)]))
@@ -57,7 +53,7 @@ def test_one_job_is_this_process():
 
 def test_a_worker_that_is_killed_is_a_sentence(kind):
     with Workers(2) as both, pytest.raises(PagesimError, match="a worker process was killed"):
-        list(both.call(kill_yourself, [()] * 4))
+        list(both.call(signal.raise_signal, [(signal.SIGKILL,)] * 4))
 
 
 def test_a_sweep_is_the_same_whatever_workers_it_has(kind, tmp_path):
