@@ -77,7 +77,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "TabledKV": "memory with block tables, to derive from",
         "contiguous": "makes memory of a placement",
     },
-    "pagesim.kvcache.conformance": {"check_kvcache": "the tests that memory of one's own must pass"},
+    "pagesim.testing": {"check_kvcache": "the tests that memory of one's own must pass"},
     "pagesim.scheduling": {
         "Batch": "what a scheduler has decided for an iteration",
         "EngineRequest": "what a scheduler knows of a request",

@@ -39,8 +39,8 @@ from pagesim.kvcache import (
     WatchedPrefixKV,
     contiguous,
 )
-from pagesim.kvcache.conformance import check_kvcache
 from pagesim.kvcache.radix import EvictionPolicy, RadixKV, WindowedRadixKV, WindowPool
+from pagesim.testing import check_kvcache
 from tests.kvcache.slow import SlowHybridKV, SlowKV
 
 Maker = Callable[[Pool], KVCache]

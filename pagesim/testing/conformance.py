@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks
-from pagesim.kvcache.copied import copied
-from pagesim.kvcache.life import Life
-from pagesim.kvcache.living import LivingHolder, named, takes_samples
 from pagesim.kvcache.pool import Pool
-from pagesim.kvcache.random_life import RandomLife
 from pagesim.kvcache.reservation import RESERVATIONS
+from pagesim.testing.copied import copied
+from pagesim.testing.holders import LivingHolder, named, takes_samples
+from pagesim.testing.life import Life
+from pagesim.testing.random_life import RandomLife
 
 __all__ = ["check_kvcache", "pools"]
 
