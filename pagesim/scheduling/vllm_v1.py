@@ -77,12 +77,7 @@ class VllmV1(RunningByPriorityV1):
 
     @classmethod
     def needs_tables(cls, options: VllmV1Options) -> bool:
-        # By priority a request may lose what it has just taken, which is then not taken.
-        return options.offloads and options.scheduling_policy == "priority"
-
-    @classmethod
-    def watches_blocks(cls, options: VllmV1Options) -> bool:
-        return options.offloads
+        return options.offloads  # whether a block that is stored was taken again
 
     @classmethod
     def names_contents(cls, options: VllmV1Options) -> bool:
@@ -167,11 +162,14 @@ class VllmV1(RunningByPriorityV1):
         self.full_isl = bool(options.scheduler_reserve_full_isl)
         self.in_flight = 2 if options.async_scheduling else 1
         memory.lag = self.in_flight - 1
-        # By priority, and where blocks are kept that a batch in flight fills, each request is looked at.
-        self._latest_makes_room = not by_priority and (self.in_flight == 1 or not self.keeps_in_flight)
-        # A memory is told only what it listens to: both are asked in every decision.
+        # By priority, where blocks are kept that a batch in flight fills, and where it matters which blocks a
+        # request takes before another one is preempted, each request is looked at.
+        which_matters = memory.is_plain and (memory.caches_prefixes or memory.names_blocks)
+        self._latest_makes_room = not (by_priority or which_matters) and (
+            self.in_flight == 1 or not self.keeps_in_flight
+        )
+        # A memory is told only what it listens to, since it is told in every decision.
         self._tells_plans = type(memory).new_plan is not KVCache.new_plan
-        self._sets_aside = type(memory).set_aside is not KVCache.set_aside
         self._in_chunks = {}
         self._skipped = {}
         self._ending = {}

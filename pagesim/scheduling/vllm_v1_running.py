@@ -26,7 +26,6 @@ class RunningV1(RestingScheduler):
         "_answering",
         "_in_chunks",
         "_latest_makes_room",
-        "_sets_aside",
         "_skipped",
         "_unserved_context",
         "max_num_batched_tokens",
@@ -46,7 +45,6 @@ class RunningV1(RestingScheduler):
     _skipped: dict[int, EngineRequest]
     _unserved_context: int  # tokens of running requests that get none in the iteration at hand
     _answering: dict[int, EngineRequest]  # by the name of what they generate
-    _sets_aside: bool  # whether memory looks at which blocks are taken
     _latest_makes_room: bool  # whether nothing but its place among those that run decides who is preempted
 
     def _run_together(self, batch: Batch, budget: int) -> bool:
@@ -93,8 +91,6 @@ class RunningV1(RestingScheduler):
         while not grown:
             if grown is None:
                 return False
-            if self._sets_aside:
-                memory.set_aside(memory.free_blocks)
             self.preempt(self.latest(), batch)
             grown = memory.grow_in_turn(self.running.values())
         return True

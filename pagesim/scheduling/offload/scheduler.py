@@ -34,7 +34,7 @@ class OffloadingV1(HoldingV1):
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py.
 
     Args:
-        memory: empty; its blocks have numbers or can be watched.
+        memory: empty; its blocks have numbers.
         options: with the size of vLLM's tier in chunks, where there is no chain.
         max_model_len: tokens; no sequence is longer.
         chain: of tiers, in place of vLLM's one.
