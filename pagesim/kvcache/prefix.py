@@ -105,31 +105,39 @@ class PrefixKV(KVCache):
         held = sum([blocks for run, blocks in hits if run.holders])
         return -(-tokens // self.block_size) - held
 
+    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        # Where there is room for all blocks, what was found tells no more.
+        blocks = -(-tokens // self.block_size) + spare
+        return blocks <= self.free_blocks or self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
+
     # Changes
 
     def admit(self, holder: Holder, tokens: int) -> None:
         if holder.samples > 1:
             raise KVCacheError("a prefix cache serves every sample as a request of its own")
-        self._check_room(self.blocks_to_admit(holder, tokens))
+        size = self.block_size
+        blocks = -(-tokens // size)
+        if blocks > self.free_blocks:
+            self._check_room(self.blocks_to_admit(holder, tokens))
         hits = self._hits_of(holder, tokens)
         holder.kv = prefix = Prefix(holder.content)
-        for run, blocks in hits:
-            if blocks < run.count:
-                self._index.split(run, blocks)
+        for run, count in hits:
+            if count < run.count:
+                self._index.split(run, count)
             self._touch(run)
             run.holders.append(prefix)
             prefix.runs.append(run)
-            prefix.hashed += blocks
+            prefix.hashed += count
         holder.tokens = tokens
-        self._take_for(prefix, -(-tokens // self.block_size) - prefix.hashed)
-        self._hash(holder, tokens - holder.unknown)
+        self._take_for(prefix, blocks - prefix.hashed)
+        self._index.register(prefix, (tokens - holder.unknown) // size)
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)
         self._check_room(blocks)
         self._take_for(holder.kv, blocks)
         holder.tokens += tokens
-        self._hash(holder, holder.tokens - holder.unknown)
+        self.cache_full_blocks(holder)
 
     def append(self, holder: Holder) -> int:
         self.extend(holder, 1)
@@ -146,11 +154,12 @@ class PrefixKV(KVCache):
         self._ring.leave(holder.base)
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
+        blocks = self._ring.total(self.steps, steps)
         if blocks > self.free_blocks:
             self._check_steps(steps)
         if self.reuses_unhashed_first:
-            self._take(blocks)
+            if blocks:
+                self._take(blocks)
             self.steps += steps
             return 0
         for _ in range(steps):
@@ -166,18 +175,22 @@ class PrefixKV(KVCache):
         return evicted
 
     def cache_full_blocks(self, holder: Holder) -> None:
-        self._hash(holder, self.length(holder) - holder.unknown)
+        self._index.register(holder.kv, (self.length(holder) - holder.unknown) // self.block_size)
 
     def take(self, holder: Holder) -> None:
-        self._take_for(holder.kv, self.blocks_needed_by(holder))
+        blocks = self.blocks_needed_by(holder)
+        if blocks:
+            self._take_for(holder.kv, blocks)
 
     def release(self, holder: Holder) -> None:
         if holder.decodes:
             self.stop_decoding(holder)
-        self.cache_full_blocks(holder)
-        prefix: Prefix = holder.kv
-        self._give_back_unhashed(prefix, self.held_blocks(holder) - prefix.hashed)
-        for run in reversed(prefix.runs):
+        prefix, size, tokens = holder.kv, self.block_size, holder.tokens
+        self._index.register(prefix, (tokens - holder.unknown) // size)
+        unhashed = -(-tokens // size) - prefix.hashed
+        if unhashed:
+            self._give_back_unhashed(prefix, unhashed)
+        for run in prefix.runs[::-1]:
             run.holders.remove(prefix)
             if run.holders:
                 self.shared_blocks -= run.count
@@ -241,16 +254,13 @@ class PrefixKV(KVCache):
             self._cached -= run.count
             self.free_blocks -= run.count
 
-    def _hash(self, holder: Holder, tokens: int) -> None:
-        """Make the blocks of a holder findable that are full at this length."""
-        self._index.register(holder.kv, tokens // self.block_size)
-
     def _take(self, blocks: int) -> None:
         """Take so many free blocks, which there are; what they hold is evicted."""
+        queue = self._queue
         self.free_blocks -= blocks
         while blocks:
-            run = self._queue.first
-            count = min(run.count, blocks)
+            run = queue.end.behind
+            count = run.count if run.count < blocks else blocks
             if run.content is not None:
                 run = self._index.evict(run, count)
                 self._cached -= count
@@ -258,15 +268,13 @@ class PrefixKV(KVCache):
                 self._taken(run, count)
             run.count -= count
             if not run.count:
-                self._queue.remove(run)
+                queue.remove(run)
             blocks -= count
 
     def _give_back_unhashed(self, prefix: Prefix, blocks: int) -> None:
         """Give back the last blocks of a request, so many, which cannot be found."""
-        if not blocks:
-            return
         self.free_blocks += blocks
-        run = self._queue.first
+        run = self._queue.end.behind
         if not self.reuses_unhashed_first:
             run = Run(0)
             self._queue.append(run)

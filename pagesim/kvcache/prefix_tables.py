@@ -28,7 +28,7 @@ class NumberedPrefixKV(PrefixKV):
         self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True
     ) -> None:
         super().__init__(num_blocks, block_size, cpu_blocks, reuses_unhashed_first=reuses_unhashed_first)
-        self._queue.first.blocks.extend(range(num_blocks - 1, -1, -1))
+        self._queue.end.behind.blocks.extend(range(num_blocks - 1, -1, -1))
         self._fresh: array[int] = array("i")  # numbers of blocks that were taken, and are in no table yet
         self._buckets = Buckets(block_size)
         self.holders: dict[Holder, None] = {}

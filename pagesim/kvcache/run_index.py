@@ -131,7 +131,7 @@ class RunIndex:
             if run.key not in self.duplicates:
                 return run
             self.split(run, run.count - blocks)
-            run = self.queue.first
+            run = self.queue.end.behind
         key = run.key
         duplicates = self.duplicates.get(key)
         if duplicates is None:

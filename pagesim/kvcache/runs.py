@@ -81,28 +81,24 @@ class Run:
 class FreeQueue:
     """The free runs in the order in which they are taken; of each the last block goes first.
 
-    The runs are linked in a ring, in which an empty run stands between the last and the first.
+    Attributes:
+        end: an empty run behind the last one; they are linked in a ring, so that the first is behind this.
     """
 
-    __slots__ = ("_end",)
+    __slots__ = ("end",)
 
     def __init__(self) -> None:
-        self._end = Run(0)
-
-    @property
-    def first(self) -> Run:
-        """The run of which blocks are taken next."""
-        return self._end.behind
+        self.end = Run(0)
 
     def __iter__(self) -> Iterator[Run]:
-        run = self._end.behind
-        while run is not self._end:
+        run = self.end.behind
+        while run is not self.end:
             yield run
             run = run.behind
 
     def append(self, run: Run) -> None:
         """Put a run at the end."""
-        self.insert(run, self._end)
+        self.insert(run, self.end)
 
     def insert(self, run: Run, other: Run) -> None:
         """Put a run just ahead of another one."""

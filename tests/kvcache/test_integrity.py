@@ -127,7 +127,7 @@ def test_contiguous_memory_notices(
 
 def lose_a_run(memory: NumberedPrefixKV, holder: Reader) -> None:
     memory.release(holder)
-    memory._queue.remove(memory._queue.first)
+    memory._queue.remove(memory._queue.end.behind)
 
 
 def miscount_the_cached(memory: NumberedPrefixKV, holder: Reader) -> None:
