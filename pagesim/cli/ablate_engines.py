@@ -40,7 +40,7 @@ _HEADS = {
 }
 """Columns of the tables, and their heads."""
 
-_HELD = ("reserved_percent", "over_reserved_percent", "rounding_percent")
+_HELD = ("reserved_percent", "unused_reservation_percent", "rounding_percent")
 
 
 @with_fields({**Compared.model_fields, **_FIELDS}, of_scenario=True)
