@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -167,7 +167,7 @@ class Buckets:
         for step in steps:
             del self._buckets[step][holder]
 
-    def at(self, step: int) -> Iterable[Holder]:
+    def at(self, step: int) -> Collection[Holder]:
         """Return the holders whose blocks change at a step, in their order."""
         if not self._in_order:
             self._buckets = [

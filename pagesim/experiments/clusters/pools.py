@@ -62,7 +62,7 @@ class ReplayedPools:
 
     Attributes:
         prefillers, decoders: the engines with their accounts.
-        pulls: see there.
+        pulls: copies of KV from prefillers to decoders.
         log: what became of requests for their clients.
     """
 
