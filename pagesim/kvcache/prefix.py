@@ -15,7 +15,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixKV(KVCache):
-    """See `KVCache`: memory of one KV group of full attention and of single samples, with a prefix cache.
+    """Memory of one KV group of full attention and of single samples, with a prefix cache.
 
     The free blocks are a queue. Blocks are taken at its front, and then their content is evicted; a request
     gives its blocks back last block first. A prompt that begins as another one did takes over that one's full
@@ -214,7 +214,7 @@ class PrefixKV(KVCache):
         shared = sum([run.count * (len(run.holders) - 1) for run in findable if run.holders])
         assert self.shared_blocks == shared, "shared blocks are miscounted"
 
-    # What memory whose blocks have numbers adds to
+    # Hooks for block numbers
 
     def _take_for(self, prefix: Prefix, blocks: int) -> None:
         """Take so many free blocks, which there are, for one request."""

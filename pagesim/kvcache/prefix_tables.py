@@ -16,7 +16,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class NumberedPrefixKV(PrefixKV):
-    """As `PrefixKV`, with numbers: runs and requests know which blocks they have.
+    """`PrefixKV` whose blocks have numbers: runs and requests know which blocks they have.
 
     Attributes:
         holders: the requests that hold blocks.
@@ -69,7 +69,7 @@ class NumberedPrefixKV(PrefixKV):
         return list(prefix.table)
 
     def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
-        """As ``block_table``."""
+        """Return all blocks of a holder, in token order."""
         return self.block_table(holder)
 
     def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
@@ -85,7 +85,7 @@ class NumberedPrefixKV(PrefixKV):
         return join_extents(sorted(self.free_blocks_in_order()))
 
     def free_chunks(self) -> list[Extent]:
-        """As ``free_extents``: a queue keeps no runs."""
+        """Return the free extents: the queue keeps no neighbours together."""
         return self.free_extents()
 
     def cached_extents(self) -> list[Extent]:
@@ -114,7 +114,7 @@ class NumberedPrefixKV(PrefixKV):
             assert blocks == list(prefix.table[: prefix.hashed]), "runs are not the table's"
             assert len(prefix.table) == self.held_blocks(holder), "a table's length is off"
 
-    # As `PrefixKV`
+    # Hooks of `PrefixKV`
 
     def _take_for(self, prefix: Prefix, blocks: int) -> None:
         table = prefix.table

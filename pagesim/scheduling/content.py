@@ -51,12 +51,12 @@ class Content:
         self.answer = names[-1]
 
     def key(self, block: int) -> int:
-        """As `memory.Content.key`."""
+        """Return the hash of a block: equal in two contents where all tokens up to its end are the same."""
         tokens = (block + 1) * self.block_size  # as `key_at`, without a call
         return self.names[bisect_left(self.ends, tokens + self.lookahead)] * _POSITIONS + tokens
 
     def key_at(self, tokens: int) -> int:
-        """As `memory.Content.key_at`."""
+        """Return the hash of the block that ends after so many tokens, whatever the block size."""
         return self.names[bisect_left(self.ends, tokens + self.lookahead)] * _POSITIONS + tokens
 
     def named(self, start: int, end: int) -> list[tuple[int, int, int]]:
@@ -81,7 +81,7 @@ class Content:
         return found
 
     def common(self, other: Content, most: int) -> int:
-        """As `memory.Content.common`."""
+        """Return how many of the first ``most`` blocks have the same hash in this and in another content."""
         tokens = most * self.block_size + self.lookahead
         alike = self.common_tokens(other, tokens)
         return most if alike == tokens else max(0, alike - self.lookahead) // self.block_size
