@@ -101,7 +101,7 @@ def test_a_request_that_is_routed_interrupts_the_fast_forward_under_way(events: 
         (2.5, "Process"),
         (3.0, "Timeout"),  # the step under way is the last one that is decided without the second request
         (5.0, "Timeout"),  # its prompt, and its second token
-        (6.0, "Timeout"),  # when all would have been over without it: nobody waits for that
+        (6.0, "Timeout"),  # when all would have been over without it: the engine no longer waits for that
         (6.0, "Timeout"),
     ]
     events.clear()
