@@ -230,19 +230,14 @@ class Scheduler(SchedulerTraits):
             steps = min(steps, forks.next_step() - memory.steps)
         if steps <= 0 or forks.copied:
             return 0
-        if memory.releases and (self.queue.waiting or self.swapped):
-            enough = self.blocks_for_head()
-            if enough is not None:
-                steps = memory.steps_blocked(steps, enough)
+        if memory.releases and (self.queue.waiting or self.swapped) and self.may_admit():
+            return 0
         return memory.steps_that_fit(steps, self.spare_blocks)
 
-    def blocks_for_head(self) -> int | None:
-        """Return how many free blocks might let a request in that waits, while others only decode.
-
-        None where nothing does until a request leaves. Only memory is asked for that gives blocks back as
-        requests go on.
-        """
-        return 0
+    def may_admit(self) -> bool:
+        """Say whether blocks that running requests give back might let a request in before one leaves."""
+        head = self.queue.head()
+        return bool(self.swapped) or (head is not None and self.may_join(head))
 
     def ran_dry(self) -> None:
         """Learn that nothing runs and nothing is in flight; told before the engine waits for an arrival."""

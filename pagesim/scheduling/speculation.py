@@ -115,10 +115,10 @@ class SpeculativeV1(VllmV1):
 
     # Running requests
 
-    def _run_together(self, batch: Batch, budget: int) -> bool:
+    def _schedule_together(self, batch: Batch, budget: int) -> bool:
         return False  # what each of them computes differs
 
-    def _run_one_by_one(self, batch: Batch, budget: int) -> None:
+    def _schedule_running(self, batch: Batch, budget: int) -> None:
         memory = self.memory
         order = list(self.running.values())
         served: dict[EngineRequest, tuple[int, int]] = {}  # tokens, and how many of them are drafts
@@ -132,7 +132,7 @@ class SpeculativeV1(VllmV1):
                 continue
             slots = max(request.tokens, self._slots(progress.computed + tokens))
             while memory.blocks_to_extend(request, slots - request.tokens) > memory.free_blocks:
-                victim = self._least_urgent(order) if self.by_priority else order[-1]
+                victim = self._victim(order)
                 at = order.index(victim) if self.by_priority else len(order) - 1
                 del order[at]
                 if at < place:
@@ -145,7 +145,7 @@ class SpeculativeV1(VllmV1):
                 drafts = progress.computed + tokens - progress.known - progress.placeholders
                 served[request] = tokens, min(max(0, drafts), progress.drafts)
                 self.events.interval_ended(request)
-                self._extend(request, slots, progress.computed + tokens)
+                self._extend_slots(request, slots, progress.computed + tokens)
                 budget -= tokens
                 place += 1
         self._runs_any = bool(served)
@@ -165,12 +165,12 @@ class SpeculativeV1(VllmV1):
         """Return the slots that a request takes which has computed so many tokens."""
         return min(tokens + self.lookahead, self.max_model_len)
 
-    def _extend(self, request: EngineRequest, slots: int, computed: int) -> None:
+    def _extend_slots(self, request: EngineRequest, slots: int, computed: int) -> None:
         """Let a request have so many slots; what is known of its tokens can be found."""
         known = self._progress[request.row].known - self.hash_ahead
         self.context += slots - request.tokens
         request.unknown = slots - min(computed, known)
-        self._make_room(request, slots - request.tokens)
+        self._extend(request, slots - request.tokens)
 
     def _schedule(
         self, request: EngineRequest, tokens: int, drafts: int, batch: Batch, *, runs: bool
@@ -217,7 +217,7 @@ class SpeculativeV1(VllmV1):
 
     # Waiting requests
 
-    def _chunk(self, request: EngineRequest, start: int, budget: int, whole: bool = False) -> int:
+    def _num_new_tokens(self, request: EngineRequest, start: int, budget: int) -> int:
         """As its parent; what has a single token to compute has drafts beside it, as those that decode.
 
         Not beside a chunk of a prompt, and a prompt's first token only beside requests that were admitted in
@@ -228,7 +228,7 @@ class SpeculativeV1(VllmV1):
         room = self.max_model_len - start - 1
         is_padded = not self._runs_prompts and (self._runs_any or start > 0)
         if tokens > 1 or not is_padded or 1 + self.drafts > room:
-            return super()._chunk(request, start, budget, whole)
+            return super()._num_new_tokens(request, start, budget)
         if 1 + self.drafts > budget:
             return 0
         self._padding = self.drafts
@@ -241,23 +241,23 @@ class SpeculativeV1(VllmV1):
     def _take_memory(self, request: EngineRequest, tokens: int) -> None:
         super()._take_memory(request, min(tokens, request.length - self.hash_ahead))
 
-    def _compute(self, request: EngineRequest, computed: int, tokens: int, batch: Batch) -> None:
+    def _compute(self, request: EngineRequest, tokens: int, batch: Batch) -> None:
         """Run the first tokens of a request that was just admitted."""
-        row = request.row
+        row, computed = request.row, request.cached
         progress = self._progress.get(row)
         if progress is None:
             seed = self.queue.arrivals.draw_seed(request.index)
             progress = self._progress[row] = Progress(request.length, seed)
         progress.computed = progress.stored = computed
         slots = self._slots(computed + tokens)
-        self.context += request.tokens - computed
-        self._extend(request, slots, computed + tokens)
+        self.context += request.tokens - computed - tokens
+        self._extend_slots(request, slots, computed + tokens)
         drafts = min(self._padding, tokens - 1)
         self._schedule(request, tokens, drafts, batch, runs=False)
 
     # What becomes of them
 
-    def preempt(self, request: EngineRequest, batch: Batch) -> None:
+    def preempt(self, request: EngineRequest, batch: Batch, given: int = 0) -> None:
         super().preempt(request, batch)
         progress = self._progress[request.row]
         progress.lose()

@@ -136,9 +136,9 @@ class PullingV1(HoldingV1):
         self._settle_load(request)
         loaded = self._loaded_tokens(request)
         self._enter(request)
-        self.context += loaded
+        self.context += request.length
         batch.prompts += (request,)
-        self._compute(request, loaded, request.length - loaded, batch)
+        self._compute(request, request.length - loaded, batch)
 
     def _start_load(self, request: EngineRequest, found: int) -> bool | None:
         if request.row in self._pulled:

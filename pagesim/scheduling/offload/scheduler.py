@@ -18,6 +18,7 @@ from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.offload.queue import HoldingPriorityQueue, HoldingQueue
 from pagesim.scheduling.options import Prices, ReturnPrices
 from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.vllm_v1.scheduler import UNLIMITED
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.compiled import mypyc_attr
 
@@ -125,15 +126,14 @@ class OffloadingV1(HoldingV1):
         looks = (self.holding_queue.holding or self._leaving) and self.memory.is_hybrid
         if self.connector.waits or looks:
             return 0
+        if self.holding_queue.holding and self.memory.releases:
+            return 0
         steps = super().steps_until_next_decision()
         return 0 if steps and any(self.connector.knows(each) for each in self._losing) else steps
 
     def advance(self, steps: int) -> None:
         super().advance(steps)
         self.connector.close_empty()
-
-    def blocks_for_head(self) -> int | None:
-        return 0 if self.holding_queue.holding else super().blocks_for_head()
 
     def arrival_matters(self) -> bool:
         # What waits for a copy is passed over.
@@ -189,7 +189,7 @@ class OffloadingV1(HoldingV1):
                 batch.loading += (request,)
                 holding.append(request)
                 continue
-            tokens = self._chunk(request, found, budget, not self.chunked_prefill)
+            tokens = self._num_new_tokens(request, found, budget if self.chunked_prefill else UNLIMITED)
             if not tokens:
                 self.must_replan = True
                 break
@@ -285,9 +285,9 @@ class OffloadingV1(HoldingV1):
 
     # Running requests
 
-    def _compute(self, request: EngineRequest, computed: int, tokens: int, batch: Batch) -> None:
-        super()._compute(request, computed, tokens, batch)
-        self._computed.append((request, computed))
+    def _compute(self, request: EngineRequest, tokens: int, batch: Batch) -> None:
+        super()._compute(request, tokens, batch)
+        self._computed.append((request, request.tokens - tokens))
 
     def _served(
         self, batch: Batch, among: Collection[EngineRequest] | None
@@ -313,9 +313,9 @@ class OffloadingV1(HoldingV1):
 
     # Those that leave
 
-    def preempt(self, request: EngineRequest, batch: Batch) -> None:
+    def preempt(self, request: EngineRequest, batch: Batch, given: int = 0) -> None:
         self.connector.gives_back(request)
-        super().preempt(request, batch)
+        super().preempt(request, batch, given)
         request.loaded = 0
 
     def abort(self, row: int, now: int) -> int:
