@@ -81,6 +81,7 @@ MODULES = (
     "scheduling.traits",
     "scheduling.vllm_v0",
     "scheduling.vllm_v1.scheduler",
+    "scheduling.vllm_v1.speculation",
     "scheduling.vllm_v1.traits",
     "sim.clock",
     "sim.copies",

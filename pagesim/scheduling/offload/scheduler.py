@@ -189,7 +189,8 @@ class OffloadingV1(HoldingV1):
                 batch.loading += (request,)
                 holding.append(request)
                 continue
-            tokens = self._num_new_tokens(request, found, budget if self.chunked_prefill else UNLIMITED)
+            most = budget if self.chunked_prefill else UNLIMITED
+            tokens = self._num_new_tokens(request, request.length - found, most, found)
             if not tokens:
                 self.must_replan = True
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.chunks import cut
@@ -13,6 +14,7 @@ from pagesim.scheduling.priority_queue import PriorityQueue
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.vllm_releases import RELEASES
+from pagesim.scheduling.vllm_v1.speculation import Drafts
 from pagesim.scheduling.vllm_v1.traits import VllmV1Traits
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
 from pagesim.setup.compiled import mypyc_attr
@@ -48,6 +50,7 @@ class VllmV1(VllmV1Traits):
         "_unserved_context",
         "by_priority",
         "chunked_prefill",
+        "drafts",
         "full_isl",
         "max_num_batched_tokens",
         "max_num_seqs",
@@ -89,6 +92,17 @@ class VllmV1(VllmV1Traits):
         self.full_isl = bool(options.scheduler_reserve_full_isl)
         self.in_flight = 2 if options.async_scheduling else 1
         memory.lag = self.in_flight - 1
+        self.drafts: Drafts | None = None
+        if options.speculative_tokens is not None:
+            if not memory.is_plain:
+                raise PagesimError("speculative_tokens needs a model of full attention only")
+            self.drafts = Drafts(
+                options,
+                max_model_len=max_model_len,
+                in_flight=self.in_flight,
+                hash_ahead=self.hash_lookahead(options),
+            )
+            self.speculation = self.drafts.counts
         # Requests whose prompt has not run whole, and decoding ones that got no token, by `Holder.order`.
         self._in_chunks: dict[int, EngineRequest] = {}
         self._skipped: dict[int, EngineRequest] = {}
@@ -115,8 +129,15 @@ class VllmV1(VllmV1Traits):
                 f"the prompt exceeds max_num_batched_tokens, {self.max_num_batched_tokens} tokens, and "
                 "enable_chunked_prefill is off"
             )
-        fits = self.memory.blocks_for(prompt_tokens + output_tokens - 1) <= self.memory.num_blocks
-        return "" if fits else self.no_room()
+        slots = prompt_tokens + output_tokens - 1
+        if self.drafts is not None:
+            slots = self.drafts.most_slots(slots)
+        return "" if self.memory.blocks_for(slots) <= self.memory.num_blocks else self.no_room()
+
+    def stored_length(self, request: EngineRequest) -> int:
+        if self.drafts is not None:
+            return self.drafts.of[request.row].stored
+        return self.memory.length(request)
 
     def plan(self, now: int) -> Batch:
         batch = Batch()
@@ -141,6 +162,8 @@ class VllmV1(VllmV1Traits):
         batch.sequences = self.running_sequences
         if self.reaches is not None:
             batch.reached, batch.reached_pairs, batch.computed_prompts = self.reaches.close()
+        if self.drafts is not None:
+            self.drafts.close(batch)
         return batch
 
     # Running requests
@@ -155,13 +178,15 @@ class VllmV1(VllmV1Traits):
         Returns:
             Whether it did; if not, nothing has changed but requests that the loop preempts, too.
         """
+        if self.drafts is not None:
+            return False  # what each request computes differs
         memory, in_chunks = self.memory, self._in_chunks
         token_budget -= len(self.running) - len(in_chunks) - self.resting
         if token_budget < 0 or self._skipped:
             return False
         chunks: list[tuple[EngineRequest, int]] = []
         for request in in_chunks.values():
-            tokens = self._num_new_tokens(request, request.tokens, token_budget)
+            tokens = self._num_new_tokens(request, request.length - request.tokens, token_budget)
             if tokens <= 0:
                 return False
             token_budget -= tokens
@@ -204,9 +229,7 @@ class VllmV1(VllmV1Traits):
         index = 0
         while index < len(running) and token_budget > 0:
             request = running[index]
-            num_new_tokens = 0  # where its last token is in flight
-            if request.order not in self._ending:
-                num_new_tokens = self._num_new_tokens(request, request.tokens, token_budget)
+            num_new_tokens = self._num_new_tokens(request, self._num_due(request), token_budget)
             if num_new_tokens <= 0:
                 index += 1
                 continue
@@ -243,29 +266,34 @@ class VllmV1(VllmV1Traits):
         for request in self._skipped.values():
             request.unknown = request.in_flight = 0  # it got no token in the last step
 
-    def _num_new_tokens(self, request: EngineRequest, num_computed_tokens: int, token_budget: int) -> int:
+    def _num_due(self, request: EngineRequest) -> int:
+        """Return the tokens of a running request that are not computed; none where its last is in flight."""
+        if self.drafts is not None:
+            return self.drafts.num_due(request)
+        if request.order in self._ending:
+            return 0
+        return max(1, request.length - request.tokens)  # where its prompt has run, the token sampled last
+
+    def _num_new_tokens(
+        self, request: EngineRequest, tokens: int, token_budget: int, num_computed_tokens: int = -1
+    ) -> int:
         """Return how many tokens of a request the step computes; 0 for none.
 
         Args:
             request: running or waiting.
-            num_computed_tokens: its tokens that are computed, or cached.
+            tokens: of it that are not computed.
             token_budget: tokens that are left of the step's.
+            num_computed_tokens: those that are, or that are cached; left out, of a request that runs.
         """
-        tokens = request.length - num_computed_tokens if num_computed_tokens < request.length else 1
-        tokens = self._capped(tokens, token_budget)
-        states = self.memory.state_chunks
-        if states is None:
-            return tokens
-        most = self.max_num_batched_tokens
-        largest = min(most, self.threshold) if self.threshold else most
-        return cut(request, num_computed_tokens, tokens, states, largest)
-
-    def _capped(self, tokens: int, token_budget: int) -> int:
-        """Return so many tokens, or as many as the long-prefill threshold and the budget leave."""
-        threshold = self.threshold
+        threshold, states = self.threshold, self.memory.state_chunks
         if threshold and not (self.release.spares_single and len(self.running) + self.queue.waiting == 1):
             tokens = min(tokens, threshold)
-        return tokens if tokens < token_budget else token_budget
+        tokens = min(tokens, token_budget)
+        if states is None or tokens <= 0:
+            return tokens
+        start = request.tokens if num_computed_tokens < 0 else num_computed_tokens
+        most = self.max_num_batched_tokens
+        return cut(request, start, tokens, states, min(most, threshold) if threshold else most)
 
     def _allocate_slots(self, request: EngineRequest, num_new_tokens: int) -> bool:
         """Give a running request blocks for further tokens, if enough are free; say whether they are.
@@ -274,12 +302,17 @@ class VllmV1(VllmV1Traits):
 
         Source: vLLM 0.33.0, v1/core/kv_cache_manager.py, ``allocate_slots``.
         """
-        memory = self.memory
+        memory, drafts, slots = self.memory, self.drafts, request.tokens + num_new_tokens
+        if drafts is not None:
+            computed = drafts.of[request.row].num_computed_tokens + num_new_tokens
+            slots = max(request.tokens, drafts.slots(computed))  # those of rejected drafts stay its own
         memory.trim(request)
-        if memory.blocks_to_extend(request, num_new_tokens) > memory.free_blocks:
+        if memory.blocks_to_extend(request, slots - request.tokens) > memory.free_blocks:
             return False
-        self._extend(request, num_new_tokens)
-        self.context += num_new_tokens
+        if drafts is not None:
+            request.unknown = drafts.uncommitted(request, computed, slots)
+        self.context += slots - request.tokens
+        self._extend(request, slots - request.tokens)
         return True
 
     def _victim(self, running: list[EngineRequest]) -> EngineRequest:
@@ -304,6 +337,11 @@ class VllmV1(VllmV1Traits):
         self, running: list[EngineRequest], scheduled: dict[EngineRequest, int], batch: Batch
     ) -> None:
         """Let requests go on that were given tokens, and those that decode and were not be skipped."""
+        if self.drafts is not None:
+            for request, tokens in scheduled.items():
+                decodes = request.order not in self._in_chunks
+                self._go_on(request, self.drafts.schedule(request, tokens, batch, decodes=decodes), batch)
+            return
         memory, before, in_chunks = self.memory, self._skipped, self._in_chunks
         unserved = [each for each in running if each not in scheduled and each.order not in self._ending]
         self._skipped = {each.order: each for each in unserved if each.order not in in_chunks}
@@ -346,17 +384,24 @@ class VllmV1(VllmV1Traits):
             self.reaches.compute(computed, tokens, starts=request.tokens >= request.length)
         if self.memory.releases:
             batch.chunks += ((request, tokens),)
-        if request.tokens < request.length:
+        self._go_on(request, request.tokens >= request.length, batch)
+
+    def _go_on(self, request: EngineRequest, is_whole: bool, batch: Batch) -> None:
+        """Let a request decode from now on whose prompt has run whole with this step, or run in chunks."""
+        if not is_whole:
             self._in_chunks[request.order] = request
             return
         if self._in_chunks.pop(request.order, None) is not None:
             batch.completed += (request,)
-        self.start_decoding(request)
+        if self.drafts is None:
+            self.start_decoding(request)
 
     # Waiting requests
 
     def _admit(self, batch: Batch, budget: int) -> None:
         queue = self.queue
+        # Of the requests that were admitted before: whether any computes something, and a chunk of a prompt.
+        any_runs, chunk_runs = batch.batched_tokens > 0, batch.query_key_pairs > 0
         overtaken: list[EngineRequest] = []
         while (request := queue.head()) is not None:
             if budget <= 0:
@@ -373,7 +418,12 @@ class VllmV1(VllmV1Traits):
                 queue.pop(request)
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
-            tokens = self._num_new_tokens(request, found, budget if self.chunked_prefill else UNLIMITED)
+            tokens = request.length - found
+            if self.drafts is not None:
+                is_padded = not chunk_runs and (any_runs or found > 0)
+                tokens = self.drafts.padded(tokens, found, budget, is_padded=is_padded)
+            most = budget if self.chunked_prefill else UNLIMITED
+            tokens = self._num_new_tokens(request, tokens, most, found)
             if not tokens:
                 self.must_replan = True
                 break
@@ -403,13 +453,22 @@ class VllmV1(VllmV1Traits):
 
     def _join(self, request: EngineRequest, found: int, tokens: int, batch: Batch) -> None:
         """Let the head of the queue run, which computes so many tokens behind those that were found."""
+        drafts = self.drafts
         self.queue.pop(request)
-        self._take_memory(request, found + tokens)
+        slots = found + tokens
+        if drafts is not None:
+            slots = drafts.slots(found + tokens)
+            request.unknown = drafts.uncommitted(request, found + tokens, slots)
+        self._take_memory(request, slots)
         request.cached = found
         self._enter(request)
-        self.context += found + tokens
+        self.context += slots
         batch.prompts += (request,)
-        self._compute(request, tokens, batch)
+        if drafts is None:
+            self._compute(request, tokens, batch)
+        else:
+            drafts.start(request, found, self.queue.arrivals.draw_seed(request.index))
+            self._go_on(request, drafts.schedule(request, tokens, batch, decodes=False), batch)
         if request.order in self._in_chunks:
             batch.incomplete += (request,)
 
@@ -446,10 +505,12 @@ class VllmV1(VllmV1Traits):
 
     def _fits(self, request: EngineRequest, tokens: int) -> bool:
         memory, spare = self.memory, self.watermark_blocks if self.running else 0
+        if self.drafts is not None:
+            tokens = self.drafts.slots(tokens)
         if self.full_isl:
             if memory.releases:
                 return memory.can_admit_whole(request, tokens, request.length, spare)
-            tokens = request.length  # it is going to hold all of them
+            tokens = max(tokens, request.length)  # it is going to hold all of them
         return memory.can_admit(request, tokens, spare)
 
     def _head_fits(self) -> bool:
@@ -484,22 +545,64 @@ class VllmV1(VllmV1Traits):
             self._lost.append(request)
         super().preempt(request, batch)
         request.unknown = request.in_flight = 0
+        if self.drafts is not None:
+            progress = self.drafts.of[request.row]
+            progress.lose()
+            num_tokens = progress.num_tokens
         request.length = num_tokens
         self._forget(request)
 
     # Tokens in flight
 
+    def finish(self, now: int) -> list[EngineRequest]:
+        if self.drafts is None:
+            return super().finish(now)
+        shares, over = self.drafts.next_output(), []
+        answered = [each.request for each in shares if each.outputs and each.request.row in self.drafts.of]
+        if answered:
+            self.events.answered(answered, now)
+        for share in shares:
+            request = share.request
+            runs = request.order == share.order and request.order in self.running
+            progress = self.drafts.update_from_output(share, runs=runs)
+            if progress is None:
+                continue  # it was over before
+            if not runs:
+                request.length = progress.num_tokens
+            elif share.outputs:
+                processed = progress.num_computed_tokens - progress.num_inflight_tokens
+                request.unknown = request.tokens - processed
+                if progress.num_tokens < request.final_length:
+                    self.memory.cache_full_blocks(request)
+            if progress.num_tokens >= request.final_length:
+                if runs:
+                    self._over(request, now)
+                else:
+                    self._over_waiting(request, now)
+                over.append(request)
+        return over
+
     def end_in_flight(self, now: int) -> list[EngineRequest]:
         if not (self._ending or self._lost):
             return []
         over = self.end_resting(now)
-        for request in self._lost:
-            self.queue.abort(request.row)
-            self.events.left(request.row, now, Status.FINISHED)
-        self.unreported = self.unreported or bool(self._lost)
-        over += self._lost
-        self._lost = []
-        return over
+        lost, self._lost = self._lost, []
+        for request in lost:
+            self._over_waiting(request, now)
+        return over + lost
+
+    def _over_waiting(self, request: EngineRequest, now: int) -> None:
+        """Let a request go that lost its place, and then got its last token from a batch in flight."""
+        self.queue.abort(request.row)
+        self.events.left(request.row, now, Status.FINISHED)
+        self.unreported = True
+        if self.drafts is not None:
+            del self.drafts.of[request.row]
+
+    def _over(self, request: EngineRequest, now: int) -> None:
+        super()._over(request, now)
+        if self.drafts is not None:
+            del self.drafts.of[request.row]
 
     def arrival_matters(self) -> bool:
         return self.by_priority or not self.queue.waiting
@@ -510,12 +613,17 @@ class VllmV1(VllmV1Traits):
     def abort(self, row: int, now: int) -> int:
         self.unreported = True
         self._lost = [request for request in self._lost if request.row != row]
-        return super().abort(row, now)
+        generated = super().abort(row, now)
+        if self.drafts is not None:
+            self.drafts.of.pop(row, None)
+        return generated
 
     def _abort_running(self, request: EngineRequest) -> int:
         chunked = request.order in self._in_chunks
         generated = super()._abort_running(request)
         self._forget(request)
+        if self.drafts is not None:
+            return self.drafts.of[request.row].num_tokens - request.prompt
         return request.length - request.prompt if chunked else generated
 
     def _let_go(self, request: EngineRequest) -> None:

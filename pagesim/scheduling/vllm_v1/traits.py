@@ -74,11 +74,7 @@ class VllmV1Traits(RestingScheduler):
             from pagesim.scheduling.offload.scheduler import OffloadingV1  # which is one of these
 
             return OffloadingV1
-        if options.speculative_tokens is None:
-            return cls
-        from pagesim.scheduling.speculation import SpeculativeV1  # which is one of these
-
-        return SpeculativeV1
+        return cls
 
     @classmethod
     def kind_in_pool(cls, options: VllmV1Options, pool: Pool) -> type[Scheduler]:
