@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pagesim.errors import PagesimError
 from pagesim.kvcache import KVCache
+from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.chunks import cut
+from pagesim.scheduling.core import Pool
 from pagesim.scheduling.dead_ends import DeadEnd
-from pagesim.scheduling.options import Machine, Prices
-from pagesim.scheduling.priority_queue import PriorityQueue
-from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.options import Prices
 from pagesim.scheduling.request import EngineRequest, Status
-from pagesim.scheduling.vllm_releases import RELEASES
-from pagesim.scheduling.vllm_v1.speculation import Drafts
+from pagesim.scheduling.vllm_v1.connectors import make_connector
+from pagesim.scheduling.vllm_v1.speculation import Drafts, make_drafts
 from pagesim.scheduling.vllm_v1.traits import VllmV1Traits
-from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.compiled import mypyc_attr
+
+if TYPE_CHECKING:  # which are of requests, too
+    from pagesim.scheduling.offload.jobs import Job
 
 UNLIMITED = 1 << 40
 """A token budget that no prompt exceeds."""
@@ -39,7 +42,13 @@ class VllmV1(VllmV1Traits):
         memory: empty, without the null block; prompts are looked up in it if it caches prefixes.
         options: see ``Options``; what they leave open is as on a GPU that vLLM does not know.
         max_model_len: tokens; no sequence is longer.
-        prices: not looked at.
+        prices: what it costs to load and to compute, where a tier's connector chooses.
+        chain: of tiers behind the device, in place of the one that vLLM has.
+        pool: what the engine does where prefill is apart from decode; None where it does both.
+
+    Attributes:
+        drafts: what it knows of requests under speculative decoding; None without.
+        connector: what moves KV to and from elsewhere; None where nothing does.
     """
 
     __slots__ = (
@@ -48,19 +57,9 @@ class VllmV1(VllmV1Traits):
         "_lost",
         "_skipped",
         "_unserved_context",
-        "by_priority",
-        "chunked_prefill",
+        "connector",
         "drafts",
-        "full_isl",
-        "max_num_batched_tokens",
-        "max_num_seqs",
-        "release",
-        "threshold",
     )
-
-    keeps_in_flight: ClassVar[bool] = False
-    """Whether a request keeps its blocks that gets tokens from a batch in flight, because what is copied to
-    and from them is not in order with what that batch writes."""
 
     def __init__(
         self,
@@ -69,70 +68,27 @@ class VllmV1(VllmV1Traits):
         *,
         max_model_len: int,
         prices: Prices | None = None,
+        chain: TierChain | None = None,
+        pool: Pool | None = None,
     ) -> None:
-        options = resolved(options, Machine("", 0, max_model_len))
-        tokens, sequences = options.max_num_batched_tokens, options.max_num_seqs
-        assert tokens is not None
-        assert sequences is not None
-        self.release = RELEASES[options.vllm_version]
-        by_priority = options.scheduling_policy == "priority"
-        super().__init__(
-            memory,
-            PriorityQueue() if by_priority else WaitingQueue(preempted_first=True),
-            options,
-            max_model_len=max_model_len,
-            watermark=options.watermark or 0.0,
-            prices=prices,
-        )
-        self.by_priority = by_priority
-        self.max_num_seqs = sequences
-        self.max_num_batched_tokens = tokens
-        self.chunked_prefill = options.enable_chunked_prefill
-        self.threshold = options.long_prefill_token_threshold
-        self.full_isl = bool(options.scheduler_reserve_full_isl)
-        self.in_flight = 2 if options.async_scheduling else 1
-        memory.lag = self.in_flight - 1
-        self.drafts: Drafts | None = None
-        if options.speculative_tokens is not None:
-            if not memory.is_plain:
-                raise PagesimError("speculative_tokens needs a model of full attention only")
-            self.drafts = Drafts(
-                options,
-                max_model_len=max_model_len,
-                in_flight=self.in_flight,
-                hash_ahead=self.hash_lookahead(options),
-            )
+        super().__init__(memory, options, max_model_len=max_model_len, prices=prices)
+        self.drafts: Drafts | None = make_drafts(self.options, memory, max_model_len)
+        if self.drafts is not None:
             self.speculation = self.drafts.counts
+        self.connector = make_connector(self.options, memory, chain=chain, pool=pool, prices=prices)
+        if self.connector is not None:
+            self.parks = self.connector.parks
         # Requests whose prompt has not run whole, and decoding ones that got no token, by `Holder.order`.
         self._in_chunks: dict[int, EngineRequest] = {}
         self._skipped: dict[int, EngineRequest] = {}
-        self._ending = {}
+        self._draining = {}
         # Requests that lost their place while their last token is in flight.
         self._lost: list[EngineRequest] = []
         self._unserved_context = 0  # tokens of running requests that get none in the step at hand
         self._answering: dict[int, EngineRequest] = {}  # by the name of what they generate
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        return not self.refusal(prompt_tokens, output_tokens, samples)
-
-    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
-        # The front end rejects what leaves no room for a token; the check at start-up, a cache that is
-        # smaller than the longest sequence.
-        if samples > 1:
-            return "it is of several samples, which this engine serves as requests of their own"
-        if prompt_tokens >= self.max_model_len:
-            return (
-                f"the prompt leaves no room for an output within max_model_len, {self.max_model_len} tokens"
-            )
-        if not self.chunked_prefill and prompt_tokens > self.max_num_batched_tokens:
-            return (
-                f"the prompt exceeds max_num_batched_tokens, {self.max_num_batched_tokens} tokens, and "
-                "enable_chunked_prefill is off"
-            )
-        slots = prompt_tokens + output_tokens - 1
-        if self.drafts is not None:
-            slots = self.drafts.most_slots(slots)
-        return "" if self.memory.blocks_for(slots) <= self.memory.num_blocks else self.no_room()
+    def most_slots(self, tokens: int) -> int:
+        return tokens if self.drafts is None else self.drafts.most_slots(tokens)
 
     def stored_length(self, request: EngineRequest) -> int:
         if self.drafts is not None:
@@ -140,8 +96,11 @@ class VllmV1(VllmV1Traits):
         return self.memory.length(request)
 
     def plan(self, now: int) -> Batch:
-        batch = Batch()
+        batch, connector = Batch(), self.connector
         batch.counts_empty = True
+        if connector is not None:
+            self.events.parked_changes(now)  # before anything is given back
+            connector.begin_plan(now)
         self.memory.new_plan()
         batch.reports, self.unreported = self.unreported, False
         self.must_replan = False
@@ -153,8 +112,8 @@ class VllmV1(VllmV1Traits):
         if batch.recomputed:
             overtakes = self.release.overtakes and not self.chunked_prefill
             self.must_replan = bool(self.queue.waiting) if overtakes else self._head_fits()
-        elif self.queue.waiting or self._has_landed():
-            self._admit(batch, budget - batch.batched_tokens)
+        elif self.queue.waiting:
+            self._schedule_waiting(batch, budget - batch.batched_tokens)
         if self._in_chunks or self._skipped or self.running_sequences > budget:
             self.must_replan = True
         batch.tokens = batch.batched_tokens
@@ -164,6 +123,11 @@ class VllmV1(VllmV1Traits):
             batch.reached, batch.reached_pairs, batch.computed_prompts = self.reaches.close()
         if self.drafts is not None:
             self.drafts.close(batch)
+        if connector is not None:
+            if batch.tokens or not batch.stuck:
+                connector.count_plan()  # else another plan is made at once
+            if connector.build_connector_meta(batch, self):
+                self.must_replan = True
         return batch
 
     # Running requests
@@ -186,7 +150,7 @@ class VllmV1(VllmV1Traits):
             return False
         chunks: list[tuple[EngineRequest, int]] = []
         for request in in_chunks.values():
-            tokens = self._num_new_tokens(request, request.length - request.tokens, token_budget)
+            tokens = self._num_new_tokens(request, request.tokens, self._num_due(request), token_budget)
             if tokens <= 0:
                 return False
             token_budget -= tokens
@@ -197,7 +161,7 @@ class VllmV1(VllmV1Traits):
         ):
             return False
         while memory.grow_leaving(0) < 0:
-            if self.by_priority or memory.releases or (self.keeps_in_flight and self.in_flight > 1):
+            if self.by_priority or memory.releases or self._defers_frees:
                 return False
             memory.set_aside(memory.free_blocks)
             self.preempt(self.latest(), batch)
@@ -229,14 +193,16 @@ class VllmV1(VllmV1Traits):
         index = 0
         while index < len(running) and token_budget > 0:
             request = running[index]
-            num_new_tokens = self._num_new_tokens(request, self._num_due(request), token_budget)
+            num_new_tokens = self._num_new_tokens(
+                request, request.tokens, self._num_due(request), token_budget
+            )
             if num_new_tokens <= 0:
                 index += 1
                 continue
             self.events.interval_ended(request)
             while not (is_allocated := self._allocate_slots(request, num_new_tokens)):
                 victim = self._victim(running)
-                if self.keeps_in_flight and self._is_in_flight(victim):
+                if self._defers_frees and self._is_in_flight(victim):
                     break
                 place = running.index(victim) if self.by_priority else len(running) - 1
                 del running[place]
@@ -270,20 +236,20 @@ class VllmV1(VllmV1Traits):
         """Return the tokens of a running request that are not computed; none where its last is in flight."""
         if self.drafts is not None:
             return self.drafts.num_due(request)
-        if request.order in self._ending:
+        if request.order in self._draining:
             return 0
         return max(1, request.length - request.tokens)  # where its prompt has run, the token sampled last
 
     def _num_new_tokens(
-        self, request: EngineRequest, tokens: int, token_budget: int, num_computed_tokens: int = -1
+        self, request: EngineRequest, num_computed_tokens: int, tokens: int, token_budget: int
     ) -> int:
         """Return how many tokens of a request the step computes; 0 for none.
 
         Args:
             request: running or waiting.
-            tokens: of it that are not computed.
+            num_computed_tokens: its tokens that are computed, or cached.
+            tokens: those that are not.
             token_budget: tokens that are left of the step's.
-            num_computed_tokens: those that are, or that are cached; left out, of a request that runs.
         """
         threshold, states = self.threshold, self.memory.state_chunks
         if threshold and not (self.release.spares_single and len(self.running) + self.queue.waiting == 1):
@@ -291,9 +257,9 @@ class VllmV1(VllmV1Traits):
         tokens = min(tokens, token_budget)
         if states is None or tokens <= 0:
             return tokens
-        start = request.tokens if num_computed_tokens < 0 else num_computed_tokens
         most = self.max_num_batched_tokens
-        return cut(request, start, tokens, states, min(most, threshold) if threshold else most)
+        most = min(most, threshold) if threshold else most
+        return cut(request, num_computed_tokens, tokens, states, most)
 
     def _allocate_slots(self, request: EngineRequest, num_new_tokens: int) -> bool:
         """Give a running request blocks for further tokens, if enough are free; say whether they are.
@@ -325,6 +291,11 @@ class VllmV1(VllmV1Traits):
         priority_of = self.queue.arrivals.priority_of
         return max(running, key=lambda request: (priority_of(request.index), request.arrival))
 
+    @property
+    def _defers_frees(self) -> bool:
+        """Whether blocks are not given back that a batch in flight writes, because copies fill others."""
+        return self.in_flight > 1 and self.connector is not None and self.connector.fills_blocks
+
     def _is_in_flight(self, request: EngineRequest) -> bool:
         """Say whether a running request gets tokens from a batch that is in flight when one is planned."""
         if self.in_flight == 1:
@@ -343,7 +314,7 @@ class VllmV1(VllmV1Traits):
                 self._go_on(request, self.drafts.schedule(request, tokens, batch, decodes=decodes), batch)
             return
         memory, before, in_chunks = self.memory, self._skipped, self._in_chunks
-        unserved = [each for each in running if each not in scheduled and each.order not in self._ending]
+        unserved = [each for each in running if each not in scheduled and each.order not in self._draining]
         self._skipped = {each.order: each for each in unserved if each.order not in in_chunks}
         decoding = [each for each in scheduled if each.order not in in_chunks]
         for request in decoding:
@@ -380,6 +351,8 @@ class VllmV1(VllmV1Traits):
         batch.batched_tokens += tokens
         batch.query_key_pairs += tokens * computed + tokens * (tokens + 1) // 2
         request.in_flight = tokens * self.memory.lag
+        if self.connector is not None:
+            self.connector.computed[request] = computed
         if self.reaches is not None:
             self.reaches.compute(computed, tokens, starts=request.tokens >= request.length)
         if self.memory.releases:
@@ -398,50 +371,73 @@ class VllmV1(VllmV1Traits):
 
     # Waiting requests
 
-    def _admit(self, batch: Batch, budget: int) -> None:
-        queue = self.queue
+    def _schedule_waiting(self, batch: Batch, token_budget: int) -> None:
+        """Admit waiting requests, in their order, as long as budget, places and blocks last.
+
+        Source: vLLM 0.33.0, v1/core/sched/scheduler.py, ``schedule``, the loop over ``self.waiting``.
+        """
+        queue, connector, drafts = self.queue, self.connector, self.drafts
         # Of the requests that were admitted before: whether any computes something, and a chunk of a prompt.
         any_runs, chunk_runs = batch.batched_tokens > 0, batch.query_key_pairs > 0
+        # Requests that are passed over: those that hold blocks, and those that hold none.
+        holding: list[EngineRequest] = []
+        others: list[EngineRequest] = []
         overtaken: list[EngineRequest] = []
         while (request := queue.head()) is not None:
-            if budget <= 0:
+            if token_budget <= 0:
                 self.must_replan = True
                 break
             if not self.may_join(request):
                 break
-            found = 0 if request.content is None else self._look_up(request)
-            if self.pulls and (started := self._start_load(request, found)) is not None:
-                if started:
-                    continue
-                if self.running or self._waits_elsewhere():
-                    break
+            holds = bool(queue.holding)
+            found, external = self._num_matched(request, holds=holds)
+            if external is None:
                 queue.pop(request)
-                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+                (holding if holds else others).append(request)
                 continue
             tokens = request.length - found
-            if self.drafts is not None:
+            if external:
+                tokens = 0
+            elif drafts is not None:
                 is_padded = not chunk_runs and (any_runs or found > 0)
-                tokens = self.drafts.padded(tokens, found, budget, is_padded=is_padded)
-            most = budget if self.chunked_prefill else UNLIMITED
-            tokens = self._num_new_tokens(request, tokens, most, found)
-            if not tokens:
-                self.must_replan = True
-                break
-            too_long = tokens > budget
+                tokens = drafts.padded(tokens, found, token_budget, is_padded=is_padded)
+            if not external:
+                most = token_budget if self.chunked_prefill else UNLIMITED
+                tokens = self._num_new_tokens(request, found, tokens, most)
+                if not tokens:
+                    self.must_replan = True
+                    break
+            too_long = tokens > token_budget
             if too_long and self.release.overtakes:
                 queue.pop(request)
                 overtaken.append(request)
                 continue
-            if too_long or not self._fits(request, found + tokens):
-                if self.running or self._waits_elsewhere():
+            if external:
+                is_allocated = self._allocate_for_load(request, found + external, external)
+            else:
+                is_allocated = not too_long and self._fits(request, found + tokens, holds=holds)
+            if not is_allocated:
+                if self.running or holding or others or self.awaits:
                     self.must_replan = self.must_replan or too_long
+                    if connector is not None and not holds:
+                        connector.not_admitted(request, found)
                     break
                 # No request will ever make room: the real one waits for ever.
                 queue.pop(request)
+                if holds:
+                    self._drop(request)
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
                 continue
-            self._join(request, found, tokens, batch)
-            budget -= tokens
+            if external:
+                holding.append(request)
+                batch.loading += (request,)
+                continue
+            self._join(request, found, tokens, batch, holds=holds)
+            token_budget -= tokens
+        if holding or others:
+            assert connector is not None
+            connector.passes_over = True
+            queue.put_back(holding, others)
         if overtaken:
             self.must_replan = True
         # In front again, but as in the release the one that was overtaken last before the others.
@@ -451,46 +447,28 @@ class VllmV1(VllmV1Traits):
             else:
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
 
-    def _join(self, request: EngineRequest, found: int, tokens: int, batch: Batch) -> None:
-        """Let the head of the queue run, which computes so many tokens behind those that were found."""
-        drafts = self.drafts
-        self.queue.pop(request)
-        slots = found + tokens
-        if drafts is not None:
-            slots = drafts.slots(found + tokens)
-            request.unknown = drafts.uncommitted(request, found + tokens, slots)
-        self._take_memory(request, slots)
-        request.cached = found
-        self._enter(request)
-        self.context += slots
-        batch.prompts += (request,)
-        if drafts is None:
-            self._compute(request, tokens, batch)
-        else:
-            drafts.start(request, found, self.queue.arrivals.draw_seed(request.index))
-            self._go_on(request, drafts.schedule(request, tokens, batch, decodes=False), batch)
-        if request.order in self._in_chunks:
-            batch.incomplete += (request,)
-
-    def _has_landed(self) -> bool:
-        """Say whether any request may run that is not in the queue."""
-        return False
-
-    def _waits_elsewhere(self) -> bool:
-        """Say whether there may be room later though no request runs."""
-        return False
-
-    def _start_load(self, request: EngineRequest, found: int) -> bool | None:
-        """Let the head of the queue hold blocks for what comes from elsewhere, if there is room for them.
+    def _num_matched(self, request: EngineRequest, *, holds: bool) -> tuple[int, int | None]:
+        """Return the tokens of a waiting request that need not be computed, and how many more are loaded.
 
         Args:
-            request: see there.
-            found: its tokens that are cached here.
+            request: which.
+            holds: whether it holds blocks, into which it was or is being loaded.
 
         Returns:
-            Whether there was room; None where nothing of it comes from elsewhere.
+            The tokens; and those behind them that are loaded, None where that is not known yet.
         """
-        return None
+        connector = self.connector
+        if holds:
+            assert connector is not None
+            # Where all of them were loaded, the last one is computed again, for what comes next.
+            return min(request.tokens, request.length - 1), 0 if connector.is_ready(request) else None
+        found = 0 if request.content is None else self._look_up(request)
+        if connector is None:
+            return found, 0
+        external = connector.get_num_new_matched_tokens(request, found, self)
+        if external is None:
+            connector.not_admitted(request, found)
+        return found, external
 
     def _look_up(self, request: EngineRequest) -> int:
         """Return the tokens of a waiting request's prompt that are cached; its content is known."""
@@ -499,12 +477,35 @@ class VllmV1(VllmV1Traits):
             self.must_replan = True
         return self.memory.match_prefix(request, request.length)
 
-    def _take_memory(self, request: EngineRequest, tokens: int) -> None:
-        """Take the first tokens of a waiting request into memory."""
-        self.memory.admit(request, tokens)
+    def _allocate_for_load(self, request: EngineRequest, tokens: int, external: int) -> bool:
+        """Give the head of the queue blocks for its first tokens, some of which are loaded, if there is room.
 
-    def _fits(self, request: EngineRequest, tokens: int) -> bool:
+        There must be room for its whole length, and for what prompts in chunks and other loads still miss.
+        """
+        memory, connector = self.memory, self.connector
+        assert connector is not None
+        spare = self.watermark_blocks if self.running else 0
+        reserved = connector.blocks_to_reserve(self._in_chunks.values())
+        request.unknown = external  # its blocks cannot be found before
+        fits = not self.full_isl or memory.can_admit_whole(request, tokens, request.length, spare)
+        if not fits or not memory.can_admit(request, tokens, spare + reserved):
+            request.unknown = 0
+            return False
+        self.queue.pop(request)
+        memory.admit(request, tokens)
+        connector.update_state_after_alloc(request, external, self)
+        connector.loading[request] = None
+        return True
+
+    def _fits(self, request: EngineRequest, tokens: int, *, holds: bool) -> bool:
+        """Say whether there is room for the first tokens of a waiting request, and for its whole length."""
         memory, spare = self.memory, self.watermark_blocks if self.running else 0
+        if holds:
+            whole = memory.blocks_to_complete(request, request.length, request.tokens)
+            if self.full_isl and whole + spare > memory.free_blocks:
+                return False
+            memory.trim(request)
+            return memory.blocks_to_extend(request, tokens - request.tokens) + spare <= memory.free_blocks
         if self.drafts is not None:
             tokens = self.drafts.slots(tokens)
         if self.full_isl:
@@ -515,13 +516,25 @@ class VllmV1(VllmV1Traits):
 
     def _head_fits(self) -> bool:
         request = self.queue.head()
-        if request is None:
-            return False
+        if request is None or self.queue.holding:
+            return request is not None
         found = 0 if request.content is None else self._look_up(request)
-        return self._fits(request, found + 1)
+        return self._fits(request, found + 1, holds=False)
 
-    def _enter(self, request: EngineRequest) -> None:
-        """Let a request run."""
+    def _join(self, request: EngineRequest, found: int, tokens: int, batch: Batch, *, holds: bool) -> None:
+        """Let the head of the queue run, which computes so many tokens behind those that were found."""
+        memory, drafts = self.memory, self.drafts
+        self.queue.pop(request)
+        slots = found + tokens
+        if drafts is not None:
+            slots = drafts.slots(found + tokens)
+            request.unknown = drafts.uncommitted(request, found + tokens, slots)
+        if holds:
+            memory.extend(request, slots - request.tokens)
+        else:
+            memory.admit(request, slots)
+        if not holds or request.loaded:
+            request.cached = found
         request.order = order = self._orders
         self._orders = order + 1
         request.last_step = -1
@@ -529,6 +542,19 @@ class VllmV1(VllmV1Traits):
         self.running_sequences += 1
         if request.content is not None:
             self._answering[request.content.answer] = request
+        self.context += slots
+        batch.prompts += (request,)
+        if drafts is None:
+            self._compute(request, tokens, batch)
+        else:
+            drafts.start(request, found, self.queue.arrivals.draw_seed(request.index))
+            self._go_on(request, drafts.schedule(request, tokens, batch, decodes=False), batch)
+        if request.order in self._in_chunks:
+            batch.incomplete += (request,)
+        if self.connector is not None:
+            self.connector.update_state_after_alloc(request, 0, self)
+
+    # Those that leave
 
     def preempt(self, request: EngineRequest, batch: Batch, given: int = 0) -> None:
         """Take a running request's place and memory; it is recomputed.
@@ -541,10 +567,12 @@ class VllmV1(VllmV1Traits):
         num_tokens = request.length
         if request.order not in self._in_chunks:
             num_tokens = self.memory.length(request) + 1 - given
-        if request.order in self._ending:
+        if request.order in self._draining:
             self._lost.append(request)
+        if self.connector is not None:
+            self.connector.preempted(request)
         super().preempt(request, batch)
-        request.unknown = request.in_flight = 0
+        request.unknown = request.in_flight = request.loaded = 0
         if self.drafts is not None:
             progress = self.drafts.of[request.row]
             progress.lose()
@@ -552,9 +580,62 @@ class VllmV1(VllmV1Traits):
         request.length = num_tokens
         self._forget(request)
 
-    # Tokens in flight
+    def abort(self, row: int, now: int) -> int:
+        self.unreported = True
+        self._lost = [request for request in self._lost if request.row != row]
+        held = next((request for request in self.queue.holding if request.row == row), None)
+        generated = super().abort(row, now)
+        if held is not None and self.connector is not None:
+            self.events.parked_changes(now)
+            self.connector.abort_held(held)
+        if self.drafts is not None:
+            self.drafts.of.pop(row, None)
+        return generated
+
+    def _abort_running(self, request: EngineRequest) -> int:
+        chunked = request.order in self._in_chunks
+        generated = super()._abort_running(request)
+        self._forget(request)
+        if self.drafts is not None:
+            return self.drafts.of[request.row].num_tokens - request.prompt
+        return request.length - request.prompt if chunked else generated
+
+    def _drop(self, request: EngineRequest) -> None:
+        connector = self.connector
+        if connector is not None:
+            connector.request_finished(request, is_aborted=True)
+            if self._defers_frees and self._is_in_flight(request):
+                connector.defer_free(request)
+                return
+        self.memory.release(request)
+
+    def _let_go(self, request: EngineRequest) -> None:
+        self.unreported = True
+        connector = self.connector
+        if request.content is not None:
+            del self._answering[request.content.answer]
+        if connector is not None:
+            if connector.request_finished(request, is_aborted=False):
+                if request.decodes:
+                    self.memory.stop_decoding(request)
+                return
+            request.in_flight = 0
+            self.memory.trim(request)
+        self.memory.release(request)
+
+    def _forget(self, request: EngineRequest) -> None:
+        """Forget what was noted of a request that runs no longer."""
+        self._in_chunks.pop(request.order, None)
+        self._skipped.pop(request.order, None)
+        self.forget_resting(request)
+        if request.content is not None:
+            del self._answering[request.content.answer]
+
+    # What comes of a step
 
     def finish(self, now: int) -> list[EngineRequest]:
+        if self.connector is not None and self.connector.count_finish():
+            self.must_replan = True  # there may be room for one that waits
         if self.drafts is None:
             return super().finish(now)
         shares, over = self.drafts.next_output(), []
@@ -583,7 +664,7 @@ class VllmV1(VllmV1Traits):
         return over
 
     def end_in_flight(self, now: int) -> list[EngineRequest]:
-        if not (self._ending or self._lost):
+        if not (self._draining or self._lost):
             return []
         over = self.end_resting(now)
         lost, self._lost = self._lost, []
@@ -604,38 +685,39 @@ class VllmV1(VllmV1Traits):
         if self.drafts is not None:
             del self.drafts.of[request.row]
 
+    def transferred(self, jobs: Sequence[Job]) -> None:
+        if self.connector is not None and self.connector.update_connector_output(jobs):
+            self.must_replan = True
+
+    # What the engine asks
+
+    @property
+    def has_work(self) -> bool:
+        return super().has_work or (self.connector is not None and self.connector.has_work)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether requests are loaded, or blocks are going to be free, without any step."""
+        return self.connector is not None and self.connector.awaits
+
+    def parked(self) -> Sequence[Sequence[EngineRequest]]:
+        return () if self.connector is None else self.connector.parked(self.queue.holding)
+
     def arrival_matters(self) -> bool:
-        return self.by_priority or not self.queue.waiting
+        if self.by_priority or not self.queue.waiting:
+            return True
+        return self.connector is not None and self.connector.arrival_matters
 
-    def may_join(self, request: EngineRequest) -> bool:
-        return len(self.running) < self.max_num_seqs
+    def steps_until_next_decision(self) -> int:
+        steps, connector = super().steps_until_next_decision(), self.connector
+        if steps and connector is not None:
+            # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
+            looks = bool(self.queue.holding or connector.leaving) and self.memory.is_hybrid
+            if looks or connector.next_plan_differs:
+                return 0
+        return steps
 
-    def abort(self, row: int, now: int) -> int:
-        self.unreported = True
-        self._lost = [request for request in self._lost if request.row != row]
-        generated = super().abort(row, now)
-        if self.drafts is not None:
-            self.drafts.of.pop(row, None)
-        return generated
-
-    def _abort_running(self, request: EngineRequest) -> int:
-        chunked = request.order in self._in_chunks
-        generated = super()._abort_running(request)
-        self._forget(request)
-        if self.drafts is not None:
-            return self.drafts.of[request.row].num_tokens - request.prompt
-        return request.length - request.prompt if chunked else generated
-
-    def _let_go(self, request: EngineRequest) -> None:
-        self.unreported = True
-        if request.content is not None:
-            del self._answering[request.content.answer]
-        self.memory.release(request)
-
-    def _forget(self, request: EngineRequest) -> None:
-        """Forget what was noted of a request that runs no longer."""
-        self._in_chunks.pop(request.order, None)
-        self._skipped.pop(request.order, None)
-        self.forget_resting(request)
-        if request.content is not None:
-            del self._answering[request.content.answer]
+    def advance(self, steps: int) -> None:
+        super().advance(steps)
+        if self.connector is not None:
+            self.connector.advance(steps, self.resting)
