@@ -395,6 +395,14 @@ class KVCache:
         """End a step in which every decoding holder has taken its turn, as ``grow`` would."""
         self.steps += 1
 
+    def reserve_free(self) -> None:
+        """Let all blocks that are free now be taken before any that is given back from now on.
+
+        Where a request is preempted in the middle of a plan, those ahead of it have taken every free block.
+        Only memory in which it matters which blocks are taken looks.
+        """
+        return
+
     @abstractmethod
     def grow(self, steps: int = 1) -> int:
         """Give every decoding holder its tokens of so many steps; return the blocks copied on write.

@@ -51,6 +51,7 @@ class PrefixKV(KVCache):
         # What was looked up last: for whom, at which version of the index, and what was found.
         self._looked_up: tuple[Holder | None, int, list[Hit]] = (None, 0, [])
         self._ring = Ring(block_size)
+        self._reserved: Run | None = None  # the last run that is taken before what is given back
         self._evicted: list[tuple[int, int]] = []
 
     # Questions
@@ -152,6 +153,14 @@ class PrefixKV(KVCache):
         holder.tokens = self.length(holder)
         holder.decodes = False
         self._ring.leave(holder.base)
+
+    def reserve_free(self) -> None:
+        for run in self._queue:
+            if run.content is not None:
+                self._index.evict(run, run.count)
+                run.content = None
+            self._reserved = run
+        self._cached = 0
 
     def grow(self, steps: int = 1) -> int:
         blocks = self._ring.total(self.steps, steps)
@@ -269,12 +278,14 @@ class PrefixKV(KVCache):
             run.count -= count
             if not run.count:
                 queue.remove(run)
+                if run is self._reserved:
+                    self._reserved = None
             blocks -= count
 
     def _give_back_unhashed(self, prefix: Prefix, blocks: int) -> None:
         """Give back the last blocks of a request, so many, which cannot be found."""
         self.free_blocks += blocks
-        run = self._queue.end.behind
+        run = (self._reserved or self._queue.end).behind
         if not self.reuses_unhashed_first:
             run = Run(0)
             self._queue.append(run)

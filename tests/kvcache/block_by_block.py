@@ -24,13 +24,14 @@ class BlockByBlock:
         self.tables: dict[Reader, list[int]] = {}
         self.tokens: dict[Reader, int] = {}
         self.hashed: dict[Reader, int] = {}
+        self.reserved: list[int] = []
         self.steps = 0
         self.growing = False
         self.evictions: list[int | None] = []
 
     @property
     def free_blocks(self) -> int:
-        return len(self.queue)
+        return len(self.queue) + len(self.reserved)
 
     @property
     def cached_blocks(self) -> int:
@@ -78,7 +79,7 @@ class BlockByBlock:
     def write(self, holder: Reader, tokens: int) -> None:
         for _ in range(tokens):
             if self.tokens[holder] == len(self.tables[holder]) * self.size:
-                block = self.take()
+                block = self.reserved.pop(0) if self.reserved else self.take()
                 self.users[block] = 1
                 self.tables[holder].append(block)
             self.tokens[holder] += 1
@@ -90,6 +91,10 @@ class BlockByBlock:
             self.key_of[block] = key
             self.with_key.setdefault(key, []).append(block)
         self.hashed[holder] = full
+
+    def reserve_free(self) -> None:
+        while self.queue:
+            self.reserved.append(self.take())
 
     def release(self, holder: Reader) -> None:
         self.cache_full_blocks(holder)

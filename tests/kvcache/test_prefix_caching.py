@@ -152,6 +152,17 @@ def test_decoding_holders_take_blocks_before_later_ones(memory: NumberedPrefixKV
     assert hits(memory, prompt(("old", 24), ("more", 1))) == 5
 
 
+def test_what_is_reserved_is_free_and_taken_before_what_is_given_back(memory: NumberedPrefixKV) -> None:
+    other = admit(memory, ("a", 4))
+    memory.release(admit(memory, ("b", 9)))
+    memory.reserve_free()
+    assert (memory.free_blocks, memory.cached_blocks) == (9, 0)
+    memory.release(other)
+    memory.check_integrity()
+    assert memory.cached_blocks == 1
+    assert queue(memory) == [3, 4, 5, 6, 7, 8, 9, 2, 1, 0]
+
+
 def test_where_content_is_that_can_still_be_found_can_be_asked(memory: NumberedPrefixKV) -> None:
     holder = admit(memory, ("a", 9))
     assert memory.cached_extents() == []

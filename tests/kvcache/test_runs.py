@@ -115,6 +115,11 @@ class Lives:
             self.rule.cache_full_blocks(holder)
             self.both("cache_full_blocks", holder)
 
+    def reserve(self, which: int, much: int) -> None:
+        if much % 4 == 0:
+            for memory in (self.rule, self.fast, self.counted):
+                memory.reserve_free()
+
     def release(self, which: int, much: int) -> None:
         holders = list(self.rule.tables)
         if holders:
@@ -128,7 +133,7 @@ class Lives:
     def compare(self) -> None:
         rule, fast = self.rule, self.fast
         fast.check_integrity()
-        assert fast.free_blocks_in_order() == [*rule.queue]
+        assert fast.free_blocks_in_order() == [*rule.reserved, *rule.queue]
         assert {holder: fast.block_table(holder) for holder in fast.holders} == rule.tables
         assert {holder: fast.length(holder) for holder in fast.holders} == {
             h: rule.tokens[h] for h in rule.tables
@@ -157,7 +162,7 @@ CHANGE = st.tuples(
     st.sampled_from(
         [
             *("admit", "admit", "admit", "chunk", "chunk", "chunk", "grow", "grow"),
-            *("rest", "cache", "release", "release"),
+            *("rest", "cache", "reserve", "release", "release"),
         ]
     ),
     st.integers(0, 15),
