@@ -96,15 +96,16 @@ class PrefixKV(KVCache):
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         if holder.content is None:
             return 0
-        return _blocks(self._look_up(holder, (tokens - 1) // self.block_size)) * self.block_size
+        hits = self._look_up(holder, (tokens - 1) // self.block_size)
+        return _blocks(hits) * self.block_size if hits else 0
 
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
 
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
         hits = self._hits_of(holder, tokens)
-        held = sum([blocks for run, blocks in hits if run.holders])
-        return -(-tokens // self.block_size) - held
+        blocks = -(-tokens // self.block_size)
+        return blocks - sum([blocks for run, blocks in hits if run.holders]) if hits else blocks
 
     def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         # Where there is room for all blocks, what was found tells no more.
@@ -241,7 +242,7 @@ class PrefixKV(KVCache):
 
     def _look_up(self, holder: Holder, most: int) -> list[Hit]:
         """Return the runs of the first ``most`` blocks of a holder, as far as these can be found."""
-        hits = [] if holder.content is None else self._index.look_up(holder.content, most)
+        hits = self._index.look_up(holder.content, most)
         self._looked_up = holder, self._index.version, hits
         return hits
 
