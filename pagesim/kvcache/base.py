@@ -292,10 +292,11 @@ class KVCache:
         return ()
 
     def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
-        """Hand over what was evicted since the last call by steps that were taken at once.
+        """Hand over which steps of growth evicted cached content since the last call.
 
         Returns:
-            The value of ``steps`` after the step before which cached content was evicted, and its blocks.
+            The value of ``steps`` after each such step, and the blocks that it evicted; nothing where steps
+            take cached blocks only when nothing else is free, from which the rest follows.
         """
         return ()
 
