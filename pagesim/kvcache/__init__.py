@@ -3,7 +3,6 @@
 from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks, StateChunks
 from pagesim.kvcache.buddy import Buddy
 from pagesim.kvcache.contiguous import ContiguousKV, contiguous
-from pagesim.kvcache.counted import CountedKV
 from pagesim.kvcache.extents import Copy, Extent
 from pagesim.kvcache.fit import BestFit, FirstFit
 from pagesim.kvcache.groups import ChunkedLocal, Full, KVGroup, Reserved, Rule, SlidingWindow, State
@@ -14,13 +13,14 @@ from pagesim.kvcache.hybrid import (
     HybridKV,
     can_keep,
 )
+from pagesim.kvcache.paged import PagedKV
+from pagesim.kvcache.paged_tables import PagedTables
 from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.prefix import CountedPrefixKV
 from pagesim.kvcache.prefix_tables import PrefixCachedKV
 from pagesim.kvcache.queued_prefix import QueuedPrefixKV
 from pagesim.kvcache.reservation import RESERVATIONS, Reservation
-from pagesim.kvcache.tabled import TabledKV
 from pagesim.kvcache.typed import JengaKV, PooledKV, TwoLevelPages
 from pagesim.kvcache.watched_prefix import Watch, WatchedPrefixKV
 
@@ -33,7 +33,6 @@ __all__ = [
     "ContiguousKV",
     "Copy",
     "CountedHybridKV",
-    "CountedKV",
     "CountedPrefixKV",
     "Extent",
     "FirstFit",
@@ -46,6 +45,8 @@ __all__ = [
     "KVCacheError",
     "KVGroup",
     "OutOfBlocks",
+    "PagedKV",
+    "PagedTables",
     "Placement",
     "Pool",
     "PooledKV",
@@ -57,7 +58,6 @@ __all__ = [
     "SlidingWindow",
     "State",
     "StateChunks",
-    "TabledKV",
     "TwoLevelPages",
     "Watch",
     "WatchedPrefixKV",

@@ -111,10 +111,6 @@ class PrefixCachedKV(QueuedPrefixKV):
         """Return the maximal runs of free blocks, by address."""
         return join_extents(sorted(self.free_blocks_in_order()))
 
-    def free_chunks(self) -> list[Extent]:
-        """As ``free_extents``: a queue keeps no runs."""
-        return self.free_extents()
-
     def cached_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks whose content can still be found, by address."""
         cached = (run.blocks for run in self._queue if run.content is not None)

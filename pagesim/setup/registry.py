@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pagesim.kvcache import (
     BestFit,
     Buddy,
-    CountedKV,
     FirstFit,
     JengaKV,
     KVCache,
+    PagedKV,
     Pool,
     PooledKV,
-    TabledKV,
     contiguous,
 )
 from pagesim.scheduling.continuous import Orca, VllmSosp
@@ -33,8 +32,7 @@ MakeKVCache = Callable[[Pool], KVCache]
 
 
 def _paged(pool: Pool, *, shares: bool = True) -> KVCache:
-    kind = TabledKV if pool.tables else CountedKV
-    return kind(pool.num_blocks, pool.groups, pool.cpu_blocks, shares=shares)
+    return PagedKV(pool.num_blocks, pool.groups, pool.cpu_blocks, shares=shares, tables=pool.tables)
 
 
 def _virtual(pool: Pool) -> KVCache:
