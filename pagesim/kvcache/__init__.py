@@ -1,9 +1,10 @@
 """The KV cache: which request holds how many blocks, and which. It knows blocks and lengths, never time."""
 
+from pagesim.kvcache.allocator import Allocator
 from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks, StateChunks
 from pagesim.kvcache.buddy import Buddy
 from pagesim.kvcache.contiguous import ContiguousKV, contiguous
-from pagesim.kvcache.extents import Copy, Extent
+from pagesim.kvcache.extents import Copy, Extent, join_extents
 from pagesim.kvcache.fit import BestFit, FirstFit
 from pagesim.kvcache.groups import ChunkedLocal, Full, KVGroup, Reserved, Rule, SlidingWindow, State
 from pagesim.kvcache.holder import Holder
@@ -15,7 +16,6 @@ from pagesim.kvcache.hybrid import (
 )
 from pagesim.kvcache.paged import PagedKV
 from pagesim.kvcache.paged_tables import PagedTables
-from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.prefix import CountedPrefixKV
 from pagesim.kvcache.prefix_tables import PrefixCachedKV
@@ -27,6 +27,7 @@ from pagesim.kvcache.watched_prefix import Watch, WatchedPrefixKV
 __all__ = [
     "DENSE",
     "RESERVATIONS",
+    "Allocator",
     "BestFit",
     "Buddy",
     "ChunkedLocal",
@@ -47,7 +48,6 @@ __all__ = [
     "OutOfBlocks",
     "PagedKV",
     "PagedTables",
-    "Placement",
     "Pool",
     "PooledKV",
     "PrefixCachedKV",
@@ -63,4 +63,5 @@ __all__ = [
     "WatchedPrefixKV",
     "can_keep",
     "contiguous",
+    "join_extents",
 ]

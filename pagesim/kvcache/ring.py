@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -169,7 +169,7 @@ class Buckets:
         """Return the holders that have entered and not left."""
         return self._steps_of
 
-    def at(self, step: int) -> Iterable[Holder]:
+    def at(self, step: int) -> Collection[Holder]:
         """Return the holders whose blocks change at a step, in their order."""
         if not self._in_order:
             self._buckets = [

@@ -45,8 +45,8 @@ def check_kvcache(make: Callable[[Pool], KVCache], reservation: str | None = "or
     points a life is copied, with `copied`, and what the memory promises is tried on the copies.
 
     Args:
-        make: makes empty memory of a pool, in the same state at each call: what is registered as a placement.
-            Empty memory must have room for a sequence of one token.
+        make: makes empty memory of a pool, in the same state at each call: what is registered under
+            ``allocator``. Empty memory must have room for a sequence of one token.
         reservation: of the pools; None where they have none, for memory that takes blocks on demand.
 
     Raises:

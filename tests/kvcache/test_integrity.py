@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pagesim.kvcache import (
+    Allocator,
     BestFit,
     Buddy,
     ContiguousKV,
@@ -15,7 +16,6 @@ from pagesim.kvcache import (
     KVGroup,
     PagedKV,
     PagedTables,
-    Placement,
     PrefixCachedKV,
 )
 from pagesim.kvcache.reservation import reserve_oracle
@@ -101,11 +101,11 @@ def test_paged_memory_notices(corrupt: Callable[[PagedKV, Holder], None]) -> Non
 
 
 def give_back_what_is_held(memory: ContiguousKV, holder: Holder) -> None:
-    memory.placement.give_back(holder.kv[0][0], holder.kv[1])
+    memory.allocator.free(holder.kv.of[0])
 
 
 def take_what_no_holder_has(memory: ContiguousKV, holder: Holder) -> None:
-    memory.placement.take(1)
+    memory.allocator.allocate(1)
 
 
 def miscount(memory: ContiguousKV, holder: Holder) -> None:
@@ -128,7 +128,7 @@ def forget_a_holder(memory: ContiguousKV, holder: Holder) -> None:
     [give_back_what_is_held, take_what_no_holder_has, miscount, outgrow_the_reservation, forget_a_holder],
 )
 def test_contiguous_memory_notices(
-    corrupt: Callable[[ContiguousKV, Holder], None], pool: Callable[[int], Placement]
+    corrupt: Callable[[ContiguousKV, Holder], None], pool: Callable[[int], Allocator]
 ) -> None:
     memory = ContiguousKV(pool(8), 4, reserve_oracle(100))
     memory.admit(Holder(6, output=5), 6)
@@ -174,7 +174,7 @@ def test_a_prefix_cache_notices(corrupt: Callable[[PrefixCachedKV, Reader], None
 
 
 @pytest.mark.parametrize("runs", [[(0, 2), (1, 2)], [(0, 2), (2, 2)], [(3, 1), (0, 1)], [(6, 3)], [(2, 0)]])
-def test_a_placement_notices_free_runs_that_overlap_touch_or_leave_the_pool(
+def test_an_allocator_notices_free_runs_that_overlap_touch_or_leave_the_pool(
     runs: list[tuple[int, int]],
 ) -> None:
     pool = FirstFit(8)

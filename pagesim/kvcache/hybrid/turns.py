@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import lcm
 
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
@@ -78,12 +78,12 @@ class Turns:
             if holder in holders:
                 holders.remove(holder)
 
-    def due(self, step: int) -> Sequence[Holder]:
+    def due(self, step: int) -> Collection[Holder]:
         """Return the holders of which a group changes at a step, in their order; a step is asked for once."""
         bucket = self._buckets.at(step)
         fresh = self._fresh.pop(step, None)
         if not fresh:
-            return tuple(bucket)
+            return bucket
         return sorted({*bucket, *fresh}, key=lambda holder: holder.order)
 
     def begins(self, step: int) -> bool:
