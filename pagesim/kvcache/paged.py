@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.extents import Extent, join_extents
@@ -248,6 +248,11 @@ class PagedKV(KVCache):
         return 0
 
     # Block numbers, where there are any
+
+    @property
+    def holders(self) -> Iterable[Holder]:
+        """The requests that hold blocks on the device."""
+        return self._numbered().on_device
 
     def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
         """Return a sample's blocks on the device, in token order, reserved ones left out."""

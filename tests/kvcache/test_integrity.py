@@ -24,10 +24,7 @@ from tests.kvcache.text import Reader, Text
 
 def noticed(memory: PagedKV | ContiguousKV | PrefixCachedKV, corrupt: Callable[..., None]) -> None:
     """Check that integrity is lost with a corruption."""
-    if isinstance(memory, PagedKV):
-        (holder,) = of(memory).on_device
-    else:
-        (holder,) = memory._holders if isinstance(memory, ContiguousKV) else memory.holders
+    (holder,) = memory._holders if isinstance(memory, ContiguousKV) else memory.holders
     memory.check_integrity()
     corrupt(memory, holder)
     with pytest.raises(AssertionError):
