@@ -31,7 +31,7 @@ class PagedKV(KVCache):
         tables: whether blocks have numbers.
 
     Attributes:
-        tables: the block tables and the free lists; None where blocks are only counted.
+        tables: the block tables and free lists; None where blocks are only counted.
 
     Raises:
         ValueError: there are several groups, or a rule by which blocks are given back before the end.
@@ -188,7 +188,8 @@ class PagedKV(KVCache):
 
     def set_aside(self, blocks: int) -> None:
         if self.tables is not None:
-            self.tables.aside = max(self.tables.aside, blocks)
+            device = self.tables.device
+            device.aside = max(device.aside, blocks)
 
     def release(self, holder: Holder) -> None:
         self._give_back(holder)
@@ -268,18 +269,18 @@ class PagedKV(KVCache):
 
     def free_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks, by address."""
-        return join_extents(sorted(self._numbered().free))
+        return join_extents(sorted(self._numbered().device.free))
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every block is free or held, and the counts agree with the tables."""
         tables = self._numbered()
         tables.check_integrity()
         names = sum([len(table) for samples in tables.on_device.values() for table in samples])
-        assert self.free_blocks == len(tables.free), "free blocks are miscounted"
+        assert self.free_blocks == len(tables.device.free), "free blocks are miscounted"
         assert self.shared_blocks == names - (self.num_blocks - self.free_blocks), (
             "shared blocks are miscounted"
         )
-        assert self.free_cpu_blocks == len(tables.free_cpu), "free CPU blocks are miscounted"
+        assert self.free_cpu_blocks == len(tables.host.free), "free CPU blocks are miscounted"
         for holder in (*tables.on_device, *tables.swapped):
             each = [len(table) for table in tables.of(holder)]
             needed = self.blocks_for(self.length(holder))

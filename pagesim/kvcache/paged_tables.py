@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.extents import Copy
@@ -15,14 +14,71 @@ Table = list[int]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class BlockAllocator:
+    """The blocks of the device or of the swap space: which are free, and how many tables name each.
+
+    The free list is a stack, block 0 at its bottom, as in the paper's vLLM. Whether enough blocks are free is
+    not checked here: `PagedKV` counts.
+
+    Args:
+        num_blocks: of the device or the swap space.
+
+    Attributes:
+        free: free blocks; the last one is taken next.
+        aside: how many of these are set aside for what is taken next: no block is freed on top of them.
+        references: tables that name each block, ``[num_blocks]``.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.free = list(range(num_blocks))
+        self.aside = 0
+        self.references = [0] * num_blocks
+
+    def allocate(self, blocks: int) -> Table:
+        """Return a new table of so many blocks that were free."""
+        if not blocks:
+            return []
+        table = self.free[: -blocks - 1 : -1]
+        del self.free[-blocks:]
+        self.aside = max(0, self.aside - blocks)
+        for block in table:
+            self.references[block] = 1
+        return table
+
+    def share(self, table: Table) -> Table:
+        """Return another table of the same blocks."""
+        for block in table:
+            self.references[block] += 1
+        return list(table)
+
+    def drop(self, table: Table) -> None:
+        """Free the blocks of a table that no other one names."""
+        unnamed = []
+        for block in table:
+            self.references[block] -= 1
+            if not self.references[block]:
+                unnamed.append(block)
+        top = len(self.free) - self.aside
+        self.free[top:top] = unnamed
+
+    def check_integrity(self, tables: Iterable[Table]) -> None:
+        """Raise AssertionError unless each block is free or named by as many tables as are counted."""
+        names = [0] * len(self.references)
+        for table in tables:
+            assert len(set(table)) == len(table), "a table names a block twice"
+            for block in table:
+                names[block] += 1
+        assert names == self.references, "reference counts are off"
+        unnamed = [block for block, count in enumerate(names) if not count]
+        assert sorted(self.free) == unnamed, "blocks are owned twice or lost"
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PagedTables:
-    """The block tables of paged memory, its free blocks, and those of its swap space.
+    """The block tables of paged memory.
 
-    Blocks get their numbers in the step in which they are taken. The free list is a stack, block 0 at its
-    bottom, as in the paper's vLLM. Samples of one request share blocks, requests do not: a block is free when
-    no table of its request names it, and is copied before a sample writes to one that another one names.
-
-    Nothing is checked here, since `PagedKV` counts.
+    Blocks get their numbers in the step in which they are taken. Samples of one request share blocks, and
+    requests do not. A block that several tables name is copied before a sample writes to it.
 
     Args:
         num_blocks: on the device.
@@ -30,28 +86,23 @@ class PagedTables:
         block_size: tokens a block.
 
     Attributes:
+        device, host: the blocks on the device and those of the swap space.
         on_device: of each holder there, the table of each sample.
         swapped: the same of each holder in the swap space.
-        free: free blocks on the device; the last one is taken next.
-        aside: how many of these are set aside for what is taken next: no block is freed on top of them.
-        free_cpu: free blocks of the swap space; the last one is taken next.
         notes_moves: whether the following are kept; whatever asks for it must take them.
         copies: blocks copied on write since they were last taken, as (from, to).
         swaps_in, swaps_out: blocks moved between device and swap space since then, as (from, to).
     """
 
     def __init__(self, num_blocks: int, cpu_blocks: int, block_size: int) -> None:
+        self.device = BlockAllocator(num_blocks)
+        self.host = BlockAllocator(cpu_blocks)
         self.on_device: dict[Holder, list[Table]] = {}
         self.swapped: dict[Holder, list[Table]] = {}
-        self.free = list(range(num_blocks))
-        self.aside = 0
-        self.free_cpu = list(range(cpu_blocks))
         self.notes_moves = False
         self.copies: list[Copy] = []
         self.swaps_in: list[Copy] = []
         self.swaps_out: list[Copy] = []
-        self._num_blocks = num_blocks
-        self._cpu_blocks = cpu_blocks
         self._block_size = block_size
         self._decoding = Buckets(block_size)
 
@@ -63,7 +114,7 @@ class PagedTables:
 
     def distinct(self, holder: Holder) -> int:
         """Return how many blocks a holder has, each counted once."""
-        return len(_distinct(self.of(holder)))
+        return len({block for table in self.of(holder) for block in table})
 
     def last_blocks(self, holder: Holder) -> int:
         """Return in how many different blocks the tables of a holder end."""
@@ -72,16 +123,16 @@ class PagedTables:
     # Changes
 
     def admit(self, holder: Holder, blocks: int, *, shares: bool) -> None:
-        """Take so many blocks for each sample, which all samples share or not."""
-        first = self._take(blocks)
-        others = [list(first) if shares else self._take(blocks) for _ in range(holder.samples - 1)]
-        self.on_device[holder] = [first, *others]
+        """Take so many blocks, which all samples share, or as many for each of them."""
+        first, device = self.device.allocate(blocks), self.device
+        others = range(holder.samples - 1)
+        rest = [device.share(first) if shares else device.allocate(blocks) for _ in others]
+        self.on_device[holder] = [first, *rest]
 
     def extend(self, holder: Holder, blocks: int) -> None:
         """Take so many blocks for each sample."""
-        if blocks:
-            for table in self.on_device[holder]:
-                table += self._take(blocks)
+        for table in self.on_device[holder]:
+            table += self.device.allocate(blocks)
 
     def start_decoding(self, holder: Holder) -> None:
         """Let a holder take the blocks of its next tokens in ``grow``."""
@@ -93,116 +144,77 @@ class PagedTables:
         self._decoding.leave(holder)
 
     def grow(self, after: int, steps: int) -> None:
-        """Take the blocks that decoding holders open in ``steps`` steps that follow step ``after``."""
+        """Take the blocks that decoding holders open in the ``steps`` steps that follow step ``after``."""
         for step in range(after + 1, after + steps + 1):
             for holder in self._decoding.at(step):
                 blocks = -(-(holder.base + holder.growth * step) // self._block_size)
                 for table in self.on_device[holder]:
-                    table += self._take(blocks - len(table))
-
-    def release(self, holder: Holder) -> None:
-        """Give back all blocks of a holder on the device."""
-        self._give_back(_distinct(self.on_device.pop(holder)))
-
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        """Give back what only these samples have."""
-        tables = self.on_device[holder]
-        kept = [table for place, table in enumerate(tables) if place not in samples]
-        self._free_without([tables[place] for place in samples], kept)
-        self.on_device[holder] = kept
+                    table += self.device.allocate(blocks - len(table))
 
     def copy_tail(self, holder: Holder) -> None:
         """Give every sample a last block of its own; of those that share one the last keeps it."""
-        tables = self.on_device[holder]
-        names = Counter([table[-1] for table in tables])
-        for table in tables:
+        device = self.device
+        for table in self.on_device[holder]:
             block = table[-1]
-            if names[block] > 1:
-                names[block] -= 1
-                table[-1] = self._take(1)[0]
+            if device.references[block] > 1:
+                device.references[block] -= 1
+                (table[-1],) = device.allocate(1)
                 if self.notes_moves:
                     self.copies.append((block, table[-1]))
 
     def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
         """Let one sample share the blocks of another one; return how many blocks become free."""
+        tables, free = self.on_device[holder], len(self.device.free)
+        shared = self.device.share(tables[survivor])
+        self.device.drop(tables[dropped])
+        tables[dropped] = shared
+        return len(self.device.free) - free
+
+    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+        """Drop the tables of these samples."""
         tables = self.on_device[holder]
-        before, tables[dropped] = tables[dropped], list(tables[survivor])
-        return self._free_without([before], tables)
+        for place in samples:
+            self.device.drop(tables[place])
+        self.on_device[holder] = [table for place, table in enumerate(tables) if place not in samples]
+
+    def release(self, holder: Holder) -> None:
+        """Drop the tables of a holder on the device."""
+        for table in self.on_device.pop(holder):
+            self.device.drop(table)
 
     def swap_out(self, holder: Holder) -> None:
         """Move a holder to the swap space."""
-        tables = self.on_device[holder]
-        away = {block: self.free_cpu.pop() for block in _first_named(tables)}
-        self.swapped[holder] = _renumbered(tables, away)
+        self.swapped[holder], moves = _moved(self.on_device[holder], self.host)
         self.release(holder)
         if self.notes_moves:
-            self.swaps_out += away.items()
+            self.swaps_out += moves
 
     def swap_in(self, holder: Holder) -> None:
         """Bring a holder back to the device."""
-        tables = self.swapped[holder]
-        blocks = _first_named(tables)
-        back = dict(zip(blocks, self._take(len(blocks)), strict=True))
-        self.on_device[holder] = _renumbered(tables, back)
+        self.on_device[holder], moves = _moved(self.swapped[holder], self.device)
         self.drop_swapped(holder)
         if self.notes_moves:
-            self.swaps_in += back.items()
+            self.swaps_in += moves
 
     def drop_swapped(self, holder: Holder) -> None:
-        """Give back all blocks of a holder in the swap space."""
-        self.free_cpu += _distinct(self.swapped.pop(holder))
+        """Drop the tables of a holder in the swap space."""
+        for table in self.swapped.pop(holder):
+            self.host.drop(table)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every block is free or one holder's."""
-        for where, free, blocks in (
-            (self.on_device, self.free, self._num_blocks),
-            (self.swapped, self.free_cpu, self._cpu_blocks),
-        ):
-            owned = [*free]
-            for tables in where.values():
-                owned += _distinct(tables)
-                assert all(len(set(table)) == len(table) for table in tables), "a table names a block twice"
-            assert sorted(owned) == list(range(blocks)), "blocks are owned twice or lost"
+        """Raise AssertionError unless every block is free or named as often as is counted."""
+        self.device.check_integrity([table for tables in self.on_device.values() for table in tables])
+        self.host.check_integrity([table for tables in self.swapped.values() for table in tables])
         assert all(holder in self.on_device for holder in self._decoding.holders()), "a holder is gone"
 
-    # Inside
 
-    def _take(self, blocks: int) -> Table:
-        """Take so many free blocks."""
-        if not blocks:
-            return []
-        taken = self.free[: -blocks - 1 : -1]
-        del self.free[-blocks:]
-        if self.aside:
-            self.aside = max(0, self.aside - blocks)
-        return taken
-
-    def _give_back(self, blocks: Sequence[int]) -> None:
-        """Put blocks on top of the free list, but for those that are set aside."""
-        top = len(self.free) - self.aside
-        self.free[top:top] = blocks
-
-    def _free_without(self, dropped: Sequence[Table], kept: Sequence[Table]) -> int:
-        """Give back the blocks of dropped tables that kept ones do not name; return how many these are."""
-        named = {block for table in kept for block in table}
-        freed = [block for block in _distinct(dropped) if block not in named]
-        self._give_back(freed)
-        return len(freed)
-
-
-def _distinct(tables: Sequence[Table]) -> Table:
-    """Return the blocks of tables in the order in which they get free, if tables are dropped in turn."""
-    if len(tables) == 1:
-        return tables[0]
-    named = dict.fromkeys([block for table in reversed(tables) for block in reversed(table)])
-    return list(reversed(named))
-
-
-def _first_named(tables: Iterable[Table]) -> list[int]:
-    """Return the blocks of tables in the order in which these name them first."""
-    return list(dict.fromkeys([block for table in tables for block in table]))
-
-
-def _renumbered(tables: Iterable[Table], numbers: dict[int, int]) -> list[Table]:
-    """Return tables in which each block has another number."""
-    return [[numbers[block] for block in table] for table in tables]
+def _moved(tables: Sequence[Table], to: BlockAllocator) -> tuple[list[Table], list[Copy]]:
+    """Return tables of as many blocks elsewhere, shared alike, and each block with the one it moves to."""
+    there: dict[int, int] = {}
+    for table in tables:
+        for block in table:
+            if block in there:
+                to.references[there[block]] += 1
+            else:
+                (there[block],) = to.allocate(1)
+    return [[there[block] for block in table] for table in tables], list(there.items())

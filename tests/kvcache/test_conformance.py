@@ -218,7 +218,7 @@ class Numbered(PagedKV):
 class LosesABlock(Numbered):
     def release(self, holder: Holder) -> None:
         super().release(holder)
-        self.numbers.free.pop()
+        self.numbers.device.free.pop()
 
 
 class LosesACount(PagedKV):
@@ -230,7 +230,7 @@ class LosesACount(PagedKV):
 class HandsOutABlockTwice(Numbered):
     def admit(self, holder: Holder, tokens: int) -> None:
         super().admit(holder, tokens)
-        self.numbers.free.insert(0, self.numbers.on_device[holder][0][0])
+        self.numbers.device.free.insert(0, self.numbers.on_device[holder][0][0])
 
 
 class CountsBeforeItRaises(PagedKV):

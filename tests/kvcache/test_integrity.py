@@ -37,11 +37,15 @@ def of(memory: PagedKV) -> PagedTables:
 
 
 def lose_a_block(memory: PagedKV, holder: Holder) -> None:
-    of(memory).free.pop()
+    of(memory).device.free.pop()
 
 
 def free_a_held_block(memory: PagedKV, holder: Holder) -> None:
-    of(memory).free.append(memory.block_table(holder)[0])
+    of(memory).device.free.append(memory.block_table(holder)[0])
+
+
+def forget_a_reference(memory: PagedKV, holder: Holder) -> None:
+    of(memory).device.references[of(memory).on_device[holder][0][0]] -= 1
 
 
 def name_a_block_of_no_other_sample(memory: PagedKV, holder: Holder) -> None:
@@ -58,7 +62,7 @@ def outgrow_the_table(memory: PagedKV, holder: Holder) -> None:
 
 
 def lose_a_cpu_block(memory: PagedKV, holder: Holder) -> None:
-    of(memory).free_cpu.pop()
+    of(memory).host.free.pop()
 
 
 def stay_behind_a_swap(memory: PagedKV, holder: Holder) -> None:
@@ -82,6 +86,7 @@ def decode_after_release(memory: PagedKV, holder: Holder) -> None:
     [
         lose_a_block,
         free_a_held_block,
+        forget_a_reference,
         name_a_block_of_no_other_sample,
         name_a_block_twice,
         outgrow_the_table,
