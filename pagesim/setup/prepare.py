@@ -82,6 +82,7 @@ class PreparedSystem:
 
     def new_scheduler(self, *, tables: bool = False) -> Scheduler:
         """Return a scheduler with empty memory; ``tables`` if blocks must have numbers."""
+        # After the fork of a beam only block tables tell which blocks its samples share.
         needs_tables = tables or int(self.trace.beam_width.max(initial=1)) > 1
         return _new_scheduler(
             self.system,

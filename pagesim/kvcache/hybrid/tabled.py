@@ -303,10 +303,6 @@ class HybridKV(InTurnKV):
         """Return the maximal runs of free blocks, by address."""
         return join_extents(sorted(self.free_blocks_in_order()))
 
-    def free_chunks(self) -> list[Extent]:
-        """As ``free_extents``: a queue keeps no runs."""
-        return self.free_extents()
-
     def cached_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks whose content can still be found, by address."""
         return join_extents(sorted(self._blocks.cached))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pagesim.kvcache.base import KVCacheError
-from pagesim.kvcache.counted import CountedKV
 from pagesim.kvcache.groups import Full, KVGroup
 from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.paged import PagedKV
 from pagesim.kvcache.radix.eviction import EvictionPolicy
 from pagesim.kvcache.radix.tree import Node, RadixTree
 from pagesim.setup.compiled import mypyc_attr
@@ -33,7 +33,7 @@ class Place:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RadixKV(CountedKV):
+class RadixKV(PagedKV):
     """See `KVCache`: counted pages of one KV group of full attention, and a radix tree over those cached.
 
     A page is in the tree, or one sequence's own, or blank. What a sequence computes is its own until
